@@ -1,18 +1,62 @@
-"""The terminal app: compose a chain, look at its specs, step it, profile it.
+"""The terminal app: compose a chain, inspect its specs, step it and profile it.
 
-It is a face: it shows what the layers below return and holds no logic of its own. The app process
-never loads torch; whatever needs it is asked from a worker process.
+The app shows what the layers below return and holds no logic of its own. Its process never loads
+torch: whatever needs torch is answered by a worker process.
 
 =================  ============================================================================
-``open.py``        what the ``tdx tui`` command calls
-``app.py``         the Textual app: keys, themes, palette, help
-``workspace.py``   the state that all parts share, and the signals by which it tells of changes
-``backend/``       worker processes: requests, answers, what is pushed on the way, restarts
-``screens/``       the main screen and the dialogs
-``compose/``       catalogue, chain and form
-``specs/``         the tab with specs, lineage and lints
-``live/``          the tab in which an env is stepped
-``tabs.py``        the tabs there are: add a line to add one
-``bindings.py``    every key, with the id that a keymap names
+``app.py``         the Textual app: themes, help, command palette
+``workspace.py``   state that all parts share, and the signals that report changes
+``bindings.py``    keys, each with the id that a keymap names
+``tabs.py``        the tabs; ``tab_body.py`` has their base classes
+``handlers.py``    maps each request to the function that answers it in a worker
+``backend/``       worker processes: requests, answers, pushed updates, restarts
+``screens/``       the main screen and generic dialogs
+``compose/``       catalog, chain and the Stage tab
+``specs/``         the Specs tab
+``live/``          the Live tab
+``profile/``       the Profile tab
+``log/``           the journal and the Log tab
+``files/``         pipeline files, autosave, dumps, shutdown
+``serving/``       the app in a browser
 =================  ============================================================================
 """
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tdx.pipeline.model import Pipeline
+
+
+def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> int:
+    """Run the app in this terminal until the user quits.
+
+    Args:
+        pipeline: Pipeline to start with. ``None``: an empty one.
+        allow_code: Allow the pipeline to import Python objects.
+
+    Returns:
+        The exit code of the process.
+    """
+    # Everything imported before the first screen stays alive: a collection would only cost time.
+    gc.disable()
+    from tdx.pipeline.editing import Draft
+    from tdx.pipeline.editing.recent import RecentFiles
+    from tdx.pipeline.editing.session_store import SessionStore
+    from tdx.settings import state_path
+    from tdx.tui.app import TdxApp
+    from tdx.tui.files.files import Storage
+    from tdx.tui.preferences import load_preferences
+    from tdx.tui.screens.bars import HintState
+
+    app = TdxApp(
+        None if pipeline is None else Draft.of(pipeline),
+        preferences=load_preferences(),
+        allow_code=allow_code,
+        storage=Storage(SessionStore(), RecentFiles()),
+        hints=HintState(state_path() / "hints.json"),
+    )
+    app.run()
+    return app.return_code or 0

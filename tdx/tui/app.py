@@ -1,14 +1,16 @@
-"""The Textual app: it holds the state and the backend, and shows the main screen."""
+"""The Textual app: it owns the workspace and the backend, and shows the main screen."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
-from importlib import import_module
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from textual import events
 from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.css.query import QueryError
 from textual.dom import DOMNode, NoScreen
 from textual.notifications import SeverityLevel
@@ -16,53 +18,104 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
-from tdx.pipeline.catalog import load_catalog
-from tdx.pipeline.docstrings import markdown
+from tdx.pipeline.docstrings import markdown, plain
 from tdx.pipeline.editing import Draft, Editor
+from tdx.pipeline.editing.presets import presets
+from tdx.pipeline.entries import catalogue
 from tdx.tui import bindings
 from tdx.tui.backend.client import Backend, ProcessBackend
-from tdx.tui.backend.news import News, name_of
-from tdx.tui.compose.catalogue_pane import CataloguePane
-from tdx.tui.files.crash import told_of_crash
-from tdx.tui.files.ending import watch_signals
-from tdx.tui.files.files import Files, Kept
-from tdx.tui.files.keys import FILES
-from tdx.tui.key_queue import KeyQueue
-from tdx.tui.log.recorder import hear
-from tdx.tui.palette import TdxCommands
-from tdx.tui.preferences import Preferences, checked_keymap
-from tdx.tui.screens.focus import FocusGuard
-from tdx.tui.screens.hints import HintBook
+from tdx.tui.backend.messages import WorkerEvent, worker_title
+from tdx.tui.compose.catalog_pane import CatalogPane
+from tdx.tui.files.files import Files, Storage
+from tdx.tui.files.shutdown import report_crash, watch_signals
+from tdx.tui.keyboard import FocusGuard, KeyQueue
+from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
+from tdx.tui.screens.bars import HintState
+from tdx.tui.screens.dialogs import TextScreen
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.screens.panes import THREE_PANES
 from tdx.tui.tabs import TABS
-from tdx.tui.themes import DEFAULT, THEMES
 from tdx.tui.workspace import Workspace
 
-LOOK = "look"
+Command = tuple[str, str, Callable[[], Any]]
+"""Title, help and function of a command."""
+_SHUTDOWN_ERRORS = (QueryError, NoScreen, ScreenStackError)
 
-_LATER = ("tdx.tui.files.dump_screen", "tdx.tui.screens.reading")
-"""Screens that are loaded when they are first shown; the first one does not wait for them."""
 
-_MISSING = (QueryError, NoScreen, ScreenStackError)
+class CommandProvider(Provider):
+    """Commands of the palette: every key binding, transform, sample pipeline and env."""
+
+    async def startup(self) -> None:
+        """Request the list of envs; they become commands when it arrives."""
+        self._main.dialogs.load_envs()
+
+    async def discover(self) -> Hits:
+        for title, help_, run in self._actions():
+            yield DiscoveryHit(title, run, help=help_)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for title, help_, run in (*self._actions(), *self._transforms(), *self._presets()):
+            score = matcher.match(title)
+            if score > 0:
+                yield Hit(score, matcher.highlight(title), run, help=help_)
+
+    @property
+    def _main(self) -> MainScreen:
+        """The main screen, even if a dialog is on top of it."""
+        stack = self.screen.app.screen_stack
+        return next(screen for screen in stack if isinstance(screen, MainScreen))
+
+    def _actions(self) -> Iterator[Command]:
+        """Return a command for every key binding, whatever has the focus."""
+        known: set[str] = set()
+        screen = self.screen
+        for node in (screen.app, screen, *screen.walk_children()):
+            for _, binding in node._bindings:
+                has_id = binding.id is not None and "." in binding.id
+                if not has_id or binding.id in known or not node.display:
+                    continue
+                known.add(binding.id or "")
+                area, _, _ = (binding.id or "").partition(".")
+                key = screen.app.get_key_display(binding)
+                run = partial(self._run, binding.action, node)
+                yield (f"{area}: {binding.description}", f"key {key}", run)
+
+    async def _run(self, action: str, node: DOMNode) -> None:
+        """Display a widget and run one of its actions."""
+        self._main.panes.reveal_around(node)
+        await node.app.run_action(action, node)
+
+    def _transforms(self) -> Iterator[Command]:
+        for info in catalogue().transforms:
+            run = partial(self._main.add_transform, info)
+            yield (f"Add {info.name}", plain(info.summary), run)
+
+    def _presets(self) -> Iterator[Command]:
+        dialogs = self._main.dialogs
+        for preset in presets():
+            run = partial(dialogs.load_preset, preset.name)
+            yield (f"Start with {preset.name}", preset.title, run)
+        for env in dialogs.envs:
+            yield (f"Env {env.id}", env.package, partial(dialogs.set_env, env.id))
 
 
 class TdxApp(App[None]):
     """The terminal app.
 
     Args:
-        draft: the chain to begin with.
-        backend: whoever answers what needs torch; processes by default.
-        preferences: how the app shall be.
-        allow_code: whether Python objects that the pipeline names may be imported.
-        kept: what outlives the app; none for an app that keeps nothing.
-        hints: what to do first; none for no hints.
+        draft: Initial chain. ``None``: an empty one.
+        backend: Answers requests that need torch. ``None``: worker processes.
+        preferences: Theme and keymap. ``None``: the defaults.
+        allow_code: Allow the pipeline to import Python objects.
+        storage: What is stored between runs. ``None``: nothing is.
+        hints: Hints for first-time users. ``None``: no hints.
     """
 
     TITLE = "tdx"
     CSS_PATH = ["app.tcss", "files/files.tcss", "profile/profile.tcss", "log/log.tcss"]
-    BINDINGS = [*bindings.APP, *FILES]
-    COMMANDS = {TdxCommands}
+    BINDINGS = [*bindings.APP, *bindings.FILES]
+    COMMANDS = {CommandProvider}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (THREE_PANES, "-normal"), (150, "-wide")]
     ENABLE_COMMAND_PALETTE = True
 
@@ -73,77 +126,81 @@ class TdxApp(App[None]):
         backend: Backend | None = None,
         preferences: Preferences | None = None,
         allow_code: bool = False,
-        kept: Kept | None = None,
-        hints: HintBook | None = None,
+        storage: Storage | None = None,
+        hints: HintState | None = None,
     ) -> None:
         super().__init__()
         self.preferences = preferences or Preferences()
-        self.backend: Backend = backend or ProcessBackend(self._worker_ended, self._news)
+        self.backend: Backend = backend or ProcessBackend(self._worker_died, self._log_worker)
         self.workspace = Workspace(self, Editor(draft), self.backend, allow_code)
-        self.files = Files(self, self.workspace, kept)
-        self.hints = hints or HintBook()
+        self.files = Files(self, self.workspace, storage)
+        self.hints = hints or HintState()
         self.keys = KeyQueue(self, self._deliver)
         for theme in (*THEMES, *self.preferences.themes):
             self.register_theme(theme)
-        known = self.preferences.theme in self.available_themes
-        self.theme = self.preferences.theme if known else DEFAULT
+        is_known = self.preferences.theme in self.available_themes
+        self.theme = self.preferences.theme if is_known else DEFAULT_THEME
 
     def get_default_screen(self) -> Screen[None]:
-        return MainScreen(self.workspace, self.hints)
+        return MainScreen(self.workspace, self.hints, self.keys)
 
     def on_mount(self) -> None:
-        wanted = self.preferences.keymap
-        # Without a keymap the first screen does not wait for the keys of tabs behind it.
-        keymap, wrong = checked_keymap(wanted, self.binding_groups() if wanted else ())
-        notices = [*self.preferences.notices, *([wrong] if wrong else [])]
+        preferred = self.preferences.keymap
+        # Without a keymap, the first screen does not wait for the bindings of the other tabs.
+        keymap, error = check_keymap(preferred, self.binding_groups() if preferred else ())
+        notices = [*self.preferences.notices, *([error] if error else [])]
         if self.theme != self.preferences.theme:
-            notices.append(f"unknown theme {self.preferences.theme!r}; {self.theme} is used")
+            notices.append(f"unknown theme {self.preferences.theme!r}; using {self.theme}")
         self.set_keymap(keymap)
         for notice in notices:
             self.notify(notice, title="Settings", severity="warning", timeout=10)
-        # The worker needs a processor for its imports: let the first screen have it before.
+        # The worker's imports keep a core busy: draw the first screen before it starts.
         self.call_after_refresh(self.workspace.refresh)
         self.call_after_refresh(self.files.start)
         if not self.is_headless:
-            watch_signals(self, self.files, self.backend.close)
+            watch_signals(self, self.files.autosave, self.backend.close)
 
     async def action_quit(self) -> None:
-        """Leave, once what is not saved is taken care of."""
+        """Quit, after asking about unsaved edits."""
         self.files.quit()
 
     def action_file(self, command: str) -> None:
-        """Do something with pipeline files."""
+        """Run a command for pipeline files."""
         self.files.run(command)
 
     def on_ready(self) -> None:
-        """Look for garbage again, where ``open_app`` has put that off until the first screen."""
+        """Enable garbage collection, which ``open_app`` disables until the first screen."""
         if not gc.isenabled():
             gc.freeze()
             gc.enable()
 
     def binding_groups(self) -> list[list[Binding]]:
-        """The keys that a keymap can name, those of one widget together; those of all tabs too."""
-        for tab in TABS:
-            tab.load()
-        for module in _LATER:
-            import_module(module)
-        kinds = (*self.__class__.__mro__, *_subclasses(Screen), *_subclasses(Widget))
-        return [list(_bindings(kind)) for kind in dict.fromkeys(kinds)]
+        """Return the bindings that a keymap can name, grouped by widget class."""
+        from tdx.tui.files.dump_screen import DumpScreen
+
+        loaded: list[type] = [DumpScreen, *(tab.load() for tab in TABS)]
+        kinds: tuple[type, ...] = (
+            *type(self).__mro__,
+            *_all_subclasses(Screen),
+            *_all_subclasses(Widget),
+            *loaded,
+        )
+        return [list(_declared_bindings(kind)) for kind in dict.fromkeys(kinds)]
 
     def binding_ids(self) -> list[str]:
-        """The ids of all keys, as a keymap names them."""
+        """Return the ids of all bindings, as a keymap names them."""
         ids = (binding.id for group in self.binding_groups() for binding in group)
         return list(dict.fromkeys(name for name in ids if name))
 
     def handle_bindings_clash(self, clashed_bindings: set[Binding], node: DOMNode) -> None:
-        """Say nothing: the keymap was checked when it was read.
+        """Ignore the clash: :func:`check_keymap` has checked the keymap.
 
-        Textual calls this each time it looks up a key, also for a command with two keys by default
-        that is given one, which it takes for two commands.
+        Textual calls this on each key press, even for a command that has two default keys and is
+        mapped to one key: it takes them for two commands.
         """
 
     async def on_event(self, event: events.Event) -> None:
-        """Let keys and clicks go before what workers push, and keys one after the other."""
+        """Queue keys, and handle keys and clicks before updates from the workers."""
         if isinstance(event, events.Key | events.MouseDown):
             self.backend.hold()
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
@@ -152,7 +209,7 @@ class TdxApp(App[None]):
             await super().on_event(event)
 
     async def _deliver(self, event: events.Key | events.Paste) -> None:
-        """Hand a key to what has the focus, once that is something that is displayed."""
+        """Pass a key to the focused widget, which must be displayed."""
         if isinstance(self.screen, FocusGuard):
             self.screen.move_hidden_focus()
         await super().on_event(event)
@@ -161,22 +218,21 @@ class TdxApp(App[None]):
         self.backend.close()
 
     def action_help(self) -> None:
-        """Help for what has the focus: a transform's own page, or the widget's."""
-        from tdx.tui.screens.reading import ReadScreen
-
+        """Show help for the selected transform or the focused widget."""
         info = None
         stage = self.workspace.stage
         nodes = self.focused.ancestors_with_self if self.focused else []
-        elsewhere = any(isinstance(node, TabPane) and node.id != "stage" for node in nodes)
-        if self.focused is not None and self.focused.id in ("catalogue", "catalogue-search"):
-            info = self.query_one(CataloguePane).highlighted
-        elif stage is not None and not elsewhere:
-            info = load_catalog().find(stage.config.name)
+        is_other_tab = any(isinstance(node, TabPane) and node.id != "stage" for node in nodes)
+        if self.focused is not None and self.focused.id in ("catalog", "catalog-search"):
+            info = self.query_one(CatalogPane).highlighted
+        elif stage is not None and not is_other_tab:
+            info = catalogue().find(stage.config.name)
         if info is not None:
-            self.push_screen(ReadScreen(info.name, markdown(info.doc), markdown=True))
+            self.push_screen(TextScreen(info.name, markdown(info.doc), markdown=True))
             return
         text = next((node.HELP for node in nodes if getattr(node, "HELP", None)), None)
-        self.push_screen(ReadScreen("Help", f"{text or ''}\n\n{self._keys_help()}", markdown=True))
+        help_ = f"{text or ''}\n\n{self._keys_help()}"
+        self.push_screen(TextScreen("Help", help_, markdown=True))
 
     def get_system_commands(self, screen: Screen[object]) -> Iterator[SystemCommand]:
         yield from super().get_system_commands(screen)
@@ -187,7 +243,7 @@ class TdxApp(App[None]):
             for active in self.screen.active_bindings.values()
             if active.binding.description
         ]
-        return "\n".join(["### Keys here", "", "| key | what it does |", "| --- | --- |", *rows])
+        return "\n".join(["### Keys", "", "| key | action |", "| --- | --- |", *rows])
 
     def notify(
         self,
@@ -198,50 +254,49 @@ class TdxApp(App[None]):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """Show a notice as it stands: what files, keys and envs are called is no markup."""
-        told = f"{title}: {message}" if title else message
-        self.workspace.journal.record(told, severity=severity)
+        """Show a notice and record it; names of files, keys and envs are never markup."""
+        text = f"{title}: {message}" if title else message
+        self.workspace.journal.record(text, severity=severity)
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Leave quietly where an error only shows that the app is ending, or its page is gone."""
+        """Exit quietly if the error only shows that the app exits or its page is gone."""
         if isinstance(error, BrokenPipeError):
-            self.files.keeper.leave_for_later()
+            self.files.autosave.keep_for_next_start()
             self.exit(return_code=1)
-        elif not (self._exit and isinstance(error, _MISSING)):
+        elif not (self._exit and isinstance(error, _SHUTDOWN_ERRORS)):
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
-        """Say a fault of the app itself on a few lines, once the edits are safe."""
+        """Report an internal error in a few lines, after the edits are saved."""
         if self.is_headless:
             super()._fatal_error()
         else:
-            self.panic(told_of_crash(self.files))
+            self.panic(report_crash(self.files.autosave))
 
-    def _news(self, news: News) -> None:
-        hear(self.workspace.journal, news)
+    def _log_worker(self, event: WorkerEvent) -> None:
+        self.workspace.journal.record_worker_event(event)
 
-    def _worker_ended(self, name: str, how: str, said: str) -> None:
-        is_told = how.startswith(("killed", "crashed"))  # what was said before is about the call
-        last = said.splitlines()[-1] if said and not is_told else ""
-        text = ": ".join(each for each in (how, last) if each) or "it said nothing"
-        title = f"The process of {name_of(name)} ended"
+    def _worker_died(self, name: str, reason: str, output: str) -> None:
+        # After a crash or a kill, the last line of the output is not the cause.
+        is_cause = bool(output) and not reason.startswith(("killed", "crashed"))
+        last = output.splitlines()[-1] if is_cause else ""
+        text = ": ".join(each for each in (reason, last) if each) or "no output"
+        title = f"Worker for {worker_title(name)} ended"
         self.notify(text, title=title, severity="error")
-        if name == LOOK:
+        if name == "look":
             self.workspace.retry()
 
 
-def _bindings(kind: type) -> Iterator[Binding]:
+def _declared_bindings(kind: type) -> Iterator[Binding]:
     declared: Sequence[object] = vars(kind).get("BINDINGS", ())
     for each in declared:
         if isinstance(each, Binding):
             yield each
 
 
-def _subclasses(kind: type) -> Iterator[type]:
-    """Every class of tdx that extends one."""
+def _all_subclasses(kind: type) -> Iterator[type]:
     subclasses: list[type] = kind.__subclasses__()
     for each in subclasses:
-        if each.__module__.startswith("tdx."):
-            yield each
-        yield from _subclasses(each)
+        yield each
+        yield from _all_subclasses(each)

@@ -1,6 +1,6 @@
-"""Every key of the app in one place; each has an id that a keymap can name.
+"""Key bindings of the app, the main screen, the chain, the catalog and pipeline files.
 
-A tab keeps its own keys in its folder and names them in :data:`tdx.tui.tabs.TABS`.
+Every binding has an id that a keymap can name. A tab keeps its own bindings in its folder.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ _HISTORY = Binding.Group("undo/redo", compact=True)
 
 APP = (
     Binding("ctrl+q", "quit", "quit", id="app.quit", show=False, priority=True),
-    Binding("ctrl+p", "command_palette", "all", id="app.palette", priority=True),
+    Binding("ctrl+p", "command_palette", "commands", id="app.palette", priority=True),
     Binding("f1", "help", "help", id="app.help"),
 )
 SCREEN = (
-    Binding("a", "catalogue", "add", id="screen.catalogue"),
+    Binding("a", "catalog", "add", id="screen.catalog"),
     Binding("e", "choose_env", "env", id="screen.env"),
     Binding("p", "presets", "presets", id="screen.presets", show=False),
     Binding("u,ctrl+z", "undo", "undo", id="screen.undo", group=_HISTORY),
@@ -31,7 +31,7 @@ SCREEN = (
     Binding("k", "check", "check with steps", id="screen.check", show=False),
     Binding("h", "hints", "first steps", id="screen.hints", show=False),
     Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
-    Binding("escape", "home", "the chain", id="screen.home", show=False),
+    Binding("escape", "home", "chain", id="screen.home", show=False),
     Binding("f12", "details", "details", id="screen.details", show=False),
     *(
         Binding(str(n), f"tab({n})", f"tab {n}", id=f"screen.tab{n}", show=False)
@@ -51,7 +51,19 @@ CHAIN = (
     Binding("shift+down,J", "move(1)", "move down", True, "⇧↓", id="chain.move_down", group=_MOVE),
     Binding("x", "fix", "fix", id="chain.fix"),
 )
-CATALOGUE = (
-    Binding("enter", "add", "add", id="catalogue.add"),
-    Binding("escape", "leave", "back", id="catalogue.leave"),
+CATALOG = (
+    Binding("enter", "add", "add", id="catalog.add"),
+    Binding("escape", "leave", "back", id="catalog.leave"),
+)
+
+
+FILES = (
+    Binding("ctrl+s", "file('save')", "save", id="file.save"),
+    Binding("S", "file('save_as')", "save as", id="file.save_as", show=False),
+    Binding("ctrl+o", "file('open')", "open", id="file.open", show=False),
+    Binding("ctrl+r", "file('recent')", "recent files", id="file.recent", show=False),
+    Binding("ctrl+n", "file('new')", "new pipeline", id="file.new", show=False),
+    Binding("ctrl+l", "file('reload')", "reload from disk", id="file.reload", show=False),
+    Binding("R", "file('restore')", "restore a session", id="file.restore", show=False),
+    Binding("D", "file('dump')", "dump a rollout", id="file.dump", show=False),
 )

@@ -1,47 +1,158 @@
-"""What the user has set for the app; what cannot be read is left out, with a notice."""
+"""User settings of the app: theme, custom themes and keymap."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from textual.binding import Binding
+from textual.color import Color, ColorParseError
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 from textual.theme import Theme
 
-from tdx.errors import TdxError, did_you_mean, find_similar_names
+from tdx.errors import ArgumentError, TdxError, did_you_mean, nearest
 from tdx.settings import load_keymap, load_settings, load_themes
-from tdx.tui.themes import DEFAULT
-from tdx.tui.user_themes import read_themes
+
+
+def _theme_variables(line: str, key: str, back: str) -> dict[str, str]:
+    """Return variables for unobtrusive lines and scrollbars, and visible keys."""
+    bars = {f"scrollbar-background{state}": back for state in ("", "-hover", "-active")}
+    return {
+        **bars,
+        **{"border-blurred": line, "scrollbar": line, "scrollbar-corner-color": back},
+        **{"footer-key-foreground": key},
+    }
+
+
+DARK = Theme(
+    name="tdx-dark",
+    primary="#6ea8fe",
+    secondary="#8b7cf6",
+    accent="#f2b866",
+    foreground="#d7dce5",
+    background="#12151c",
+    surface="#181c25",
+    panel="#222836",
+    success="#7fc98f",
+    warning="#e6b455",
+    error="#ef7480",
+    dark=True,
+    variables=_theme_variables(line="#323a4d", key="#f2b866", back="#12151c"),
+)
+LIGHT = Theme(
+    name="tdx-light",
+    primary="#1f5fbf",
+    secondary="#6a4fc4",
+    accent="#a55b00",
+    foreground="#22262e",
+    background="#fbfbf9",
+    surface="#f3f3ef",
+    panel="#e4e5df",
+    success="#1f7a3d",
+    warning="#8f5b00",
+    error="#b3261e",
+    dark=False,
+    variables=_theme_variables(line="#c9cbc2", key="#1f5fbf", back="#fbfbf9"),
+)
+THEMES = (DARK, LIGHT)
+DEFAULT_THEME = DARK.name
+
+
+_COLOR_FIELDS = (
+    *("primary", "secondary", "warning", "error", "success", "accent"),
+    *("foreground", "background", "surface", "panel", "boost"),
+)
+_BOOL_FIELDS = ("dark", "ansi")
+_NUMBER_FIELDS = ("luminosity_spread", "text_alpha")
+_FIELDS = (*_COLOR_FIELDS, *_BOOL_FIELDS, *_NUMBER_FIELDS, "variables")
+
+
+def read_themes(tables: Mapping[str, Any]) -> tuple[tuple[Theme, ...], list[str]]:
+    """Parse custom themes; return the valid ones and a notice for each invalid one.
+
+    Args:
+        tables: Fields of Textual's ``Theme`` by theme name.
+
+    Example:
+        >>> read_themes({"mine": {"primary": "#12345"}})[1]
+        ["themes.mine: primary cannot be '#12345' (use a color such as #6ea8fe)"]
+    """
+    themes, notices = [], []
+    for name, table in tables.items():
+        try:
+            themes.append(_parse_theme(name, table))
+        except ArgumentError as error:
+            notices.append(f"themes.{name}: {error.message} ({error.hint})")
+    return tuple(themes), notices
+
+
+def _parse_theme(name: str, table: object) -> Theme:
+    if not isinstance(table, dict):
+        raise ArgumentError("it must be a table", hint=f"write [themes.{name}]")
+    if "primary" not in table:
+        raise ArgumentError("the field primary is missing", hint='write primary = "#6ea8fe"')
+    return Theme(name=name, **{field: _parse_field(field, value) for field, value in table.items()})
+
+
+def _parse_field(field: str, value: Any) -> Any:
+    if field not in _FIELDS:
+        hint = did_you_mean(field, _FIELDS, f"there are {', '.join(_FIELDS)}")
+        raise ArgumentError(f"unknown field {field!r}", hint=hint)
+    if field in _COLOR_FIELDS:
+        return _parse_color(field, value)
+    if field in _BOOL_FIELDS and not isinstance(value, bool):
+        raise ArgumentError(f"{field} cannot be {value!r}", hint="use true or false")
+    if field in _NUMBER_FIELDS and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise ArgumentError(f"{field} cannot be {value!r}", hint="use a number")
+    if field == "variables":
+        return _parse_variables(value)
+    return value
+
+
+def _parse_variables(value: object) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ArgumentError("variables must be a table", hint="write [themes.NAME.variables]")
+    return {str(name): _parse_color(str(name), color) for name, color in value.items()}
+
+
+def _parse_color(field: str, value: object) -> str:
+    try:
+        Color.parse(value if isinstance(value, str) else "")
+    except ColorParseError:
+        hint = "use a color such as #6ea8fe"
+        raise ArgumentError(f"{field} cannot be {value!r}", hint=hint) from None
+    return str(value)
+
 
 _MODIFIERS = {"ctrl", "shift", "alt", "super", "meta", "hyper"}
-_NAMED = {key.value.rpartition("+")[2] for key in Keys} | set(KEY_NAME_REPLACEMENTS)
+_NAMED_KEYS = {key.value.rpartition("+")[2] for key in Keys} | set(KEY_NAME_REPLACEMENTS)
 
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """How the app shall be.
+    """User settings of the app.
 
     Args:
-        theme: name of the theme.
-        keymap: keys by the ids of their bindings.
-        themes: themes of the user's own.
-        notices: what could not be read, for the user.
+        theme: Name of the theme.
+        keymap: Keys by binding id.
+        themes: Custom themes.
+        notices: Problems with the settings, for the user.
     """
 
-    theme: str = DEFAULT
+    theme: str = DEFAULT_THEME
     keymap: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     themes: tuple[Theme, ...] = ()
 
 
 def load_preferences() -> Preferences:
-    """What is set; defaults where that cannot be read."""
+    """Load the settings; use defaults for what cannot be read."""
     notices: list[str] = []
-    theme, keymap = DEFAULT, {}
+    theme, keymap = DEFAULT_THEME, {}
     try:
         set_theme = load_settings()["theme"]
-        theme = set_theme if isinstance(set_theme, str) else DEFAULT
+        theme = set_theme if isinstance(set_theme, str) else DEFAULT_THEME
     except TdxError as error:
         notices.append(str(error))
     try:
@@ -57,17 +168,17 @@ def load_preferences() -> Preferences:
     return Preferences(theme, keymap, tuple(dict.fromkeys(notices)), themes)
 
 
-def checked_keymap(
+def check_keymap(
     keymap: Mapping[str, str], known: Iterable[Sequence[Binding]]
 ) -> tuple[dict[str, str], str | None]:
-    """Split a keymap into the part that can be used and one notice about the rest.
+    """Split a keymap into its valid part and one notice about the rest.
 
     Args:
-        keymap: Keys by the ids of bindings; several keys are separated by commas.
-        known: The bindings that there are, those of one widget together.
+        keymap: Keys by binding id; several keys are separated by commas.
+        known: All bindings, grouped by widget.
 
     Example:
-        >>> checked_keymap({"chain.remov": "x"}, [[Binding("d", "remove", id="chain.remove")]])[1]
+        >>> check_keymap({"chain.remov": "x"}, [[Binding("d", "remove", id="chain.remove")]])[1]
         "keymap: unknown command 'chain.remov' (did you mean chain.remove?)"
     """
     groups = [[each for each in group if each.id] for group in known]
@@ -78,36 +189,36 @@ def checked_keymap(
         keys = [key.strip() for key in text.split(",")]
         unknown = [key for key in keys if not _is_key(key)]
         if name not in ids:
-            hint = did_you_mean(name, find_similar_names(name, ids, 1), "see F1 for the commands")
+            hint = did_you_mean(name, nearest(name, ids, 1), "see F1 for the commands")
             wrong.append(f"unknown command {name!r} ({hint})")
         elif unknown:
             wrong.append(f"unknown key {unknown[0]!r} for {name}")
         else:
             good[name] = ",".join(keys)
-    for name, other, key in _clashes(good, groups):
+    for name, other, key in _find_clashes(good, groups):
         if good.pop(name, None) is not None:
             wrong.append(f"{key!r} for {name} is the key of {other}")
     return good, f"keymap: {'; '.join(wrong)}" if wrong else None
 
 
-def _clashes(
+def _find_clashes(
     keymap: Mapping[str, str], groups: Iterable[Sequence[Binding]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Each command of a keymap whose key another command of the same widget has."""
+    """Find commands of a keymap whose key belongs to another command of the same widget."""
     for group in groups:
-        before = {str(each.id): _keys(each.key) for each in group}
-        now = {name: _keys(keymap.get(name, ",".join(keys))) for name, keys in before.items()}
+        before = {str(each.id): _split_keys(each.key) for each in group}
+        now = {name: _split_keys(keymap.get(name, ",".join(keys))) for name, keys in before.items()}
         for name in [name for name in keymap if name in now]:
             for other in now.keys() - {name}:
-                # Some commands share a key from the start, as only one of them is enabled.
+                # Some commands share a default key, because only one of them is enabled at a time.
                 for key in sorted((now[name] & now[other]) - (before[name] & before[other])):
                     yield name, other, key
 
 
-def _keys(text: str) -> set[str]:
+def _split_keys(text: str) -> set[str]:
     return set(text.split(","))
 
 
 def _is_key(text: str) -> bool:
     *modifiers, key = text.split("+")
-    return set(modifiers) <= _MODIFIERS and (len(key) == 1 or key in _NAMED)
+    return set(modifiers) <= _MODIFIERS and (len(key) == 1 or key in _NAMED_KEYS)

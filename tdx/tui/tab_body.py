@@ -1,28 +1,33 @@
-"""What all tabs have in common: where the focus goes, and when they draw."""
+"""Base classes of tabs: when a tab draws, where the focus goes, and search."""
 
 from __future__ import annotations
 
-from textual.containers import Vertical
+from collections.abc import Sequence
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
 from textual.timer import Timer
 from textual.widget import Widget
-from textual.widgets import TabPane
+from textual.widgets import Input, Static, TabPane
 
 from tdx.tui.workspace import Workspace
 
-DELAY = 0.04
-"""Seconds for which a tab waits for more to change before it draws, so that keys go first."""
+DRAW_DELAY = 0.04
+"""Seconds that a tab waits for further changes before it draws, so that keys come first."""
 
 
 class TabBody(Vertical):
-    """The widget of a tab.
+    """Base class of the content of a tab.
 
-    A subclass draws in :meth:`update`, and calls :meth:`changed` whenever something is another
-    way than it was drawn; many changes in a row are drawn once, and none while another tab is in
-    front. One whose keys are to be at hand as soon as it is seen names its :attr:`home`.
+    A subclass draws in :meth:`update` and calls :meth:`invalidate` when its content is outdated.
+    Several changes in a row are drawn once, and none while another tab is in front.
+    :attr:`default_focus` gets the focus when the tab comes to the front.
 
     Args:
-        workspace: the state of the app.
-        id: of the widget.
+        workspace: State of the app.
+        id: Widget id.
     """
 
     def __init__(self, workspace: Workspace, *, id: str | None = None) -> None:
@@ -30,61 +35,193 @@ class TabBody(Vertical):
         self.workspace = workspace
         self._stale = True
         self._timer: Timer | None = None
-        self._is_entered = False
+        self._is_activated = False
 
     def update(self) -> None:
-        """Draw what is to be seen now; one that draws by itself has nothing to do here."""
+        """Draw the current state."""
 
     @property
-    def home(self) -> Widget | None:
-        """What has the focus when the tab comes to the front; None leaves it where it is."""
+    def default_focus(self) -> Widget | None:
+        """Widget to focus when the tab comes to the front. ``None``: keep the focus."""
         return None
 
-    def enter(self) -> None:
-        """Take the focus, from whatever has it, now or as soon as the tab is seen."""
-        self._is_entered = True
-        if self.is_seen and self.is_mounted:
+    def activate(self) -> None:
+        """Take the focus, now or as soon as the tab is in front."""
+        self._is_activated = True
+        if self.is_in_front and self.is_mounted:
             self._take_focus()
 
-    def begin_search(self) -> bool:
-        """Put the cursor into the search field; whether there is one."""
+    def start_search(self) -> bool:
+        """Focus the search field; return False if there is none."""
         return False
 
     @property
-    def is_seen(self) -> bool:
-        """Whether this tab is the one in front."""
+    def is_in_front(self) -> bool:
+        """True if this tab is in front."""
         pane = next((each for each in self.ancestors if isinstance(each, TabPane)), None)
         return pane is None or pane.display
 
     @property
-    def is_drawn(self) -> bool:
-        """Whether nothing waits to be drawn."""
-        return not (self._stale and self.is_seen)
+    def is_up_to_date(self) -> bool:
+        """True if nothing is waiting to be drawn."""
+        return not (self._stale and self.is_in_front)
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         """Draw soon, or when the tab comes to the front."""
         self._stale = True
-        if self._timer is None and self.is_seen:
-            self._timer = self.set_timer(DELAY, self._draw)
+        if self._timer is None and self.is_in_front:
+            self._timer = self.set_timer(DRAW_DELAY, self._draw)
 
     def on_show(self) -> None:
-        self.changed()
+        self.invalidate()
         self.call_later(self._take_focus)
 
     def _take_focus(self) -> None:
-        is_wanted = self._is_entered or self.screen.focused is None
-        self._is_entered = False
-        # By now another tab may be in front: to focus a widget brings its tab back.
-        if is_wanted and self.is_seen and not self.has_focus_within:
-            self.focus_home()
+        is_wanted = self._is_activated or self.screen.focused is None
+        self._is_activated = False
+        # Another tab may be in front by now; focusing a widget would bring this one back.
+        if is_wanted and self.is_in_front and not self.has_focus_within:
+            self.focus_default()
 
-    def focus_home(self) -> None:
-        """Put the focus where it is when the tab comes to the front."""
-        if self.home is not None:
-            self.screen.set_focus(self.home)
+    def focus_default(self) -> None:
+        """Focus the default widget."""
+        if self.default_focus is not None:
+            self.screen.set_focus(self.default_focus)
 
     def _draw(self) -> None:
         self._timer = None
-        if self._stale and self.is_seen and self.is_mounted:
+        if self._stale and self.is_in_front and self.is_mounted:
             self._stale = False
             self.update()
+
+
+def search_bindings(area: str) -> tuple[Binding, ...]:
+    """Return the bindings of a search; put them before the bindings of the tab.
+
+    Args:
+        area: First part of their ids.
+    """
+    return (
+        Binding("n", "match(1)", "next match", id=f"{area}.next_match", show=False),
+        Binding("N", "match(-1)", "previous match", id=f"{area}.previous_match", show=False),
+        Binding("escape", "end_search", "end the search", id=f"{area}.end_search", show=False),
+    )
+
+
+class SearchBar(Horizontal):
+    """Search field with the number of matches; hidden until a search starts.
+
+    Args:
+        what: What is searched, for the placeholder.
+    """
+
+    DEFAULT_CSS = """
+    SearchBar { height: 1; display: none; }
+    SearchBar Input { width: 1fr; background: $surface; padding: 0 1; }
+    SearchBar Input:focus { background: $primary 20%; }
+    SearchBar Static { width: auto; color: $text-muted; padding: 0 1; }
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(classes="search-line")
+        self._what = what
+
+    def compose(self) -> ComposeResult:
+        yield Input(placeholder=f"search {self._what} …", compact=True)
+        yield Static("", markup=False)
+
+    @property
+    def input(self) -> Input:
+        """The search field."""
+        return self.query_one(Input)
+
+    def show_note(self, text: str) -> None:
+        """Show a text next to the field."""
+        self.query_one(Static).update(text)
+
+
+class SearchableTab(TabBody):
+    """A tab whose lines can be searched.
+
+    It contains a :class:`SearchBar` and has the bindings of :func:`search_bindings`.
+    """
+
+    def search_lines(self) -> Sequence[str]:
+        """Return the text of each line."""
+        raise NotImplementedError
+
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor; -1 if there is none."""
+        raise NotImplementedError
+
+    def go_to_line(self, line: int) -> None:
+        """Move the cursor to a line."""
+        raise NotImplementedError
+
+    @property
+    def search_words(self) -> list[str]:
+        """Words to find, in any order and case."""
+        return self._search_bar.input.value.casefold().split()
+
+    @property
+    def _search_bar(self) -> SearchBar:
+        return self.query_one(SearchBar)
+
+    def find_matches(self) -> list[int]:
+        """Return the lines that contain all words."""
+        words = self.search_words
+        found = (line.casefold() for line in self.search_lines()) if words else ()
+        return [n for n, line in enumerate(found) if all(word in line for word in words)]
+
+    def start_search(self) -> bool:
+        self._search_bar.display = True
+        self.screen.set_focus(self._search_bar.input)
+        self.show_match_count()
+        return True
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable the search bindings while no search is active."""
+        searches = self.is_mounted and bool(self._search_bar.display)
+        return searches if action in ("match", "end_search") else True
+
+    def action_match(self, by: int) -> None:
+        """Go to the next or previous match and wrap around; 0 stays on a match."""
+        found, at = self.find_matches(), self.cursor_line
+        if found and not (by == 0 and at in found):
+            after = [line for line in found if line > at] or found
+            before = [line for line in found if line < at] or found
+            self.go_to_line(before[-1] if by < 0 else after[0])
+        self.show_match_count()
+
+    def action_end_search(self) -> None:
+        """End the search; keep the cursor."""
+        self._search_bar.input.value = ""
+        self._search_bar.display = False
+        self.focus_default()
+
+    def show_match_count(self) -> None:
+        """Show the number of matches and the current one."""
+        found, at = self.find_matches(), self.cursor_line
+        if not self.search_words:
+            self._search_bar.show_note("")
+        elif not found:
+            self._search_bar.show_note("no matches")
+        else:
+            place = f"{found.index(at) + 1} of " if at in found else ""
+            self._search_bar.show_note(
+                f"{place}{len(found)} match{'' if len(found) == 1 else 'es'}"
+            )
+
+    @on(Input.Changed, ".search-line Input")
+    def _words_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self.action_match(0)
+
+    @on(Input.Submitted, ".search-line Input")
+    def _words_given(self, event: Input.Submitted) -> None:
+        event.stop()
+        if self.search_words:
+            self.focus_default()
+        else:
+            self.action_end_search()

@@ -1,22 +1,18 @@
-"""The tabs on the right: add a tab by adding a line.
+"""The tabs of the main screen: append an entry to :data:`TABS` to add one.
 
-A tab is a widget made by ``factory`` ("module:class", imported when the app starts, so it must not
-load torch) that is given the workspace. It subscribes to the workspace's signals when it is
-mounted and asks its worker through ``workspace.backend``.
+A tab is a :class:`~tdx.tui.tab_body.TabBody` that is constructed with the workspace. It subscribes
+to the workspace's signals when it is mounted, and sends requests with ``workspace.backend``. The
+class is imported when the tab is created, so that the first screen does not wait for all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from textual.widget import Widget
-
-    from tdx.tui.workspace import Workspace
+    from tdx.tui.tab_body import TabBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,30 +20,50 @@ class Tab:
     """One tab.
 
     Args:
-        id: its id in the app.
-        title: what stands on it.
-        factory: ``"module:class"`` of the widget in it.
+        id: Widget id of the tab pane.
+        title: Label of the tab.
+        load: Imports the class of the tab's content and returns it.
     """
 
     id: str
     title: str
-    factory: str
+    load: Callable[[], type[TabBody]]
 
-    def load(self) -> Callable[[Workspace], Widget]:
-        """The class of the widget, imported now; with it its keys are known."""
-        module, _, name = self.factory.partition(":")
-        found: Callable[[Workspace], Widget] = getattr(import_module(module), name)
-        return found
 
-    def make(self, workspace: Workspace) -> Widget:
-        """The widget."""
-        return self.load()(workspace)
+def _load_stage() -> type[TabBody]:
+    from tdx.tui.compose.stage_tab import StageTab
+
+    return StageTab
+
+
+def _load_specs() -> type[TabBody]:
+    from tdx.tui.specs.specs_tab import SpecsTab
+
+    return SpecsTab
+
+
+def _load_live() -> type[TabBody]:
+    from tdx.tui.live.live_tab import LiveTab
+
+    return LiveTab
+
+
+def _load_profile() -> type[TabBody]:
+    from tdx.tui.profile.profile_tab import ProfileTab
+
+    return ProfileTab
+
+
+def _load_log() -> type[TabBody]:
+    from tdx.tui.log.log_tab import LogTab
+
+    return LogTab
 
 
 TABS = (
-    Tab("stage", "Stage", "tdx.tui.compose.stage_tab:StageTab"),
-    Tab("specs", "Specs", "tdx.tui.specs.specs_tab:SpecsTab"),
-    Tab("live", "Live", "tdx.tui.live.live_tab:LiveTab"),
-    Tab("profile", "Profile", "tdx.tui.profile.profile_tab:ProfileTab"),
-    Tab("log", "Log", "tdx.tui.log.log_tab:LogTab"),
+    Tab("stage", "Stage", _load_stage),
+    Tab("specs", "Specs", _load_specs),
+    Tab("live", "Live", _load_live),
+    Tab("profile", "Profile", _load_profile),
+    Tab("log", "Log", _load_log),
 )

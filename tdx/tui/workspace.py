@@ -1,4 +1,4 @@
-"""What the app is about: the chain under edit, what is selected, and what is known of it."""
+"""State that all parts of the app share: draft, selection, chain status and errors."""
 
 from __future__ import annotations
 
@@ -12,67 +12,129 @@ from textual.signal import Signal
 
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
-from tdx.pipeline.editing import Draft, DraftChange, DraftStage, Editor
-from tdx.tui.backend.client import CANCELLED, Backend, DiedError, RequestError, StaleError
-from tdx.tui.compose.requests import Check, Look
+from tdx.pipeline.editing import Change, Draft, DraftStage, Editor
+from tdx.tui.backend.client import (
+    CANCELLED,
+    Backend,
+    RequestError,
+    SupersededError,
+    WorkerDiedError,
+)
+from tdx.tui.backend.messages import with_app_hint
+from tdx.tui.compose.requests import CheckChain, InspectChain
 from tdx.tui.log.journal import Journal
-from tdx.tui.problems import ErrorStore, Source
 
 if TYPE_CHECKING:
     from textual.app import App
 
-Status = Literal["empty", "looking", "checking", "ready", "failed"]
-_WHILE = 0.05
-ENV = -1
-"""The place of the env in the chain; stages follow from 0, and the output is behind the last."""
+
+Source = Literal["look", "live", "profile"]
+_SOURCES: tuple[Source, ...] = ("look", "live", "profile")
 
 
 @dataclass(frozen=True, slots=True)
-class Lint:
-    """What a rule found, and in which part of the chain.
+class StageError:
+    """An error of a stage or the env.
 
     Args:
-        finding: what it found.
-        left_out: the numbers of the stages that were not looked at, since they fail.
+        source: Who found it: the specs worker, the rollout or a measurement.
+        number: Number of the stage in the draft. ``None``: the env.
+        problem: What is wrong.
+    """
+
+    source: Source
+    number: int | None
+    problem: Problem
+
+
+class ErrorStore:
+    """Current errors of each source.
+
+    Example:
+        >>> store = ErrorStore()
+        >>> store.put("live", {None: Problem("TDX000", "step raised ValueError")})
+        True
+        >>> [each.problem.message for each in store.all()]
+        ['step raised ValueError']
+        >>> store.put("live", {}), store.all()
+        (True, ())
+    """
+
+    def __init__(self) -> None:
+        self._problems: dict[Source, dict[int | None, Problem]] = {}
+
+    def put(self, source: Source, problems: Mapping[int | None, Problem]) -> bool:
+        """Replace the errors of a source; return True if they have changed."""
+        before = self._problems.get(source, {})
+        self._problems[source] = {at: with_app_hint(each) for at, each in problems.items()}
+        return before != self._problems[source]
+
+    def all(self) -> tuple[StageError, ...]:
+        """Return all errors; of equal errors of a stage, only the first."""
+        found: dict[tuple[int | None, str], StageError] = {}
+        for source in _SOURCES:
+            for number, problem in self._problems.get(source, {}).items():
+                key = number, problem.message
+                found.setdefault(key, StageError(source, number, problem))
+        return tuple(found.values())
+
+    def at(self, number: int | None) -> tuple[StageError, ...]:
+        """Return the errors of a stage, or of the env (``None``)."""
+        return tuple(each for each in self.all() if each.number == number)
+
+
+Phase = Literal["empty", "inspecting", "checking", "ready", "failed"]
+_POLL_INTERVAL = 0.05
+ENV = -1
+"""Place of the env in the chain. Stages follow from 0, the output comes after the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LintFinding:
+    """A finding of a rule.
+
+    Args:
+        finding: The finding.
+        excluded: Numbers of the failing stages that were left out of the check.
     """
 
     finding: Finding
-    left_out: frozenset[int] = frozenset()
+    excluded: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ChainStatus:
     """What is known of the chain.
 
     Args:
-        status: whether it is what the chain is now.
-        revision: the revision of the draft that it speaks of.
-        overview: the last one in which the env could be made; none before that.
-        numbers: the numbers of the stages that the overview speaks of.
-        problems: what is wrong now, by the number of the stage; the env's under none.
-        good: the last good look at every stage, by its number.
-        lints: what the rules found, by the number of the stage; of no stage under none.
-        checked: the revision that the lints speak of.
+        revision: Revision of the draft that was inspected.
+        overview: Last overview with a working env. ``None``: there was none yet.
+        numbers: Numbers of the stages in the overview.
+        problems: Current problems by stage number; those of the env under ``None``.
+        lints: Findings of the rules by stage number; those without a stage under ``None``.
+        checked: Revision that the lints belong to.
+        phase: What is being done, or how it ended.
+        last_good: Last overview of each stage in which it worked, by stage number.
     """
 
-    status: Status = "empty"
+    phase: Phase = "empty"
     revision: int = -1
     overview: ChainOverview | None = None
     numbers: tuple[int, ...] = ()
     problems: dict[int | None, Problem] = field(default_factory=dict)
-    good: dict[int, StageOverview] = field(default_factory=dict)
-    lints: dict[int | None, tuple[Lint, ...]] = field(default_factory=dict)
+    last_good: dict[int, StageOverview] = field(default_factory=dict)
+    lints: dict[int | None, tuple[LintFinding, ...]] = field(default_factory=dict)
     checked: int = -1
 
 
 class Workspace:
-    """The state that the parts of the app share; parts subscribe to the signals.
+    """State that the parts of the app share; they subscribe to its signals.
 
     Args:
-        app: the app, which owns the signals.
-        editor: the chain under edit.
-        backend: whoever answers what needs torch.
-        allow_code: whether Python objects that the pipeline names may be imported.
+        app: Owner of the signals.
+        editor: Chain being edited.
+        backend: Answers requests that need torch.
+        allow_code: Allow the pipeline to import Python objects.
     """
 
     def __init__(
@@ -81,13 +143,13 @@ class Workspace:
         self.editor = editor
         self.backend = backend
         self.allow_code = allow_code
-        self.seen = Seen()
+        self.status = ChainStatus()
         self.place = ENV
         self.edited: Signal[Draft] = Signal(app, "edited")
         self.selected: Signal[int] = Signal(app, "selected")
-        self.looked: Signal[Seen] = Signal(app, "looked")
-        self._asking: set[asyncio.Task[None]] = set()
-        self._retried = -1
+        self.inspected: Signal[ChainStatus] = Signal(app, "inspected")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retried_revision = -1
         self.journal = Journal()
         self.errors = ErrorStore()
 
@@ -98,12 +160,12 @@ class Workspace:
 
     @property
     def stage(self) -> DraftStage | None:
-        """The selected stage; none where the env or the output is selected."""
+        """The selected stage. ``None``: the env or the output is selected."""
         stages = self.draft.stages
         return stages[self.place] if 0 <= self.place < len(stages) else None
 
     def select(self, place: int) -> None:
-        """Select the env (-1), a stage, or the output (behind the last stage)."""
+        """Select the env (-1), a stage, or the output (after the last stage)."""
         place = max(ENV, min(place, len(self.draft.stages)))
         if place != self.place:
             self.editor.seal()
@@ -113,97 +175,102 @@ class Workspace:
     def edit(
         self, label: str, draft: Draft, *, place: int | None = None, merge: str | None = None
     ) -> bool:
-        """Take a draft as the result of an edit; see :meth:`Editor.apply`.
+        """Apply an edit, see :meth:`Editor.apply`.
 
         Args:
-            label: what was done.
-            draft: the result.
-            place: what is selected then; the selection follows its stage where it is not given.
-            merge: edits in a row that have the same are undone together.
+            label: Description of the edit.
+            draft: The new draft.
+            place: Place to select. ``None``: the selection follows its stage.
+            merge: Consecutive edits with the same key are undone together.
         """
         number = None if self.stage is None else self.stage.number
         if not self.editor.apply(label, draft, merge):
             return False
-        self._after(draft, number if place is None else None, place)
+        self._apply(draft, number if place is None else None, place)
         return True
 
-    def undo(self) -> DraftChange | None:
-        """Take the last edit back."""
-        return self._travel(self.editor.undo())
+    def undo(self) -> Change | None:
+        """Undo the last edit."""
+        return self._apply_change(self.editor.undo())
 
-    def redo(self) -> DraftChange | None:
-        """Make the last edit again that was taken back."""
-        return self._travel(self.editor.redo())
+    def redo(self) -> Change | None:
+        """Redo the last edit that was undone."""
+        return self._apply_change(self.editor.redo())
 
     def load(self, draft: Draft) -> None:
-        """Begin anew with another chain."""
+        """Replace the chain and discard the edit history."""
         self.editor.load(draft)
-        self.seen = Seen()
-        self._after(draft, None, ENV)
+        self.status = ChainStatus()
+        self._apply(draft, None, ENV)
 
     def refresh(self) -> None:
-        """Ask the worker what the chain does now; an older question is dropped."""
+        """Ask the worker to inspect the chain; an older request is dropped."""
         revision, draft = self.editor.revision, self.draft
         if draft.env is None:
-            self._show(Seen())
+            self._show(ChainStatus())
             return
-        self._show(replace(self.seen, status="looking"))
-        self._begin(self._look(revision, draft))
+        self._show(replace(self.status, phase="inspecting"))
+        self._run_task(self._inspect(revision, draft))
 
     def retry(self) -> None:
-        """Look again after the worker has died, but not where the chain may have ended it."""
-        at_work = self.seen.status in ("looking", "checking")
-        if not at_work and self._retried != self.editor.revision:
-            self._retried = self.editor.revision
+        """Inspect the chain again after the worker has died, unless the chain may be the cause."""
+        at_work = self.status.phase in ("inspecting", "checking")
+        if not at_work and self._retried_revision != self.editor.revision:
+            self._retried_revision = self.editor.revision
             self.refresh()
 
     def cancel(self) -> bool:
-        """Kill the worker that looks at the chain, whatever it does.
+        """Kill the worker that inspects the chain.
+
+        The next :meth:`refresh` starts another.
 
         Returns:
-            whether it was at work; nobody looks then until :meth:`refresh` is called.
+            True if the worker was busy.
         """
-        busy = self.seen.status in ("looking", "checking")
+        busy = self.status.phase in ("inspecting", "checking")
         self.backend.restart("look")
         return busy
 
     def check_with_steps(self, then: Callable[[Problem | None], None]) -> None:
-        """Let the rules look at some steps too.
+        """Check the chain with rules that make steps.
 
         Args:
-            then: called with what went wrong, or nothing; not where another question came first.
+            then: Called with what went wrong, or ``None``. Not called if another request came
+                first.
         """
         if self.draft.env is None:
             return
 
         async def check() -> None:
-            while self.seen.status == "looking":
-                await asyncio.sleep(_WHILE)  # what it asks at its end would take the place of this
+            while self.status.phase == "inspecting":
+                await asyncio.sleep(
+                    _POLL_INTERVAL
+                )  # what it asks at its end would take the place of this
             revision, draft = self.editor.revision, self.draft
-            self._show(replace(self.seen, status="checking"))
+            self._show(replace(self.status, phase="checking"))
             try:
                 problem = await self._check(revision, draft, steps=True)
-            except StaleError:
+            except SupersededError:
                 return
-            if self.seen.status == "checking":
-                self._show(replace(self.seen, status="ready"))
+            if self.status.phase == "checking":
+                self._show(replace(self.status, phase="ready"))
             then(problem)
 
-        self._begin(check())
+        self._run_task(check())
 
-    def _begin(self, asking: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(asking)
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+    def _run_task(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def _travel(self, change: DraftChange | None) -> DraftChange | None:
+    def _apply_change(self, change: Change | None) -> Change | None:
         if change is not None:
             number = None if self.stage is None else self.stage.number
-            self._after(self.draft, number, _changed_place(change, self.draft))
+            self._apply(self.draft, number, _changed_place(change, self.draft))
         return change
 
-    def _after(self, draft: Draft, number: int | None, place: int | None) -> None:
-        """Keep the selection on its stage, or where it is told, and tell everyone."""
+    def _apply(self, draft: Draft, number: int | None, place: int | None) -> None:
+        """Move the selection and publish the signals after an edit."""
         if place is None and number is not None:
             place = draft.place_of(number)
         if place is None:
@@ -216,88 +283,93 @@ class Workspace:
             self.selected.publish(place)
         self.refresh()
 
-    async def _look(self, revision: int, draft: Draft) -> None:
+    async def _inspect(self, revision: int, draft: Draft) -> None:
         pipeline = draft.pipeline()
         try:
-            overview = await self.backend.ask(Look(pipeline, self.allow_code), line="look")
-        except StaleError:
+            overview = await self.backend.ask(InspectChain(pipeline, self.allow_code), slot="look")
+        except SupersededError:
             return
         except RequestError as error:
             if revision == self.editor.revision:
-                problems: dict[int | None, Problem] = {None: _of_look(error)}
-                self._show(replace(self.seen, status="failed", problems=problems))
+                problems: dict[int | None, Problem] = {None: _inspection_problem(error)}
+                self._show(replace(self.status, phase="failed", problems=problems))
             return
         if revision != self.editor.revision:
             return
-        self._show(_seen(self.seen, revision, draft, overview))
+        self._show(_merge_overview(self.status, revision, draft, overview))
         if overview.env is not None:
-            with suppress(StaleError):
+            with suppress(SupersededError):
                 await self._check(revision, draft)
 
     async def _check(self, revision: int, draft: Draft, steps: bool = False) -> Problem | None:
-        """Ask what the rules find in the stages that work, and at those that fail.
+        """Check the working stages, and then the failing ones.
 
         Returns:
-            why they could not be asked.
+            Why the check failed. ``None``: it did not.
 
         Raises:
             StaleError: there was a newer question.
+            SupersededError: A newer request came first.
         """
-        failed = frozenset(number for number in self.seen.problems if number is not None)
+        failed = frozenset(number for number in self.status.problems if number is not None)
         try:
-            found = await self._found(draft, failed, steps)
+            found = await self._find_lints(draft, failed, steps)
             if failed:
-                better = await self._found(draft, frozenset(), False)
+                better = await self._find_lints(draft, frozenset(), False)
                 found += [(number, lint) for number, lint in better if number in failed]
-        except StaleError:
+        except SupersededError:
             raise
         except RequestError as error:
             return error.problem
         if revision == self.editor.revision:
-            lints: dict[int | None, tuple[Lint, ...]] = {}
+            lints: dict[int | None, tuple[LintFinding, ...]] = {}
             for number, lint in found:
                 lints[number] = (*lints.get(number, ()), lint)
-            self._show(replace(self.seen, lints=lints, checked=revision))
+            self._show(replace(self.status, lints=lints, checked=revision))
         return None
 
-    async def _found(
-        self, draft: Draft, left_out: frozenset[int], steps: bool
-    ) -> list[tuple[int | None, Lint]]:
-        """What is found without some stages, with the number of the stage that it is about."""
-        kept = [stage for stage in draft.stages if stage.enabled and stage.number not in left_out]
+    async def _find_lints(
+        self, draft: Draft, excluded: frozenset[int], steps: bool
+    ) -> list[tuple[int | None, LintFinding]]:
+        """Check the chain without some stages; return findings with stage numbers."""
+        kept = [stage for stage in draft.stages if stage.enabled and stage.number not in excluded]
         pipeline = draft.pipeline().with_stages(*(stage.config for stage in kept))
-        asked = Check(pipeline, self.allow_code, steps)
-        findings = await self.backend.ask(asked, line="check")
-        return [(_number(finding, kept), Lint(finding, left_out)) for finding in findings]
+        asked = CheckChain(pipeline, self.allow_code, steps)
+        findings = await self.backend.ask(asked, slot="check")
+        return [
+            (_stage_number(finding, kept), LintFinding(finding, excluded)) for finding in findings
+        ]
 
     def report(self, source: Source, problems: Mapping[int | None, Problem]) -> None:
-        """Take the errors that the rollout or a measurement has met; none where it works.
+        """Set the errors that the rollout or a measurement has found.
 
         Args:
-            source: Who met them.
-            problems: What is wrong, by the number of the stage; the env's under ``None``.
+            source: Who found them.
+            problems: Problems by stage number; those of the env under ``None``. Empty: no errors.
         """
         if self.errors.put(source, problems):
-            self.looked.publish(self.seen)
+            self.inspected.publish(self.status)
 
     def name_of(self, number: int | None) -> str:
-        """What a stage is called, with its number in the chain pane; the env under ``None``."""
+        """Return the name of a stage with its number in the chain pane; the env for ``None``."""
         place = None if number is None else self.draft.place_of(number)
         if place is None:
             return "env" if self.draft.env is None else f"env {self.draft.env.id}"
         return f"stage {place} {self.draft.stages[place].config.name}"
 
-    def _show(self, seen: Seen) -> None:
-        self.seen = seen
-        self.errors.put("look", seen.problems)
-        self.looked.publish(seen)
+    def _show(self, status: ChainStatus) -> None:
+        self.status = status
+        self.errors.put("look", status.problems)
+        self.inspected.publish(status)
 
 
-def _seen(before: Seen, revision: int, draft: Draft, overview: ChainOverview) -> Seen:
-    """What is known after a look; what was known of stages that fail now stays."""
+def _merge_overview(
+    before: ChainStatus, revision: int, draft: Draft, overview: ChainOverview
+) -> ChainStatus:
+    """Return the status after an inspection; keep the last good state of failing stages."""
     numbers = tuple(stage.number for stage in draft.stages if stage.enabled)
     problems: dict[int | None, Problem] = {}
-    good = dict(before.good)
+    good = dict(before.last_good)
     if overview.env_problem is not None:
         problems[None] = overview.env_problem
     for number, stage in zip(numbers, overview.stages, strict=True):
@@ -306,31 +378,31 @@ def _seen(before: Seen, revision: int, draft: Draft, overview: ChainOverview) ->
         elif stage.flow is not None:
             good[number] = stage
     if overview.env is None:
-        return replace(before, status="ready", revision=revision, problems=problems)
+        return replace(before, phase="ready", revision=revision, problems=problems)
     return replace(
         before,
-        status="ready",
+        phase="ready",
         revision=revision,
         overview=overview,
         numbers=numbers,
         problems=problems,
-        good=good,
+        last_good=good,
     )
 
 
-def _of_look(error: RequestError) -> Problem:
-    """What is shown where nobody could look at the chain."""
-    hint = "Ctrl+K looks again, and so does the next edit"
+def _inspection_problem(error: RequestError) -> Problem:
+    """Return the problem to show if the chain could not be inspected."""
+    hint = "press Ctrl+K to inspect the chain again, or edit it"
     if error.problem is CANCELLED:
         return replace(CANCELLED, hint=hint)
     problem = replace(error.problem, details=error.details)
-    if isinstance(error, DiedError):
-        return replace(problem, hint=f"F12 shows its output; {hint}")
+    if isinstance(error, WorkerDiedError):
+        return replace(problem, hint=f"F12 shows the output; {hint}")
     return problem
 
 
-def _changed_place(change: DraftChange, now: Draft) -> int | None:
-    """The first place at which two drafts differ, for the eye to follow."""
+def _changed_place(change: Change, now: Draft) -> int | None:
+    """Return the first place at which two drafts differ."""
     other = change.after if now is change.before else change.before
     if now.env != other.env:
         return ENV
@@ -340,6 +412,6 @@ def _changed_place(change: DraftChange, now: Draft) -> int | None:
     return None
 
 
-def _number(finding: Finding, stages: Sequence[DraftStage]) -> int | None:
+def _stage_number(finding: Finding, stages: Sequence[DraftStage]) -> int | None:
     at = finding.where.stage
     return None if at is None or at >= len(stages) else stages[at].number

@@ -1,4 +1,4 @@
-"""Requests and their answers, for tests of the workers."""
+"""Requests with handlers, for tests of the workers."""
 
 from __future__ import annotations
 
@@ -8,63 +8,55 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tdx.errors import ArgumentError
-from tdx.tui.backend.job import Job
-from tdx.tui.backend.messages import Request
-
-_HERE = "tests.tui.asked"
+from tdx.tui.backend.messages import Job, Request
+from tdx.tui.handlers import register_handler
 
 
 @dataclass(frozen=True)
 class Echo(Request[tuple[int, int]]):
-    """Comes back with how many requests this worker has answered."""
+    """Return the number of requests that this worker has answered."""
 
-    handler: ClassVar[str] = f"{_HERE}:echo"
     value: int
 
 
 @dataclass(frozen=True)
 class Fail(Request[None]):
-    """Raises."""
+    """Raise an exception, or end the process."""
 
-    handler: ClassVar[str] = f"{_HERE}:fail"
     kind: str
 
 
 @dataclass(frozen=True)
 class Busy(Request[str]):
-    """Pushes numbers until it is cancelled; hears what it is told."""
+    """Push numbers until cancelled, with the values received meanwhile."""
 
-    handler: ClassVar[str] = f"{_HERE}:busy"
     most: int = 1_000_000
 
 
 @dataclass(frozen=True)
 class Noise(Request[None]):
-    """Prints so many bytes, and then waits to be cancelled."""
+    """Print a number of bytes, then wait for cancellation."""
 
-    handler: ClassVar[str] = f"{_HERE}:noise"
     size: int
 
 
 @dataclass(frozen=True)
 class Hang(Request[None]):
-    """Never comes back, and prints before that.
+    """Print, then hang.
 
     Args:
-        child: whether it starts a process that hangs as well.
-        stuck: whether it hangs in C code that keeps the lock of the interpreter.
+        child: Start a child process that hangs too.
+        stuck: Hang in C code that holds the interpreter lock.
     """
 
-    handler: ClassVar[str] = f"{_HERE}:hang"
     child: bool = False
     stuck: bool = False
 
 
 def echo(request: Echo, job: Job) -> tuple[int, int]:
-    count: list[int] = job.kept("count", list)
+    count: list[int] = job.cached("count", list)
     count.append(request.value)
     return request.value, len(count)
 
@@ -82,13 +74,13 @@ def fail(request: Fail, job: Job) -> None:
 
 
 def busy(request: Busy, job: Job) -> str:
-    heard: list[object] = []
+    received: list[object] = []
     for number in range(request.most):
-        heard += job.told()
+        received += job.receive()
         if job.cancelled:
-            return f"cancelled, heard {heard}"
+            return f"cancelled, received {received}"
         job.push("number", number)
-        job.push("heard", tuple(heard))
+        job.push("received", tuple(received))
         time.sleep(0.0005)
     return "done"
 
@@ -109,3 +101,10 @@ def hang(request: Hang, job: Job) -> None:
         ctypes.PyDLL(None).sleep(1000)
     while True:
         time.sleep(1000)
+
+
+register_handler(Echo, echo)
+register_handler(Fail, fail)
+register_handler(Busy, busy)
+register_handler(Noise, noise)
+register_handler(Hang, hang)

@@ -64,7 +64,7 @@ class Page:
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.requests: list[str] = []
-        """The addresses of all that was asked for, websockets too."""
+        """URLs of all requests, including websockets."""
         self.complaints: list[str] = []
         """What the browser said of errors."""
 
@@ -75,9 +75,9 @@ class Page:
             if "id" in said:
                 self._answers.pop(said["id"]).set_result(said)
             else:
-                self._heard(said["method"], said["params"])
+                self._handle_event(said["method"], said["params"])
 
-    def _heard(self, method: str, said: dict[str, Any]) -> None:
+    def _handle_event(self, method: str, said: dict[str, Any]) -> None:
         if method == "Network.requestWillBeSent":
             self.requests.append(said["request"]["url"])
         elif method == "Network.webSocketCreated":
@@ -148,7 +148,7 @@ class Page:
         await self.click_cell(column + dx, row, times=times)
 
     async def click_for(self, text: str, *shown: str, dx: int = 0) -> None:
-        """Click where a text is, again where that was just drawn anew, until others show."""
+        """Click on a text, again if it was just redrawn, until other texts appear."""
         for _ in range(4):
             await self.click(text, dx=dx)
             with suppress(AssertionError):

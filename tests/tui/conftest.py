@@ -21,7 +21,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True)
 def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings, no colours and no files of the user."""
+    """No settings, no colors and no files of the user."""
     for name in ("NO_COLOR", "TDX_THEME", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "config.toml"))

@@ -1,4 +1,4 @@
-"""Drive the app in a test as a user would, and read what is on its screen."""
+"""Drive the app in tests: press keys and read the screen."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tdx.tui.backend.client import Backend
 from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.compose.form_row import FormRow
 from tdx.tui.preferences import Preferences
-from tdx.tui.screens.hints import HintBook
+from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.tab_body import TabBody
 
 
 class Driver:
-    """Presses keys and waits until the app has done what they ask for."""
+    """Presses keys and waits until the app has handled them."""
 
     def __init__(self, app: TdxApp, pilot: Pilot[None]) -> None:
         self.app = app
@@ -73,38 +73,38 @@ class Driver:
         await turned
 
     async def settle(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until the app is idle."""
         if self.app.is_running:
             await self.delivered()
         await self.pilot.pause()
         for _ in range(400):
-            seen, revision = self.app.workspace.seen, self.app.workspace.editor.revision
+            seen, revision = self.app.workspace.status, self.app.workspace.editor.revision
             known = seen.revision == revision and (seen.checked == revision or not seen.overview)
             if self.app.workspace.draft.env is None or known or seen.problems.get(None):
                 break
             await asyncio.sleep(0.01)
-        while not all(tab.is_drawn for tab in self.app.query(TabBody)):
+        while not all(tab.is_up_to_date for tab in self.app.query(TabBody)):
             await asyncio.sleep(0.01)
         await self.pilot.pause()
 
     @property
     def stages(self) -> list[str]:
-        """The stages as text; those that are switched off in brackets."""
+        """Stages as text; disabled ones in parentheses."""
         stages = self.app.workspace.draft.stages
         texts = ((format_stage(stage.config), stage.enabled) for stage in stages)
         return [text if on else f"({text})" for text, on in texts]
 
     @property
     def place(self) -> int:
-        """What is selected."""
+        """Selected place."""
         return self.app.workspace.place
 
     def text(self, selector: str = "MainScreen", *, lines: bool = False) -> str:
-        """What is on a part of the screen, words with one space between.
+        """Return the text of a part of the screen, with single spaces.
 
         Args:
-            selector: which part.
-            lines: whether lines and spaces stay as they are.
+            selector: Widget.
+            lines: Keep lines and spaces.
         """
         region = self.find(selector).region if selector != "MainScreen" else None
         strips = self.app.screen._compositor.render_strips()
@@ -115,13 +115,13 @@ class Driver:
         return text if lines else " ".join(text.split())
 
     def picture(self) -> str:
-        """The screen as SVG, with a cursor that does not blink."""
+        """Return the screen as SVG, without a blinking cursor."""
         for box in self.app.screen.query(Input):
             box.cursor_blink = False
         return self.app.export_screenshot(simplify=True)
 
     def row(self, name: str) -> FormRow:
-        """The row of the form that asks for an argument."""
+        """Return the form row of an argument."""
         return next(each for each in self.app.screen.query(FormRow) if each.field.name == name)
 
     def find(self, selector: str | type[Widget]) -> Any:
@@ -137,10 +137,10 @@ async def driven(
     backend: Backend | None = None,
     preferences: Preferences | None = None,
     draft: Draft | None = None,
-    hints: HintBook | None = None,
+    hints: HintState | None = None,
     allow_code: bool = False,
 ) -> AsyncIterator[Driver]:
-    """The app with a chain, ready and settled."""
+    """Run the app with a chain until it is idle."""
     if draft is None and env is not None:
         draft = Draft.of(Pipeline.of(env, *stages))
     backend = backend or InlineBackend()

@@ -1,4 +1,4 @@
-"""Draw the pictures of the docs anew: ``python -m tests.tui.pictures``."""
+"""Draw the images of the docs: ``python -m tests.tui.pictures``."""
 
 from __future__ import annotations
 

@@ -20,13 +20,12 @@ from tdx.pipeline import Pipeline, build_env
 from tdx.pipeline.editing import Draft
 from tdx.tui import app as app_module
 from tdx.tui.app import TdxApp
-from tdx.tui.backend.client import RequestError, StaleError, Ticket
+from tdx.tui.backend.client import RequestError, SupersededError, Ticket
 from tdx.tui.backend.inline import InlineBackend
-from tdx.tui.backend.job import Job
-from tdx.tui.backend.messages import Request
+from tdx.tui.backend.messages import Job, Request
 from tdx.tui.live.live_tab import LiveTab
-from tdx.tui.live.player import Player
-from tdx.tui.live.requests import Play
+from tdx.tui.live.messages import RunSession
+from tdx.tui.live.worker import LivePlayer
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import Driver
 
@@ -37,19 +36,19 @@ class PlayingBackend(InlineBackend):
     """Turns a player between two turns of the loop, as a worker would.
 
     Args:
-        make: makes the env, in the place of :func:`~tdx.pipeline.build_env`.
+        make: Creates the env. ``None``: :func:`~tdx.pipeline.build_env`.
     """
 
     def __init__(self, make: Make | None = None) -> None:
         super().__init__()
         self.make = make or build_env
-        self.players: list[Player] = []
+        self.players: list[LivePlayer] = []
         self.restarts: list[str] = []
         self._playing: dict[int, tuple[Ticket[Any], asyncio.Task[None]]] = {}
         self._serial = itertools.count(1_000_000)
 
     def ask(self, request: Request[Any], **kwargs: Any) -> Ticket[Any]:
-        if not isinstance(request, Play):
+        if not isinstance(request, RunSession):
             # What the other tabs ask takes time, and is not what is tested here.
             return Ticket(next(self._serial), asyncio.get_running_loop().create_future())
         for ticket, _ in self._playing.values():
@@ -80,22 +79,22 @@ class PlayingBackend(InlineBackend):
             self._fail(ticket, RequestError(Problem("TDX000", message)))
         self._playing.clear()
 
-    async def _play(self, ticket: Ticket[Any], request: Play) -> None:
+    async def _play(self, ticket: Ticket[Any], request: RunSession) -> None:
         job, ticks = self._jobs[ticket.number], itertools.count(0, 1_000_000)
         await asyncio.sleep(0)
         try:
             torch.manual_seed(0)
             env = self.make(request.pipeline)
             env.set_seed(0)
-            player = Player(env, request, job.push, clock=lambda: next(ticks))
+            player = LivePlayer(env, request, job.push, clock=lambda: next(ticks))
             self.players.append(player)
         except TdxError as error:
             self._fail(ticket, RequestError(Problem.of(error), "a traceback"))
             return
         while not job.cancelled:
-            player.turn(job.told())
-            await asyncio.sleep(0 if player.runs else 0.01)
-        self._fail(ticket, StaleError(Problem("TDX000", "ended")))
+            player.run_once(job.receive())
+            await asyncio.sleep(0 if player.is_running else 0.01)
+        self._fail(ticket, SupersededError(Problem("TDX000", "ended")))
 
 
 class Live(Driver):
@@ -114,24 +113,24 @@ class Live(Driver):
         return backend
 
     @property
-    def player(self) -> Player:
+    def player(self) -> LivePlayer:
         """The latest session."""
         return self.backend.players[-1]
 
     async def settle(self) -> None:
-        """Wait until the session has heard all and nothing runs, or it is ended."""
+        """Wait until all commands are executed and nothing is running."""
         await self.delivered()
         await self.drawn()
         for _ in range(10_000):
             tab = self.tab
-            running = tab.state is not None and tab.state.doing == "running"
-            if not running and not tab.link.overdue():
+            running = tab.session.state is not None and tab.session.state.status == "running"
+            if not running and not tab.session.connection.overdue():
                 break
             await asyncio.sleep(0.001)
         await self.drawn()
 
     async def drawn(self) -> None:
-        """Wait until all that was asked for is on the screen."""
+        """Wait until the screen is up to date."""
         for _ in range(3):
             drawn = asyncio.get_running_loop().create_future()
             self.app.screen.call_after_refresh(drawn.set_result, None)
@@ -139,15 +138,15 @@ class Live(Driver):
 
     @property
     def note(self) -> str:
-        """What is said on top."""
+        """Message in the header."""
         note = self.tab.query_one("#live-note")
         return self.text("#live-note") if note.display else ""
 
     @property
     def shown(self) -> int:
         """The trace that is shown."""
-        assert self.tab.state is not None
-        return self.tab.state.shown
+        assert self.tab.session.state is not None
+        return self.tab.session.state.shown
 
 
 class LiveApp(TdxApp):
@@ -194,7 +193,7 @@ async def playing(
         if whole:
             await live.press("3")
         for _ in range(10_000):
-            if env is None or live.tab.state is not None or live.note.startswith("✕"):
+            if env is None or live.tab.session.state is not None or live.note.startswith("✕"):
                 break
             await asyncio.sleep(0.001)
         await live.settle()

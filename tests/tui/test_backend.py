@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tdx.tui.backend.client import ProcessBackend, RequestError, StaleError
-from tdx.tui.backend.output import MOST
+from tdx.tui.backend.client import ProcessBackend, RequestError, SupersededError
+from tdx.tui.backend.process import MAX_BYTES
 from tests.tui.asked import Busy, Echo, Fail, Hang, Noise
 
 
@@ -32,7 +32,7 @@ async def backend() -> AsyncIterator[ProcessBackend]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs, and is no zombie."""
+    """Return True if a process is running."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
             return stream.read().rpartition(")")[2].split()[0] != "Z"
@@ -82,28 +82,28 @@ async def test_of_a_topic_only_the_latest_arrives() -> None:
         assert len(numbers) < 400
 
 
-async def test_job_hears_what_it_is_told_and_that_it_is_cancelled() -> None:
+async def test_job_receives_values_and_cancellation() -> None:
     async with backend() as workers:
-        told = asyncio.Event()
+        received = asyncio.Event()
 
         def push(topic: str, value: Any) -> None:
-            if topic == "heard" and value:
-                told.set()
+            if topic == "received" and value:
+                received.set()
 
         ticket = workers.ask(Busy(), on_push=push)
-        workers.tell(ticket, "faster")
-        await asyncio.wait_for(told.wait(), 20)
+        workers.send(ticket, "faster")
+        await asyncio.wait_for(received.wait(), 20)
         workers.cancel(ticket)
-        assert await ticket == "cancelled, heard ['faster']"
+        assert await ticket == "cancelled, received ['faster']"
 
 
 async def test_newer_request_in_a_line_drops_the_older() -> None:
     async with backend() as workers:
         busy = workers.ask(Busy())
-        first, second, last = (workers.ask(Echo(n), line="look") for n in range(3))
+        first, second, last = (workers.ask(Echo(n), slot="look") for n in range(3))
         workers.cancel(busy)
         for stale in (first, second):
-            with pytest.raises(StaleError):
+            with pytest.raises(SupersededError):
                 await stale
         assert await last == (2, 1)
 
@@ -111,7 +111,7 @@ async def test_newer_request_in_a_line_drops_the_older() -> None:
 async def test_worker_that_dies_fails_its_requests_and_is_started_again() -> None:
     ended: list[tuple[str, ...]] = []
     async with backend() as workers:
-        workers.on_end = lambda *each: ended.append(each)
+        workers.on_exit = lambda *each: ended.append(each)
         with pytest.raises(RequestError) as died:
             await workers.ask(Fail("exit"))
         assert died.value.details == "last words"
@@ -136,14 +136,14 @@ async def test_it_is_said_how_a_worker_ended() -> None:
 
 async def test_of_what_a_worker_prints_the_end_is_kept() -> None:
     async with backend() as workers:
-        ticket = workers.ask(Noise(3 * MOST))
+        ticket = workers.ask(Noise(3 * MAX_BYTES))
         output = workers._workers["look"].process.output
-        while output.end(7) != "the end" or os.fstat(output.file.fileno()).st_size > MOST:
+        while output.tail(7) != "the end" or os.fstat(output.file.fileno()).st_size > MAX_BYTES:
             await asyncio.sleep(0.05)
         workers.cancel(ticket)
         await ticket
         second = workers.ask(Noise(10))
-        while output.end(24) != f"the end{'.' * 10}the end":
+        while output.tail(24) != f"the end{'.' * 10}the end":
             await asyncio.sleep(0.05)
         workers.cancel(second)
         await second

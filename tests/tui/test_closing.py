@@ -14,7 +14,7 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.inline import InlineBackend
-from tdx.tui.screens.hints import HintBook
+from tdx.tui.screens.bars import HintState
 from tdx.tui.serving.driver import NAME
 
 TURNS = [*range(12), 20, 40, 80, 160]
@@ -26,7 +26,7 @@ async def test_app_that_is_closed_while_it_starts_has_no_fault(
     turns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum"))
-    app = TdxApp(draft, backend=InlineBackend(), hints=HintBook(tmp_path / "hints.json"))
+    app = TdxApp(draft, backend=InlineBackend(), hints=HintState(tmp_path / "hints.json"))
 
     async def close() -> None:
         for _ in range(turns):

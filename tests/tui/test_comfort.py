@@ -1,4 +1,4 @@
-"""What makes the app pleasant: the key line, first-run hints, themes of one's own, no colours."""
+"""What makes the app pleasant: the key line, first-run hints, themes of one's own, no colors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.style import Style
 from textual.command import CommandList
 
 from tdx.tui.preferences import Preferences, load_preferences
-from tdx.tui.screens.hints import HintBook
+from tdx.tui.screens.bars import HintState
 from tests.tui.driving import Driver, driven
 
 
@@ -47,7 +47,7 @@ async def test_keys_of_the_line_can_be_clicked() -> None:
 
 async def test_hints_go_from_step_to_step_and_are_not_shown_again(tmp_path: Path) -> None:
     path = tmp_path / "hints.json"
-    async with driven(env=None, hints=HintBook(path)) as app:
+    async with driven(env=None, hints=HintState(path)) as app:
         assert "first steps 0/5 ▸ e choose an env" in app.text("#hints")
         await app.press("p", "text:pendulum", "enter")
         assert "first steps 2/5 ▸ 2 see the specs" in app.text("#hints")
@@ -55,7 +55,7 @@ async def test_hints_go_from_step_to_step_and_are_not_shown_again(tmp_path: Path
         assert "3 step through it" in app.text("#hints")
         await app.press("h")
         assert not app.find("#hints").display
-    async with driven(hints=HintBook(path)) as app:
+    async with driven(hints=HintState(path)) as app:
         assert not app.find("#hints").display
         await app.press("h")
         assert "3 step through it" in app.text("#hints")
@@ -64,16 +64,16 @@ async def test_hints_go_from_step_to_step_and_are_not_shown_again(tmp_path: Path
 @pytest.mark.parametrize("text", ["{", "3", '{"done": 3}', '{"hidden": 1}'])
 def test_broken_file_of_hints_shows_them(tmp_path: Path, text: str) -> None:
     (tmp_path / "hints.json").write_text(text)
-    book = HintBook(tmp_path / "hints.json")
+    book = HintState(tmp_path / "hints.json")
     assert book.next is not None
     assert not book.is_hidden
 
 
 async def test_hints_are_over_when_all_are_done(tmp_path: Path) -> None:
-    async with driven("RewardSum", hints=HintBook(tmp_path / "hints.json")) as app:
+    async with driven("RewardSum", hints=HintState(tmp_path / "hints.json")) as app:
         await app.press("2", "3", "4")
         assert "That is all" in app.text("#hints")
-    assert HintBook(tmp_path / "hints.json").is_hidden
+    assert HintState(tmp_path / "hints.json").is_hidden
 
 
 THEMES = """
@@ -129,15 +129,15 @@ async def test_tables_of_themes_that_are_none(tmp_path: Path, text: str) -> None
     assert len(preferences.notices) == 1
 
 
-def colours(app: Driver) -> set[str]:
-    """The colours on the screen that are no greys."""
+def colors(app: Driver) -> set[str]:
+    """The colors on the screen that are no greys."""
     found: set[str] = set()
     for strip in app.app.screen._compositor.render_strips():
         for segment in strip:
             style = segment.style or Style()
-            for colour in (style.color, style.bgcolor):
-                if colour is not None and not colour.is_default:
-                    red, green, blue = colour.get_truecolor()
+            for color in (style.color, style.bgcolor):
+                if color is not None and not color.is_default:
+                    red, green, blue = color.get_truecolor()
                     found |= set() if red == green == blue else {f"{red} {green} {blue}"}
     return found
 
@@ -148,11 +148,11 @@ async def test_no_color_leaves_no_colour_and_every_sign(
 ) -> None:
     preferences = Preferences(theme)
     async with driven("CatFrames", preferences=preferences) as app:
-        assert colours(app)
+        assert colors(app)
     monkeypatch.setenv("NO_COLOR", "1")
     async with driven("CatFrames", "RewardSum", preferences=preferences) as app:
-        assert colours(app) == set()
+        assert colors(app) == set()
         await app.press("down", "down", "2")
-        assert colours(app) == set()
+        assert colors(app) == set()
         assert "✕ 0 CatFrames" in app.text("#chain")
         assert "+ episode_reward" in app.text("#spec-tree")

@@ -28,18 +28,18 @@ async def test_add_from_the_catalogue_goes_behind_the_selection() -> None:
 async def test_catalogue_is_left_by_escape(size: tuple[int, int]) -> None:
     async with driven(size=size) as app:
         await app.press("a", "text:xyz")
-        assert app.find("#catalogue").option_count == 0
+        assert app.find("#catalog").option_count == 0
         await app.press("escape")
-        assert app.find("#catalogue-search").value == ""
+        assert app.find("#catalog-search").value == ""
         await app.press("escape")
         assert app.app.focused is app.find("#chain")
-        assert app.find("#catalogue-pane").display == (size[0] > 80)
+        assert app.find("#catalog-pane").display == (size[0] > 80)
 
 
 async def test_catalogue_shows_what_a_transform_is_for() -> None:
     async with driven() as app:
         await app.press("slash", "text:catframes")
-        assert "Concatenate the last N frames" in app.text("#catalogue-doc")
+        assert "Concatenate the last N frames" in app.text("#catalog-doc")
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ async def test_stage_that_fails_has_a_badge_and_the_others_stay_usable() -> None
         shown = app.text("#chain")
         assert "✕ 1 ObservationNorm" in shown
         await app.press("down", "down")
-        assert "did you mean observation" in app.text("StageTab Trouble")
+        assert "did you mean observation" in app.text("StageTab ProblemPanel")
         await app.press("down", "2")
         assert "+ episode_reward" in app.text("#spec-tree")
 
@@ -188,14 +188,14 @@ async def test_specs_seen_last_stay_while_a_stage_fails() -> None:
         await app.press("down", "enter", "tab", "end", "backspace")
         await app.press("text:7", "escape", "2")
         assert "✕" in app.text("#chain")
-        assert "as it was last seen" in app.text("#spec-title")
+        assert "from the last inspection" in app.text("#spec-title")
         assert "[12]" in app.text("#spec-tree")
 
 
 async def test_fix_of_a_lint_is_on_a_key() -> None:
     async with driven("RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)") as app:
         await app.press("down")
-        assert "x move RewardClipping after RewardScaling" in app.text("StageTab Trouble")
+        assert "x move RewardClipping behind RewardScaling" in app.text("StageTab ProblemPanel")
         await app.press("x")
         assert app.stages == ["RewardScaling(0.0, 0.1)", "RewardClipping(-1.0, 1.0)"]
         await app.press("u")
@@ -240,7 +240,7 @@ async def test_form_of_the_env_changes_it() -> None:
 async def test_env_that_cannot_be_made_says_so_and_can_be_changed() -> None:
     async with driven("RewardSum", env="Pendulm-v1") as app:
         assert "✕" in app.text("#status")
-        assert "did you mean Pendulum-v1" in app.text("StageTab Trouble")
+        assert "did you mean Pendulum-v1" in app.text("StageTab ProblemPanel")
         await app.press("down", "d")
         assert app.stages == []
 

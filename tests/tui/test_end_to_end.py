@@ -101,7 +101,7 @@ async def test_by_mouse_in_a_browser(tmp_path: Path) -> None:
     async with served(tmp_path) as (address, kin), chromium() as page:
         await page.open(address)
         await page.click_for("choose an env …", "Choose an env")
-        await page.sees("Choose an env", gone="looking")
+        await page.sees("Choose an env", gone="inspecting")
         await page.type("Pendulum-v1")
         await page.sees("1 of")
         await page.click("Pendulum-v1  ", nth=-1)

@@ -11,8 +11,8 @@ from tdx.inspection.live.views import StageNumbers
 from tdx.pipeline import Pipeline, build_env
 from tdx.pipeline.editing import Draft
 from tdx.tui.compose.chain_list import ChainList
-from tdx.tui.profile.requests import CostRow, Costs, ModeCosts
-from tdx.tui.profile.runs import History
+from tdx.tui.profile.messages import CostRow, Costs, ModeCosts
+from tdx.tui.profile.runs import RunHistory
 from tests.tui.driving import Driver, driven
 from tests.tui.playing import Live, playing
 
@@ -68,9 +68,9 @@ def unwrapped(text: str) -> str:
 
 
 async def logged(app: Driver) -> str:
-    """All that the log holds of errors."""
+    """Return all errors in the log."""
     entries = app.app.workspace.journal.entries
-    return "\n".join(each.whole for each in entries if each.severity == "error")
+    return "\n".join(each.full_text for each in entries if each.severity == "error")
 
 
 async def test_error_in_a_step_is_the_same_everywhere_until_it_is_fixed(arm: Any) -> None:
@@ -101,7 +101,7 @@ async def test_error_in_a_step_is_the_same_everywhere_until_it_is_fixed(arm: Any
         entries = app.app.workspace.journal.entries
         assert entries[-1].text == "env arm_step:Arm works again"
         await app.press("f12")
-        assert "Nothing is wrong" in app.text(".dialog")
+        assert "No problems" in app.text(".dialog")
 
 
 async def test_edit_that_begins_a_new_session_takes_the_error_of_the_old_one_away(arm: Any) -> None:
@@ -118,7 +118,7 @@ async def test_env_that_cannot_be_made_has_its_traceback_and_the_stages_are_unkn
         rows = app.find(ChainList).rows
         assert [row.badge for row in rows if row.kind == "stage"] == ["unknown", "unknown"]
         assert "? 0 RewardSum" in app.text("#chain")
-        assert f"arm_init.py:{RAISED}" in app.text("StageTab Trouble")
+        assert f"arm_init.py:{RAISED}" in app.text("StageTab ProblemPanel")
         assert f"arm_init.py:{RAISED}" in await logged(app)
         assert "Traceback" in await logged(app)
         arm.is_broken = ""
@@ -158,7 +158,7 @@ async def test_stages_have_one_number_whatever_is_off() -> None:
         assert "0 RewardSum" not in app.text()
         assert "○ 0 StepCounter" in app.text("#chain")
         await app.press("w", "text:spec", "escape", "escape", "down", "down")
-        assert app.tab.values.cursor > 0
+        assert app.tab.panes.values.cursor > 0
 
 
 def test_stage_below_the_pipeline_has_no_number() -> None:
@@ -170,7 +170,7 @@ def test_costs_have_the_numbers_of_the_chain() -> None:
     row = CostRow("stage", 1, 2, "RewardSum", "forward", 1, {}, 0.0, 0.0, False, (), 0.0, 1.0)
     draft = Draft.of(Pipeline.of("Pendulum-v1", "A", "B", "C", "D")).toggled(1)
     mode = ModeCosts("planned", (row,), 1.0, 1.0, 1, 0.0, "quiet", "")
-    run = History().add(draft, Costs((mode,), 1, "cpu", ""))
+    run = RunHistory().add(draft, Costs((mode,), 1, "cpu", ""))
     assert run.costs.modes[0].rows[0].label == "2-3 RewardSum"
 
 

@@ -46,8 +46,8 @@ async def test_escape_in_an_expanded_tab_brings_the_chain_back_and_keeps_the_foc
     async with playing(*CHAIN, whole=True, size=(120, 40)) as app:
         await app.press("z", "escape", "d")
         assert app.stages == [*CHAIN]
-        assert app.app.focused is app.tab.values
-        assert app.tab.values.difference
+        assert app.app.focused is app.tab.panes.values
+        assert app.tab.panes.values.difference
         await app.press("escape")
         assert app.app.focused is app.find("#chain")
 
@@ -62,7 +62,7 @@ async def test_tab_is_displayed_when_its_key_is_pressed(keys: list[str]) -> None
 
 async def test_focus_leaves_a_pane_that_a_resize_hides() -> None:
     async with driven(*CHAIN, size=(120, 30)) as app:
-        app.app.screen.set_focus(app.find("#catalogue"))
+        app.app.screen.set_focus(app.find("#catalog"))
         await app.pilot.resize_terminal(80, 24)
         await app.settle()
         assert app.app.focused is app.find("#chain")

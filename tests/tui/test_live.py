@@ -10,11 +10,11 @@ import torch
 
 from tdx import StepCounter, TransformedEnv, open_dump
 from tdx.pipeline import Pipeline
-from tdx.tui.live import keys
-from tdx.tui.live.curve_pane import CurvePane
-from tdx.tui.live.press import Press
-from tdx.tui.live.timeline import Timeline
-from tdx.tui.palette import TdxCommands
+from tdx.tui.app import CommandProvider
+from tdx.tui.live.header import ActionLabel
+from tdx.tui.live.history import Timeline
+from tdx.tui.live.live_tab import LIVE_BINDINGS
+from tdx.tui.live.plots import PlotPane
 from tests.inspection.live.stages import (
     At,
     Ragged,
@@ -39,22 +39,22 @@ async def test_opens_with_a_reset_steps_and_runs_until_it_is_paused() -> None:
         assert app.text("#live-values").count("step_count@1") == 1
         await app.press("s")
         assert "step 1" in app.text("#live-head")
-        assert app.tab.state is not None
-        assert app.tab.state.last == 1
+        assert app.tab.session.state is not None
+        assert app.tab.session.state.last == 1
         values = app.text("#live-values")
         assert "0 StepCounter" in values
         assert "reward@0" in values
         await app.press("r")
-        assert app.tab.state.last == 2
+        assert app.tab.session.state.last == 2
         await app.pilot.press("space")
         await app.pilot.pause(0.1)
-        assert app.tab.state.doing == "running"
+        assert app.tab.session.state.status == "running"
         assert "pause" in app.text("#live-run")
         await app.press("space")
-        made = app.tab.state.steps
+        made = app.tab.session.state.steps
         assert made > 2
         await app.settle()
-        assert app.tab.state.steps == made
+        assert app.tab.session.state.steps == made
         await steps(app, 13)
         assert app.player.session.tracer.steps == made + 13
         await app.press("n", "text:many", "enter")
@@ -65,9 +65,9 @@ async def test_what_was_stepped_is_dumped(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     async with playing() as app:
         await app.press("D")
-        assert "step first" in app.note
+        assert "make a step first" in app.note
         await app.press("s", "s", "D", "enter")
-        assert "2 steps are in pendulum-live" in app.note
+        assert "2 steps to pendulum-live" in app.note
         assert open_dump(tmp_path / "pendulum-live").data.shape == (2,)
 
 
@@ -82,10 +82,10 @@ async def test_runs_until_a_condition() -> None:
             assert f"until {text}" in app.text("#live-top")
             await app.press("space")
             assert app.note.startswith("■ ")
-            assert app.tab.state is not None
-            assert app.tab.state.steps > 3
+            assert app.tab.session.state is not None
+            assert app.tab.session.state.steps > 3
         await app.press("w", "text:no condition", "enter")
-        assert app.tab.until is None
+        assert app.tab.session.stop_condition is None
         await app.press("w", "text:rewrad > 1 and done", "enter")
         assert "rewrad" in app.note
         assert "did you mean reward?" in app.note
@@ -100,22 +100,22 @@ async def test_rate_is_changed() -> None:
         await app.press("+")
         assert "30 steps/s" in app.text("#live-top")
         await app.press("-", "-")
-        assert (app.tab.rate, app.player.rate) == (10, 10)
+        assert (app.tab.session.rate, app.player.rate) == (10, 10)
         await app.press(*"++++++++")
         assert "full speed" in app.text("#live-top")
 
 
-async def test_action_is_zero_or_by_hand() -> None:
+async def test_action_is_zero_or_manual() -> None:
     async with playing() as app:
         await app.press("i", "text:zero", "enter", "s")
         assert app.player.session.tracer.last is not None
         assert app.player.session.tracer.last.version("action", "inverse").value.item() == 0
-        await app.press("i", "text:hand", "enter")
-        assert app.app.focused is app.tab.hand
+        await app.press("i", "text:manual", "enter")
+        assert app.app.focused is app.tab.panes.manual
         await app.press("right", "right", "s")
         given = app.player.session.tracer.last.version("action", "inverse").value.item()
         assert given == pytest.approx(0.4)
-        assert "0.4" in app.text("#live-hand")
+        assert "0.4" in app.text("#live-manual")
         await app.press("s")
         assert "action@0 0.4" in app.text("#live-values")
         await app.press("end", "s")
@@ -126,9 +126,9 @@ async def test_action_is_zero_or_by_hand() -> None:
 
 async def test_action_by_hand_is_chosen_with_the_mouse() -> None:
     async with playing(env="CartPole-v1") as app:
-        await app.press("i", "text:hand", "enter", "s")
-        begin, _ = app.tab.hand._track()
-        await app.pilot.click("#live-hand", offset=(begin + 5, 1))
+        await app.press("i", "text:manual", "enter", "s")
+        begin, _ = app.tab.panes.manual._track()
+        await app.pilot.click("#live-manual", offset=(begin + 5, 1))
         await app.press("s")
         assert app.player.session.tracer.last is not None
         action = app.player.session.tracer.last.version("action", "inverse").value
@@ -140,7 +140,7 @@ async def test_action_from_a_file(tmp_path: Path) -> None:
     file.write_text(json.dumps([0.25, 0.5, 0.75]))
     async with playing() as app:
         await app.press("i", f"text:{file}", "enter", "s", "s")
-        assert app.player.source == f"sequence:{file}"
+        assert app.player.action_source == f"sequence:{file}"
         assert app.player.session.tracer.last is not None
         assert app.player.session.tracer.last.version("action", "inverse").value.item() == 0.5
         await app.press("i", "text:sequence:nowhere.npy", "enter")
@@ -165,10 +165,10 @@ async def test_scrubs_through_the_history() -> None:
         await app.press("right_square_bracket", "left_square_bracket", "left_square_bracket")
         assert app.shown == 0
         await app.press("end")
-        assert app.tab.state is not None
-        assert app.tab.state.follows
+        assert app.tab.session.state is not None
+        assert app.tab.session.state.follows_latest
         await app.press("left", "s")
-        assert app.tab.state.follows
+        assert app.tab.session.state.follows_latest
 
 
 async def test_scrubs_with_the_mouse() -> None:
@@ -181,7 +181,7 @@ async def test_scrubs_with_the_mouse() -> None:
         await app.pilot.click("#live-time", offset=(begin + width + 2, 0))
         await app.settle()
         assert app.shown == 14
-        await app.pilot.click("#live-curves", offset=(12, 5))
+        await app.pilot.click("#live-plots", offset=(12, 5))
         await app.settle()
         assert app.shown < 5
 
@@ -197,8 +197,8 @@ async def test_differences_of_two_steps() -> None:
         assert "1 → 4" in " ".join(app.text("#live-values").split())
         assert "Δ3" in app.text("#live-values")
         await app.press("d", "left", "left", "left", "m")
-        assert app.tab.state is not None
-        assert app.tab.state.against is None
+        assert app.tab.session.state is not None
+        assert app.tab.session.state.reference is None
 
 
 async def test_shows_what_is_there_or_what_is_written() -> None:
@@ -208,7 +208,7 @@ async def test_shows_what_is_there_or_what_is_written() -> None:
         await app.press("o")
         assert app.text("#live-values").count("observation@0") == 4
         await app.press("down", "down", "pagedown", "pageup", "up")
-        assert app.tab.values.cursor == 2
+        assert app.tab.panes.values.cursor == 2
 
 
 async def test_selected_stage_is_brought_to_the_top() -> None:
@@ -219,31 +219,33 @@ async def test_selected_stage_is_brought_to_the_top() -> None:
         assert "13 StepCounter" in app.text("#live-values")
 
 
-async def test_charts_of_keys() -> None:
+async def test_plots_of_keys() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 4)
         await app.press("c", "text:observation[1]", "enter")
-        assert app.tab.curves == ("reward", "return", "observation[1]")
-        assert "observation[1]" in app.text("#live-curves")
-        app.tab.values.focus()
-        app.tab.values.move_to(
-            next(n for n, each in enumerate(app.tab.values._found) if each.key == "step_count")
+        assert app.tab.panes.plot_names == ("reward", "return", "observation[1]")
+        assert "observation[1]" in app.text("#live-plots")
+        app.tab.panes.values.focus()
+        app.tab.panes.values.move_to(
+            next(
+                n for n, each in enumerate(app.tab.panes.values._found) if each.key == "step_count"
+            )
         )
         await app.press("enter")
-        assert "step_count" in app.tab.curves
-        assert "step_count 4" in app.text("#live-curves")
+        assert "step_count" in app.tab.panes.plot_names
+        assert "step_count 4" in app.text("#live-plots")
         await app.press("c", "text:reward", "enter", "b")
-        assert "reward" not in app.tab.curves
-        assert app.tab.window == 1000
-        curves = app.tab.query_one(CurvePane).curves
-        assert [each.name for each in curves] == list(app.tab.curves)
+        assert "reward" not in app.tab.panes.plot_names
+        assert app.tab.panes.window == 1000
+        curves = app.tab.query_one(PlotPane).curves
+        assert [each.name for each in curves] == list(app.tab.panes.plot_names)
 
 
 async def test_episode_is_opened_from_the_table() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 12)
         assert app.text("#live-episodes").count("truncated") == 2
-        app.tab.episodes.focus()
+        app.tab.panes.episodes.focus()
         await app.press("down", "enter")
         assert app.shown == 6
         await app.pilot.click("#live-episodes", offset=(5, 4), times=2)
@@ -257,13 +259,13 @@ async def test_one_env_of_a_batch_is_in_focus() -> None:
         assert "reward@0 1" in app.text("#live-values")
         await app.press("full_stop")
         assert "reward@0 10" in app.text("#live-values")
-        assert app.tab.state is not None
-        assert app.tab.state.row == 1
+        assert app.tab.session.state is not None
+        assert app.tab.session.state.row == 1
         await app.press("comma", "comma")
-        assert app.tab.state.row is None
+        assert app.tab.session.state.row is None
         await app.pilot.click("#live-envs", offset=(24, 0))
         await app.settle()
-        assert app.tab.state.row == 1
+        assert app.tab.session.state.row == 1
         assert "all 3" in app.text("#live-envs")
 
 
@@ -281,17 +283,17 @@ async def test_action_by_hand_is_for_the_env_in_focus(monkeypatch: pytest.Monkey
             value = app.player.session.tracer.last.version("action", "inverse").value
             return [int(each) for each in value]
 
-        await app.press("i", "text:hand", "enter", "right", "right")
-        assert "for env 0, the others random" in app.text("#live-hand")
+        await app.press("i", "text:manual", "enter", "right", "right")
+        assert "for env 0, the others random" in app.text("#live-manual")
         assert await taken() == [2, 1, 1]
         await app.press("full_stop")
         assert await taken() == [1, 2, 1]
         await app.press("comma", "comma")
-        assert "for all 3 envs" in app.text("#live-hand")
+        assert "for all 3 envs" in app.text("#live-manual")
         assert await taken() == [2, 2, 2]
 
 
-async def test_pixels_are_drawn_before_and_after_a_stage() -> None:
+async def test_images_are_drawn_before_and_after_a_stage() -> None:
     from tdx import ToTensorImage
 
     def make(pipeline: Pipeline) -> TransformedEnv:
@@ -299,7 +301,7 @@ async def test_pixels_are_drawn_before_and_after_a_stage() -> None:
 
     async with playing(make=make) as app:
         await app.press("s")
-        shown = app.text("#live-pictures")
+        shown = app.text("#live-images")
         assert "Ragged 8×12×3" in shown
         assert "→ 0 ToTensorImage 3×8×12" in shown
         assert "▀▀▀▀▀▀▀▀▀▀▀▀" in shown
@@ -310,13 +312,13 @@ async def test_panes_take_turns_where_there_is_little_room() -> None:
         await app.press("s")
         seen = []
         for _ in range(5):
-            seen.append([name for name, pane in app.tab._panes.items() if pane.display])
+            seen.append([name for name, pane in app.tab.panes.by_name.items() if pane.display])
             await app.press("v")
-        assert seen == [["values"], ["curves"], ["pictures"], ["episodes"], ["hand"]]
+        assert seen == [["values"], ["plots"], ["images"], ["episodes"], ["manual"]]
         await app.pilot.click("#show-episodes")
         await app.settle()
-        assert app.tab.front == "episodes"
-        assert app.app.focused is app.tab.episodes
+        assert app.tab.panes.front == "episodes"
+        assert app.app.focused is app.tab.panes.episodes
 
 
 async def test_everything_can_be_clicked() -> None:
@@ -328,29 +330,29 @@ async def test_everything_can_be_clicked() -> None:
         await app.settle()
         assert app.shown == 2
         await app.pilot.click("#live-faster")
-        assert app.tab.rate == 30
+        assert app.tab.session.rate == 30
         for name in ("live-n", "live-until", "live-source"):
             await app.pilot.click(f"#{name}")
             await app.pilot.pause()
             assert len(app.app.screen_stack) == 2, name
             await app.pilot.press("escape")
-        assert len(app.tab.query(Press)) == 13
+        assert len(app.tab.query(ActionLabel)) == 13
 
 
 async def test_every_action_is_in_the_palette_and_has_help() -> None:
     async with playing(whole=True) as app:
-        commands = {title for title, _, _ in TdxCommands(app.app.screen)._actions()}
-        for binding in keys.LIVE:
+        commands = {title for title, _, _ in CommandProvider(app.app.screen)._actions()}
+        for binding in LIVE_BINDINGS:
             assert f"live: {binding.description}" in commands
             assert hasattr(app.tab, f"action_{binding.action.partition('(')[0]}")
         await app.press("f1")
-        assert "The values" in app.text(".dialog")
+        assert "Values" in app.text(".dialog")
 
 
 # ---------------------------------------------------------------------- bad input
 
 
-async def test_stage_that_raises_is_said_and_the_history_stays() -> None:
+async def test_stage_that_raises_is_reported_and_the_history_remains() -> None:
     def make(pipeline: Pipeline) -> TransformedEnv:
         return pendulum(StepCounter(50), At(7, raises))
 
@@ -370,7 +372,7 @@ async def test_stage_that_raises_is_said_and_the_history_stays() -> None:
         assert app.player.session.tracer.steps == 8
 
 
-async def test_nan_and_lies_are_flagged_where_they_arise() -> None:
+async def test_nan_and_spec_violations_are_flagged() -> None:
     def make(pipeline: Pipeline) -> object:
         return pendulum(At(3, writes_too_much), At(5, writes_nan))
 
@@ -387,7 +389,7 @@ async def test_nan_and_lies_are_flagged_where_they_arise() -> None:
         assert "99" in app.text("#live-values")
 
 
-async def test_edited_chain_begins_anew_and_goes_on() -> None:
+async def test_session_restarts_after_an_edit_and_continues() -> None:
     async with playing(COUNTED) as app:
         await app.pilot.press("space")
         await app.pilot.pause(0.05)
@@ -396,14 +398,14 @@ async def test_edited_chain_begins_anew_and_goes_on() -> None:
         app.app.workspace.edit("remove", draft.removed(0))
         for _ in range(200):
             await app.pilot.pause(0.02)
-            if len(app.backend.players) == 2 and app.tab.state is not None:
+            if len(app.backend.players) == 2 and app.tab.session.state is not None:
                 break
-        assert app.player.runs
+        assert app.player.is_running
         await app.press("space")
         assert "step_count" not in app.text("#live-values")
 
 
-async def test_chain_that_cannot_be_made_is_said() -> None:
+async def test_chain_that_cannot_be_built_is_reported() -> None:
     async with playing("Resize(84, 84)") as app:
         assert app.note.startswith("✕")
         assert "Resize" in app.note
@@ -412,30 +414,30 @@ async def test_chain_that_cannot_be_made_is_said() -> None:
         app.app.workspace.edit("remove", draft.removed(0))
         await app.pilot.pause(0.5)
         await app.settle()
-        assert app.note == "■ the chain was edited: it began anew"
+        assert app.note == "■ restarted after an edit"
         await app.press("s")
         assert app.player.session.tracer.steps == 1
 
 
-async def test_env_that_is_not_there_is_said() -> None:
+async def test_missing_env_is_reported() -> None:
     async with playing(env="Nowhere-v9") as app:
         assert "Nowhere-v9" in app.note
         await app.press("s", "left", "d", "m", "c", "escape")
         assert "Nowhere-v9" in app.note
 
 
-async def test_without_an_env_it_says_what_to_do() -> None:
+async def test_without_an_env_a_hint_is_shown() -> None:
     async with playing(env=None) as app:
         await app.press("space")
-        assert app.note == "■ choose an env first: e"
+        assert app.note == "■ choose an env first: press e"
 
 
-async def test_worker_is_ended_by_key_and_begins_anew() -> None:
+async def test_worker_is_killed_by_key_and_restarts() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 3)
         await app.press("ctrl+k")
         assert app.backend.restarts == ["live"]
-        assert app.note.startswith("■ the worker was ended · ← → go through what was seen")
+        assert app.note.startswith("■ worker killed · ← → browse the history")
         assert app.text("#live-head").startswith("■ ended · step 3")
         assert "step_count@1 3" in app.text("#live-values")
         await app.press("left", "left", "d", "m", "c", "escape", "D", "comma")
@@ -452,12 +454,12 @@ async def test_worker_is_ended_by_key_and_begins_anew() -> None:
         assert app.player.session.tracer.steps == 1
 
 
-async def test_worker_that_dies_is_said() -> None:
+async def test_dead_worker_is_reported() -> None:
     async with playing(COUNTED) as app:
         app.backend.end("the worker process ended")
         await app.pilot.pause(0.05)
         assert app.note.startswith("✕ the worker process ended")
-        assert "begin anew" in app.note
+        assert "restart" in app.note
         assert "ended" in app.text("#live-head")
         await app.press("s")
         assert len(app.backend.players) == 2
@@ -473,23 +475,23 @@ async def test_nothing_is_drawn_while_another_tab_is_in_front() -> None:
         await app.press("3")
         await app.settle()
         assert app.player.panes.cells == 1
-        assert app.app.focused is app.tab.values
+        assert app.app.focused is app.tab.panes.values
 
 
 async def test_keys_and_stages_are_searched() -> None:
     async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
 
         def found() -> str:
-            return app.tab.values.labels[app.tab.values.cursor]
+            return app.tab.panes.values.labels[app.tab.panes.values.cursor]
 
         await app.press("s", "v", "slash", "text:REWARD", "enter")
-        assert app.app.focused is app.tab.values
+        assert app.app.focused is app.tab.panes.values
         seen = [found()]
         for _ in range(3):
             await app.press("n")
             seen.append(found())
         assert seen == ["reward@0", "1 RewardSum", "episode_reward@1", "reward@0"]
-        assert "1 of 3 matches" in app.text("SearchLine")
+        assert "1 of 3 matches" in app.text("SearchBar")
         await app.press("N")
         assert found() == "episode_reward@1"
         assert app.player.session.tracer.steps == 1

@@ -1,11 +1,11 @@
-"""A part of the screen that is drawn anew is what it would be if all of it were."""
+"""A partial redraw equals a full redraw."""
 
 from __future__ import annotations
 
 from textual._compositor import ChopsUpdate, Compositor
 from textual.geometry import Region
 
-from tdx.tui.compositing import SparingCompositor
+from tdx.tui.compositor import PartialCompositor
 from tests.tui.playing import playing
 
 PARTS = (
@@ -24,7 +24,7 @@ async def test_parts_are_drawn_as_the_whole() -> None:
             await app.pilot.pause()
             screen = app.app.screen_stack[0]
             compositor = screen._compositor
-            assert isinstance(compositor, SparingCompositor)
+            assert isinstance(compositor, PartialCompositor)
             for parts in PARTS:
                 compositor._dirty_regions.update(parts)
                 found = compositor.render_partial_update()

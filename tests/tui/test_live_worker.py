@@ -30,16 +30,16 @@ async def test_env_that_hangs_and_worker_that_is_killed_leave_the_app_alive() ->
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("3")
         tab = app.query_one(LiveTab)
-        await until(lambda: tab.state is not None)
+        await until(lambda: tab.session.state is not None)
         await pilot.press("space")
-        await until(lambda: tab.state is not None and tab.state.steps == 3)
-        await until(lambda: tab.link.overdue() > 1)
-        await until(lambda: "Ctrl+K ends it" in str(tab.query_one("#live-note").render()))
+        await until(lambda: tab.session.state is not None and tab.session.state.steps == 3)
+        await until(lambda: tab.session.connection.overdue() > 1)
+        await until(lambda: "Ctrl+K kills the worker" in str(tab.query_one("#live-note").render()))
         await pilot.press("left", "left", "v", "v")
-        assert tab.front == "pictures"
-        assert tab.state is not None
-        assert tab.values.view is not None
-        assert tab.values.view.index == tab.state.shown < 3
+        assert tab.panes.front == "images"
+        assert tab.session.state is not None
+        assert tab.panes.values.view is not None
+        assert tab.panes.values.view.index == tab.session.state.shown < 3
 
         backend = app.backend
         assert isinstance(backend, ProcessBackend)
@@ -47,16 +47,16 @@ async def test_env_that_hangs_and_worker_that_is_killed_leave_the_app_alive() ->
         await pilot.press("ctrl+k")
         assert "live" not in backend.pids()
         note = str(tab.query_one("#live-note").render())
-        assert "the worker was ended in step 3" in note
-        seen = tab.state.shown
+        assert "worker killed in step 3" in note
+        seen = tab.session.state.shown
         await pilot.press("end")
-        assert tab.values.view.index > seen
+        assert tab.panes.values.view.index > seen
         await pilot.press("s")
-        await until(lambda: tab.state is not None and tab.state.steps == 1)
+        await until(lambda: tab.session.state is not None and tab.session.state.steps == 1)
         assert backend.pids()["live"] != hung
 
         os.kill(backend.pids()["live"], signal.SIGKILL)
-        await until(lambda: not tab.link.is_open)
+        await until(lambda: not tab.session.connection.is_open)
         assert "ended" in str(tab.query_one("#live-note").render())
         await pilot.press("r")
-        await until(lambda: tab.state is not None and tab.state.last == 0)
+        await until(lambda: tab.session.state is not None and tab.session.state.last == 0)

@@ -206,7 +206,7 @@ def test_missing_package(
 
 def test_a_fresh_token_is_drawn_at_each_start(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr("tdx.tui.serving.serve._until_told", lambda *_: asyncio.sleep(0))
+    monkeypatch.setattr("tdx.tui.serving.serve._serve_until_signal", lambda *_: asyncio.sleep(0))
     monkeypatch.setattr(socket, "gethostname", lambda: "here")
     for host in ("0.0.0.0", "127.0.0.1", "127.0.0.1"):
         assert serve([], host=host, port=0, token=None, pages=1, say=said.append) == 0

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from textual.command import Hit
 
-from tdx.tui.palette import TdxCommands
+from tdx.tui.app import CommandProvider
 from tdx.tui.preferences import Preferences, load_preferences
-from tdx.tui.screens.jumping import JumpScreen
+from tdx.tui.screens.dialogs import JumpScreen
 from tests.tui.driving import driven
 
 
@@ -31,7 +31,7 @@ async def test_help_elsewhere_has_the_keys() -> None:
 
 async def test_palette_has_every_action_and_every_transform() -> None:
     async with driven() as app:
-        commands = TdxCommands(app.app.screen)
+        commands = CommandProvider(app.app.screen)
         titles = {title for title, _, _ in commands._actions()}
         ids = [each for each in app.app.binding_ids() if each.startswith(("chain.", "screen."))]
         assert {"chain: remove", "screen: undo", "app: help"} <= titles
@@ -55,7 +55,7 @@ async def test_env_and_sample_are_chosen_in_the_palette() -> None:
         await app.press("text:env cartpole-v1", "enter")
         assert app.app.workspace.draft.env is not None
         assert app.app.workspace.draft.env.id == "CartPole-v1"
-        await app.press("ctrl+p", "text:begin with pendulum", "enter")
+        await app.press("ctrl+p", "text:start with pendulum", "enter")
         assert len(app.stages) == 6
         await app.press("u", "u")
         await app.press("f1", "ctrl+p", "text:add stepc", "enter", "escape")
@@ -70,17 +70,17 @@ async def test_jump_mode_goes_to_the_letter() -> None:
         await app.press("g")
         screen = app.app.screen
         assert isinstance(screen, JumpScreen)
-        letter = next(k for k, widget in screen.targets.items() if widget.id == "catalogue")
+        letter = next(k for k, widget in screen.targets.items() if widget.id == "catalog")
         await app.press(letter)
         assert app.app.focused is not None
-        assert app.app.focused.id == "catalogue"
+        assert app.app.focused.id == "catalog"
 
 
 @pytest.mark.parametrize("by_mouse", [False, True])
 async def test_keys_of_a_tab_are_at_hand_however_late_it_is_drawn(
     monkeypatch: pytest.MonkeyPatch, by_mouse: bool
 ) -> None:
-    monkeypatch.setattr("tdx.tui.tab_body.DELAY", 0.3)
+    monkeypatch.setattr("tdx.tui.tab_body.DRAW_DELAY", 0.3)
     async with driven() as app:
         tabs = app.find("TabbedContent")
         for key, name, action in (("4", "profile", "measure"), ("3", "live", "step")):
@@ -144,7 +144,7 @@ async def test_settings_that_cannot_be_used_are_noticed_and_left_out() -> None:
             "unknown key 'ctr+b' for chain.remove; "
             "unknown command 'screen.undoo' (did you mean screen.undo?); "
             "'x' for chain.duplicate is the key of chain.fix",
-            "unknown theme 'no-such-theme'; tdx-dark is used",
+            "unknown theme 'no-such-theme'; tdx-dark using",
         ]
         await app.press("down", "d")
         assert app.stages == []
@@ -212,4 +212,4 @@ async def test_details_of_what_is_wrong() -> None:
 async def test_check_with_steps_finds_what_only_a_step_shows() -> None:
     async with driven("RewardSum") as app:
         await app.press("k")
-        assert app.app.workspace.seen.checked == app.app.workspace.editor.revision
+        assert app.app.workspace.status.checked == app.app.workspace.editor.revision

@@ -1,4 +1,4 @@
-"""How the screens look, in three sizes and three themes."""
+"""Snapshots of the main screens in three sizes, and of one screen in each palette."""
 
 from __future__ import annotations
 
@@ -6,52 +6,59 @@ from pathlib import Path
 
 import pytest
 
-from tdx.pipeline import PipelineFile
+from tdx import GrayScale, ToTensorImage, TransformedEnv
+from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.screens.status_line import StatusLine
-from tests.tui.driving import Driver, driven
-from tests.tui.goldens import VERSIONS, check_golden, drawn_with
+from tests.inspection.live.stages import Ragged
+from tests.tui.driving import driven
+from tests.tui.playing import playing
+from tests.tui.snapshots import check_snapshots
 
 ROOT = Path(__file__).parents[2]
-SIZES = [(80, 24), (120, 40), (200, 60)]
-THEMES = ("tdx-dark", "tdx-light", "ansi-dark")
 SCREENS: dict[str, tuple[str, ...]] = {
     "stage": ("down", "down", "down"),
     "specs": ("2", "end", "up"),
-    "failing": ("down", "enter", "text:7", "tab", "tab", "end", "text:x", "escape"),
-    "catalogue": ("a", "text:norm"),
-    "help": ("down", "f1"),
 }
 
-pytestmark = pytest.mark.skipif(
-    VERSIONS.exists() and VERSIONS.read_text() != drawn_with(),
-    reason="the screens kept were drawn by other versions of Textual and Rich",
-)
 
-
-async def all_the_same(app: Driver, name: str, folder: Path) -> list[str]:
-    """What differs from the screens that are kept, in any theme and size."""
-    wrong = []
-    for line in app.app.screen_stack[0].query(StatusLine):
-        line._since = None  # how long something takes is another time each time
-    for theme in THEMES:
-        app.app.theme = theme
-        for width, height in SIZES:
-            await app.pilot.resize_terminal(width, height)
-            await app.settle()
-            said = check_golden(f"{name}-{width}x{height}-{theme}", app.picture(), folder)
-            wrong += [said] if said else []
-    return wrong
+def sample_draft() -> Draft:
+    return Draft.of(PipelineFile.load(ROOT / "sample_pipelines" / "pendulum.yaml").pipeline)
 
 
 @pytest.mark.parametrize("screen", SCREENS)
-async def test_screen_looks_as_it_did(screen: str, tmp_path: Path) -> None:
-    file = PipelineFile.load(ROOT / "sample_pipelines" / "pendulum.yaml")
-    async with driven(draft=Draft.of(file.pipeline)) as app:
+async def test_screen_matches_snapshots(screen: str, tmp_path: Path) -> None:
+    async with driven(draft=sample_draft()) as app:
         await app.press(*SCREENS[screen])
-        assert await all_the_same(app, screen, tmp_path) == []
+        await check_snapshots(app, screen, tmp_path)
 
 
-async def test_first_screen_looks_as_it_did(tmp_path: Path) -> None:
+async def test_palettes_match_snapshots(tmp_path: Path) -> None:
+    async with driven(draft=sample_draft()) as app:
+        await app.press(*SCREENS["stage"])
+        themes = ("tdx-light", "ansi-dark")
+        await check_snapshots(app, "stage", tmp_path, sizes=[(120, 40)], themes=themes)
+
+
+async def test_live_tab_matches_snapshots(tmp_path: Path) -> None:
+    async with playing("RewardSum", "StepCounter(max_steps=30)", whole=True) as app:
+        await app.press("n", "text:70", "enter")
+        await check_snapshots(app, "live", tmp_path)
+
+
+async def test_batch_with_images_matches_snapshots(tmp_path: Path) -> None:
+    def make(pipeline: Pipeline) -> TransformedEnv:
+        env = TransformedEnv(Ragged((3, 5, 4)), ToTensorImage(in_keys=["pixels"]))
+        env.append_transform(GrayScale(in_keys=["pixels"]))
+        return env
+
+    async with playing(make=make, whole=True) as app:
+        await app.press("n", "text:17", "enter", "i", "text:manual", "enter", "right", "s", "left")
+        await check_snapshots(app, "live-batch", tmp_path)
+
+
+async def test_empty_pipeline_shows_first_steps() -> None:
     async with driven(env=None) as app:
-        assert await all_the_same(app, "welcome", tmp_path) == []
+        text = app.text()
+        assert "Welcome to tdx" in text
+        assert "e choose an env" in text
+        assert "p start with a sample pipeline" in text

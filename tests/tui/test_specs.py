@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tdx.tui.specs.spec_labels import Widths, key_label
-from tdx.tui.specs.spec_lines import place_specs
+from tdx.tui.specs.tree import specs_at
+from tdx.tui.specs.tree_list import ColumnWidths, key_label
 from tests.tui.driving import driven
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", 'CatFrames(4, dim=-1, in_keys=["observation"])')
@@ -17,11 +17,11 @@ async def test_specs_follow_the_selection_from_the_env_to_the_output() -> None:
             titles.append(app.text("#spec-title"))
             await app.press("down")
         assert titles == [
-            "the env alone",
+            "env",
             "after 0 RewardScaling",
             "after 1 RewardSum",
             "after 2 CatFrames",
-            "output, beside the env",
+            "output, compared with the env",
         ]
 
 
@@ -38,12 +38,12 @@ async def test_each_kind_of_change_has_its_colour() -> None:
     rename = 'RenameTransform(["observation"], ["state"])'
     async with driven(rename, "RewardClipping(-1.0, 1.0)") as app:
         await app.press("down")
-        renamed = place_specs(app.app.workspace)
+        renamed = specs_at(app.app.workspace)
         await app.press("down")
-        clipped = place_specs(app.app.workspace)
+        clipped = specs_at(app.app.workspace)
     found = {}
     for specs in (renamed, clipped):
-        widths = Widths.of([20], specs.leaves())
+        widths = ColumnWidths.of([20], specs.leaves())
         for change in specs.changes:
             label = key_label(str(change.key), change, widths, 0)
             found[change.change] = {str(span.style) for span in label.spans}
@@ -60,7 +60,7 @@ async def test_only_what_changed_on_a_key() -> None:
         app.find("#spec-tree").focus()
         await app.press("o")
         assert "truncated" not in app.text("#spec-tree")
-        assert "only what changed" in app.text("#spec-title")
+        assert "only changes" in app.text("#spec-title")
 
 
 async def test_lineage_of_the_key_under_the_cursor() -> None:
@@ -136,7 +136,7 @@ async def test_whole_chain_has_every_place_and_can_be_unfolded() -> None:
         shown = app.text("#spec-tree")
         assert "▸ after 0 RewardScaling 6 keys" in shown
         assert "▾ after 1 RewardSum 8 keys +2" in shown
-        assert "▸ output, beside the env" in shown
+        assert "▸ output, compared with the env" in shown
         await app.press("plus", "o")
         shown = app.text("#spec-tree")
         assert shown.count("+ episode_reward") == 4
@@ -157,9 +157,9 @@ async def test_search_goes_from_match_to_match_and_opens_what_is_folded() -> Non
         await app.press("n", "N", "N")
         assert "lineage of episode_reward" in app.text("MainScreen")
         await app.press("slash", "text:x")
-        assert "no key has rewx" in app.text("#spec-title")
+        assert "no key matches rewx" in app.text("#spec-title")
         await app.press("escape")
         assert app.app.focused is app.find("#spec-tree")
         assert "matches" not in app.text("#spec-title")
         await app.press("escape", "slash")
-        assert app.app.focused is app.find("#catalogue-search")
+        assert app.app.focused is app.find("#catalog-search")

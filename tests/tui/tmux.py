@@ -85,7 +85,7 @@ class Terminal:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it has started, also those that have a session of their own."""
+    """A process and all its child processes, also those with a session of their own."""
     found = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
     parents = {int(line.split()[0]): int(line.split()[1]) for line in found.splitlines()}
     kin = [pid]
@@ -105,7 +105,7 @@ def all_gone(pids: list[int], seconds: float = PATIENCE) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs, and is no zombie."""
+    """Return True if a process is running."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

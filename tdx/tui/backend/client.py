@@ -1,4 +1,4 @@
-"""The app's side of its workers: ask, cancel, kill; a worker that dies is started again."""
+"""Client of the workers: submit, cancel and kill; a worker that dies is started again on demand."""
 
 from __future__ import annotations
 
@@ -6,45 +6,131 @@ import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from tdx.inspection.overview import Problem
-from tdx.tui.backend.messages import Answer, Ask, Cancel, Failure, Push, Ready, Request, Tell
-from tdx.tui.backend.news import News, name_of
-from tdx.tui.backend.process import WorkerProcess
-from tdx.tui.backend.tickets import (
-    CANCELLED,
-    Backend,
-    DiedError,
-    RequestError,
-    StaleError,
-    Ticket,
+from tdx.tui.backend.messages import (
+    Answer,
+    Cancel,
+    Failure,
+    Push,
+    Ready,
+    Request,
+    Send,
+    Submit,
+    WorkerEvent,
+    worker_title,
 )
+from tdx.tui.backend.process import WorkerProcess
+
+T = TypeVar("T")
+CANCELLED = Problem("TDX000", "cancelled", "the worker restarts when needed")
+"""Problem of a request whose worker the user has killed."""
+
+
+class RequestError(Exception):
+    """A request that failed.
+
+    Args:
+        problem: What went wrong, for the user.
+        details: Traceback, or the end of the worker's output.
+    """
+
+    def __init__(self, problem: Problem, details: str = "") -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+        self.details = details
+
+
+class SupersededError(RequestError):
+    """A request that a newer one in the same slot has replaced."""
+
+
+class WorkerDiedError(RequestError):
+    """A request whose worker has died."""
+
+
+@dataclass
+class Ticket(Generic[T]):
+    """A running request; await it for the answer.
+
+    Args:
+        number: Number of the request.
+        future: The answer.
+        on_push: Called with topic and value of each intermediate value.
+        slot: Slot of the request, see :meth:`Backend.ask`.
+    """
+
+    number: int
+    future: asyncio.Future[T]
+    on_push: Callable[[str, Any], None] | None = None
+    slot: str | None = None
+
+    def __await__(self) -> Any:
+        return self.future.__await__()
+
+
+class Backend(Protocol):
+    """Answers requests; tests use one without processes."""
+
+    def ask(
+        self,
+        request: Request[T],
+        *,
+        worker: str = "look",
+        slot: str | None = None,
+        on_push: Callable[[str, Any], None] | None = None,
+    ) -> Ticket[T]:
+        """Submit a request; await the ticket for the answer.
+
+        Args:
+            request: The request.
+            worker: Name of the worker. Each name is a separate process.
+            slot: A request cancels earlier ones in the same slot; their tickets raise
+                :class:`SupersededError`.
+            on_push: Called with topic and value of each intermediate value, at most 30 times per
+                second.
+        """
+
+    def cancel(self, ticket: Ticket[Any]) -> None:
+        """Tell the worker that an answer is no longer needed; it may ignore that."""
+
+    def send(self, ticket: Ticket[Any], value: Any) -> None:
+        """Send a value to a running request."""
+
+    def restart(self, worker: str) -> None:
+        """Kill a worker; its requests raise, and the next request starts a new one."""
+
+    def hold(self) -> None:
+        """Delay intermediate values for a moment, because the user has pressed a key."""
+
+    def close(self) -> None:
+        """Kill all workers."""
+
 
 __all__ = [
     "CANCELLED",
     "Backend",
-    "DiedError",
     "ProcessBackend",
     "RequestError",
-    "StaleError",
+    "SupersededError",
     "Ticket",
+    "WorkerDiedError",
 ]
 
-T = TypeVar("T")
 PUSH_INTERVAL = 1 / 30
-"""Seconds between two deliveries of what is pushed; in between only the latest is kept."""
-HOLD = 0.06
-"""Seconds after a key in which nothing is delivered, so that its answer is drawn alone."""
-MOST_HELD = 0.25
-"""Seconds between two deliveries however many keys are pressed."""
-TIDY_EVERY = 1.0
-"""Seconds between two looks at how much the workers have written."""
+"""Seconds between two deliveries of intermediate values; only the latest are delivered."""
+HOLD_SECONDS = 0.06
+"""Seconds after a key press without deliveries, so that its effect is drawn first."""
+MAX_HOLD_SECONDS = 0.25
+"""Maximum number of seconds between two deliveries, however many keys are pressed."""
+TRIM_INTERVAL = 1.0
+"""Seconds between two checks of the size of the workers' output."""
 
 
 @dataclass
-class _Held:
-    """A worker and what it was asked."""
+class _WorkerHandle:
+    """A worker with its requests."""
 
     process: WorkerProcess
     tickets: dict[int, Ticket[Any]] = field(default_factory=dict)
@@ -55,83 +141,86 @@ class _Held:
 
 
 class ProcessBackend:
-    """Workers that are processes, each started when it is first asked.
+    """Worker processes, each started by its first request.
 
     Args:
-        on_end: called with the name of a worker that ended by itself, how, and what it last said.
-        on_news: called with all else that is worth a line in a log.
+        on_exit: Called with the name of a worker that has died, the reason and the end of its
+            output.
+        on_event: Called with everything else that is worth a log entry.
     """
 
     def __init__(
         self,
-        on_end: Callable[[str, str, str], None] | None = None,
-        on_news: Callable[[News], None] | None = None,
+        on_exit: Callable[[str, str, str], None] | None = None,
+        on_event: Callable[[WorkerEvent], None] | None = None,
     ) -> None:
-        self.on_end = on_end
-        self.on_news = on_news
-        self._workers: dict[str, _Held] = {}
+        self.on_exit = on_exit
+        self.on_event = on_event
+        self._workers: dict[str, _WorkerHandle] = {}
         self._numbers = itertools.count(1)
-        self._quiet_until = 0.0
-        self._tidying: asyncio.TimerHandle | None = None
+        self._hold_until = 0.0
+        self._trim_timer: asyncio.TimerHandle | None = None
 
     def ask(
         self,
         request: Request[T],
         *,
         worker: str = "look",
-        line: str | None = None,
+        slot: str | None = None,
         on_push: Callable[[str, Any], None] | None = None,
     ) -> Ticket[T]:
         """See :meth:`Backend.ask`."""
-        held = self._workers.get(worker) or self._started(worker)
-        if line is not None:
-            for before in [each for each in held.tickets.values() if each.line == line]:
-                self.cancel(before)
-                self._settle(held, before.number, StaleError(_SUPERSEDED))
+        handle = self._workers.get(worker) or self._start_worker(worker)
+        if slot is not None:
+            for previous in [each for each in handle.tickets.values() if each.slot == slot]:
+                self.cancel(previous)
+                self._settle(handle, previous.number, SupersededError(_SUPERSEDED))
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        ticket = Ticket(next(self._numbers), future, on_push, line)
-        held.tickets[ticket.number] = ticket
-        held.process.send(Ask(ticket.number, request))
+        ticket = Ticket(next(self._numbers), future, on_push, slot)
+        handle.tickets[ticket.number] = ticket
+        handle.process.send(Submit(ticket.number, request))
         return ticket
 
     def cancel(self, ticket: Ticket[Any]) -> None:
         """See :meth:`Backend.cancel`."""
         self._send_to(ticket, Cancel(ticket.number))
 
-    def tell(self, ticket: Ticket[Any], value: Any) -> None:
+    def send(self, ticket: Ticket[Any], value: Any) -> None:
         """See :meth:`Backend.tell`."""
-        self._send_to(ticket, Tell(ticket.number, value))
+        self._send_to(ticket, Send(ticket.number, value))
 
     def restart(self, worker: str) -> None:
         """See :meth:`Backend.restart`."""
-        held = self._workers.pop(worker, None)
-        if held is not None:
-            held.process.kill()
-            self._listen_to(worker, held, last=True)
-            held.process.close()
-            self._tell(News(worker, "killed", f"the process of {name_of(worker)} was ended"))
-            self._fail_all(held, RequestError(CANCELLED))
+        handle = self._workers.pop(worker, None)
+        if handle is not None:
+            handle.process.kill()
+            self._forward_output(worker, handle, last=True)
+            handle.process.close()
+            self._report(
+                WorkerEvent(worker, "killed", f"killed the worker for {worker_title(worker)}")
+            )
+            self._fail_all(handle, RequestError(CANCELLED))
 
     def hold(self) -> None:
         """See :meth:`Backend.hold`."""
-        self._quiet_until = asyncio.get_running_loop().time() + HOLD
+        self._hold_until = asyncio.get_running_loop().time() + HOLD_SECONDS
 
     def close(self) -> None:
         """See :meth:`Backend.close`."""
         for worker in list(self._workers):
             self.restart(worker)
-        if self._tidying is not None:
-            self._tidying.cancel()
+        if self._trim_timer is not None:
+            self._trim_timer.cancel()
 
     def pids(self) -> dict[str, int]:
-        """The process id of each worker that runs."""
-        return {name: held.process.pid for name, held in self._workers.items()}
+        """Return the process id of each running worker."""
+        return {name: handle.process.pid for name, handle in self._workers.items()}
 
     def is_ready(self, worker: str = "look") -> bool:
-        """Whether a worker has started and listens."""
+        """Return True if a worker has started."""
         return worker in self._workers and self._workers[worker].ready
 
-    def _started(self, name: str) -> _Held:
+    def _start_worker(self, name: str) -> _WorkerHandle:
         loop = asyncio.get_running_loop()
 
         def in_loop(callback: Callable[..., None], *args: Any) -> None:
@@ -139,121 +228,125 @@ class ProcessBackend:
                 loop.call_soon_threadsafe(callback, *args)
 
         process = WorkerProcess(
-            lambda message: in_loop(self._received, name, process, message),
-            lambda: in_loop(self._ended, name, process),
+            lambda message: in_loop(self._receive, name, process, message),
+            lambda: in_loop(self._handle_exit, name, process),
         )
-        held = _Held(process)
-        self._workers[name] = held
-        self._tell(News(name, "started", f"process {process.pid} started, for {name_of(name)}"))
-        if self._tidying is None:
-            self._tidying = loop.call_later(TIDY_EVERY, self._tidy)
-        return held
+        handle = _WorkerHandle(process)
+        self._workers[name] = handle
+        self._report(
+            WorkerEvent(name, "started", f"started process {process.pid} for {worker_title(name)}")
+        )
+        if self._trim_timer is None:
+            self._trim_timer = loop.call_later(TRIM_INTERVAL, self._trim_outputs)
+        return handle
 
-    def _tidy(self) -> None:
-        """See that an env that prints without end does not fill the disk."""
-        for name, held in self._workers.items():
-            self._listen_to(name, held)
-            held.process.output.trim()
-        self._tidying = None
+    def _trim_outputs(self) -> None:
+        """Keep the output small, even if an env prints endlessly."""
+        for name, handle in self._workers.items():
+            self._forward_output(name, handle)
+            handle.process.output.trim()
+        self._trim_timer = None
         if self._workers:
-            self._tidying = asyncio.get_running_loop().call_later(TIDY_EVERY, self._tidy)
+            self._trim_timer = asyncio.get_running_loop().call_later(
+                TRIM_INTERVAL, self._trim_outputs
+            )
 
-    def _listen_to(self, name: str, held: _Held, *, last: bool = False) -> None:
-        """Pass on what a worker has printed."""
-        text, left_out = held.process.output.fresh(last=last)
+    def _forward_output(self, name: str, handle: _WorkerHandle, *, last: bool = False) -> None:
+        """Report what a worker has printed."""
+        text, skipped_bytes = handle.process.output.read_new(last=last)
         if text:
-            self._tell(News(name, "printed", text, left_out=left_out))
+            self._report(WorkerEvent(name, "printed", text, skipped_bytes=skipped_bytes))
 
-    def _tell(self, news: News) -> None:
-        if self.on_news is not None:
-            self.on_news(news)
+    def _report(self, event: WorkerEvent) -> None:
+        if self.on_event is not None:
+            self.on_event(event)
 
-    def _received(self, name: str, process: WorkerProcess, message: object) -> None:
-        held = self._workers.get(name)
-        if held is None or held.process is not process:
+    def _receive(self, name: str, process: WorkerProcess, message: object) -> None:
+        handle = self._workers.get(name)
+        if handle is None or handle.process is not process:
             return
         if isinstance(message, Ready):
-            held.ready = True
+            handle.ready = True
         elif isinstance(message, Push):
-            held.pushed[message.number, message.topic] = message.value
-            self._schedule_delivery(held)
+            handle.pushed[message.number, message.topic] = message.value
+            self._schedule_delivery(handle)
         elif isinstance(message, Answer):
-            self._deliver(held)
-            self._settle(held, message.number, message.value)
+            self._deliver(handle)
+            self._settle(handle, message.number, message.value)
         elif isinstance(message, Failure):
-            self._deliver(held)
+            self._deliver(handle)
             problem, details = message.problem, message.details
-            told = "\n".join(each for each in (problem.hint, details) if each)
-            self._tell(News(name, "failed", problem.message, told))
-            self._settle(held, message.number, RequestError(problem, details))
+            text = "\n".join(each for each in (problem.hint, details) if each)
+            self._report(WorkerEvent(name, "failed", problem.message, text))
+            self._settle(handle, message.number, RequestError(problem, details))
 
-    def _schedule_delivery(self, held: _Held) -> None:
-        if held.delivery is None:
+    def _schedule_delivery(self, handle: _WorkerHandle) -> None:
+        if handle.delivery is None:
             loop = asyncio.get_running_loop()
-            due = max(held.delivered + PUSH_INTERVAL, self._quiet(held))
-            held.delivery = loop.call_at(due, self._deliver_if_quiet, held)
+            due = max(handle.delivered + PUSH_INTERVAL, self._hold_end(handle))
+            handle.delivery = loop.call_at(due, self._deliver_unless_held, handle)
 
-    def _quiet(self, held: _Held) -> float:
-        """The time before which nothing is to be delivered."""
-        return min(self._quiet_until, held.delivered + MOST_HELD)
+    def _hold_end(self, handle: _WorkerHandle) -> float:
+        """Return the time before which nothing is delivered."""
+        return min(self._hold_until, handle.delivered + MAX_HOLD_SECONDS)
 
-    def _deliver_if_quiet(self, held: _Held) -> None:
-        held.delivery = None
-        if asyncio.get_running_loop().time() < self._quiet(held):
-            self._schedule_delivery(held)
+    def _deliver_unless_held(self, handle: _WorkerHandle) -> None:
+        handle.delivery = None
+        if asyncio.get_running_loop().time() < self._hold_end(handle):
+            self._schedule_delivery(handle)
         else:
-            self._deliver(held)
+            self._deliver(handle)
 
-    def _deliver(self, held: _Held) -> None:
-        """Hand the latest of every topic to whoever asked."""
-        if held.delivery is not None:
-            held.delivery.cancel()
-            held.delivery = None
-        held.delivered = asyncio.get_running_loop().time()
-        pushed, held.pushed = held.pushed, {}
+    def _deliver(self, handle: _WorkerHandle) -> None:
+        """Deliver the latest value of each topic."""
+        if handle.delivery is not None:
+            handle.delivery.cancel()
+            handle.delivery = None
+        handle.delivered = asyncio.get_running_loop().time()
+        pushed, handle.pushed = handle.pushed, {}
         for (number, topic), value in pushed.items():
-            ticket = held.tickets.get(number)
+            ticket = handle.tickets.get(number)
             if ticket is not None and ticket.on_push is not None:
                 ticket.on_push(topic, value)
 
-    def _settle(self, held: _Held, number: int, result: Any) -> None:
-        ticket = held.tickets.pop(number, None)
+    def _settle(self, handle: _WorkerHandle, number: int, result: Any) -> None:
+        ticket = handle.tickets.pop(number, None)
         if ticket is None or ticket.future.done():
             return
         if isinstance(result, RequestError):
             ticket.future.set_exception(result)
-            ticket.future.exception()  # nobody need await a ticket
+            ticket.future.exception()  # a ticket need not be awaited
         else:
             ticket.future.set_result(result)
 
-    def _ended(self, name: str, process: WorkerProcess) -> None:
-        held = self._workers.get(name)
-        if held is None or held.process is not process:
+    def _handle_exit(self, name: str, process: WorkerProcess) -> None:
+        handle = self._workers.get(name)
+        if handle is None or handle.process is not process:
             return
         del self._workers[name]
         process.kill()
-        self._listen_to(name, held, last=True)
-        said, how = process.last_words(), process.how_it_ended()
+        self._forward_output(name, handle, last=True)
+        output, reason = process.output_tail(), process.exit_reason()
         process.close()
-        self._fail_all(held, DiedError(_died(how), said))
-        if self.on_end is not None:
-            self.on_end(name, how, said)
+        self._fail_all(handle, WorkerDiedError(_death_problem(reason), output))
+        if self.on_exit is not None:
+            self.on_exit(name, reason, output)
 
-    def _fail_all(self, held: _Held, error: RequestError) -> None:
-        for number in list(held.tickets):
-            self._settle(held, number, error)
-        if held.delivery is not None:
-            held.delivery.cancel()
+    def _fail_all(self, handle: _WorkerHandle, error: RequestError) -> None:
+        for number in list(handle.tickets):
+            self._settle(handle, number, error)
+        if handle.delivery is not None:
+            handle.delivery.cancel()
 
     def _send_to(self, ticket: Ticket[Any], message: object) -> None:
-        for held in self._workers.values():
-            if ticket.number in held.tickets:
-                held.process.send(message)
+        for handle in self._workers.values():
+            if ticket.number in handle.tickets:
+                handle.process.send(message)
 
 
-_SUPERSEDED = Problem("TDX000", "a newer request took its place")
+_SUPERSEDED = Problem("TDX000", "superseded by a newer request")
 
 
-def _died(how: str) -> Problem:
-    message = f"the worker process ended: {how}" if how else "the worker process ended"
-    return Problem("TDX000", message, "another is started when it is needed; F12 shows its output")
+def _death_problem(reason: str) -> Problem:
+    message = f"the worker process ended: {reason}" if reason else "the worker process ended"
+    return Problem("TDX000", message, "it restarts when needed; F12 shows its output")

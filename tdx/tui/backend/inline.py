@@ -1,4 +1,4 @@
-"""A backend without a process, for tests and for demonstrations."""
+"""A backend that answers in the app's own process, for tests and demonstrations."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tdx.inspection.overview import Problem
-from tdx.tui.backend.answering import answer
-from tdx.tui.backend.client import RequestError, StaleError, Ticket
-from tdx.tui.backend.job import Job
-from tdx.tui.backend.messages import Failure, Request
+from tdx.tui.backend.client import RequestError, SupersededError, Ticket
+from tdx.tui.backend.messages import Failure, Job, Request
+from tdx.tui.backend.worker import answer
 
 T = TypeVar("T")
 
 
 class InlineBackend:
-    """Answers in this process, one request after the other, in the next turn of the loop.
+    """Answers requests in this process, one after the other, in the next turn of the event loop.
 
-    A request without an end would not let the loop go on, so it is refused.
+    It refuses requests without an end, which would block the loop.
     """
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._shelves: dict[str, dict[str, Any]] = {}
+        self._caches: dict[str, dict[str, Any]] = {}
         self._jobs: dict[int, Job] = {}
         self._open: dict[int, Ticket[Any]] = {}
 
@@ -33,17 +32,17 @@ class InlineBackend:
         request: Request[T],
         *,
         worker: str = "look",
-        line: str | None = None,
+        slot: str | None = None,
         on_push: Callable[[str, Any], None] | None = None,
     ) -> Ticket[T]:
         """See :meth:`~tdx.tui.backend.client.Backend.ask`."""
         loop = asyncio.get_running_loop()
-        if line is not None:
-            for before in [each for each in self._open.values() if each.line == line]:
-                self.cancel(before)
-                self._fail(before, StaleError(Problem("TDX000", "superseded")))
-        ticket: Ticket[T] = Ticket(next(self._numbers), loop.create_future(), on_push, line)
-        job = Job(on_push or _ignored, self._shelves.setdefault(worker, {}))
+        if slot is not None:
+            for previous in [each for each in self._open.values() if each.slot == slot]:
+                self.cancel(previous)
+                self._fail(previous, SupersededError(Problem("TDX000", "superseded")))
+        ticket: Ticket[T] = Ticket(next(self._numbers), loop.create_future(), on_push, slot)
+        job = Job(on_push or _ignore_push, self._caches.setdefault(worker, {}))
         self._open[ticket.number], self._jobs[ticket.number] = ticket, job
         if request.endless:
             loop.call_soon(self._refuse, ticket)
@@ -56,25 +55,25 @@ class InlineBackend:
         if ticket.number in self._jobs:
             self._jobs[ticket.number].cancel()
 
-    def tell(self, ticket: Ticket[Any], value: Any) -> None:
+    def send(self, ticket: Ticket[Any], value: Any) -> None:
         """See :meth:`~tdx.tui.backend.client.Backend.tell`."""
         if ticket.number in self._jobs:
-            self._jobs[ticket.number].tell(value)
+            self._jobs[ticket.number].send(value)
 
     def restart(self, worker: str) -> None:
         """See :meth:`~tdx.tui.backend.client.Backend.restart`."""
-        self._shelves.pop(worker, None)
+        self._caches.pop(worker, None)
 
     def hold(self) -> None:
         """See :meth:`~tdx.tui.backend.client.Backend.hold`."""
 
     def close(self) -> None:
         """See :meth:`~tdx.tui.backend.client.Backend.close`."""
-        for shelf in self._shelves.values():
-            for kept in shelf.values():
+        for cache in self._caches.values():
+            for kept in cache.values():
                 if hasattr(kept, "close"):
                     kept.close()
-        self._shelves.clear()
+        self._caches.clear()
 
     def _answer(self, ticket: Ticket[Any], request: Request[Any]) -> None:
         job = self._jobs.pop(ticket.number)
@@ -98,8 +97,8 @@ class InlineBackend:
             ticket.future.exception()
 
 
-_ENDLESS = Problem("TDX000", "this goes on until it is ended, and needs a process of its own")
+_ENDLESS = Problem("TDX000", "a request without an end needs a worker process")
 
 
-def _ignored(topic: str, value: Any) -> None:
-    """Nobody listens."""
+def _ignore_push(topic: str, value: Any) -> None:
+    """Ignore an intermediate value."""

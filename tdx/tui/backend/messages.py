@@ -1,9 +1,12 @@
-"""What goes through the pipe between the app and a worker: plain dataclasses."""
+"""Messages between the app and a worker process, and the context of a request in the worker."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from tdx.inspection.overview import Problem
 
@@ -11,21 +14,19 @@ T = TypeVar("T")
 
 
 class Request(Generic[T]):
-    """A question to a worker; a subclass is a frozen dataclass of plain data.
+    """A request to a worker, answered with a ``T``; a subclass is a frozen dataclass of plain data.
 
-    The worker imports the function that ``handler`` names, ``"module:function"``, and calls it with
-    the request and a :class:`~tdx.tui.backend.job.Job`; what it returns is the answer, of type
-    ``T``. So the app needs to import nothing that the function needs.
+    :mod:`tdx.tui.handlers` maps it to the function that answers it. Only the worker imports that
+    function, so the app needs to import nothing that the function needs.
     """
 
-    handler: ClassVar[str]
     endless: ClassVar[bool] = False
-    """Whether the answer comes only when the request is cancelled."""
+    """True if the answer comes only when the request is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Please answer this."""
+class Submit:
+    """Asks the worker to answer a request."""
 
     number: int
     request: Request[Any]
@@ -33,14 +34,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The answer is no longer wanted."""
+    """Tells the worker that an answer is no longer needed."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """Something for a request that is being answered, such as another rate of stepping."""
+class Send:
+    """Sends a value to a running request, such as a new step rate."""
 
     number: int
     value: Any
@@ -48,12 +49,12 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The worker has started."""
+    """Reports that the worker has started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The end of a request."""
+    """Result of a request."""
 
     number: int
     value: Any
@@ -61,12 +62,12 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The end of a request that went wrong.
+    """Failure of a request.
 
     Args:
-        number: the request.
-        problem: what is wrong, for the user.
-        details: the traceback.
+        number: Number of the request.
+        problem: What went wrong, for the user.
+        details: Traceback.
     """
 
     number: int
@@ -76,8 +77,94 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Something on the way to the answer; of one topic only the latest counts."""
+    """Intermediate value of a running request; only the latest of each topic counts."""
 
     number: int
     topic: str
     value: Any
+
+
+_TITLES = {
+    "look": "specs",
+    "live": "the rollout",
+    "profile": "the profile",
+    "dump": "the dump",
+}
+
+
+def worker_title(worker: str) -> str:
+    """Return what a worker is for, in words."""
+    return _TITLES.get(worker, worker)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEvent:
+    """Something that happened to a worker.
+
+    Args:
+        worker: Name of the worker.
+        kind: ``started``, ``killed`` by the app, ``printed`` output, or ``failed`` to answer.
+        text: Description, or the output if the worker has printed.
+        details: Traceback.
+        skipped_bytes: Number of bytes of earlier output that were too many to read.
+    """
+
+    worker: str
+    kind: Literal["started", "killed", "printed", "failed"]
+    text: str
+    details: str = ""
+    skipped_bytes: int = 0
+
+
+class Job:
+    """One request while it is being answered, as seen by the function that answers it.
+
+    Args:
+        push: Sends an intermediate value by topic.
+        cache: What the worker keeps between requests, such as an env.
+    """
+
+    def __init__(self, push: Callable[[str, Any], None], cache: dict[str, Any]) -> None:
+        self.push = push
+        self.cache = cache
+        self._cancelled = threading.Event()
+        self._inbox: deque[Any] = deque()
+
+    @property
+    def cancelled(self) -> bool:
+        """True if the answer is no longer needed; long jobs check it regularly."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """Set :attr:`cancelled`."""
+        self._cancelled.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep until the time is over or the job is cancelled; return True if it is cancelled."""
+        return self._cancelled.wait(seconds)
+
+    def send(self, value: Any) -> None:
+        """Queue a value for :meth:`receive`."""
+        self._inbox.append(value)
+
+    def receive(self) -> list[Any]:
+        """Return the values that the app has sent since the last call."""
+        found = []
+        while self._inbox:
+            found.append(self._inbox.popleft())
+        return found
+
+    def cached(self, name: str, make: Callable[[], T]) -> T:
+        """Return a value of the cache; create it if it is missing."""
+        if name not in self.cache:
+            self.cache[name] = make()
+        return self.cache[name]
+
+
+_TRACEBACK_HINT = "F12 shows the traceback"
+
+
+def with_app_hint(problem: Problem) -> Problem:
+    """Replace a hint about Python's ``__cause__`` by the key that shows the traceback."""
+    is_pythons = problem.hint is None or "__cause__" in problem.hint
+    return replace(problem, hint=_TRACEBACK_HINT) if problem.details and is_pythons else problem

@@ -1,93 +1,170 @@
-"""A worker process as the app holds it: start, talk, end."""
+"""A worker process as seen from the app: start, send, kill, and its captured output."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import IO, Any
 
-from tdx.tui.backend.output import Output
+TAIL_BYTES = 64 * 1024
+"""Number of bytes at the end of the output that are kept."""
+MAX_BYTES = 1024 * 1024
+"""Size above which everything but the end is deleted."""
 
-_START = """
+
+class Output:
+    """An unnamed file that a worker writes its output to; only the end is kept."""
+
+    def __init__(self) -> None:
+        self._position = 0
+        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+        # Append even after the file was truncated.
+        flags = fcntl.fcntl(self.file, fcntl.F_GETFL)
+        fcntl.fcntl(self.file, fcntl.F_SETFL, flags | os.O_APPEND)
+
+    def tail(self, max_bytes: int = TAIL_BYTES) -> str:
+        """Return the end of the output.
+
+        Args:
+            max_bytes: Maximum number of bytes.
+
+        Example:
+            >>> output = Output()
+            >>> _ = os.write(output.file.fileno(), b"first, then last")
+            >>> output.tail(4)
+            'last'
+            >>> output.close()
+        """
+        return self._read_end(max_bytes).decode(errors="replace").strip()
+
+    def read_new(self, *, last: bool = False) -> tuple[str, int]:
+        """Return the complete lines written since the last call.
+
+        Args:
+            last: Also return an incomplete last line, because no more output will follow.
+
+        Returns:
+            The text, and the number of bytes before it that were skipped because they were too
+            many.
+
+        Example:
+            >>> output = Output()
+            >>> _ = os.write(output.file.fileno(), b"one line, and half a")
+            >>> output.read_new(), output.read_new(last=True)
+            (('', 0), ('one line, and half a', 0))
+            >>> output.close()
+        """
+        size = self._size()
+        self._position = min(self._position, size)
+        unread = size - self._position
+        skipped_bytes = max(0, unread - TAIL_BYTES)
+        found = self._read_end(unread - skipped_bytes)
+        whole = found if last or skipped_bytes else found[: found.rfind(b"\n") + 1]
+        self._position = size - len(found) + len(whole)
+        return whole.decode(errors="replace"), skipped_bytes
+
+    def trim(self) -> None:
+        """Delete everything but the end if the file has become large."""
+        if self._size() > MAX_BYTES:
+            end = self._read_end(TAIL_BYTES)
+            os.ftruncate(self.file.fileno(), 0)
+            with suppress(OSError):  # the disk is full
+                os.write(self.file.fileno(), end)
+            self._position = self._size()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+    def _size(self) -> int:
+        return os.fstat(self.file.fileno()).st_size
+
+    def _read_end(self, max_bytes: int) -> bytes:
+        return os.pread(self.file.fileno(), max_bytes, max(0, self._size() - max_bytes))
+
+
+_BOOTSTRAP = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[2])
 from tdx.tui.backend.worker import main
 main(int(sys.argv[1]))
 """
-_QUIET = {
+_QUIET_ENVIRONMENT = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
     "KINETO_LOG_LEVEL": "99",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
 }
-"""What libraries say of themselves is none of what the log is for."""
-_MOST_SAID = 4000
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+"""Silences start-up messages of libraries, which do not belong in the log."""
+_MAX_OUTPUT_TAIL = 4000
+_CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
 
 
 class WorkerProcess:
-    """One process, from its start to its end.
+    """A worker process, from start to exit.
 
-    Its output goes to a file that nobody sees unless it dies: an env that prints would write into
-    the middle of the screen. It has a process group of its own, so that what it starts ends with
-    it; and it ends by itself when the app is gone.
+    Its output goes to a file, since an env that prints would garble the screen. It has its own
+    process group, so that its child processes are killed with it, and it exits when the app is
+    gone.
 
     Args:
-        received: called, in a thread of its own, with each message.
-        ended: called, in that thread, when the process has ended.
+        on_message: Called with each message, in a separate thread.
+        on_exit: Called when the process has exited, in the same thread.
     """
 
-    def __init__(self, received: Callable[[Any], None], ended: Callable[[], None]) -> None:
+    def __init__(self, on_message: Callable[[Any], None], on_exit: Callable[[], None]) -> None:
         ours, theirs = socket.socketpair()
         self.output = Output()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
+                [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), json.dumps(sys.path)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self.output.file,
                 stderr=self.output.file,
                 start_new_session=True,
-                env={**_QUIET, **os.environ, **_no_screen()},
+                env={**_QUIET_ENVIRONMENT, **os.environ, **_headless_environment()},
             )
         self._pipe = Connection(ours.detach())
-        self._received, self._ended = received, ended
+        self._on_message, self._on_exit = on_message, on_exit
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     @property
     def pid(self) -> int:
-        """The id of the process."""
+        """Process id."""
         return self._process.pid
 
     def send(self, message: object) -> None:
-        """Send a message; nothing happens where the process has ended."""
+        """Send a message; do nothing if the process has exited."""
         with suppress(OSError):
             self._pipe.send(message)
 
     def kill(self) -> None:
-        """End the process and all that it has started, at once."""
+        """Kill the process and its child processes."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def last_words(self) -> str:
-        """The end of what it wrote to its output."""
-        return self.output.end(_MOST_SAID)
+    def output_tail(self) -> str:
+        """Return the end of the output."""
+        return self.output.tail(_MAX_OUTPUT_TAIL)
 
-    def how_it_ended(self) -> str:
-        """What became of it, where it is no longer there.
+    def exit_reason(self) -> str:
+        """Return why the process has exited.
 
         Returns:
-            ``"exit code 3"``, ``"crashed (SIGSEGV)"``, ``"killed (SIGKILL)"``; nothing where it
-            ended in good order.
+            ``"exit code 3"``, ``"crashed (SIGSEGV)"`` or ``"killed (SIGKILL)"``; empty if it exited
+            normally.
         """
         code = self._process.returncode
         if code is None or code >= 0:
@@ -96,10 +173,10 @@ class WorkerProcess:
             number = signal.Signals(-code)
         except ValueError:
             return f"signal {-code}"
-        return f"{'crashed' if number in _CRASHES else 'killed'} ({number.name})"
+        return f"{'crashed' if number in _CRASH_SIGNALS else 'killed'} ({number.name})"
 
     def close(self) -> None:
-        """Let it end: kill it, and give back what it held."""
+        """Kill the process and release its resources."""
         self.kill()
         self._listener.join(timeout=1)
         self.output.close()
@@ -107,12 +184,12 @@ class WorkerProcess:
     def _listen(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                self._received(self._pipe.recv())
-        self._ended()
+                self._on_message(self._pipe.recv())
+        self._on_exit()
         self._pipe.close()
 
 
-def _no_screen() -> dict[str, str]:
+def _headless_environment() -> dict[str, str]:
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return {}
     return {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}

@@ -1,4 +1,4 @@
-"""The process that answers requests: one thread listens, the main thread works."""
+"""Worker process: one thread receives messages, the main thread answers requests."""
 
 from __future__ import annotations
 
@@ -10,51 +10,81 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from tdx.tui.backend.answering import answer
-from tdx.tui.backend.job import Job
-from tdx.tui.backend.messages import Ask, Cancel, Push, Ready, Tell
+from tdx.errors import TdxError
+from tdx.inspection.origin import user_line
+from tdx.inspection.overview import Problem
+from tdx.tui.backend.messages import (
+    Answer,
+    Cancel,
+    Failure,
+    Job,
+    Push,
+    Ready,
+    Request,
+    Send,
+    Submit,
+)
+from tdx.tui.handlers import find_handler
+
+
+def answer(number: int, request: Request[Any], job: Job) -> Answer | Failure:
+    """Call the handler of a request."""
+    try:
+        return Answer(number, find_handler(type(request))(request, job))
+    except TdxError as error:
+        return Failure(number, Problem.of(error), traceback.format_exc())
+    except (Exception, SystemExit) as error:
+        return Failure(number, _unexpected(error), traceback.format_exc())
+
+
+def _unexpected(error: BaseException) -> Problem:
+    lines = str(error).strip().splitlines() or ["no message"]
+    message = f"{type(error).__name__}: {lines[0]}"
+    return Problem("TDX000", message, "F12 shows the traceback", origin=user_line(error))
+
 
 _PR_SET_PDEATHSIG = 1
 
 
 def main(descriptor: int) -> None:
-    """Answer what comes through the pipe until its other end is closed.
+    """Answer requests until the other end of the pipe is closed.
 
     Args:
-        descriptor: this end of the pipe.
+        descriptor: File descriptor of this end of the pipe.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Where a library crashes, the output says in which call.
+    # If a library crashes, print the Python traceback.
     faulthandler.enable()
-    # What an env prints is in the log at once.
+    # Show the output of an env in the log at once.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
-    _end_with_parent()
-    # Where processors are few, the screen goes before what is computed for it.
+    _exit_with_parent()
+    # Drawing the screen has priority if there are few cores.
     os.nice(10)
     _Worker(Connection(descriptor)).run()
 
 
-def _end_with_parent() -> None:
-    """Have the kernel end this process when the app is gone.
+def _exit_with_parent() -> None:
+    """Have the kernel kill this process when the app exits.
 
-    The listening thread does so too, but cannot while a library that is stuck holds the lock of
-    the interpreter. Only Linux knows how.
+    The listening thread does so too, but not while a stuck library holds the interpreter lock.
+    Works on Linux only.
     """
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _end() -> NoReturn:
-    """End this process and all that it has started: there is nobody to answer any more."""
+def _exit_group() -> NoReturn:
+    """Exit this process and its child processes, because the app is gone."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
@@ -63,49 +93,49 @@ def _end() -> NoReturn:
 class _Worker:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
-        self._waiting: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Submit] = queue.SimpleQueue()
         self._jobs: dict[int, Job] = {}
-        self._sending = threading.Lock()
-        self._shelf: dict[str, Any] = {}
+        self._send_lock = threading.Lock()
+        self._cache: dict[str, Any] = {}
 
     def run(self) -> None:
         threading.Thread(target=self._listen, daemon=True).start()
         self._send(Ready())
         while True:
-            ask = self._waiting.get()
-            job = self._jobs[ask.number]
+            message = self._queue.get()
+            job = self._jobs[message.number]
             if not job.cancelled:
-                self._send(answer(ask.number, ask.request, job))
-            del self._jobs[ask.number]
+                self._send(answer(message.number, message.request, job))
+            del self._jobs[message.number]
 
     def _listen(self) -> None:
-        """Sort what comes in; where nothing can come any more the process ends, busy or not."""
+        """Sort incoming messages; exit when the pipe is closed, even if a request is running."""
         with suppress(EOFError, OSError):
             while True:
                 message = self._pipe.recv()
-                if isinstance(message, Ask):
+                if isinstance(message, Submit):
                     number = message.number
-                    self._jobs[number] = Job(self._pusher(number), self._shelf)
-                    self._waiting.put(message)
-                elif isinstance(message, Cancel | Tell):
-                    self._pass_on(message)
-        _end()
+                    self._jobs[number] = Job(self._pusher(number), self._cache)
+                    self._queue.put(message)
+                elif isinstance(message, Cancel | Send):
+                    self._dispatch(message)
+        _exit_group()
 
-    def _pass_on(self, message: Cancel | Tell) -> None:
+    def _dispatch(self, message: Cancel | Send) -> None:
         job = self._jobs.get(message.number)
         if job is None:
             return
         if isinstance(message, Cancel):
             job.cancel()
         else:
-            job.tell(message.value)
+            job.send(message.value)
 
     def _pusher(self, number: int) -> Callable[[str, Any], None]:
         return lambda topic, value: self._send(Push(number, topic, value))
 
     def _send(self, message: object) -> None:
         try:
-            with self._sending:
+            with self._send_lock:
                 self._pipe.send(message)
         except (BrokenPipeError, ConnectionResetError):
-            _end()
+            _exit_group()

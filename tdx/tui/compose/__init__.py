@@ -1,1 +1,1 @@
-"""Composing a chain: catalogue, chain and form."""
+"""Composing a chain: catalog, chain pane and Stage tab."""

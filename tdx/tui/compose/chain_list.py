@@ -1,8 +1,10 @@
-"""The chain as a list: a cursor, marks for what is wrong, and stages that can be dragged."""
+"""The chain as a list of rows with a cursor, status marks and drag and drop."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from rich.segment import Segment
 from rich.style import Style
@@ -12,8 +14,99 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tdx.tui.compose.chain_rows import Row, chain_rows
-from tdx.tui.workspace import ENV, Workspace
+from tdx.pipeline.editing import Draft, DraftStage
+from tdx.pipeline.formatting import format_arguments
+from tdx.tui.workspace import ENV, ChainStatus, ErrorStore, Workspace
+
+RowKind = Literal["env", "stage", "problem", "output"]
+Badge = Literal["", "failed", "error", "warning", "advice", "off", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRow:
+    """A row of the chain list.
+
+    Args:
+        kind: What the row shows.
+        place: Place in the chain.
+        title: Name.
+        detail: Text after the name.
+        badge: Status of the stage.
+    """
+
+    kind: RowKind
+    place: int
+    title: str
+    detail: str = ""
+    badge: Badge = ""
+
+
+def build_chain_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> list[ChainRow]:
+    """Return the rows for a chain and its status."""
+    rows = [*_env_rows(draft, status, errors), *_stage_rows(draft, status, errors)]
+    return [*rows, _output_row(draft, status)]
+
+
+def _env_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> Iterator[ChainRow]:
+    if draft.env is None:
+        yield ChainRow("env", ENV, "no env yet", "press e")
+        return
+    found = errors.at(None)
+    badge: Badge = "failed" if found else _worst_severity(status, None)
+    yield ChainRow("env", ENV, draft.env.id, _env_detail(draft), badge)
+    for each in found:
+        yield ChainRow("problem", ENV, each.problem.message)
+
+
+def _env_detail(draft: Draft) -> str:
+    env = draft.env
+    assert env is not None
+    parts = [
+        f"×{env.num_envs}" if env.num_envs is not None else "",
+        "pixels" if env.from_pixels else "",
+        env.device or "",
+        f"seed {env.seed}" if env.seed is not None else "",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _stage_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> Iterator[ChainRow]:
+    for place, stage in enumerate(draft.stages):
+        found = errors.at(stage.number) if stage.enabled else ()
+        badge: Badge = "failed" if found else _badge(stage, status)
+        yield ChainRow("stage", place, _stage_name(stage), _stage_arguments(stage), badge)
+        for each in found:
+            yield ChainRow("problem", place, each.problem.message)
+
+
+def _stage_name(stage: DraftStage) -> str:
+    code = stage.config.code
+    return stage.config.name if code is None else code.name
+
+
+def _stage_arguments(stage: DraftStage) -> str:
+    return format_arguments(stage.config.args, stage.config.kwargs)
+
+
+def _badge(stage: DraftStage, status: ChainStatus) -> Badge:
+    if not stage.enabled:
+        return "off"
+    if None in status.problems or stage.number not in status.last_good:
+        return "unknown"  # unknown without a working env
+    return _worst_severity(status, stage.number)
+
+
+def _worst_severity(status: ChainStatus, number: int | None) -> Badge:
+    severities = {lint.finding.severity for lint in status.lints.get(number, ())}
+    ranked: tuple[Badge, ...] = ("error", "warning", "advice")
+    return next((each for each in ranked if each in severities), "")
+
+
+def _output_row(draft: Draft, status: ChainStatus) -> ChainRow:
+    keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
+    words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
+    return ChainRow("output", len(draft.stages), "output", words.get(status.phase, f"{keys} keys"))
+
 
 _MARKS = {
     "": ("●", "on"),
@@ -27,10 +120,10 @@ _MARKS = {
 
 
 class ChainList(ScrollView, can_focus=True):
-    """Draws the env, the stages and the output, a line each.
+    """Draws the env, the stages and the output, one row each.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -38,11 +131,11 @@ class ChainList(ScrollView, can_focus=True):
         *(f"chain--{name}" for name in ("on", "off", "failed", "warning", "suggestion", "problem")),
         "chain--cursor",
     }
-    HELP = """## The chain
+    HELP = """## Chain
 
-The env is on top; its data flow down through the stages. The cursor says what the tabs show. The
-mark of a stage is `●` where it works, `✕` where it fails, `▲` where a rule warns, `○` where it is
-switched off, and `?` where nothing is known of it, as the env cannot be made."""
+The env is at the top; its data flow down through the stages. The tabs show the row under the
+cursor. A stage is marked `●` if it works, `✕` if it fails, `▲` if a rule warns, `○` if it is
+disabled, and `?` if its state is unknown because the env cannot be created."""
 
     class Dropped(Message):
         """A stage was dragged to another place."""
@@ -53,10 +146,10 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
             self.to = to
 
     class Opened(Message):
-        """A place was clicked twice."""
+        """A row was double-clicked."""
 
     class Marked(Message):
-        """The mark in front of a stage was clicked."""
+        """The status mark of a stage was clicked."""
 
         def __init__(self, place: int) -> None:
             super().__init__()
@@ -65,21 +158,21 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(id="chain")
         self.workspace = workspace
-        self.rows: list[Row] = []
+        self.rows: list[ChainRow] = []
         self._cursor = ENV
         self._dragged: int | None = None
         self._target: int | None = None
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, lambda _: self.rebuild())
-        self.workspace.looked.subscribe(self, lambda _: self.rebuild())
+        self.workspace.inspected.subscribe(self, lambda _: self.rebuild())
         self.workspace.selected.subscribe(self, lambda _: self.follow())
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Draw what is known now."""
+        """Update the rows."""
         workspace = self.workspace
-        rows = chain_rows(workspace.draft, workspace.seen, workspace.errors)
+        rows = build_chain_rows(workspace.draft, workspace.status, workspace.errors)
         if rows != self.rows:
             self.rows = rows
             self._measure()
@@ -87,7 +180,7 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
             self.follow()
 
     def follow(self) -> None:
-        """Keep the cursor in sight; what it leaves and what it comes to is drawn anew."""
+        """Redraw the cursor and scroll to it."""
         before, self._cursor = self._cursor, self.workspace.place
         for n, row in enumerate(self.rows):
             if row.place in (before, self._cursor):
@@ -121,28 +214,28 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
         strip = Strip(segments).adjust_cell_length(width)
         return Strip(Segment.apply_style(strip, style)).apply_style(Style())
 
-    def _segments(self, row: Row, width: int) -> list[Segment]:
+    def _segments(self, row: ChainRow, width: int) -> list[Segment]:
         if row.kind == "problem":
             lead = "│    " if row.place >= 0 else "│ "
-            text = _cut(row.title, width - len(lead))
+            text = _truncate(row.title, width - len(lead))
             return [self._part(lead, "line"), self._part(text, "problem")]
         if row.kind == "stage":
             return self._stage(row, width)
-        mark, detail = ("◆ " if row.kind == "env" else "◇ "), _cut(row.detail, width // 2)
+        mark, detail = ("◆ " if row.kind == "env" else "◇ "), _truncate(row.detail, width // 2)
         kind = "failed" if row.badge in ("failed", "error") else "env"
-        title = _cut(row.title, width - len(detail) - 4)
+        title = _truncate(row.title, width - len(detail) - 4)
         gap = " " * max(1, width - len(title) - len(detail) - 3)
         return [
             *(self._part(mark, kind), self._part(title, kind)),
             *(self._part(gap, "detail"), self._part(f"{detail} ", "detail")),
         ]
 
-    def _stage(self, row: Row, width: int) -> list[Segment]:
+    def _stage(self, row: ChainRow, width: int) -> list[Segment]:
         sign, kind = _MARKS[row.badge]
         number = f"{row.place:>2} "
-        title = _cut(row.title, width - 6)
+        title = _truncate(row.title, width - 6)
         left = width - 2 - len(number) - len(title) - 2
-        detail = f"  {_cut(row.detail, left)}" if left > 4 and row.detail else ""
+        detail = f"  {_truncate(row.detail, left)}" if left > 4 and row.detail else ""
         is_off = row.badge == "off"
         name = "off" if is_off else "problem" if kind == "failed" else "name"
         return [
@@ -165,7 +258,7 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
             ),
         )
 
-    def _row_at(self, y: int) -> Row | None:
+    def _row_at(self, y: int) -> ChainRow | None:
         at = y + int(self.scroll_offset.y)
         return self.rows[at] if 0 <= at < len(self.rows) else None
 
@@ -205,8 +298,8 @@ switched off, and `?` where nothing is known of it, as the env cannot be made.""
             self.post_message(self.Opened())
 
 
-def _cut(text: str, width: int) -> str:
-    """The text, or its beginning with an ellipsis."""
+def _truncate(text: str, width: int) -> str:
+    """Shorten a text with an ellipsis."""
     if len(text) <= width:
         return text
     return f"{text[: max(0, width - 1)]}…" if width > 0 else ""

@@ -1,4 +1,4 @@
-"""The chain and what can be done with its stages."""
+"""The chain pane: the chain with the keys that edit its stages."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from textual.message import Message
 
 from tdx.tui import bindings
 from tdx.tui.compose.chain_list import ChainList
-from tdx.tui.compose.trouble import fixable
+from tdx.tui.compose.problem_panel import find_fixable
 from tdx.tui.workspace import ENV, Workspace
 
 
 class ChainPane(Vertical):
-    """The pane in the middle.
+    """The middle pane.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     BINDINGS = [*bindings.CHAIN]
 
     class Edit(Message):
-        """The form of what is selected is wanted."""
+        """The form of the selected stage should open."""
 
     class Fix(Message):
-        """The fix of what is selected is wanted."""
+        """The fix for the selected stage should be applied."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(id="chain-pane", classes="pane")
@@ -39,7 +39,7 @@ class ChainPane(Vertical):
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, lambda _: self._count())
-        self.workspace.looked.subscribe(self, lambda _: self._offer_fix())
+        self.workspace.inspected.subscribe(self, lambda _: self._offer_fix())
         self.workspace.selected.subscribe(self, lambda _: self._offer_fix())
         self._count()
 
@@ -65,22 +65,22 @@ class ChainPane(Vertical):
         self.post_message(self.Fix())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let the footer speak of a fix only where there is one."""
+        """Show the key for a fix only if there is one."""
         return action != "fix" or self._has_fix
 
     def _offer_fix(self) -> None:
-        """Draw the footer anew, but only where it is another one: it has many parts."""
-        there = fixable(self.workspace) is not None
-        if there != self._has_fix:
-            self._has_fix = there
+        """Update the key bar if the availability of a fix has changed."""
+        has_fix = find_fixable(self.workspace) is not None
+        if has_fix != self._has_fix:
+            self._has_fix = has_fix
             self.refresh_bindings()
 
     def action_switch(self, place: int | None = None) -> None:
         place = self.workspace.place if place is None else place
         stages = self.workspace.draft.stages
         if 0 <= place < len(stages):
-            off = "off" if stages[place].enabled else "on"
-            label = f"switch {stages[place].config.name} {off}"
+            verb = "disable" if stages[place].enabled else "enable"
+            label = f"{verb} {stages[place].config.name}"
             self.workspace.edit(label, self.workspace.draft.toggled(place))
 
     def action_remove(self) -> None:

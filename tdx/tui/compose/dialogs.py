@@ -1,4 +1,4 @@
-"""The questions of the composing part: which env, which preset, which keys, what to copy."""
+"""Dialogs for composing a chain: env, sample pipeline, keys, copy and error details."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
 from tdx.inspection.overview import Problem
-from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import Draft, IndexedDraft
+from tdx.pipeline.editing.presets import presets
 from tdx.pipeline.flags import to_command
 from tdx.pipeline.model import EnvConfig
 from tdx.tui.backend.client import RequestError
 from tdx.tui.compose.form_row import FormRow
+from tdx.tui.compose.problem_panel import find_fixable, problems_at
 from tdx.tui.compose.requests import EnvChoice, ListEnvs
-from tdx.tui.compose.trouble import fixable, trouble_at
-from tdx.tui.screens.choosing import Choice, ChooseScreen
-from tdx.tui.screens.picking import PickScreen
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     from tdx.tui.workspace import Workspace
 
 
-class Dialogs:
-    """Asks, and does what is answered.
+class ComposeDialogs:
+    """Shows dialogs and applies their results.
 
     Args:
-        screen: the screen under the dialogs.
-        workspace: the state of the app.
+        screen: Screen below the dialogs.
+        workspace: State of the app.
     """
 
     def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
@@ -40,113 +39,116 @@ class Dialogs:
         self._task: asyncio.Task[None] | None = None
 
     def choose_env(self) -> None:
-        """Ask for the env; ids are completed as soon as they are known."""
-        dialog = ChooseScreen("Choose an env", _env_choices(self._envs), free=True)
+        """Ask for the env; entries appear as soon as the envs are known."""
+        dialog = ChoiceScreen("Choose an env", _env_choices(self._envs), allow_custom=True)
         self._screen.app.push_screen(dialog, self._env_chosen)
-        self.learn_envs(dialog)
+        self.load_envs(dialog)
 
     @property
     def envs(self) -> tuple[EnvChoice, ...]:
-        """The envs that are known; none until they are learnt."""
+        """Known envs; empty until they are loaded."""
         return self._envs
 
-    def learn_envs(self, dialog: ChooseScreen | None = None) -> None:
-        """Ask which envs there are, for a dialog that waits for them or for later."""
+    def load_envs(self, dialog: ChoiceScreen | None = None) -> None:
+        """Request the list of envs, for a dialog that waits or for later."""
         if not self._envs:
-            self._task = asyncio.get_running_loop().create_task(self._offer_envs(dialog))
+            self._task = asyncio.get_running_loop().create_task(self._load_envs(dialog))
 
     def set_env(self, name: str) -> None:
-        """Take another env; its seed and its number of copies stay."""
+        """Use another env; keep the seed and the number of copies."""
         draft = self._workspace.draft
         env = EnvConfig(name) if draft.env is None else replace(draft.env, id=name, kwargs={})
         self._workspace.edit(f"choose {name}", draft.with_env(env))
 
     def choose_preset(self) -> None:
-        """Ask for a sample pipeline to begin with."""
-        choices = [Choice(preset.name, preset.name, preset.title) for preset in list_presets()]
-        dialog = ChooseScreen("Begin with a sample pipeline", choices)
-        self._screen.app.push_screen(dialog, self._preset_chosen)
+        """Ask for a sample pipeline."""
+        choices = [Choice(preset.name, preset.name, preset.title) for preset in presets()]
+        dialog = ChoiceScreen("Start with a sample pipeline", choices)
+        self._screen.app.push_screen(dialog, self.load_preset)
 
     def pick_keys(self, row: FormRow) -> None:
-        """Ask which of the keys that are there a field shall hold, or which one."""
+        """Ask for the key or keys of a form field."""
         if not row.field.many:
             choices = [Choice(key, key) for key in row.keys]
-            dialog_of_one = ChooseScreen(f"{row.field.name}: key at this place", choices, free=True)
+            dialog_of_one = ChoiceScreen(
+                f"{row.field.name}: available keys", choices, allow_custom=True
+            )
 
             def chosen(key: str | None) -> None:
                 if key is not None:
-                    row.give(key)
+                    row.enter_text(key)
 
             self._screen.app.push_screen(dialog_of_one, chosen)
             return
         given = [part.strip() for part in row.text.split(",") if part.strip()]
-        dialog = PickScreen(f"{row.field.name}: keys at this place", row.keys, given)
+        dialog = MultiChoiceScreen(f"{row.field.name}: available keys", row.keys, given)
 
         def picked(keys: list[str] | None) -> None:
             if keys is not None:
-                row.give(", ".join(keys))
+                row.enter_text(", ".join(keys))
 
         self._screen.app.push_screen(dialog, picked)
 
     def fix(self) -> None:
-        """Make the first fix that there is for what is selected."""
-        lint = fixable(self._workspace)
+        """Apply the first fix for the selected stage."""
+        lint = find_fixable(self._workspace)
         if lint is None or lint.finding.fix is None:
-            self._screen.notify("nothing here has a fix", timeout=2)
+            self._screen.notify("no fix available", timeout=2)
             return
         fix = lint.finding.fix
-        target = IndexedDraft(self._workspace.draft, lint.left_out)
+        target = IndexedDraft(self._workspace.draft, lint.excluded)
         fix.apply(target)
         self._workspace.edit(f"{lint.finding.code}: {fix.title}", target.draft)
         self._screen.notify(fix.title, timeout=3)
 
     def copy(self) -> None:
-        """Put the pipeline on the clipboard, in one of its forms."""
+        """Ask for a format, and copy the pipeline to the clipboard."""
         if self._workspace.draft.env is None:
-            self._screen.notify("there is no pipeline yet", timeout=2)
+            self._screen.notify("no pipeline yet; press e to choose an env", timeout=2)
             return
         forms = [
             Choice("command", "command line", "tdx inspect spec --env … --t …"),
             Choice("yaml", "YAML", "a pipeline file"),
             Choice("python", "Python", "from tdx import …"),
         ]
-        self._screen.app.push_screen(ChooseScreen("Copy as", forms), self._copied)
+        self._screen.app.push_screen(ChoiceScreen("Copy as", forms), self._copied)
 
     def details(self) -> None:
-        """Show every error of the chain with its traceback, those of the selection first."""
+        """Show all errors with tracebacks, those of the selected stage first."""
         workspace = self._workspace
         here = None if workspace.stage is None else workspace.stage.number
         errors = sorted(workspace.errors.all(), key=lambda each: each.number != here)
-        said = [_error_text(workspace.name_of(each.number), each.problem) for each in errors]
-        said += [
+        texts = [_error_text(workspace.name_of(each.number), each.problem) for each in errors]
+        texts += [
             f"{each.finding.code}  {each.finding.message}\n{each.finding.why or ''}"
-            for each in trouble_at(workspace)[1]
+            for each in problems_at(workspace)[1]
         ]
-        self._read("What is wrong", "\n\n".join(said) or "Nothing is wrong.")
+        self._read("Problems", "\n\n".join(texts) or "No problems.")
 
     def _read(self, title: str, text: str) -> None:
-        from tdx.tui.screens.reading import ReadScreen
+        from tdx.tui.screens.dialogs import TextScreen
 
-        self._screen.app.push_screen(ReadScreen(title, text))
+        self._screen.app.push_screen(TextScreen(title, text))
 
     def _env_chosen(self, name: str | None) -> None:
         if name is not None:
             self.set_env(name)
 
-    async def _offer_envs(self, dialog: ChooseScreen | None) -> None:
+    async def _load_envs(self, dialog: ChoiceScreen | None) -> None:
         try:
             self._envs = await self._workspace.backend.ask(ListEnvs())
         except RequestError as error:
             self._screen.notify(error.problem.message, severity="error")
             return
         if dialog is not None:
-            dialog.offer(_env_choices(self._envs))
+            dialog.set_choices(_env_choices(self._envs))
 
-    def _preset_chosen(self, name: str | None) -> None:
-        preset = next((each for each in list_presets() if each.name == name), None)
+    def load_preset(self, name: str | None) -> None:
+        """Replace the chain by a sample pipeline."""
+        preset = next((each for each in presets() if each.name == name), None)
         if preset is None:
             return
-        from tdx.pipeline.file.pipeline_file import PipelineFile
+        from tdx.pipeline.pipeline_file import PipelineFile
 
         try:
             pipeline = PipelineFile.load(preset.path).pipeline
@@ -154,7 +156,7 @@ class Dialogs:
             self._screen.notify(str(error), severity="error")
             return
         fresh = replace(Draft.of(pipeline), file=None)
-        self._workspace.edit(f"begin with {preset.name}", fresh, place=-1)
+        self._workspace.edit(f"start with {preset.name}", fresh, place=-1)
 
     def _copied(self, form: str | None) -> None:
         if form is None:
@@ -163,11 +165,11 @@ class Dialogs:
         if form == "command":
             text = to_command(pipeline)
         elif form == "yaml":
-            from tdx.pipeline.file.yaml_format import write_pipeline
+            from tdx.pipeline.writer import write_pipeline
 
             text = write_pipeline(pipeline)
         else:
-            from tdx.pipeline.python_code import to_python
+            from tdx.pipeline.python_source import to_python
 
             text = to_python(pipeline)
         self._screen.app.copy_to_clipboard(text)

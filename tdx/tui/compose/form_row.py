@@ -1,4 +1,4 @@
-"""One question of a form: its name, a widget for the answer, and what is said about it."""
+"""One form field: its name, an input widget and a help line."""
 
 from __future__ import annotations
 
@@ -12,18 +12,41 @@ from textual.suggester import Suggester
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static, Switch
 
-from tdx.pipeline.docstrings import strip_markup
-from tdx.pipeline.editing.forms import FormField
+from tdx.inspection.leaf import INPUT_PARTS
+from tdx.keys import format_key
+from tdx.pipeline.docstrings import plain
+from tdx.pipeline.editing import DraftStage
+from tdx.pipeline.editing.fields import FormField
+from tdx.tui.workspace import ChainStatus
+
+
+def available_keys(
+    status: ChainStatus, stage: DraftStage, *, inverse: bool = False
+) -> tuple[str, ...]:
+    """Return the keys that a stage receives, according to the last inspection.
+
+    Args:
+        status: What is known of the chain.
+        stage: The stage.
+        inverse: Put the keys of the inverse path first: actions and states.
+    """
+    if status.overview is None:
+        return ()
+    index = status.numbers.index(stage.number) if stage.number in status.numbers else 0
+    leaves = status.overview.before(index)
+    ranked = sorted(leaves, key=lambda leaf: (leaf.part in INPUT_PARTS) is not inverse)
+    return tuple(dict.fromkeys(format_key(leaf.key) for leaf in ranked))
+
 
 _LAST_WORD = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
 
 
 class WordSuggester(Suggester):
-    """Completes a word, or the last of several keys with commas or quotes around them.
+    """Completes a word, or the last word of a list.
 
     Args:
-        words: the words there are.
-        many: whether there can be several.
+        words: Known words.
+        many: True if the field holds a list.
     """
 
     def __init__(self, words: tuple[str, ...], many: bool = True) -> None:
@@ -32,8 +55,8 @@ class WordSuggester(Suggester):
         self.many = many
 
     async def get_suggestion(self, value: str) -> str | None:
-        begun = _LAST_WORD.search(value) if self.many else None
-        start = 0 if begun is None else begun.start(1)
+        match = _LAST_WORD.search(value) if self.many else None
+        start = 0 if match is None else match.start(1)
         word = value[start:].casefold()
         if not word:
             return None
@@ -42,15 +65,15 @@ class WordSuggester(Suggester):
 
 
 class FormRow(Widget):
-    """Asks for one argument.
+    """Form field for one argument.
 
     Args:
-        field: what is asked.
-        keys: the keys that can be offered here.
+        field: Description of the argument.
+        keys: Keys to suggest.
     """
 
     class Edited(Message):
-        """Something else was given."""
+        """The text was edited."""
 
         def __init__(self, row: FormRow, text: str) -> None:
             super().__init__()
@@ -63,7 +86,7 @@ class FormRow(Widget):
             return self.row
 
     class PickKeys(Message):
-        """A choice among the keys is wanted."""
+        """The dialog for keys should open."""
 
         def __init__(self, row: FormRow) -> None:
             super().__init__()
@@ -73,8 +96,8 @@ class FormRow(Widget):
         super().__init__(classes="form-row -keys" if field.kind == "keys" else "form-row")
         self.field = field
         self.keys = keys
-        self._known = field.text
-        self._given = field.text
+        self._text = field.text
+        self._chain_text = field.text
 
     def compose(self) -> ComposeResult:
         star = " *" if self.field.required else ""
@@ -87,14 +110,14 @@ class FormRow(Widget):
 
     @property
     def text(self) -> str:
-        """What is given now."""
-        return self._known
+        """The current text."""
+        return self._text
 
-    def show(self, field: FormField, keys: tuple[str, ...]) -> None:
-        """Follow the chain, where something else than this row has changed the argument.
+    def set_field(self, field: FormField, keys: tuple[str, ...]) -> None:
+        """Show a new value of the argument that did not come from this row.
 
-        What is typed stays: a field that has the focus, that holds text which the row has not
-        taken yet, or whose text cannot be read, is left as it is.
+        Typed text stays: nothing changes while the field has the focus, holds an uncommitted text,
+        or holds an invalid text.
         """
         self.field, self.keys = field, keys
         if not self.query(".form-help"):
@@ -102,21 +125,21 @@ class FormRow(Widget):
         box = self.query(Input)
         if box and self.field.kind == "keys":
             box.first().suggester = WordSuggester(keys, self.field.many)
-        is_typed = bool(box) and box.first().value != self._known
-        if field.text == self._given or self.has_focus_within or is_typed:
+        is_typed = bool(box) and box.first().value != self._text
+        if field.text == self._chain_text or self.has_focus_within or is_typed:
             return
-        self._given = field.text
-        if field.text != self._known:
-            self.put(field.text)
+        self._chain_text = field.text
+        if field.text != self._text:
+            self.set_text(field.text)
         self.show_error(None)
 
     def accept(self, field: FormField) -> None:
-        """Remember what the chain holds now that it has taken the text of this row."""
-        self.field, self._given = field, field.text
+        """Remember the value that the chain has taken from this row."""
+        self.field, self._chain_text = field, field.text
 
-    def put(self, text: str) -> None:
-        """Write a text into the field without a word to anyone."""
-        self._known = text
+    def set_text(self, text: str) -> None:
+        """Set the text without posting a message."""
+        self._text = text
         if self.field.kind == "flag":
             self.query_one(Switch).value = (text or self.field.default) == "True"
         elif self.field.kind == "choice":
@@ -124,20 +147,20 @@ class FormRow(Widget):
         else:
             self.query_one(Input).value = text
 
-    def give(self, text: str) -> None:
-        """Take a text as if it had been typed."""
-        self.put(text)
+    def enter_text(self, text: str) -> None:
+        """Set the text as if it was typed."""
+        self.set_text(text)
         self.post_message(self.Edited(self, text))
 
     def show_error(self, text: str | None) -> None:
-        """Say what is wrong with what is typed; none where nothing is."""
+        """Show an error instead of the help text. ``None``: show the help text."""
         self.set_class(text is not None, "-wrong")
-        said = self._help() if text is None else Content.styled(text, "$error")
-        for line in self.query(".form-help").results(Static):  # none in a row that is going away
-            line.update(said)
+        content = self._help() if text is None else Content.styled(text, "$error")
+        for line in self.query(".form-help").results(Static):  # the row may be about to be removed
+            line.update(content)
 
     def _help(self) -> Content:
-        help_, type_ = strip_markup(self.field.help), f"  {self.field.type}"
+        help_, type_ = plain(self.field.help), f"  {self.field.type}"
         return Content.assemble(help_, (type_, "dim italic"))
 
     def _widget(self) -> Input | Select[str] | Switch:
@@ -147,15 +170,15 @@ class FormRow(Widget):
         if field.kind == "choice":
             return Select(
                 [(choice, choice) for choice in field.choices],
-                prompt=_unset(field),
+                prompt=_placeholder(field),
                 value=field.text or Select.NULL,
                 compact=True,
             )
         return Input(
             field.text,
-            placeholder=_unset(field),
+            placeholder=_placeholder(field),
             suggester=WordSuggester(
-                self.keys if field.kind == "keys" else field.completions,
+                self.keys if field.kind == "keys" else field.offers,
                 field.kind == "keys" and field.many,
             ),
             compact=True,
@@ -164,38 +187,38 @@ class FormRow(Widget):
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         event.stop()
-        self._tell(event.value)
+        self._emit(event.value)
 
     @on(Select.Changed)
     def _chosen(self, event: Select.Changed) -> None:
         event.stop()
-        self._tell("" if event.value is Select.NULL else str(event.value))
+        self._emit("" if event.value is Select.NULL else str(event.value))
 
     @on(Switch.Changed)
     def _switched(self, event: Switch.Changed) -> None:
         event.stop()
         text = str(event.value)
-        if (self._known or self.field.default) != text:
-            self._tell("" if text == self.field.default else text)
+        if (self._text or self.field.default) != text:
+            self._emit("" if text == self.field.default else text)
 
     @on(Button.Pressed)
-    def _asked_for_keys(self, event: Button.Pressed) -> None:
+    def _keys_requested(self, event: Button.Pressed) -> None:
         event.stop()
         self.post_message(self.PickKeys(self))
 
     def on_key(self, event: events.Key) -> None:
-        """The arrow down in a field of keys opens the choice among them."""
+        """Open the dialog for keys with the down key."""
         asked = event.key == "down" and self.field.kind == "keys"
         if asked and self.query_one(Input).has_focus:
             event.stop()
             self.post_message(self.PickKeys(self))
 
-    def _tell(self, text: str) -> None:
-        if text != self._known:
-            self._known = text
+    def _emit(self, text: str) -> None:
+        if text != self._text:
+            self._text = text
             self.post_message(self.Edited(self, text))
 
 
-def _unset(field: FormField) -> str:
-    """What stands where nothing is given."""
-    return "needed" if field.default is None else field.default
+def _placeholder(field: FormField) -> str:
+    """Return the placeholder of an empty field."""
+    return "required" if field.default is None else field.default

@@ -1,30 +1,27 @@
-"""What the composing part of the app asks a worker."""
+"""Requests of the compose panes, and the functions that answer them in a worker."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
-from tdx.inspection.check_report import Finding
-from tdx.inspection.overview import ChainOverview
+from tdx.inspection.check_report import Finding, check_pipeline
+from tdx.inspection.overview import ChainOverview, EnvBench, overview
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.messages import Request
+from tdx.tui.backend.messages import Job, Request
 
 
 @dataclass(frozen=True, slots=True)
-class Look(Request[ChainOverview]):
-    """What does each stage do?"""
+class InspectChain(Request[ChainOverview]):
+    """Inspect the specs of each stage."""
 
-    handler: ClassVar[str] = "tdx.tui.compose.answers:look"
     pipeline: Pipeline
     allow_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Check(Request[tuple[Finding, ...]]):
-    """What does ``tdx check`` find?"""
+class CheckChain(Request[tuple[Finding, ...]]):
+    """Check the chain as ``tdx check`` does."""
 
-    handler: ClassVar[str] = "tdx.tui.compose.answers:check"
     pipeline: Pipeline
     allow_code: bool = False
     steps: bool = False
@@ -35,9 +32,9 @@ class EnvChoice:
     """An env that can be chosen.
 
     Args:
-        id: its id.
-        package: where it comes from.
-        hint: what to install first; none where it is there.
+        id: Id of the env.
+        package: Package that provides it.
+        hint: What to install first. ``None``: it is installed.
     """
 
     id: str
@@ -47,6 +44,33 @@ class EnvChoice:
 
 @dataclass(frozen=True, slots=True)
 class ListEnvs(Request[tuple[EnvChoice, ...]]):
-    """Which envs are there?"""
+    """List the envs."""
 
-    handler: ClassVar[str] = "tdx.tui.compose.answers:envs"
+
+def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
+    """Inspect the chain up to the first failing stage."""
+    bench = job.cached("bench", lambda: EnvBench(request.allow_code))
+    return overview(request.pipeline, bench)
+
+
+def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
+    """Check the chain with the rules, and with steps if requested."""
+    report = check_pipeline(request.pipeline, allow_code=request.allow_code, steps=request.steps)
+    return tuple(_with_draft_stage(finding, report.env_stages) for finding in report.findings)
+
+
+def _with_draft_stage(finding: Finding, env_stages: int) -> Finding:
+    """Renumber the stage of a finding from the first stage of the draft."""
+    stage = finding.where.stage
+    if stage is None or not env_stages:
+        return finding
+    at = stage - env_stages
+    return replace(finding, where=replace(finding.where, stage=at if at >= 0 else None))
+
+
+def list_env_choices(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
+    """Return all envs, the installed ones first."""
+    from tdx.inspection.env_list import list_envs
+
+    found = [EnvChoice(env.id, env.package, env.hint) for env in list_envs(missing=True)]
+    return tuple(sorted(found, key=lambda env: env.hint is not None))

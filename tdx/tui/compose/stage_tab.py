@@ -1,4 +1,4 @@
-"""The form of what is selected: a stage, or the env."""
+"""The Stage tab: a form for the arguments of the selected stage or env."""
 
 from __future__ import annotations
 
@@ -14,45 +14,44 @@ from textual.widgets import Button, Static
 from textual.worker import Worker, WorkerError
 
 from tdx.errors import TdxError
-from tdx.pipeline.catalog import load_catalog
-from tdx.pipeline.docstrings import strip_markup
-from tdx.pipeline.editing.forms import (
+from tdx.pipeline.docstrings import plain
+from tdx.pipeline.editing.fields import (
     FormField,
-    list_env_fields,
-    list_stage_fields,
-    set_argument,
-    set_env_field,
+    env_fields,
+    stage_fields,
+    with_argument,
+    with_env_field,
 )
-from tdx.pipeline.grammar import format_stage
-from tdx.tui.compose.form_row import FormRow
-from tdx.tui.compose.key_offers import keys_before
-from tdx.tui.compose.trouble import Trouble
+from tdx.pipeline.entries import catalogue
+from tdx.pipeline.formatting import format_stage
+from tdx.tui.compose.form_row import FormRow, available_keys
+from tdx.tui.compose.problem_panel import ProblemPanel
 from tdx.tui.tab_body import TabBody
 from tdx.tui.workspace import ENV, Workspace
 
-_WELCOME = """Nothing here yet.
+_WELCOME = """The pipeline is empty.
 
   [b]e[/b]  choose an env
-  [b]p[/b]  begin with a sample pipeline
-  [b]a[/b]  add transforms from the catalogue
+  [b]p[/b]  start with a sample pipeline
+  [b]a[/b]  add transforms from the catalog
 
-[b]F1[/b] helps with whatever has the focus, [b]Ctrl+P[/b] finds every command."""
+[b]F1[/b] shows help for the focused pane, [b]Ctrl+P[/b] lists all commands."""
 
 
 class StageTab(TabBody):
-    """Shows and edits the arguments of what is selected.
+    """Shows and edits the arguments of the selected stage or env.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
-    HELP = """## The form
+    HELP = """## Stage
 
-Every argument of the transform, with its default in grey. What is typed is checked at once; the
-chain keeps the last value that can be read. `↓` in a field of keys offers those that are there."""
+All arguments of the transform, with defaults in gray. Input is validated as you type; the chain
+keeps the last valid value. `↓` in a field for keys lists the available keys."""
 
     class PickKeys(Message):
-        """A choice among keys is wanted for a row."""
+        """The dialog for keys should open for a row."""
 
         def __init__(self, row: FormRow) -> None:
             super().__init__()
@@ -67,16 +66,16 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
 
     def compose(self) -> ComposeResult:
         yield Static("", id="form-title")
-        yield Trouble(self.workspace)
+        yield ProblemPanel(self.workspace)
         yield VerticalScroll(id="form", can_focus=False)
 
     def on_mount(self) -> None:
-        self.workspace.selected.subscribe(self, lambda _: self.changed())
-        self.workspace.edited.subscribe(self, lambda _: self.changed())
-        self.workspace.looked.subscribe(self, lambda _: self.changed())
+        self.workspace.selected.subscribe(self, lambda _: self.invalidate())
+        self.workspace.edited.subscribe(self, lambda _: self.invalidate())
+        self.workspace.inspected.subscribe(self, lambda _: self.invalidate())
 
     async def open_form(self) -> None:
-        """Put the cursor into the first field, once the form is that of the selection."""
+        """Focus the first field, after the form of the selected stage is built."""
         self.update()
         await self._built()
         self._focus_form()
@@ -84,7 +83,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
     async def _built(self) -> None:
         """Wait until the rows are mounted."""
         while self._building is not None and not self._building.is_finished:
-            with suppress(WorkerError):  # a newer one has taken its place
+            with suppress(WorkerError):  # superseded by a newer one
                 await self._building.wait()
 
     def _focus_form(self) -> None:
@@ -93,8 +92,8 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
             self.screen.set_focus(fields.first())
 
     def update(self) -> None:
-        """Show what is selected; the rows are made anew only where it is something else."""
-        self.query_one(Trouble).show()
+        """Show the selected stage; rebuild the rows only if it is another one."""
+        self.query_one(ProblemPanel).update_problems()
         shown, title = self._identity(), self._title()
         if title != self._named:
             self._named = title
@@ -108,7 +107,7 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
     async def _rebuild(self) -> None:
         form = self.query_one("#form", VerticalScroll)
         if form.has_focus_within:
-            # Textual would give the focus of a row that goes to the tab bar.
+            # Textual would move the focus of a removed row to the tab bar.
             self.screen.set_focus(None)
             self._refocus = True
         rows: list[Static | FormRow | Button] = []
@@ -138,22 +137,22 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
     def _fields(self) -> Sequence[FormField]:
         stage, env = self.workspace.stage, self.workspace.draft.env
         if stage is not None:
-            return list_stage_fields(stage.config)
-        return list_env_fields(env) if self.workspace.place == ENV and env is not None else ()
+            return stage_fields(stage.config)
+        return env_fields(env) if self.workspace.place == ENV and env is not None else ()
 
     def _keys(self, field: FormField) -> tuple[str, ...]:
         stage = self.workspace.stage
         if stage is None or field.kind != "keys":
             return ()
-        return keys_before(self.workspace.seen, stage, inverse=field.name.endswith("_inv"))
+        return available_keys(self.workspace.status, stage, inverse=field.name.endswith("_inv"))
 
     def _offer(self) -> None:
-        """Bring the rows up to date with the chain and with what is known of it."""
+        """Update the rows with the current values and keys."""
         fields = {field.name: field for field in self._fields()}
         for row in self.query(FormRow):
             field = fields.get(row.field.name)
             if field is not None and row.is_mounted:
-                row.show(field, self._keys(field))
+                row.set_field(field, self._keys(field))
 
     def _title(self) -> Content:
         stage, env = self.workspace.stage, self.workspace.draft.env
@@ -161,20 +160,20 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
             return Content.styled("Welcome to tdx" if env is None else env.id, "bold")
         if stage is None:
             return Content.styled("output", "bold")
-        info = load_catalog().find(stage.config.name)
-        off = "" if stage.enabled else "  switched off"
+        info = catalogue().find(stage.config.name)
+        off = "" if stage.enabled else "  disabled"
         about = f"  {info.category} · {info.time_behaviour}" if info is not None else ""
-        summary = f"\n{strip_markup(info.summary)}" if info is not None else ""
+        summary = f"\n{plain(info.summary)}" if info is not None else ""
         name = (stage.config.name, "bold")
         return Content.assemble(name, (off, "$warning"), (about, "dim"), summary)
 
     def _nothing(self) -> Content:
         stage = self.workspace.stage
         if stage is None:
-            return Content.styled("What comes out of the chain: see Specs.", "dim")
-        if load_catalog().find(stage.config.name) is None:
+            return Content.styled("Output of the chain: see Specs.", "dim")
+        if catalogue().find(stage.config.name) is None:
             return Content(format_stage(stage.config))
-        return Content.styled("It takes no arguments.", "dim")
+        return Content.styled("No arguments.", "dim")
 
     @on(FormRow.Edited)
     def _edited(self, event: FormRow.Edited) -> None:
@@ -183,11 +182,11 @@ chain keeps the last value that can be read. `↓` in a field of keys offers tho
         stage, env, name = workspace.stage, workspace.draft.env, event.row.field.name
         try:
             if stage is not None:
-                config = set_argument(stage.config, name, event.text)
+                config = with_argument(stage.config, name, event.text)
                 draft = workspace.draft.replaced(workspace.place, config)
                 label, merge = f"set {name} of {config.name}", f"{stage.number}.{name}"
             elif env is not None:
-                draft = workspace.draft.with_env(set_env_field(env, name, event.text))
+                draft = workspace.draft.with_env(with_env_field(env, name, event.text))
                 label, merge = f"set {name} of the env", f"env.{name}"
             else:
                 return

@@ -1,1 +1,1 @@
-"""Pipeline files: open, save, autosave and restore, changes on disk, dumps."""
+"""Pipeline files: open, save, autosave, changes on disk, dumps and shutdown."""

@@ -1,4 +1,4 @@
-"""Asks what to roll out and where to, and shows how far it is."""
+"""Dialog that starts a rollout dump and shows its progress."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, ProgressBar, Static, Switch
 
 from tdx.pipeline.model import Pipeline
-from tdx.tui.files.dump_job import DumpJob
-from tdx.tui.files.dump_requests import RecordDump
+from tdx.tui.files.dumping import DumpJob, DumpRollout
 from tdx.tui.workspace import Workspace
 
 _FIELDS = (
     ("path", "folder", "a new folder …"),
-    ("steps", "steps", "of each env"),
+    ("steps", "steps", "per env"),
     ("episodes", "or episodes", "instead of steps"),
-    ("seed", "seed", "a fresh one"),
+    ("seed", "seed", "random"),
     ("policy", "policy", "random, zero, sequence:FILE, mlp:FILE, module:FILE"),
 )
 
 
 class DumpScreen(ModalScreen[None]):
-    """A form while nothing is dumped, else a progress bar; closing it ends nothing.
+    """A form, or a progress bar while a dump is running; closing it stops nothing.
 
     Args:
-        job: the dump that is being made, if any.
-        workspace: the state of the app.
+        job: The dump.
+        workspace: State of the app.
     """
 
     BINDINGS = [
@@ -44,14 +43,14 @@ class DumpScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         pipeline = self._workspace.draft.pipeline()
         values = {
-            "path": _folder_name(pipeline),
+            "path": _default_folder(pipeline),
             "steps": str(pipeline.rollout.max_steps or 1000),
             "seed": "" if pipeline.env.seed is None else str(pipeline.env.seed),
             "policy": pipeline.policy or "random",
         }
         with Vertical(classes="dialog -small") as dialog:
             dialog.border_title = "Dump a rollout"
-            dialog.border_subtitle = "Esc goes back"
+            dialog.border_subtitle = "Esc closes"
             with Vertical(id="dump-form"):
                 for name, title, hint in _FIELDS:
                     with Horizontal(classes="dump-line"):
@@ -72,13 +71,15 @@ class DumpScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         self._job.on_change = self._update
         self._update()
-        (self.query_one("#dump-stop") if self._job.runs else self.query_one("#dump-path")).focus()
+        (
+            self.query_one("#dump-stop") if self._job.is_running else self.query_one("#dump-path")
+        ).focus()
 
     def on_unmount(self) -> None:
         self._job.on_change = None
 
     def _update(self) -> None:
-        runs, progress = self._job.runs, self._job.progress
+        runs, progress = self._job.is_running, self._job.progress
         self.query_one("#dump-form").display = not runs
         self.query_one("#dump-progress").display = runs
         self.query_one("#dump-start").display = not runs
@@ -86,7 +87,7 @@ class DumpScreen(ModalScreen[None]):
         self.query_one(ProgressBar).update(progress=progress.share if progress else 0.0)
         note = ""
         if runs:
-            note = f"{self._job.path}\n{progress.text if progress else 'making the env …'}"
+            note = f"{self._job.path}\n{progress.text if progress else 'creating the env …'}"
         self._note(Content(note))
 
     @on(Input.Submitted)
@@ -95,12 +96,12 @@ class DumpScreen(ModalScreen[None]):
         event.stop()
         path = self._text("path")
         steps, episodes = self._number("steps"), self._number("episodes")
-        wrong = self._wrong(path, steps, episodes)
-        if wrong:
-            self._note(Content.styled(wrong, "$text-error"))
+        error = self._validate(path, steps, episodes)
+        if error:
+            self._note(Content.styled(error, "$text-error"))
             return
-        self._job.begin(
-            RecordDump(
+        self._job.start(
+            DumpRollout(
                 self._workspace.draft.pipeline(),
                 path,
                 steps=None if episodes else steps,
@@ -118,15 +119,15 @@ class DumpScreen(ModalScreen[None]):
         self._job.cancel()
 
     def _note(self, text: Content) -> None:
-        said = self.query_one("#dump-note", Static)
-        said.update(text)
-        said.display = bool(text.plain)
+        note = self.query_one("#dump-note", Static)
+        note.update(text)
+        note.display = bool(text.plain)
 
-    def _wrong(self, path: str, steps: int | None, episodes: int | None) -> str:
+    def _validate(self, path: str, steps: int | None, episodes: int | None) -> str:
         if not path:
-            return "name a folder"
+            return "enter a folder"
         if not (steps or episodes):
-            return "say how many steps or episodes"
+            return "enter a number of steps or episodes"
         return ""
 
     def _text(self, name: str) -> str:
@@ -137,5 +138,5 @@ class DumpScreen(ModalScreen[None]):
         return int(text) if text.isdecimal() else None
 
 
-def _folder_name(pipeline: Pipeline) -> str:
+def _default_folder(pipeline: Pipeline) -> str:
     return f"{pipeline.env.id.rpartition('/')[2].partition('-v')[0].lower()}-dump"

@@ -1,22 +1,22 @@
-"""What can be done with pipeline files: each method is a command of the app."""
+"""Commands for pipeline files: open, save, reload, restore, dump and quit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
-from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentFiles
+from tdx.pipeline.editing.document import ChangedOnDiskError, Document
 from tdx.pipeline.editing.draft import Draft
-from tdx.pipeline.editing.sessions import SessionStore
-from tdx.tui.files.asking import AskScreen, Reply
-from tdx.tui.files.dump_job import DumpJob
-from tdx.tui.files.keeping import Keeper
+from tdx.pipeline.editing.recent import RecentFiles
+from tdx.pipeline.editing.session_store import SessionStore
+from tdx.tui.files.autosave import Autosave
+from tdx.tui.files.document import CurrentDocument, DiskWatch
+from tdx.tui.files.dumping import DumpJob
 from tdx.tui.files.path_screen import PathScreen
-from tdx.tui.files.watching import Watch
-from tdx.tui.screens.choosing import Choice, ChooseScreen
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from tdx.tui.workspace import Workspace
 
 Then = Callable[[], None]
+_NO_PIPELINE = "no pipeline yet; press e to choose an env"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What outlives the app.
+class Storage:
+    """What is stored between runs of the app.
 
     Args:
-        sessions: where the session is kept.
-        recent: the recent files.
+        sessions: Store of unsaved sessions.
+        recent: Recently opened files.
     """
 
     sessions: SessionStore
@@ -40,110 +41,116 @@ class Kept:
 
 
 class Files:
-    """Opens, saves and keeps the pipeline of a workspace.
+    """Opens, saves and restores the pipeline of a workspace.
 
     Args:
-        app: shows the dialogs and the notices.
-        workspace: the state of the app.
-        kept: what outlives the app; none for an app that keeps nothing.
+        app: Shows dialogs and notices.
+        workspace: State of the app.
+        storage: What is stored between runs. ``None``: nothing is.
     """
 
-    def __init__(self, app: App[None], workspace: Workspace, kept: Kept | None = None) -> None:
+    def __init__(
+        self, app: App[None], workspace: Workspace, storage: Storage | None = None
+    ) -> None:
         self._app, self.workspace = app, workspace
-        self._kept = kept
-        self.document: Document | None = None
-        self.keeper = Keeper(app, workspace, None if kept is None else kept.sessions, self)
-        self.watch = Watch(app, self)
-        self.dumping = DumpJob(app, workspace)
-
-    @property
-    def current(self) -> Document | None:
-        """The file that the chain belongs to now; undo may lead to one that has none."""
-        document = self.document
-        same = document is not None and str(document.path) == self.workspace.draft.file
-        return document if same else None
+        self._storage = storage
+        self.documents = CurrentDocument(workspace)
+        store = None if storage is None else storage.sessions
+        self.autosave = Autosave(app, workspace, store, self.documents)
+        self.watch = DiskWatch(app, workspace, self.documents, self.reload)
+        self.dump_job = DumpJob(app, workspace)
+        self._commands: Mapping[str, Then] = {
+            "save": self.save,
+            "save_as": self.save_as,
+            "open": self.open,
+            "recent": self.open_recent,
+            "new": self.new,
+            "reload": self.reload,
+            "restore": self.restore,
+            "dump": self.dump,
+        }
 
     def start(self) -> None:
-        """Take up the file that the app began with, and sessions that were left."""
+        """Load the document of the initial draft, and start autosave and the disk watch."""
         if not self._app.screen_stack:
-            return  # left while it was starting
+            return  # the app exits already
         file = self.workspace.draft.file
         if file is not None:
-            self._adopt(file)
-        self.keeper.start()
+            self._load_initial(file)
+        self.autosave.start()
         self.watch.start()
 
-    def run(self, name: str) -> None:
-        """Do what a key asks for."""
-        command: Then = getattr(self, name)
-        command()
+    def run(self, command: str) -> None:
+        """Run the command of a key binding."""
+        self._commands[command]()
 
     # ------------------------------------------------------------------ open
 
     def open(self) -> None:
         """Ask for a file and open it."""
-        self._app.push_screen(PathScreen("Open", "open", recent=self._recent()), self._chosen)
+        screen = PathScreen("Open", "open", recent=self._recent_files())
+        self._app.push_screen(screen, self._open_chosen)
 
-    def recent(self) -> None:
-        """Ask for one of the files that were opened last."""
-        files = [path for path in self._recent() if path.exists()]
+    def open_recent(self) -> None:
+        """Ask for a recently opened file and open it."""
+        files = [path for path in self._recent_files() if path.exists()]
         if not files:
-            self._app.notify("no file was opened yet", timeout=2)
+            self._app.notify("no recent files", timeout=2)
             return
         choices = [Choice(str(path), path.name, str(path.parent)) for path in files]
-        self._app.push_screen(ChooseScreen("Recent files", choices), self._chosen)
+        self._app.push_screen(ChoiceScreen("Recent files", choices), self._open_chosen)
 
     def new(self) -> None:
-        """Begin anew, with nothing."""
-        self._when_safe("Begin a new pipeline?", lambda: self._load(Draft(), None))
+        """Start a new, empty pipeline."""
+        self._when_saved("Start a new pipeline?", lambda: self._load(Draft(), None))
 
     def open_path(self, path: str) -> None:
-        """Open a file; nothing changes where it cannot be read."""
+        """Open a file; keep the current pipeline if it cannot be read."""
         try:
             document, pipeline = Document.load(path)
         except TdxError as error:
             self._app.notify(str(error), title="Not opened", severity="error")
             return
         self._load(replace(Draft.of(pipeline), file=path), document)
-        self._remember(path)
+        self._add_recent(path)
 
     def reload(self) -> None:
-        """Take what is on disk, as an edit that can be undone."""
-        document = self.current
+        """Load the file again, as an edit that can be undone."""
+        document = self.documents.current
         if document is None:
-            self._app.notify("there is no file yet", timeout=2)
+            self._app.notify("nothing to reload: the pipeline has no file", timeout=2)
             return
         try:
-            found, pipeline = Document.load(document.path)
+            loaded, pipeline = Document.load(document.path)
         except TdxError as error:
             document.accept_disk()
             self._app.notify(str(error), title="Not reloaded", severity="error")
             return
-        self.document = found
+        self.documents.opened = loaded
         draft = replace(Draft.of(pipeline), file=str(document.path))
         self.workspace.edit("reload from disk", draft)
-        self._saved()
-        self._app.notify(f"reloaded {document.path.name}; u takes it back", timeout=4)
+        self._mark_saved()
+        self._app.notify(f"reloaded {document.path.name}; u undoes this", timeout=4)
 
     def restore(self) -> None:
-        """Ask for a session that was left, and take it up."""
-        self._when_safe("Take up another session?", self.keeper.choose)
+        """Ask for an unsaved session and restore it."""
+        self._when_saved("Restore another session?", self.autosave.choose)
 
-    def _chosen(self, path: str | None) -> None:
+    def _open_chosen(self, path: str | None) -> None:
         if path is not None:
             name = Path(path).name
-            self._when_safe(f"Open {name}?", lambda: self.open_path(path))
+            self._when_saved(f"Open {name}?", lambda: self.open_path(path))
 
     def _load(self, draft: Draft, document: Document | None) -> None:
-        self.document = document
+        self.documents.opened = document
         self.workspace.load(draft)
 
-    def _adopt(self, file: str) -> None:
-        """Know the file that the app was started with; options may have changed its pipeline."""
+    def _load_initial(self, file: str) -> None:
+        """Load the document of the initial draft, which command-line options may have changed."""
         path = Path(file).expanduser().absolute()
         editor = self.workspace.editor
         try:
-            self.document, pipeline = Document.load(path)
+            self.documents.opened, pipeline = Document.load(path)
         except TdxError:
             editor.rename(None)
             return
@@ -151,47 +158,45 @@ class Files:
         saved = replace(Draft.of(pipeline), file=str(path))
         if saved != editor.draft:
             editor.restore(saved, (), ())
-        self._remember(path)
+        self._add_recent(path)
 
     # ------------------------------------------------------------------ save
 
     def save(self, then: Then | None = None) -> None:
-        """Write the pipeline to its file, with the comments that are in it."""
+        """Write the pipeline to its file and keep the comments in it.
+
+        Args:
+            then: Called after a successful save.
+        """
         draft = self.workspace.draft
         if draft.env is None:
-            self._app.notify("choose an env first: there is no pipeline yet", timeout=3)
+            self._app.notify(_NO_PIPELINE, timeout=3)
         elif draft.file is None:
             self.save_as(then)
         else:
-            self._write(self._document_of(draft.file), then)
+            self.documents.opened = self.documents.at(draft.file)
+            self._write(self.documents.opened, then)
 
     def save_as(self, then: Then | None = None) -> None:
-        """Ask for a name, and write the pipeline there."""
+        """Ask for a path and write the pipeline there.
+
+        Args:
+            then: Called after a successful save.
+        """
         draft = self.workspace.draft
         if draft.env is None:
-            self._app.notify("choose an env first: there is no pipeline yet", timeout=3)
+            self._app.notify(_NO_PIPELINE, timeout=3)
             return
 
-        def named(path: str | None) -> None:
+        def write(path: str | None) -> None:
             if path is not None:
-                self._write(self._document_for(path), then)
+                self._write(self.documents.at(path), then)
 
         text = draft.file or f"{draft.env.id.rpartition('/')[2].partition('-v')[0].lower()}.yaml"
-        self._app.push_screen(PathScreen("Save as", "save", _relative(text)), named)
-
-    def _document_of(self, file: str) -> Document:
-        if self.document is None or str(self.document.path) != file:
-            self.document = Document(file)
-        return self.document
-
-    def _document_for(self, path: str) -> Document:
-        """The document for another place; the comments go there too."""
-        if self.document is not None and str(self.document.path) == path:
-            return self.document
-        return Document(path)
+        self._app.push_screen(PathScreen("Save as", "save", _relative(text)), write)
 
     def _write(self, document: Document, then: Then | None, force: bool = False) -> None:
-        template = self.current
+        template = self.documents.current
         try:
             if template is not None and template is not document:
                 document.take_comments(template)
@@ -200,19 +205,19 @@ class Files:
             self._ask_to_overwrite(document, str(error), then)
             return
         except TdxError as error:
-            kept = "; the edits are kept all the same" if self.keeper.works else ""
-            self._app.notify(f"{error}{kept}", title="Not saved", severity="error", timeout=10)
+            note = "; autosave has kept the edits" if self.autosave.is_available else ""
+            self._app.notify(f"{error}{note}", title="Not saved", severity="error", timeout=10)
             return
-        self.document = document
+        self.documents.opened = document
         self.workspace.editor.rename(str(document.path))
-        self._saved()
-        self._remember(document.path)
+        self._mark_saved()
+        self._add_recent(document.path)
         self._app.notify(f"saved {document.path.name}", timeout=4)
         if then is not None:
             then()
 
     def _ask_to_overwrite(self, document: Document, why: str, then: Then | None) -> None:
-        def answered(reply: str | None) -> None:
+        def answer(reply: str | None) -> None:
             if reply == "write":
                 self._write(document, then, force=True)
             elif reply == "diff":
@@ -223,91 +228,91 @@ class Files:
 
         replies = [
             Reply("other", "Another name"),
-            Reply("diff", "Show the difference"),
-            Reply("write", "Write over it", harms=True),
+            Reply("diff", "Show differences"),
+            Reply("write", "Overwrite", is_destructive=True),
         ]
-        self._app.push_screen(AskScreen("Write over it?", why, replies), answered)
+        self._app.push_screen(QuestionScreen("Overwrite the file?", why, replies), answer)
 
-    def _saved(self) -> None:
+    def _mark_saved(self) -> None:
         self.workspace.editor.mark_saved()
         self.workspace.edited.publish(self.workspace.draft)
 
-    # ------------------------------------------------------------------ leave
+    # ------------------------------------------------------------------ quit
 
     def quit(self) -> None:
-        """Leave the app; what is not saved, or not finished, is asked about."""
-        if not self.dumping.runs:
-            self._when_safe("Leave tdx?", self._leave, leaving=True)
+        """Quit the app; ask first about unsaved edits and a running dump."""
+        if not self.dump_job.is_running:
+            self._when_saved("Quit tdx?", self._exit, quitting=True)
             return
 
-        def answered(reply: str | None) -> None:
-            if reply == "leave":
-                self._when_safe("Leave tdx?", self._leave, leaving=True)
+        def answer(reply: str | None) -> None:
+            if reply == "quit":
+                self._when_saved("Quit tdx?", self._exit, quitting=True)
 
-        text = "What is finished of it stays, and `tdx rollout --resume` goes on with it."
-        replies = [Reply("stay", "Stay"), Reply("leave", "Leave", harms=True)]
-        self._app.push_screen(AskScreen("A dump is being made", text, replies), answered)
+        text = "Finished shards are kept; `tdx rollout --resume` resumes the dump."
+        replies = [Reply("stay", "Stay"), Reply("quit", "Quit", is_destructive=True)]
+        self._app.push_screen(QuestionScreen("A dump is running", text, replies), answer)
 
-    def _leave(self) -> None:
-        self.keeper.forget()
+    def _exit(self) -> None:
+        self.autosave.discard()
         self._app.exit()
 
-    def _when_safe(self, title: str, then: Then, leaving: bool = False) -> None:
-        """Do something that ends this session, once what is not saved is taken care of."""
+    def _when_saved(self, title: str, then: Then, quitting: bool = False) -> None:
+        """Call a function that ends this session, after asking about unsaved edits."""
         editor = self.workspace.editor
         if not editor.is_modified:
             then()
             return
 
-        def answered(reply: str | None) -> None:
+        def answer(reply: str | None) -> None:
             if reply == "save":
                 self.save(then)
             elif reply == "keep":
-                self.keeper.leave_for_later()
-                self._app.exit(message="tdx: what was not saved is kept; the next tdx tui has it")
+                self.autosave.keep_for_next_start()
+                self._app.exit(message="tdx: unsaved edits are kept for the next start of tdx tui")
             elif reply == "discard":
                 then()
 
         replies = [Reply("save", "Save")]
-        if leaving and self.keeper.works:
+        if quitting and self.autosave.is_available:
             replies.append(Reply("keep", "Keep for next time"))
-        replies.append(Reply("discard", "Discard", harms=True))
-        self._app.push_screen(AskScreen(title, self._unsaved_text(), replies), answered)
+        replies.append(Reply("discard", "Discard", is_destructive=True))
+        self._app.push_screen(QuestionScreen(title, self._unsaved_text(), replies), answer)
 
     def _unsaved_text(self) -> str:
         editor = self.workspace.editor
         count = len(editor.done)
-        edits = f"{count} edit{'' if count == 1 else 's'}"
-        last = f", the last one: {editor.done[-1].label}" if editor.done else ""
-        return f"The pipeline is not saved: {edits}{last}."
+        edits = f"{count} unsaved edit{'' if count == 1 else 's'}"
+        last = f"; the last one: {editor.done[-1].label}" if editor.done else ""
+        return f"The pipeline has {edits}{last}."
 
     # ------------------------------------------------------------------ dumps
 
     def dump(self) -> None:
-        """Ask what to roll out and where to, or show how far it is."""
+        """Open the dialog that dumps a rollout, or shows the progress of a running dump."""
         if self.workspace.draft.env is None:
-            self._app.notify("choose an env first: there is no pipeline yet", timeout=3)
+            self._app.notify(_NO_PIPELINE, timeout=3)
             return
         from tdx.tui.files.dump_screen import DumpScreen
 
-        self._app.push_screen(DumpScreen(self.dumping, self.workspace))
+        self._app.push_screen(DumpScreen(self.dump_job, self.workspace))
 
-    # ------------------------------------------------------------------ what is recent
+    # ------------------------------------------------------------------ recent files
 
-    def _recent(self) -> list[Path]:
-        return [] if self._kept is None else self._kept.recent.all()
+    def _recent_files(self) -> list[Path]:
+        return [] if self._storage is None else self._storage.recent.all()
 
-    def _remember(self, path: str | Path) -> None:
-        if self._kept is not None:
+    def _add_recent(self, path: str | Path) -> None:
+        if self._storage is not None:
             try:
-                self._kept.recent.add(path)
+                self._storage.recent.add(path)
             except TdxError as error:
-                self.keeper.complain(str(error))
+                self.autosave.warn_once(str(error))
 
 
 def _relative(path: str) -> str:
-    """The path as short as it can be written."""
+    """Return the path relative to the current folder if it is inside."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
-    except (ValueError, OSError):  # elsewhere, or the current folder was removed
+    except (ValueError, OSError):  # elsewhere, or the current folder was deleted
         return path

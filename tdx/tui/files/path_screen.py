@@ -1,4 +1,4 @@
-"""Ask for a path: typed, completed, or chosen from what is in the folder."""
+"""Dialog that asks for a path: typed, completed or chosen from the folder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 Purpose = Literal["open", "save"]
-ENDINGS = (".yaml", ".yml")
-MOST_SHOWN = 300
+SUFFIXES = (".yaml", ".yml")
+MAX_ENTRIES = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """Something that can be chosen.
+class PathEntry:
+    """An entry of the list.
 
     Args:
-        text: what the field holds when it is chosen.
-        name: what is shown.
-        note: what stands behind it.
-        is_folder: whether there is more inside it.
+        text: Text of the field after the entry is chosen.
+        name: Text that is shown.
+        note: Remark after the name.
+        is_folder: True for folders.
     """
 
     text: str
@@ -39,18 +39,18 @@ class Entry:
     is_folder: bool = False
 
 
-def entries(typed: str, recent: Sequence[Path] = ()) -> list[Entry]:
-    """What there is for what was typed: recent files before anything is, then the folder's.
+def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
+    """List files and folders that match a typed path; recent files if nothing is typed.
 
     Args:
-        typed: a path that is not finished.
-        recent: files that were opened last.
+        typed: Incomplete path.
+        recent: Recently opened files.
     """
-    found: list[Entry] = []
+    found: list[PathEntry] = []
     if not typed:
         there = [path for path in recent if path.exists()]
-        found = [Entry(str(path), path.name, _short(path.parent)) for path in there[:10]]
-    head, _, begun = typed.rpartition("/")
+        found = [PathEntry(str(path), path.name, _with_tilde(path.parent)) for path in there[:10]]
+    head, _, prefix = typed.rpartition("/")
     folder = Path(f"{head}/" if "/" in typed else ".").expanduser()
     lead = f"{head}/" if "/" in typed else ""
     try:
@@ -58,23 +58,23 @@ def entries(typed: str, recent: Sequence[Path] = ()) -> list[Entry]:
     except OSError:
         return found
     for each in inside:
-        if not each.name.startswith(begun) or (each.name.startswith(".") and not begun):
+        if not each.name.startswith(prefix) or (each.name.startswith(".") and not prefix):
             continue
         if each.is_dir():
-            found.append(Entry(f"{lead}{each.name}/", f"{each.name}/", is_folder=True))
-        elif each.name.endswith(ENDINGS):
-            found.append(Entry(f"{lead}{each.name}", each.name))
-    return found[:MOST_SHOWN]
+            found.append(PathEntry(f"{lead}{each.name}/", f"{each.name}/", is_folder=True))
+        elif each.name.endswith(SUFFIXES):
+            found.append(PathEntry(f"{lead}{each.name}", each.name))
+    return found[:MAX_ENTRIES]
 
 
 class PathScreen(ModalScreen[str | None]):
-    """Returns a path, or none.
+    """Asks for a path; returns it, or ``None``.
 
     Args:
-        title: what is asked.
-        purpose: ``open`` takes what is there, ``save`` any name.
-        text: what stands in the field at first.
-        recent: files to offer while nothing is typed.
+        title: Question.
+        purpose: ``open`` accepts existing files, ``save`` any name.
+        text: Initial text.
+        recent: Files to offer while nothing is typed.
     """
 
     BINDINGS = [
@@ -90,13 +90,13 @@ class PathScreen(ModalScreen[str | None]):
         super().__init__()
         self._title, self._purpose, self._text = title, purpose, text
         self._recent = recent
-        self._entries: list[Entry] = []
+        self._entries: list[PathEntry] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = self._title
-            dialog.border_subtitle = "Tab completes · Enter takes · Esc goes back"
-            yield Input(self._text, placeholder="a path …", id="path-input", compact=True)
+            dialog.border_subtitle = "Tab completes · Enter accepts · Esc cancels"
+            yield Input(self._text, placeholder="path …", id="path-input", compact=True)
             yield OptionList(id="path-list", compact=True)
             yield Static("", id="path-note")
 
@@ -113,10 +113,10 @@ class PathScreen(ModalScreen[str | None]):
 
     def _fill(self) -> None:
         typed = self.query_one("#path-input", Input).value
-        self._entries = entries(typed, self._recent if self._purpose == "open" else ())
+        self._entries = list_entries(typed, self._recent if self._purpose == "open" else ())
         options = self.query_one("#path-list", OptionList)
         options.clear_options()
-        options.add_options(Option(_label(each)) for each in self._entries)
+        options.add_options(Option(_entry_label(each)) for each in self._entries)
         chosen = self._purpose == "open" or typed.endswith("/")
         options.highlighted = 0 if self._entries and chosen else None
         self.query_one("#path-note", Static).update(Content(self._note(typed)))
@@ -126,8 +126,8 @@ class PathScreen(ModalScreen[str | None]):
             return os.path.abspath(".") if os.path.isdir(".") else ""
         path = Path(typed).expanduser()
         if self._purpose == "save" and not typed.endswith("/"):
-            return f"writes {path.absolute()}" + (", which is there" if path.exists() else "")
-        return "" if self._entries or path.exists() else "there is nothing of that name"
+            return f"writes {path.absolute()}" + (", which already exists" if path.exists() else "")
+        return "" if self._entries or path.exists() else "no such file or folder"
 
     def action_walk(self, by: int) -> None:
         options = self.query_one("#path-list", OptionList)
@@ -139,7 +139,7 @@ class PathScreen(ModalScreen[str | None]):
         names = [each.text for each in self._entries]
         typed = self.query_one("#path-input", Input).value
         at = self.query_one("#path-list", OptionList).highlighted
-        shared = _common(names)
+        shared = _common_prefix(names)
         if at is not None and len(shared) <= len(typed):
             shared = names[at]
         if len(shared) > len(typed):
@@ -162,7 +162,7 @@ class PathScreen(ModalScreen[str | None]):
         event.stop()
         self._choose(self._entries[event.option_index])
 
-    def _choose(self, entry: Entry) -> None:
+    def _choose(self, entry: PathEntry) -> None:
         if entry.is_folder or self._purpose == "save":
             self._type(entry.text)
         else:
@@ -178,13 +178,13 @@ class PathScreen(ModalScreen[str | None]):
         self.dismiss(str(Path(text).expanduser().absolute()))
 
 
-def _label(entry: Entry) -> Content:
+def _entry_label(entry: PathEntry) -> Content:
     style = "bold $text-primary" if entry.is_folder else ""
     return Content.assemble((entry.name, style), (f"  {entry.note}" if entry.note else "", "dim"))
 
 
-def _common(names: Sequence[str]) -> str:
-    """The letters that all names begin with."""
+def _common_prefix(names: Sequence[str]) -> str:
+    """Return the longest common prefix."""
     if not names:
         return ""
     first, last = min(names), max(names)
@@ -192,7 +192,7 @@ def _common(names: Sequence[str]) -> str:
     return first if length is None else first[:length]
 
 
-def _short(path: Path) -> str:
+def _with_tilde(path: Path) -> str:
     home = str(Path.home())
     text = str(path)
     return f"~{text.removeprefix(home)}" if text.startswith(f"{home}/") else text

@@ -1,1 +1,1 @@
-"""The tab in which an env is stepped while one looks."""
+"""The Live tab: step an env and inspect every value."""

@@ -1,288 +1,314 @@
-"""The tab in which an env is stepped, and everything in it looked at."""
+"""The Live tab: step an env in a worker and inspect every value."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Sequence
 
 from textual import events, on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
-from textual.timer import Timer
 from textual.widget import Widget
 
-from tdx.inspection.live.views import EnvCell, TraceView
-from tdx.pipeline.editing import Draft
-from tdx.pipeline.model import Pipeline
-from tdx.tui.live import keys
-from tdx.tui.live.arrangement import PANES, TITLES, Pane, arranged
-from tdx.tui.live.curve_pane import CurvePane
-from tdx.tui.live.env_strip import EnvStrip
-from tdx.tui.live.episode_list import EpisodeList
-from tdx.tui.live.hand_pane import HandPane
-from tdx.tui.live.lines import Lines
-from tdx.tui.live.link import Link
-from tdx.tui.live.looking_back import Seen
-from tdx.tui.live.picture_pane import PicturePane
-from tdx.tui.live.press import Press
-from tdx.tui.live.requests import Facts, Focus, LiveState, Panes
-from tdx.tui.live.session_tab import SessionTab
-from tdx.tui.live.styles import CSS
-from tdx.tui.live.timeline import Timeline
-from tdx.tui.live.top import LiveTop
-from tdx.tui.live.value_table import ValueTable
-from tdx.tui.searching import SearchLine, search_keys
-from tdx.tui.workspace import ENV, Workspace
+from tdx.tui.live.dialogs import (
+    ask_action_source,
+    ask_dump_folder,
+    ask_plot,
+    ask_steps,
+    ask_stop_condition,
+)
+from tdx.tui.live.header import ActionLabel
+from tdx.tui.live.history import EnvStrip, Timeline
+from tdx.tui.live.layout import CSS, PANES, TITLES, Pane
+from tdx.tui.live.line_widgets import LineList
+from tdx.tui.live.manual_action import ManualActionPane
+from tdx.tui.live.messages import DumpSteps, FocusEnv, SetPanes
+from tdx.tui.live.panes import LivePanes
+from tdx.tui.live.plots import PlotPane
+from tdx.tui.live.session import SessionController
+from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
+from tdx.tui.workspace import Workspace
 
-_MOST_EPISODES = 100
+_OVERDUE_INTERVAL = 0.5
+_SCRUB = Binding.Group("scrub", compact=True)
+_EPISODE = Binding.Group("episode", compact=True)
+_RATE = Binding.Group("rate", compact=True)
+
+LIVE_BINDINGS = (
+    Binding("space", "run", "run/pause", id="live.run"),
+    Binding("s", "step", "step", id="live.step"),
+    # While a search is active, its bindings come first; without one the keys fall through.
+    *search_bindings("live"),
+    Binding("n", "steps", "n steps", id="live.steps"),
+    Binding("r", "reset", "reset", id="live.reset"),
+    Binding("w", "until", "run until", id="live.until"),
+    Binding("i", "source", "action", id="live.action"),
+    Binding("minus", "rate(-1)", "slower", id="live.slower", group=_RATE, key_display="-"),
+    Binding("plus,equals_sign", "rate(1)", "faster", id="live.faster", group=_RATE),
+    Binding("left", "scrub(-1)", "back", id="live.back", group=_SCRUB),
+    Binding("right", "scrub(1)", "forward", id="live.forward", group=_SCRUB),
+    Binding("shift+left", "scrub(-10)", "back 10", id="live.back10", show=False),
+    Binding("shift+right", "scrub(10)", "forward 10", id="live.forward10", show=False),
+    Binding("home", "first", "oldest trace", id="live.first", show=False),
+    Binding("end,f", "follow", "follow the latest", id="live.follow", show=False),
+    Binding(
+        *("left_square_bracket", "episode(-1)", "previous episode"),
+        id="live.previous_episode",
+        group=_EPISODE,
+        key_display="[",
+    ),
+    Binding(
+        *("right_square_bracket", "episode(1)", "next episode"),
+        id="live.next_episode",
+        group=_EPISODE,
+        key_display="]",
+    ),
+    Binding("exclamation_mark", "problem", "next problem", id="live.next_problem", show=False),
+    Binding("m", "mark", "mark to compare", id="live.mark", show=False),
+    Binding("d", "difference", "differences", id="live.difference", show=False),
+    Binding("o", "only_written", "only written keys", id="live.only_written", show=False),
+    Binding("c", "plot", "plot a key", id="live.plot", show=False),
+    Binding("b", "window", "zoom the plots", id="live.window", show=False),
+    Binding("D", "dump", "dump these steps", id="live.dump", show=False),
+    Binding("v", "view", "next pane", id="live.view"),
+    Binding(
+        "comma", "env(-1)", "previous env", id="live.previous_env", show=False, key_display=","
+    ),
+    Binding("full_stop", "env(1)", "next env", id="live.next_env", show=False, key_display="."),
+    Binding("ctrl+k", "kill", "kill the worker", id="live.kill", show=False),
+)
 
 
-class LiveTab(SessionTab):
-    """Steps the env of the workspace in a worker, and shows what is pushed.
+class LiveTab(SearchableTab):
+    """Steps the env of the workspace in a worker and shows its history.
+
+    The actions of the keys are one line each: :attr:`session` controls the worker and the history,
+    :attr:`panes` show what it sends.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
-    # Those of the search have their own way with a key that comes behind them.
-    BINDINGS = [*keys.LIVE[:2], *search_keys("live"), *keys.LIVE[2:]]
+    BINDINGS = [*LIVE_BINDINGS]
     DEFAULT_CSS = CSS
-    HELP = """## The live rollout
+    HELP = """## Live
 
-The env with its chain, stepped in a process of its own. `Space` runs and pauses, `s` makes a step,
-`n` so many, `w` runs until a condition: `done`, `truncated`, `nan`, `spec`, or one on a key, such
-as `reward > 0.5`. `i` chooses the action. All that happened lately is kept: the left and right keys
-go back and on through it, `[` and `]` from episode to episode, `!` to the next trouble; `End`
-follows what comes. `m` marks a step to compare others with, `d` shows the differences. `/` searches
-the keys and stages; until `Escape` ends that, `n` and `N` go from match to match."""
+Steps the env with its chain in a worker process. `Space` runs and pauses, `s` makes one step, `n` a
+number of steps. `w` runs until a condition: `done`, `truncated`, `nan`, `spec`, or a comparison
+such as `reward > 0.5`. `i` chooses where actions come from.
+
+The history holds the latest steps: `←` and `→` browse it, `[` and `]` go from episode to episode,
+`!` goes to the next problem, and `End` follows the latest step. `m` marks a step for comparison,
+`d` shows the differences. `/` searches keys and stages; `n` and `N` go from match to match until
+`Escape` ends the search."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace, id="live-tab")
-        self.link = Link(workspace, self._pushed, self.ended)
-        self.state: LiveState | None = None
-        self.facts: Facts | None = None
-        self.rate: float | None = 20
-        self.source, self.until = "random", None
-        self.front: Pane = "values"
-        self.curves: tuple[str, ...] = ("reward", "return")
-        self.window: int | None = None
-        self.rows = 1
-        self._draft: Draft | None = None
-        self._has_failed = False
-        self._wanted: int | None = None
-        self._seen = Seen()
-        self._cell: EnvCell | None = None
-        self._pipeline: Pipeline | None = None
-        self._told = Panes()
-        self._pixels = False
-        self._said = ""
-        self._debounce: Timer | None = None
-        self.values, self.curve_pane = ValueTable(), CurvePane()
-        self.pictures, self.episodes, self.hand = PicturePane(), EpisodeList(), HandPane()
-        self.top, self.strip, self.timeline = LiveTop(id="live-top"), EnvStrip(), Timeline()
+        self.panes = LivePanes()
+        self.session = SessionController(self, workspace, self.panes, self.lay_out)
 
     def compose(self) -> ComposeResult:
-        yield self.top
-        yield self.strip
-        yield SearchLine("the keys and stages")
+        panes = self.panes
+        yield panes.header
+        yield panes.envs
+        yield SearchBar("keys and stages")
         with Horizontal(id="live-choose"):
             for pane in PANES:
-                yield Press(TITLES[pane], f"pane('{pane}')", id=f"show-{pane}", classes="-quiet")
+                action = f"pane('{pane}')"
+                yield ActionLabel(TITLES[pane], action, id=f"show-{pane}", classes="-quiet")
         with Container(id="live-body"):
             with Vertical(id="live-main"):
-                yield from (self.values, self.pictures)
+                yield from (panes.values, panes.images)
             with Vertical(id="live-side"):
-                yield from (self.curve_pane, self.episodes, self.hand)
-        yield self.timeline
+                yield from (panes.plots, panes.episodes, panes.manual)
+        yield panes.timeline
 
     def on_mount(self) -> None:
-        for pane in self._panes.values():
+        for pane in self.panes.by_name.values():
             pane.add_class("live-pane")
-        self.workspace.edited.subscribe(self, self.edited)
-        self.workspace.selected.subscribe(self, lambda _: self._selected())
-        self.set_interval(0.5, self.look_after)
+        self.workspace.edited.subscribe(self, self.session.restart_after_edit)
+        self.workspace.selected.subscribe(self, lambda _: self._select_stage())
+        self.set_interval(_OVERDUE_INTERVAL, self.session.show_overdue)
         self.lay_out()
 
     def on_unmount(self) -> None:
-        self.link.end()
+        self.session.connection.end()
 
     def on_show(self) -> None:
-        is_new = self.state is None and not self._has_failed
-        if is_new and not self.link.is_open and self.workspace.draft.env is not None:
-            self.begin()
-        self.call_after_refresh(self.tell_panes)
+        self.session.start_if_new()
+        self.call_after_refresh(self._send_views)
 
     def on_hide(self) -> None:
-        self.tell_panes()
+        self._send_views()
 
     def on_resize(self, event: events.Resize) -> None:
         self.lay_out()
 
     @property
-    def _panes(self) -> dict[Pane, Widget]:
-        return {
-            "values": self.values,
-            "curves": self.curve_pane,
-            "pictures": self.pictures,
-            "episodes": self.episodes,
-            "hand": self.hand,
-        }
-
-    @property
-    def home(self) -> Widget:
-        return self._panes[self.front]
-
-    # What comes from it
-
-    def _pushed(self, topic: str, value: Any) -> None:
-        if self.is_mounted:
-            self._SHOWN[topic](self, value)
-
-    def _show_facts(self, facts: Facts) -> None:
-        self.facts, self.rows = facts, facts.rows
-        self.hand.offer(facts.fields)
-        if self.source == "hand":
-            self.tell_action()
-        self.lay_out()
-
-    def _show_state(self, state: LiveState) -> None:
-        before, self.state = self.state, state
-        if state.shown == self._wanted or state.follows:
-            self._wanted = None
-        self.timeline.show(state)
-        self.curve_pane.set_cursor(None if state.follows else state.shown)
-        self.strip.set_focus(state.row, self.rows)
-        self.hand.aim(state.row, self.rows)
-        self.show_top()
-        self.report(state.problem)
-        if state.problem is not None:
-            self.top.complain(state.problem)
-        else:
-            self.top.say(state.said or self._said)
-        if state.doing == "running" and (before is None or before.doing != "running"):
-            self._said = ""
-
-    def _show_cells(self, cells: tuple[EnvCell, ...]) -> None:
-        row = 0 if self.state is None or self.state.row is None else self.state.row
-        self._cell = cells[row] if row < len(cells) else None
-        self.strip.show(cells)
-
-    def _show_view(self, view: TraceView) -> None:
-        self._seen.add(view)
-        self.values.show_view(view)
-
-    def _show_pictures(self, pictures: tuple[Any, ...]) -> None:
-        self._seen.add_pictures(pictures)
-        self.pictures.show(pictures)
-        if bool(pictures) != self._pixels:
-            self._pixels = bool(pictures)
-            self.lay_out()
-
-    def _show_episodes(self, episodes: tuple[Any, ...]) -> None:
-        self.episodes.show_episodes(episodes, batched=self.rows > 1)
-
-    _SHOWN: ClassVar[dict[str, Callable[[LiveTab, Any], None]]] = {
-        "facts": _show_facts,
-        "state": _show_state,
-        "cells": _show_cells,
-        "pictures": _show_pictures,
-        "episodes": _show_episodes,
-        "view": _show_view,
-        "curves": lambda self, curves: self.curve_pane.show(curves),
-    }
-
-    # How it looks
-
-    def say(self, text: str) -> None:
-        """Say something on the line below the head, until something else is to be said."""
-        self._said = text
-        self.top.say(text)
-
-    def show_top(self) -> None:
-        running = self.state is not None and self.state.doing == "running"
-        self.top.show_settings(
-            running=running, until=self.until, rate=self.rate, source=self.source
-        )
-        if self.state is not None and self.facts is not None:
-            self.top.show_state(self.state, self._cell, self.facts.max_bytes)
+    def default_focus(self) -> Widget:
+        return self.panes.front_widget
 
     def lay_out(self) -> None:
-        """Show what there is room for."""
+        """Display the panes that have room."""
         if not self.is_mounted:
             return
-        width, height = self.size
-        by_hand = self.source == "hand"
-        found = arranged(width, height, self.front, pixels=self._pixels, by_hand=by_hand)
-        for form in ("broad", "middle", "slim"):
-            self.set_class(found.form == form, f"-{form}")
-            self.top.set_class(found.form == form, f"-{form}")
-        self.set_class("hand" in found.shown, "-small-side")
-        for name, pane in self._panes.items():
-            pane.display = name in found.shown
-            self.query_one(f"#show-{name}").set_class(name in found.shown, "-on")
-        self.query_one("#live-main").display = bool(found.shown & {"values", "pictures"})
-        self.query_one("#live-side").display = bool(found.shown - {"values", "pictures"})
-        self.strip.display = self.rows > 1
-        self.show_top()
-        self.call_after_refresh(self.tell_panes)
+        session = self.session
+        is_manual = session.action_source == "manual"
+        self.panes.arrange(self, is_manual=is_manual, num_envs=session.num_envs)
+        session.show_header()
+        self.call_after_refresh(self._send_views)
 
-    def tell_panes(self) -> None:
+    def show_pane(self, pane: Pane) -> None:
+        """Bring a pane to the front."""
+        self.panes.front = pane
+        self.lay_out()
+        self.call_after_refresh(self.focus_default)
+
+    def _send_views(self) -> None:
         """Tell the worker what there is room for, so that it sends no more."""
-        panes = Panes()
-        if self.is_on_screen:
-            shown = {name for name, pane in self._panes.items() if pane.display}
-            width, height = self.pictures.room() if "pictures" in shown else (8, 8)
-            panes = Panes(
-                curves=self.curves if "curves" in shown else (),
-                parts=max(2, 2 * self.curve_pane.plot_width),
-                window=self.window,
-                width=max(width, 8),
-                height=max(height, 8),
-                episodes=_MOST_EPISODES if "episodes" in shown else 0,
-                cells=256 if self.rows > 1 else 1,
-            )
-        if panes != self._told and self.link.is_open:
-            self._told = panes
-            self.link.tell(panes)
+        num_envs = self.session.num_envs
+        views = self.panes.required_views(num_envs) if self.is_on_screen else SetPanes()
+        self.session.set_views(views)
 
-    def _selected(self) -> None:
-        """Go to what the selected stage did."""
+    def _select_stage(self) -> None:
         stage = None if self.workspace.stage is None else self.workspace.place
-        if self.is_on_screen:
-            self.values.go_to_stage(ENV if stage is None else stage)
-        self.pictures.set_stage(stage)
+        self.panes.select_stage(stage, is_visible=self.is_on_screen)
 
-    # What the panes say
+    def _toggle_plot(self, name: str) -> None:
+        self.panes.toggle_plot(name)
+        self.lay_out()
+
+    def _set_action_source(self, source: str) -> None:
+        if source == "manual":
+            self.show_pane("manual")
+        self.session.set_action_source(source)
+
+    # ------------------------------------------------------------------ actions: stepping
+
+    def action_run(self) -> None:
+        self.session.toggle_run()
+
+    def action_step(self) -> None:
+        self.session.run(steps=1)
+
+    def action_steps(self) -> None:
+        until = self.session.stop_condition
+        ask_steps(self.app, lambda count: self.session.run(count, until))
+
+    def action_reset(self) -> None:
+        self.session.reset()
+
+    def action_until(self) -> None:
+        ask_stop_condition(self.app, self.session.stop_condition, self.session.run_until)
+
+    def action_rate(self, by: int) -> None:
+        self.session.change_rate(by)
+
+    def action_source(self) -> None:
+        ask_action_source(self.app, self.session.action_source, self._set_action_source)
+
+    def action_env(self, by: int) -> None:
+        self.session.focus_env(by)
+
+    def action_kill(self) -> None:
+        self.session.kill()
+
+    def action_dump(self) -> None:
+        session = self.session
+        is_empty = session.state is None or not session.state.steps
+        if session.info is None or is_empty or not session.connection.is_open:
+            session.show_message("nothing to dump: make a step first")
+            return
+        ask_dump_folder(self.app, session.info.env, lambda path: session.send(DumpSteps(path)))
+
+    # ------------------------------------------------------------------ actions: history
+
+    def action_scrub(self, by: int) -> None:
+        self.session.scrub(by)
+
+    def action_first(self) -> None:
+        self.session.show_first()
+
+    def action_follow(self) -> None:
+        self.session.show_trace(None)
+
+    def action_episode(self, by: int) -> None:
+        self.session.show_episode(by)
+
+    def action_problem(self) -> None:
+        self.session.show_next_problem()
+
+    def action_mark(self) -> None:
+        self.session.mark_for_comparison()
+
+    # ------------------------------------------------------------------ actions: panes
+
+    def action_difference(self) -> None:
+        self.panes.values.set_difference(not self.panes.values.difference)
+
+    def action_only_written(self) -> None:
+        self.panes.values.set_only_written(not self.panes.values.only_written)
+
+    def action_view(self) -> None:
+        self.show_pane(PANES[(PANES.index(self.panes.front) + 1) % len(PANES)])
+
+    def action_pane(self, pane: Pane) -> None:
+        self.show_pane(pane)
+
+    def action_plot(self) -> None:
+        state = self.session.state
+        names = () if state is None else state.plot_names
+        ask_plot(self.app, names, self.panes.plot_names, self._toggle_plot)
+
+    def action_window(self) -> None:
+        self.panes.next_window()
+        self.lay_out()
+
+    # ------------------------------------------------------------------ search
+
+    def start_search(self) -> bool:
+        self.panes.front = "values"
+        self.lay_out()
+        return super().start_search()
+
+    def search_lines(self) -> Sequence[str]:
+        return self.panes.values.labels
+
+    @property
+    def cursor_line(self) -> int:
+        return self.panes.values.cursor
+
+    def go_to_line(self, line: int) -> None:
+        self.panes.values.move_to(line)
+
+    # ------------------------------------------------------------------ events of the panes
 
     @on(Timeline.Scrubbed)
-    def _scrubbed(self, event: Timeline.Scrubbed) -> None:
+    @on(PlotPane.Picked)
+    def _trace_picked(self, event: Timeline.Scrubbed | PlotPane.Picked) -> None:
         event.stop()
-        self.scrub_to(event.index)
-
-    @on(CurvePane.Picked)
-    def _picked(self, event: CurvePane.Picked) -> None:
-        event.stop()
-        self.scrub_to(event.index)
+        self.session.show_trace(event.index)
 
     @on(EnvStrip.Picked)
     def _env_picked(self, event: EnvStrip.Picked) -> None:
         event.stop()
-        self.link.tell(Focus(event.row))
+        self.session.connection.send(FocusEnv(event.row))
 
-    @on(HandPane.Changed)
-    def _hand_changed(self, event: HandPane.Changed) -> None:
+    @on(ManualActionPane.Changed)
+    def _manual_action_changed(self, event: ManualActionPane.Changed) -> None:
         event.stop()
-        if self.source == "hand":
-            self.tell_action()
+        if self.session.action_source == "manual":
+            self.session.send_action_source()
         else:
-            self.set_source("hand")
+            self._set_action_source("manual")
 
-    @on(Lines.Opened)
-    def _opened(self, event: Lines.Opened) -> None:
+    @on(LineList.Opened)
+    def _line_opened(self, event: LineList.Opened) -> None:
         event.stop()
-        if event.lines is self.episodes:
-            episode = self.episodes.at(event.at)
+        panes = self.panes
+        if event.lines is panes.episodes:
+            episode = panes.episodes.at(event.at)
             if episode is not None:
-                self.scrub_to(episode.first)
-        elif event.lines is self.values and self.values.key is not None:
-            self.toggle_curve(self.values.key)
+                self.session.show_trace(episode.first)
+        elif event.lines is panes.values and panes.values.key is not None:
+            self._toggle_plot(panes.values.key)

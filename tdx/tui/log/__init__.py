@@ -1,1 +1,1 @@
-"""The log: what the app has said, and what has happened."""
+"""The Log tab and the journal that it shows."""

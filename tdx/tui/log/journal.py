@@ -1,7 +1,8 @@
-"""What is kept of what happens, within bounds."""
+"""Journal: a bounded list of what happened, cleaned of terminal escape sequences."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -10,29 +11,74 @@ from datetime import datetime
 from heapq import merge
 from typing import Literal
 
-from tdx.tui.log.plain import plain_lines, plain_text
+from tdx.text import is_printable
+from tdx.tui.backend.messages import WorkerEvent
+
+MAX_LINE_LENGTH = 2_000
+"""Maximum number of characters of a line."""
+_ESCAPE_SEQUENCE = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colors and cursors
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles and links
+    r"|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"
+    r"|\x1b[ -/]*[0-~]"
+)
+
+
+def clean_lines(text: str) -> list[str]:
+    r"""Return the lines of a text without escape sequences.
+
+    Of a line that was overwritten, such as a progress bar, the last state is returned.
+
+    Args:
+        text: Output of a process.
+
+    Example:
+        >>> clean_lines("\x1b[31mred\x1b[0m\n 1 %\r 50 %\r100 %\n\x07bell\n")
+        ['red', '100 %', '^Gbell']
+    """
+    lines = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n")).split("\n")
+    return [clean_line(line.rstrip("\r").rpartition("\r")[2]) for line in lines if line.strip()]
+
+
+def clean_line(line: str) -> str:
+    """Escape control characters and expand tabs."""
+    if not line.isprintable():
+        line = "".join(map(_visible, _ESCAPE_SEQUENCE.sub("", line).expandtabs(4)))
+    return line if len(line) <= MAX_LINE_LENGTH else f"{line[: MAX_LINE_LENGTH - 1]}…"
+
+
+def clean_text(text: str) -> str:
+    """Escape control characters in a text of several lines."""
+    return "\n".join(clean_line(line) for line in text.split("\n"))
+
+
+def _visible(sign: str) -> str:
+    if ord(sign) < 0x20:
+        return f"^{chr(0x40 + ord(sign))}"
+    return sign if is_printable(sign) else "�"
+
 
 Severity = Literal["information", "output", "warning", "error"]
-MOST_KEPT, MOST_OUTPUT = 1_000, 1_000
-"""Entries that are kept: of what happened, and of what workers have printed."""
-MOST_AT_ONCE = 200
-"""Lines that are taken of what was printed at once; of more than that the last ones."""
-MOST_DETAILS = 20_000
-"""Characters of a traceback that are kept: the last ones."""
+MAX_ENTRIES, MAX_OUTPUT_ENTRIES = 1_000, 1_000
+"""Maximum number of entries: events, and output of workers."""
+MAX_LINES_PER_WRITE = 200
+"""Maximum number of lines taken from one write; the last ones are kept."""
+MAX_DETAILS = 20_000
+"""Maximum number of characters of a traceback; the last ones are kept."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One thing that happened.
+class LogEntry:
+    """An entry of the log.
 
     Args:
-        number: from 1; the order in which they happened.
-        at: when, in seconds since the epoch; the last time where it happened several times.
-        severity: how bad it is; ``output`` is what a worker has printed.
-        source: who says so: ``app``, or the name of a worker.
-        text: what it was, on one line.
-        details: the rest: a hint, a traceback.
-        times: how often it happened in a row.
+        number: Position in time, from 1.
+        at: Time in seconds since the epoch; the last time if it happened repeatedly.
+        severity: Severity; ``output`` is what a worker has printed.
+        source: ``app``, or the name of a worker.
+        text: What happened, on one line.
+        details: Hint and traceback.
+        times: Number of consecutive repetitions.
     """
 
     number: int
@@ -45,26 +91,26 @@ class Entry:
 
     @property
     def time(self) -> str:
-        """When it was, on the clock."""
+        """Time of day."""
         return datetime.fromtimestamp(self.at).strftime("%H:%M:%S")
 
     @property
-    def whole(self) -> str:
-        """All of it as text."""
+    def full_text(self) -> str:
+        """The entry as text."""
         times = f" (×{self.times})" if self.times > 1 else ""
         head = f"{self.time} {self.severity:<11} {self.source:<8} {self.text}{times}"
         return "\n".join([head, *(f"    {line}" for line in self.details.splitlines())])
 
 
 class Journal:
-    r"""The entries, the oldest first; the oldest are dropped.
+    r"""Entries, the oldest first; the oldest are dropped if there are too many.
 
     Args:
-        now: gives the time.
+        now: Returns the time.
 
     Example:
         >>> journal = Journal()
-        >>> journal.printed("live", "hello\nhello\n")
+        >>> journal.record_output("live", "hello\nhello\n")
         >>> [(entry.source, entry.text, entry.times) for entry in journal.entries]
         [('live', 'hello', 2)]
     """
@@ -72,14 +118,14 @@ class Journal:
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._count = 0
-        self._said: deque[Entry] = deque(maxlen=MOST_KEPT)
-        self._printed: deque[Entry] = deque(maxlen=MOST_OUTPUT)
-        self._watchers: list[Callable[[], None]] = []
+        self._events: deque[LogEntry] = deque(maxlen=MAX_ENTRIES)
+        self._output: deque[LogEntry] = deque(maxlen=MAX_OUTPUT_ENTRIES)
+        self._callbacks: list[Callable[[], None]] = []
 
     @property
-    def entries(self) -> list[Entry]:
-        """All that are kept."""
-        return list(merge(self._said, self._printed, key=lambda entry: entry.number))
+    def entries(self) -> list[LogEntry]:
+        """All entries."""
+        return list(merge(self._events, self._output, key=lambda entry: entry.number))
 
     def record(
         self,
@@ -89,53 +135,61 @@ class Journal:
         severity: Severity = "information",
         details: str = "",
     ) -> None:
-        """Keep something that happened.
+        """Record an event.
 
         Args:
-            text: what it was; lines behind the first one are details.
-            source: who says so.
-            severity: how bad it is.
-            details: the rest.
+            text: What happened; lines after the first one are details.
+            source: Who reports it.
+            severity: Severity.
+            details: Hint and traceback.
         """
-        first, *more = plain_lines(text) or [""]
-        rest = plain_text(details[-MOST_DETAILS:]).strip("\n")
-        told = "\n".join([*more, *([rest] if rest else [])])
-        self._add(self._said, severity, source, first, told)
-        self._changed()
+        first, *more = clean_lines(text) or [""]
+        rest = clean_text(details[-MAX_DETAILS:]).strip("\n")
+        rest = "\n".join([*more, *([rest] if rest else [])])
+        self._add(self._events, severity, source, first, rest)
+        self._notify()
 
-    def printed(self, worker: str, text: str, left_out: int = 0) -> None:
-        """Keep what a worker has written to its output.
+    def record_output(self, worker: str, text: str, skipped_bytes: int = 0) -> None:
+        """Record the output of a worker.
 
         Args:
-            worker: its name.
-            text: what it wrote.
-            left_out: how many bytes before that were too many to be read.
+            worker: Name of the worker.
+            text: The output.
+            skipped_bytes: Number of earlier bytes that were too many to read.
         """
-        lines = plain_lines(text)
-        few = lines[-MOST_AT_ONCE:]
+        lines = clean_lines(text)
+        few = lines[-MAX_LINES_PER_WRITE:]
         gone = len(lines) - len(few)
-        if gone or left_out:
-            much = f"{left_out:,} bytes" if left_out else f"{gone:,} lines"
-            self._add(self._printed, "output", worker, f"… {much} left out …", "")
+        if gone or skipped_bytes:
+            much = f"{skipped_bytes:,} bytes" if skipped_bytes else f"{gone:,} lines"
+            self._add(self._output, "output", worker, f"… {much} left out …", "")
         for line in few:
-            self._add(self._printed, "output", worker, line, "")
-        self._changed()
+            self._add(self._output, "output", worker, line, "")
+        self._notify()
+
+    def record_worker_event(self, event: WorkerEvent) -> None:
+        """Record what a worker has done."""
+        if event.kind == "printed":
+            self.record_output(event.worker, event.text, event.skipped_bytes)
+        else:
+            severity: Severity = "error" if event.kind == "failed" else "information"
+            self.record(event.text, source=event.worker, severity=severity, details=event.details)
 
     def clear(self) -> None:
-        """Forget everything."""
-        self._said.clear()
-        self._printed.clear()
-        self._changed()
+        """Delete all entries."""
+        self._events.clear()
+        self._output.clear()
+        self._notify()
 
-    def watch(self, callback: Callable[[], None]) -> None:
-        """Call this whenever something has changed."""
-        self._watchers.append(callback)
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        """Call a function after each change."""
+        self._callbacks.append(callback)
 
     def _add(
-        self, kept: deque[Entry], severity: Severity, source: str, text: str, details: str
+        self, kept: deque[LogEntry], severity: Severity, source: str, text: str, details: str
     ) -> None:
         self._count += 1
-        entry = Entry(self._count, self._now(), severity, source, text, details)
+        entry = LogEntry(self._count, self._now(), severity, source, text, details)
         last = kept[-1] if kept else None
         same = last is not None and replace(entry, number=0, at=0.0, times=1) == replace(
             last, number=0, at=0.0, times=1
@@ -145,11 +199,11 @@ class Journal:
         else:
             kept.append(entry)
 
-    def _changed(self) -> None:
-        for callback in self._watchers:
+    def _notify(self) -> None:
+        for callback in self._callbacks:
             callback()
 
 
-def as_text(entries: Iterable[Entry]) -> str:
-    """Entries as they are copied."""
-    return "\n".join(entry.whole for entry in entries) + "\n"
+def format_entries(entries: Iterable[LogEntry]) -> str:
+    """Return entries as text for the clipboard."""
+    return "\n".join(entry.full_text for entry in entries) + "\n"

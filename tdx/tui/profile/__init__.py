@@ -1,1 +1,1 @@
-"""The tab that measures what each part of a rollout costs, and what an edit saved."""
+"""The Profile tab: measure what each part of a rollout costs, and compare edits."""

@@ -1,4 +1,4 @@
-"""The columns of the table of costs, and which of them there is room for."""
+"""Columns of the cost table, and which of them fit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tdx.tui.profile.numbers import bar, few, memory, micros, signed
-from tdx.tui.profile.requests import CostRow
+from tdx.tui.profile.messages import MODES, CostRow
+from tdx.tui.profile.numbers import (
+    draw_bar,
+    format_bytes,
+    format_count,
+    format_delta,
+    format_micros,
+    format_percent,
+)
 from tdx.tui.profile.runs import Delta
 
 Tone = Literal["", "dim", "bar", "slower", "faster", "new", "warning"]
@@ -16,16 +23,16 @@ LANES = {"forward": "↓", "inverse": "↑", "reset": "↺", "step": " ", "specs
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """A line of the table.
+class CostLine:
+    """A line of the cost table.
 
     Args:
-        name: tells it from the others.
-        place: where it stands in the chain.
-        row: what was measured.
-        delta: the difference to another run; none where there is no other.
-        most: the largest share of all lines.
-        beside: the part in each mode that has it, where several are side by side.
+        name: Row key.
+        place: Position in the chain.
+        row: Measurement.
+        delta: Difference to another run. ``None``: there is none.
+        most: Largest share of all lines.
+        by_mode: Measurement in each mode, if several modes are shown side by side.
     """
 
     name: str
@@ -33,22 +40,22 @@ class Line:
     row: CostRow
     delta: Delta | None = None
     most: float = 1.0
-    beside: Mapping[str, CostRow] = field(default_factory=dict)
+    by_mode: Mapping[str, CostRow] = field(default_factory=dict)
 
     @property
-    def is_gone(self) -> bool:
-        """Whether only the other run has it."""
-        return self.delta is not None and self.delta.kind == "gone"
+    def is_removed(self) -> bool:
+        """True if only the other run has this part."""
+        return self.delta is not None and self.delta.kind == "removed"
 
     @property
     def mode(self) -> str:
-        """Of modes side by side the last one that has the part."""
-        return next(reversed([*self.beside]), "")
+        """The last mode that has this part, if several are shown."""
+        return next(reversed([*self.by_mode]), "")
 
     @property
-    def looked_at(self) -> CostRow:
-        """What is drawn below the table."""
-        return self.beside[self.mode] if self.beside else self.row
+    def detail_row(self) -> CostRow:
+        """Measurement that the details below the table show."""
+        return self.by_mode[self.mode] if self.by_mode else self.row
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,38 +63,38 @@ class Column:
     """A column.
 
     Args:
-        id: its id.
-        title: what stands on it.
-        width: in cells.
-        value: what lines are sorted by; those without one come last.
-        text: what is shown.
-        tone: how it is coloured.
-        largest_first: whether sorting begins with the largest.
+        id: Id.
+        title: Title.
+        width: Width in cells.
+        value: Returns the sort key; lines without one come last.
+        text: Returns the text of a cell.
+        tone: Returns the style of a cell.
+        largest_first: True if sorting starts with the largest value.
     """
 
     id: str
     title: str
     width: int
-    value: Callable[[Line], Value]
-    text: Callable[[Line], str]
-    tone: Callable[[Line], Tone] = lambda line: ""
+    value: Callable[[CostLine], Value]
+    text: Callable[[CostLine], str]
+    tone: Callable[[CostLine], Tone] = lambda line: ""
     largest_first: bool = True
 
 
 def part_column(width: int) -> Column:
-    """The column that says whose the line is; sorting by it gives the order of the chain."""
+    """Return the column with the name of the part; sorting by it gives chain order."""
     return Column(
         "part",
         "part",
         width,
         lambda line: float(line.place),
-        lambda line: _fitted(line.row, width),
-        lambda line: "dim" if line.is_gone or line.row.work == "engine" else "",
+        lambda line: _fit_label(line.row, width),
+        lambda line: "dim" if line.is_removed or line.row.work == "engine" else "",
         largest_first=False,
     )
 
 
-def _fitted(row: CostRow, width: int) -> str:
+def _fit_label(row: CostRow, width: int) -> str:
     lane = LANES.get(row.lane, " ")
     room = width - 2
     label = row.label if len(row.label) <= room else f"{row.label[: room - 1]}…"
@@ -98,9 +105,9 @@ _STEP = Column(
     "step",
     "µs/step",
     8,
-    lambda line: None if line.is_gone else line.row.step_us,
-    lambda line: "gone" if line.is_gone else micros(line.row.step_us),
-    lambda line: "dim" if line.is_gone else "",
+    lambda line: None if line.is_removed else line.row.step_us,
+    lambda line: "gone" if line.is_removed else format_micros(line.row.step_us),
+    lambda line: "dim" if line.is_removed else "",
 )
 _DELTA = Column(
     "delta",
@@ -115,14 +122,14 @@ _ALLOCATED = Column(
     "memory",
     8,
     lambda line: line.row.allocated_bytes,
-    lambda line: "" if line.row.allocated_bytes is None else memory(line.row.allocated_bytes),
+    lambda line: "" if line.row.allocated_bytes is None else format_bytes(line.row.allocated_bytes),
 )
 _DEVICE = Column(
     "device",
     "GPU µs",
     8,
     lambda line: line.row.device_us,
-    lambda line: "" if line.row.device_us is None else micros(line.row.device_us),
+    lambda line: "" if line.row.device_us is None else format_micros(line.row.device_us),
     lambda line: "warning" if line.row.launch_bound else "",
 )
 _KERNELS = Column(
@@ -137,52 +144,52 @@ _SYNCS = Column(
     "syncs",
     5,
     lambda line: _syncs(line.row) or None,
-    lambda line: few(_syncs(line.row)) if line.row.syncs else "",
+    lambda line: format_count(_syncs(line.row)) if line.row.syncs else "",
     lambda _: "slower",
 )
-_MARGINAL = Column(
+_SAVING = Column(
     "marginal",
     "marginal",
     9,
-    lambda line: _marginal(line.row),
-    lambda line: _marginal_text(line.row),
-    lambda line: "" if _is_clear(line.row) else "dim",
+    lambda line: _total_saving(line.row),
+    lambda line: _saving_text(line.row),
+    lambda line: "" if _is_above_noise(line.row) else "dim",
 )
 _COUNT = Column(
     "n", "n", 7, lambda line: float(line.row.n), lambda line: f"{line.row.n:,}", lambda _: "dim"
 )
 
 
-def _share(width: int) -> Column:
-    def text(line: Line) -> str:
-        if line.is_gone:
+def _share_column(width: int) -> Column:
+    def text(line: CostLine) -> str:
+        if line.is_removed:
             return ""
         share = line.row.share / line.most if line.most else 0.0
         if width < 10:
-            return bar(share, width)
-        return f"{bar(share, width - 4)}{line.row.share:>4.0%}"
+            return draw_bar(share, width)
+        return f"{draw_bar(share, width - 4)}{line.row.share:>4.0%}"
 
     return Column("share", "share", width, lambda line: line.row.share, text, lambda _: "bar")
 
 
-def _figure(name: str) -> Column:
+def _figure_column(name: str) -> Column:
     return Column(
         name,
         name,
         7,
-        lambda line: None if line.is_gone else line.row.figures[name],
-        lambda line: "" if line.is_gone else micros(line.row.figures[name]),
+        lambda line: None if line.is_removed else line.row.figures[name],
+        lambda line: "" if line.is_removed else format_micros(line.row.figures[name]),
         lambda line: "dim" if name in ("p50", "mean") else "",
     )
 
 
-def columns_that_fit(wanted: Sequence[Column], lines: Sequence[Line], width: int) -> list[Column]:
-    """The part, which gets what is left, and as many columns as fit; a cell on both sides of each.
+def fit_columns(wanted: Sequence[Column], lines: Sequence[CostLine], width: int) -> list[Column]:
+    """Return the part column, with the remaining width, and the columns that fit.
 
     Args:
-        wanted: those that matter most first.
-        lines: what is to be shown.
-        width: cells that there are.
+        wanted: Columns, the most important first.
+        lines: Lines to show.
+        width: Available width in cells.
     """
     longest = max((len(line.row.label) + 2 for line in lines), default=16)
     least = 15 if width < 60 else min(longest, 26)
@@ -196,14 +203,14 @@ def columns_that_fit(wanted: Sequence[Column], lines: Sequence[Line], width: int
     return [part_column(min(least + max(room, 0), max(least, longest))), *taken]
 
 
-def columns_for(lines: Sequence[Line], width: int) -> list[Column]:
-    """The columns for one mode, as they stand from left to right."""
-    found = columns_that_fit(_wanted(lines, width), lines, width)
+def choose_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
+    """Return the columns for one mode, from left to right."""
+    found = fit_columns(_ranked_columns(lines, width), lines, width)
     return sorted(found, key=lambda column: _ORDER.index(column.id))
 
 
-def _wanted(lines: Sequence[Line], width: int) -> list[Column]:
-    """Those that matter most first; the GPU is right beside the CPU, the change before the bar."""
+def _ranked_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
+    """Return the columns, the most important first."""
     rows = [line.row for line in lines]
     compares = any(line.delta is not None for line in lines)
     device = any(row.device_us is not None for row in rows)
@@ -213,18 +220,18 @@ def _wanted(lines: Sequence[Line], width: int) -> list[Column]:
         replace(_STEP, title="CPU µs") if device else _STEP,
         *([_DELTA] if compares else []),
         *([_DEVICE] if device else []),
-        *([_MARGINAL] if any(row.marginals for row in rows) else []),
-        _share(5 if width < 60 else 14 if width < 110 else 24),
-        _figure("p95"),
+        *([_SAVING] if any(row.marginals for row in rows) else []),
+        _share_column(5 if width < 60 else 14 if width < 110 else 24),
+        _figure_column("p95"),
         *([_SYNCS] if waits else []),
-        _figure("p50"),
+        _figure_column("p50"),
         *([_ALLOCATED] if measured else []),
         *([_KERNELS] if device else []),
-        _figure("p99"),
-        _figure("max"),
+        _figure_column("p99"),
+        _figure_column("max"),
         _COUNT,
-        _figure("mean"),
-        _figure("p90"),
+        _figure_column("mean"),
+        _figure_column("p90"),
     ]
 
 
@@ -239,13 +246,13 @@ def _delta_text(delta: Delta | None) -> str:
         return ""
     if delta.kind == "new":
         return "new"
-    return "≈" if delta.kind == "same" else signed(delta.us)
+    return "≈" if delta.kind == "same" else format_delta(delta.us)
 
 
 def _delta_tone(delta: Delta | None) -> Tone:
     if delta is None or delta.kind == "same":
         return "dim"
-    if delta.kind == "gone":
+    if delta.kind == "removed":
         return "faster"
     return "new" if delta.kind == "new" else delta.kind
 
@@ -254,19 +261,96 @@ def _syncs(row: CostRow) -> float:
     return sum(sync.calls for sync in row.syncs)
 
 
-def _marginal(row: CostRow) -> float | None:
-    """What the chain saves without the stages in it, each left out alone."""
+def _total_saving(row: CostRow) -> float | None:
+    """Return the sum of what the chain saves without each stage of a row."""
     known = [each.saved_us for each in row.marginals.values() if each.saved_us is not None]
     return sum(known) if known else None
 
 
-def _marginal_text(row: CostRow) -> str:
+def _saving_text(row: CostRow) -> str:
     if any(each.needed is not None for each in row.marginals.values()):
         return "needed"
-    found = _marginal(row)
-    return "" if found is None else micros(found)
+    found = _total_saving(row)
+    return "" if found is None else format_micros(found)
 
 
-def _is_clear(row: CostRow) -> bool:
-    """Whether what the chain saves without it is more than noise."""
+def _is_above_noise(row: CostRow) -> bool:
+    """Return True if a saving is larger than its noise."""
     return any(abs(each.saved_us or 0.0) > each.noise_us for each in row.marginals.values())
+
+
+def choose_mode_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
+    """Return the columns for several modes: times, savings relative to the first mode, bars.
+
+    Args:
+        lines: Lines to show.
+        width: Available width in cells.
+    """
+    modes = [mode for mode in MODES if any(mode in line.by_mode for line in lines)]
+    most = max((row.step_us for line in lines for row in line.by_mode.values()), default=1.0)
+    wide = 12 if width < 110 else 24
+    saves = [_mode_saving_column(modes[0], mode) for mode in modes[1:]]
+    bars = [_mode_bar_column(mode, wide, most) for mode in modes]
+    found = fit_columns([*map(_mode_time_column, modes), *saves, *bars], lines, width)
+    ids = [
+        "part",
+        *(name for mode in modes for name in (mode, f"{mode}_saves")),
+        *(f"{mode}_bar" for mode in modes),
+    ]
+    return sorted(found, key=lambda column: ids.index(column.id))
+
+
+def _step_us(line: CostLine, mode: str) -> float | None:
+    row = line.by_mode.get(mode)
+    return None if row is None else row.step_us
+
+
+def _mode_time_column(mode: str) -> Column:
+    def text(line: CostLine) -> str:
+        found = _step_us(line, mode)
+        return "·" if found is None else format_micros(found)
+
+    return Column(
+        mode,
+        mode,
+        8,
+        lambda line: _step_us(line, mode),
+        text,
+        lambda line: "dim" if _step_us(line, mode) is None else "",
+    )
+
+
+def _mode_saving_column(first: str, mode: str) -> Column:
+    """Return the column for the saving relative to the first mode."""
+
+    def ratio(line: CostLine) -> float | None:
+        before, after = _step_us(line, first), _step_us(line, mode)
+        return None if after is None or not before else after / before - 1
+
+    def text(line: CostLine) -> str:
+        found = ratio(line)
+        if found is None:
+            return ""
+        return "≈" if abs(found) < 0.005 else format_percent(found)
+
+    return Column(
+        f"{mode}_saves",
+        "saves",
+        7,
+        ratio,
+        text,
+        lambda line: "faster" if (ratio(line) or 0.0) < -0.02 else "dim",
+        largest_first=False,
+    )
+
+
+def _mode_bar_column(mode: str, width: int, most: float) -> Column:
+    """Return a bar column; the bars of all modes have the same scale."""
+    return Column(
+        f"{mode}_bar",
+        f"{mode} bar",
+        width,
+        lambda line: _step_us(line, mode),
+        lambda line: draw_bar((_step_us(line, mode) or 0.0) / most if most else 0.0, width),
+        lambda line: "bar",
+    )

@@ -1,4 +1,4 @@
-"""Numbers as they are shown: few digits, and bars."""
+"""Number formatting and text bars of the Profile tab."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _PARTS = " ▏▎▍▌▋▊▉█"
 
 
-def micros(value: float) -> str:
-    """A time in µs with three digits that count.
+def format_micros(value: float) -> str:
+    """Format a time in µs with three significant digits.
 
     Example:
-        >>> [micros(each) for each in (0.0123, 1.5, 12.34, 123.4, 12345.6)]
+        >>> [format_micros(each) for each in (0.0123, 1.5, 12.34, 123.4, 12345.6)]
         ['0.012', '1.50', '12.3', '123', '12,346']
     """
     size = abs(value)
@@ -21,31 +21,31 @@ def micros(value: float) -> str:
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}"
 
 
-def signed(value: float) -> str:
-    """A difference in µs, with its sign.
+def format_delta(value: float) -> str:
+    """Format a difference in µs with its sign.
 
     Example:
-        >>> signed(-3.14159), signed(0.0)
+        >>> format_delta(-3.14159), format_delta(0.0)
         ('-3.14', '+0.000')
     """
-    return f"{'-' if value < 0 else '+'}{micros(abs(value))}"
+    return f"{'-' if value < 0 else '+'}{format_micros(abs(value))}"
 
 
-def percent(value: float) -> str:
-    """A share as whole per cent, with its sign.
+def format_percent(value: float) -> str:
+    """Format a share as a whole percentage with its sign.
 
     Example:
-        >>> percent(-0.123)
+        >>> format_percent(-0.123)
         '-12 %'
     """
     return f"{'-' if value < 0 else '+'}{abs(value):.0%}".replace("%", " %")
 
 
-def few(value: float) -> str:
-    """A number of calls, which is often whole.
+def format_count(value: float) -> str:
+    """Format a number of calls, which is often whole.
 
     Example:
-        >>> [few(each) for each in (2.0, 0.25, 0.0012, 1234.0)]
+        >>> [format_count(each) for each in (2.0, 0.25, 0.0012, 1234.0)]
         ['2', '0.25', '0.001', '1,234']
     """
     if 0 < value < 0.1:
@@ -53,11 +53,11 @@ def few(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.2f}"
 
 
-def memory(size: float) -> str:
-    """Bytes, in the unit that suits them.
+def format_bytes(size: float) -> str:
+    """Format a size with a suitable unit.
 
     Example:
-        >>> [memory(each) for each in (0, 512, 2048, 5_000_000)]
+        >>> [format_bytes(each) for each in (0, 512, 2048, 5_000_000)]
         ['0', '512 B', '2.0 kB', '4.8 MB']
     """
     if abs(size) < 0.5:
@@ -69,11 +69,11 @@ def memory(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-def bar(share: float, width: int) -> str:
-    """A bar that fills a share of a width, exact to an eighth of a cell.
+def draw_bar(share: float, width: int) -> str:
+    """Draw a bar that fills a share of the width, exact to an eighth of a cell.
 
     Example:
-        >>> bar(0.5, 4), bar(0.3, 4)
+        >>> draw_bar(0.5, 4), draw_bar(0.3, 4)
         ('██  ', '█▎  ')
     """
     eighths = round(max(0.0, min(1.0, share)) * width * 8)
@@ -81,16 +81,16 @@ def bar(share: float, width: int) -> str:
     return ("█" * full + (_PARTS[rest] if rest else "")).ljust(width)
 
 
-def columns(counts: Sequence[int], width: int, height: int) -> list[str]:
-    """A histogram as lines of text, the highest first; no bin that has something is empty.
+def draw_histogram(counts: Sequence[int], width: int, height: int) -> list[str]:
+    """Draw a histogram as lines of text, top line first; only empty bins look empty.
 
     Args:
-        counts: how many are in each bin.
-        width: how many cells a bin is wide.
-        height: how many lines.
+        counts: Count of each bin.
+        width: Width of a bin in cells.
+        height: Number of lines.
 
     Example:
-        >>> columns([1, 4, 2], 1, 2)
+        >>> draw_histogram([1, 4, 2], 1, 2)
         [' █ ', '▄██']
     """
     most = max(counts, default=0) or 1

@@ -1,4 +1,4 @@
-"""The profile tab: measure in the background, look at the rows, see what an edit saved."""
+"""The Profile tab: measure in the background and compare runs."""
 
 from __future__ import annotations
 
@@ -7,39 +7,139 @@ from typing import Literal
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.binding import Binding
+from textual.containers import Container, Horizontal
 from textual.widget import Widget
 from textual.widgets import Button, Input, ProgressBar, Static
 
-from tdx.tui.profile.advising import Advising
-from tdx.tui.profile.asking import Settings, advise_request, measure_request
-from tdx.tui.profile.cost_table import CostTable
-from tdx.tui.profile.keys import HELP, PROFILE_KEYS
-from tdx.tui.profile.lines import SHOWN, Shown, lines_of, mode_of
-from tdx.tui.profile.measuring import CANCELLED, Advised, Measuring
-from tdx.tui.profile.part_pane import HIGH, LOW, PartPane
-from tdx.tui.profile.profile_bar import ProfileBar
-from tdx.tui.profile.requests import EXTRAS, Extra
-from tdx.tui.profile.run_list import RunList
-from tdx.tui.profile.runs import Run
-from tdx.tui.profile.texts import WELCOME, run_text, summary
-from tdx.tui.searching import SearchedTab, SearchLine
+from tdx.tui.profile.advice import AdviceController
+from tdx.tui.profile.details import HIGH, LOW, PartPane
+from tdx.tui.profile.measurement import (
+    CANCELLED,
+    DraftAdvice,
+    MeasurementController,
+    MeasurementSettings,
+    advise_request,
+    measure_request,
+)
+from tdx.tui.profile.messages import EXTRAS, Extra
+from tdx.tui.profile.runs import (
+    MODE_SELECTIONS,
+    SELECTION_TITLES,
+    WELCOME,
+    ModeSelection,
+    Run,
+    RunList,
+    displayed_mode,
+    run_summary,
+    run_text,
+)
+from tdx.tui.profile.table import CostTable, build_lines
+from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
 
-_NARROW = 76
-"""Columns below which the bar takes two lines."""
-_SAID = {
+PROFILE_KEYS = (
+    *search_bindings("profile"),
+    Binding("r", "measure", "measure", id="profile.measure"),
+    Binding("c", "cancel", "cancel", id="profile.cancel", show=False),
+    Binding("s", "sort", "sort", id="profile.sort"),
+    Binding("i", "invert", "invert", id="profile.invert", show=False),
+    Binding("m", "mode", "mode", id="profile.mode"),
+    Binding("n", "settings", "settings", id="profile.settings", show=False),
+    Binding("o", "extra('operators')", "operators", id="profile.operators"),
+    Binding("v", "advise", "advice", id="profile.advice"),
+    Binding("w", "extra('marginal')", "savings", id="profile.marginal", show=False),
+    Binding("M", "extra('memory')", "memory", id="profile.memory", show=False),
+    Binding("b", "base", "compare with this", id="profile.base", show=False),
+    Binding("left_square_bracket", "run(-1)", "earlier", id="profile.earlier", key_display="["),
+    Binding("right_square_bracket", "run(1)", "later", id="profile.later", key_display="]"),
+)
+HELP = """## Profile
+
+`r` measures the chain in a worker process; `c` cancels and keeps partial results. `m` chooses how
+the chain runs: `planned` as in rollouts, `eager` step by step, `compiled` with neighboring stages
+compiled, or several side by side. `s` sorts by the next column, `i` reverses the order, `/` finds a
+part by its name.
+
+Extra passes are off by default: `o` shows torch operators, `M` allocated memory, and `w` what the
+chain saves without each stage. `v` tries changes that may make the chain faster and applies the one
+that you choose.
+
+Edit the chain and measure again: the column `change` shows the difference of each part to the
+previous run; `≈` is within the noise. `[` and `]` browse the runs, `b` compares all other runs with
+the current one."""
+
+
+DEFAULT_STEPS, DEFAULT_REPEATS = 1000, 5
+
+
+class ProfileBar(Container):
+    """Settings of the measurement."""
+
+    def __init__(self) -> None:
+        super().__init__(id="profile-bar")
+
+    def compose(self) -> ComposeResult:
+        with Horizontal():
+            yield Button("Run", "primary", id="profile-run", compact=True)
+            yield Button("planned", id="profile-mode", compact=True)
+            yield _number_input("profile-steps", DEFAULT_STEPS)
+            yield Static("×", id="profile-times")
+            yield _number_input("profile-repeats", DEFAULT_REPEATS)
+        with Horizontal():
+            for name in EXTRAS:
+                button = Button(f"○ {name}", id=f"profile-{name}-too", compact=True)
+                button.styles.line_pad = 0
+                yield button
+            yield Button("advice", id="profile-advice", compact=True)
+
+    def show_running(self, runs: bool) -> None:
+        """Change the first button to Stop while a measurement is running."""
+        button = self.query_one("#profile-run", Button)
+        button.label = "Stop" if runs else "Run"
+        button.variant = "error" if runs else "primary"
+
+    def show_mode(self, wanted: ModeSelection) -> None:
+        """Show the selected modes."""
+        self.query_one("#profile-mode", Button).label = SELECTION_TITLES.get(wanted, wanted)
+
+    def show_extra(self, name: Extra, is_on: bool) -> None:
+        """Show if something is measured apart from time."""
+        button = self.query_one(f"#profile-{name}-too", Button)
+        button.label = f"{'●' if is_on else '○'} {name}"
+        button.set_class(is_on, "-on")
+
+    @property
+    def settings(self) -> MeasurementSettings:
+        """How long to measure."""
+        return MeasurementSettings(
+            self._number("steps", DEFAULT_STEPS), self._number("repeats", DEFAULT_REPEATS)
+        )
+
+    def _number(self, name: str, otherwise: int) -> int:
+        text = self.query_one(f"#profile-{name}", Input).value
+        return int(text) if text.isdecimal() and int(text) else otherwise
+
+
+def _number_input(name: str, otherwise: int) -> Input:
+    """Return a field for a number; empty stands for the default, its placeholder."""
+    return Input(str(otherwise), type="integer", id=name, compact=True, placeholder=str(otherwise))
+
+
+_NARROW_WIDTH = 76
+"""Width below which the bar takes two lines."""
+_EXTRA_TEXT = {
     "memory": "what each part allocates",
-    "operators": "torch's operators in each part",
-    "marginal": "the chain without each of its stages",
+    "operators": "torch operators in each part",
+    "marginal": "what the chain saves without each stage",
 }
 
 
-class ProfileTab(SearchedTab):
+class ProfileTab(SearchableTab):
     """Measures the chain and keeps the runs of this session.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     BINDINGS = [*PROFILE_KEYS]
@@ -47,9 +147,9 @@ class ProfileTab(SearchedTab):
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
-        self.measuring = Measuring(self, workspace, self.changed, self._found)
-        self.advising = Advising(self, workspace, self.measuring, self._try_advice)
-        self.wanted: Shown = SHOWN[0]
+        self.measurement = MeasurementController(self, workspace, self.invalidate, self._found)
+        self.advice = AdviceController(self, workspace, self.measurement, self._try_advice)
+        self.selection: ModeSelection = MODE_SELECTIONS[0]
         self.extras: set[Extra] = set()
         self.base: Run | None = None
         self._drawn: tuple[object, ...] = ()
@@ -60,59 +160,59 @@ class ProfileTab(SearchedTab):
             yield ProgressBar(show_eta=False, id="profile-meter")
             yield Static("", id="profile-doing", markup=False)
         yield Static("", id="profile-summary")
-        yield SearchLine("the parts")
+        yield SearchBar("parts")
         yield CostTable()
         yield PartPane()
         yield RunList()
 
     def on_mount(self) -> None:
-        self.workspace.edited.subscribe(self, lambda _: self.changed())
+        self.workspace.edited.subscribe(self, lambda _: self.invalidate())
 
     @property
-    def home(self) -> Widget:
+    def default_focus(self) -> Widget:
         table = self.query_one(CostTable)
         return table if table.display else self.query_one("#profile-run")
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.height < LOW, "-low")
         self.set_class(event.size.height >= HIGH, "-high")
-        self.set_class(event.size.width < _NARROW, "-narrow-bar")
+        self.set_class(event.size.width < _NARROW_WIDTH, "-narrow-bar")
         self._say()
         self._point()
 
     # ------------------------------------------------------------------ commands
 
     def action_measure(self) -> None:
-        if self._may_begin():
-            asked = measure_request(self.workspace, self._settings, self.wanted, self.extras)
-            self.measuring.begin(asked, self.workspace.draft)
+        if self._can_start():
+            request = measure_request(self.workspace, self._settings, self.selection, self.extras)
+            self.measurement.start(request, self.workspace.draft)
 
     def action_advise(self) -> None:
-        if self.advising.is_current and not self.measuring.runs:
-            self.advising.show()
+        if self.advice.is_current and not self.measurement.is_running:
+            self.advice.show()
         else:
             self._try_advice()
 
     def _try_advice(self) -> None:
-        if self._may_begin():
-            asked = advise_request(self.workspace, self._settings, self.wanted)
-            self.measuring.begin(asked, self.workspace.draft)
+        if self._can_start():
+            request = advise_request(self.workspace, self._settings, self.selection)
+            self.measurement.start(request, self.workspace.draft)
 
     @property
-    def _settings(self) -> Settings:
+    def _settings(self) -> MeasurementSettings:
         return self.query_one(ProfileBar).settings
 
-    def _may_begin(self) -> bool:
+    def _can_start(self) -> bool:
         if self.workspace.draft.env is None:
-            self.notify("choose an env first", timeout=2)
-        elif self.measuring.runs:
-            self.notify("something is being measured already; c cancels", timeout=2)
+            self.notify("choose an env first: press e", timeout=2)
+        elif self.measurement.is_running:
+            self.notify("a measurement is running; press c to cancel", timeout=2)
         else:
             return True
         return False
 
     def action_cancel(self) -> None:
-        self.measuring.cancel()
+        self.measurement.cancel()
 
     def action_sort(self) -> None:
         self.query_one(CostTable).sort_next()
@@ -121,47 +221,49 @@ class ProfileTab(SearchedTab):
         self.query_one(CostTable).invert()
 
     def action_mode(self) -> None:
-        self.wanted = SHOWN[(SHOWN.index(self.wanted) + 1) % len(SHOWN)]
-        self.query_one(ProfileBar).show_mode(self.wanted)
+        self.selection = MODE_SELECTIONS[
+            (MODE_SELECTIONS.index(self.selection) + 1) % len(MODE_SELECTIONS)
+        ]
+        self.query_one(ProfileBar).show_mode(self.selection)
         self._show_run()
 
     def action_extra(self, name: Extra) -> None:
         self.extras ^= {name}
         is_on = name in self.extras
         self.query_one(ProfileBar).show_extra(name, is_on)
-        self.notify(f"r measures {_SAID[name]} too" if is_on else f"without {name}", timeout=3)
+        self.notify(f"r also measures {_EXTRA_TEXT[name]}" if is_on else f"{name} off", timeout=3)
 
     def action_settings(self) -> None:
         self.query_one("#profile-steps").focus()
 
     def action_base(self) -> None:
-        shown = self.measuring.shown
+        shown = self.measurement.shown
         self.base = None if shown is self.base else shown
-        text = f"compared with #{self.base.number} from now on" if self.base else ""
-        self.notify(text or "each run is compared with the one before", timeout=3)
+        text = f"comparing all runs with #{self.base.number}" if self.base else ""
+        self.notify(text or "comparing each run with the previous one", timeout=3)
         self._show_run()
 
     def action_run(self, by: int) -> None:
-        runs = self.measuring.history.runs
-        if self.measuring.shown in runs:
-            at = runs.index(self.measuring.shown) + by
+        runs = self.measurement.history.runs
+        if self.measurement.shown in runs:
+            at = runs.index(self.measurement.shown) + by
             self._choose(runs[max(0, min(at, len(runs) - 1))])
 
     # ------------------------------------------------------------------ search
 
-    def begin_search(self) -> bool:
+    def start_search(self) -> bool:
         if self.query_one(CostTable).display:
-            return super().begin_search()
-        self.notify("nothing is measured yet; r measures", timeout=2)
+            return super().start_search()
+        self.notify("no measurement yet; press r", timeout=2)
         return True
 
-    def searched(self) -> Sequence[str]:
+    def search_lines(self) -> Sequence[str]:
         return [
             f"{each.row.label} {each.row.lane}" for each in self.query_one(CostTable).lines_shown
         ]
 
     @property
-    def line_at(self) -> int:
+    def cursor_line(self) -> int:
         return self.query_one(CostTable).cursor_row
 
     def go_to_line(self, line: int) -> None:
@@ -174,7 +276,7 @@ class ProfileTab(SearchedTab):
         event.stop()
         name = (event.button.id or "").removeprefix("profile-").removesuffix("-too")
         if name == "run":
-            (self.action_cancel if self.measuring.runs else self.action_measure)()
+            (self.action_cancel if self.measurement.is_running else self.action_measure)()
         elif name == "mode":
             self.action_mode()
         elif name == "advice":
@@ -191,31 +293,31 @@ class ProfileTab(SearchedTab):
     @on(RunList.Chosen)
     def _run_chosen(self, event: RunList.Chosen) -> None:
         event.stop()
-        runs = self.measuring.history.runs
+        runs = self.measurement.history.runs
         run = next((each for each in runs if each.number == event.number), None)
-        if run is not None and run is not self.measuring.shown:
+        if run is not None and run is not self.measurement.shown:
             self._choose(run)
 
-    @on(CostTable.Pointed)
-    def _pointed(self, event: CostTable.Pointed) -> None:
+    @on(CostTable.CursorMoved)
+    def _cursor_moved(self, event: CostTable.CursorMoved) -> None:
         event.stop()
         self._point()
 
     def _choose(self, run: Run) -> None:
-        self.measuring.shown = run
+        self.measurement.shown = run
         self._show_run()
 
     # ------------------------------------------------------------------ what is shown
 
     def update(self) -> None:
-        """Show the progress, and the run that is there now."""
-        measuring, progress = self.measuring, self.measuring.progress
-        self.query_one(ProfileBar).show_running(measuring.runs)
-        self.query_one("#profile-progress").display = measuring.runs
-        if measuring.runs:
+        """Show the progress or the current run."""
+        measurement, progress = self.measurement, self.measurement.progress
+        self.query_one(ProfileBar).show_running(measurement.is_running)
+        self.query_one("#profile-progress").display = measurement.is_running
+        if measurement.is_running:
             doing = "starting …" if progress is None else f"{progress.doing} …"
             self.query_one("#profile-doing", Static).update(
-                "cancelling …" if measuring.is_ending else doing
+                "cancelling …" if measurement.is_ending else doing
             )
             of = progress.of if progress is not None else 1
             done = progress.done if progress is not None else 0
@@ -225,56 +327,56 @@ class ProfileTab(SearchedTab):
 
     @property
     def other(self) -> Run | None:
-        """The run that the one shown is compared with."""
-        shown = self.measuring.shown
-        if shown is None or (mode := mode_of(shown, self.wanted)) is None:
+        """The run to compare with."""
+        shown = self.measurement.shown
+        if shown is None or (mode := displayed_mode(shown, self.selection)) is None:
             return None
         if self.base is not None and self.base is not shown:
             return self.base
-        return self.measuring.history.before(shown, mode.mode)
+        return self.measurement.history.previous(shown, mode.mode)
 
-    def _found(self, found: Run | Advised) -> None:
-        """Show advice at once, and say what was found to someone who looks elsewhere."""
-        if isinstance(found, Advised):
-            if self.is_seen and self.screen.is_current:
-                self.advising.show()
+    def _found(self, found: Run | DraftAdvice) -> None:
+        """Show advice at once; report a result in a notice if another tab is in front."""
+        if isinstance(found, DraftAdvice):
+            if self.is_in_front and self.screen.is_current:
+                self.advice.show()
                 return
-            text, ended = self.advising.told, found.found.error
+            text, ended = self.advice.summary, found.found.error
         else:
-            text, ended = run_text(found, self.wanted, self.other), found.ended
+            text, ended = run_text(found, self.selection, self.other), found.ended
         is_wrong = ended is not None and ended != CANCELLED
         severity: Literal["information", "error"] = "error" if is_wrong else "information"
-        if self.is_seen:
+        if self.is_in_front:
             self.workspace.journal.record(text, source="profile", severity=severity)
         else:
             self.notify(text, title="Profile", severity=severity, timeout=6)
 
     def _show_run(self) -> None:
-        run, table = self.measuring.shown, self.query_one(CostTable)
-        drawn = (run, self.wanted, self.other, len(self.measuring.history.runs))
+        run, table = self.measurement.shown, self.query_one(CostTable)
+        drawn = (run, self.selection, self.other, len(self.measurement.history.runs))
         if drawn == self._drawn:
             self._say()
             return
         self._drawn = drawn
-        lines = [] if run is None else lines_of(run, self.wanted, self.other)
+        lines = [] if run is None else build_lines(run, self.selection, self.other)
         is_lost = table.has_focus and not lines
         table.display = bool(lines)
         if is_lost:
-            self.focus_home()
+            self.focus_default()
         table.show_lines(lines)
         self._say()
-        self.query_one(RunList).show_runs(self.measuring.history, self.wanted, run, self.base)
+        self.query_one(RunList).show_runs(self.measurement.history, self.selection, run, self.base)
 
     def _say(self) -> None:
-        run, said = self.measuring.shown, self.query_one("#profile-summary", Static)
+        run, line = self.measurement.shown, self.query_one("#profile-summary", Static)
         if run is None:
-            said.update(WELCOME)
-            said.add_class("-welcome")
+            line.update(WELCOME)
+            line.add_class("-welcome")
         else:
-            said.remove_class("-welcome")
+            line.remove_class("-welcome")
             low = self.has_class("-low")
-            said.update(summary(run, self.wanted, self.other, self.workspace.draft, low))
+            line.update(run_summary(run, self.selection, self.other, self.workspace.draft, low))
 
     def _point(self) -> None:
         table = self.query_one(CostTable)
-        self.query_one(PartPane).show(table.pointed if table.display else None, self.size)
+        self.query_one(PartPane).show(table.selected_line if table.display else None, self.size)

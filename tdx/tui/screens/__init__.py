@@ -1,1 +1,1 @@
-"""The main screen and the dialogs."""
+"""The main screen and generic dialogs."""

@@ -1,4 +1,4 @@
-"""The one screen of the app: catalogue, chain and tabs side by side."""
+"""The main screen: catalog, chain and tabs side by side."""
 
 from __future__ import annotations
 
@@ -13,87 +13,82 @@ from tdx.inspection.overview import Problem
 from tdx.pipeline.catalog import TransformInfo
 from tdx.pipeline.values import StageConfig
 from tdx.tui import bindings
-from tdx.tui.compose.catalogue_pane import CataloguePane
+from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.compose.chain_list import ChainList
 from tdx.tui.compose.chain_pane import ChainPane
-from tdx.tui.compose.dialogs import Dialogs
+from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.stage_tab import StageTab
-from tdx.tui.compositing import draw_sparingly
-from tdx.tui.key_queue import KeyQueue
-from tdx.tui.screens.focus import FocusGuard, is_displayed
-from tdx.tui.screens.hints import HintBook, HintLine
-from tdx.tui.screens.jumping import JumpScreen
-from tdx.tui.screens.key_line import KeyLine
-from tdx.tui.screens.panes import CHAIN_PANE, TABS_PANE, Panes
-from tdx.tui.screens.status_line import StatusLine
+from tdx.tui.compositor import use_partial_compositor
+from tdx.tui.keyboard import FocusGuard, KeyQueue, is_displayed
+from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
+from tdx.tui.screens.dialogs import JumpScreen
+from tdx.tui.screens.panes import CHAIN_PANE, TABS_PANE, PaneLayout
 from tdx.tui.tab_body import TabBody
 from tdx.tui.tabs import TABS
 from tdx.tui.workspace import Workspace
 
-LEAST = (60, 16)
-"""Columns and rows below which nothing useful can be shown."""
+MIN_SIZE = (60, 16)
+"""Minimum columns and rows of the terminal."""
 
 
 class MainScreen(FocusGuard):
-    """Puts the panes together and passes what one of them wants on to another.
+    """Contains the panes and connects them.
 
     Args:
-        workspace: the state of the app.
-        hints: what to do first.
+        workspace: State of the app.
+        hints: State of the hints.
+        keys: Queue that is held until all tabs exist.
     """
 
     BINDINGS = [*bindings.SCREEN]
 
-    def __init__(self, workspace: Workspace, hints: HintBook) -> None:
+    def __init__(self, workspace: Workspace, hints: HintState, keys: KeyQueue) -> None:
         super().__init__()
-        draw_sparingly(self)
+        use_partial_compositor(self)
         self.hints = hints
         self.workspace = workspace
         self.is_filled = False
+        self._keys = keys
         self._focused_before: Widget | None = None
-        self.panes = Panes(self)
-        self.dialogs = Dialogs(self, workspace)
+        self.panes = PaneLayout(self)
+        self.dialogs = ComposeDialogs(self, workspace)
 
     def compose(self) -> ComposeResult:
-        yield StatusLine(self.workspace)
+        yield StatusBar(self.workspace)
         with Horizontal(id="body"):
-            yield CataloguePane()
+            yield CatalogPane()
             yield ChainPane(self.workspace)
             with Vertical(id="tabs-pane", classes="pane"), TabbedContent(id="tabs"):
                 for number, tab in enumerate(TABS, start=1):
                     title = Content.assemble((f"{number} ", "dim"), tab.title)
                     with TabPane(title, id=tab.id):
                         if number == 1:
-                            yield tab.make(self.workspace)
+                            yield tab.load()(self.workspace)
         yield Static("", id="too-small")
-        yield HintLine(self.workspace, self.hints)
-        yield KeyLine()
+        yield HintBar(self.workspace, self.hints)
+        yield KeyBar()
 
     def on_mount(self) -> None:
         self.panes.fit(self.size.width)
         self.set_focus(self.fallback_focus())
         # A key for a tab that does not exist yet would go to the chain.
-        self._keys().hold()
+        self._keys.hold()
         self.call_after_refresh(self._fill_tabs)
 
     async def _fill_tabs(self) -> None:
-        """Make the tabs that are not in front: the first screen does not wait for them."""
+        """Create the tabs that are not in front, after the first screen is drawn."""
         try:
             for tab in TABS[1:]:
                 pane = self.query_one(f"#{tab.id}", TabPane)
                 if not pane.is_attached:
-                    return  # left while it was starting
-                await pane.mount(tab.make(self.workspace))
+                    return  # the app exits already
+                await pane.mount(tab.load()(self.workspace))
             self.is_filled = True
         finally:
-            self.app.call_later(self._keys().release)
-
-    def _keys(self) -> KeyQueue:
-        keys: KeyQueue = getattr(self.app, "keys")  # noqa: B009
-        return keys
+            self.app.call_later(self._keys.release)
 
     def on_resize(self, event: events.Resize) -> None:
-        small = event.size.width < LEAST[0] or event.size.height < LEAST[1]
+        small = event.size.width < MIN_SIZE[0] or event.size.height < MIN_SIZE[1]
         was_small = self.has_class("-too-small")
         if small and not was_small:
             self._focused_before = self.focused
@@ -102,30 +97,30 @@ class MainScreen(FocusGuard):
         if small:
             size = f"{event.size.width}×{event.size.height}"
             self.query_one("#too-small", Static).update(
-                f"tdx needs {LEAST[0]}×{LEAST[1]} characters; this terminal has {size}"
+                f"tdx needs {MIN_SIZE[0]}×{MIN_SIZE[1]} characters; this terminal has {size}"
             )
         self.panes.fit(event.size.width)
         if was_small and not small and self.focused is None:
             self.set_focus(self._focused_before or self.query_one(ChainList))
 
     def fallback_focus(self) -> Widget | None:
-        """The chain, or else the tab in front, or else the catalogue."""
-        tabs = (tab.home for tab in self.query(TabBody) if tab.is_seen)
-        homes = [*self.query(ChainList), *tabs, *self.query("#catalogue")]
+        """Return the chain, else the front tab, else the catalog."""
+        tabs = (tab.default_focus for tab in self.query(TabBody) if tab.is_in_front)
+        homes = [*self.query(ChainList), *tabs, *self.query("#catalog")]
         return next((each for each in homes if each is not None and is_displayed(each)), None)
 
     # ------------------------------------------------------------------ where the focus goes
 
-    def action_catalogue(self) -> None:
-        self.panes.show_catalogue()
-        self.query_one(CataloguePane).begin_search()
+    def action_catalog(self) -> None:
+        self.panes.show_catalog()
+        self.query_one(CatalogPane).start_search()
 
     def action_search(self) -> None:
-        """Search in the tab that has the focus, where it can be searched, else in the catalogue."""
+        """Search the focused tab if it can be searched, else the catalog."""
         above = self.focused.ancestors_with_self if self.focused is not None else []
         tab = next((each for each in above if isinstance(each, TabBody)), None)
-        if tab is None or not tab.begin_search():
-            self.action_catalogue()
+        if tab is None or not tab.start_search():
+            self.action_catalog()
 
     def action_tab(self, number: int) -> None:
         if number <= len(TABS):
@@ -137,20 +132,20 @@ class MainScreen(FocusGuard):
         self.query_one(TabbedContent).active = name
         self.move_hidden_focus()
         for tab in self.query(f"#{name} TabBody").results(TabBody):
-            tab.enter()
+            tab.activate()
 
     def on_click(self, event: events.Click) -> None:
-        """A click on a tab is as good as its key, which puts the focus into it."""
+        """Focus the content of a tab whose title is clicked, as its key does."""
         for tab in TABS:
             if event.widget is self.query_one(TabbedContent).get_tab(tab.id):
                 self.show_tab(tab.id)
 
     @on(TabbedContent.TabActivated)
     def _tab_seen(self, event: TabbedContent.TabActivated) -> None:
-        self.query_one(HintLine).saw(event.pane.id or "")
+        self.query_one(HintBar).mark_visited(event.pane.id or "")
 
     def action_hints(self) -> None:
-        self.query_one(HintLine).toggle()
+        self.query_one(HintBar).toggle()
 
     async def action_jump(self) -> None:
         targets = [widget for widget in self.focus_chain if widget.region.area]
@@ -174,10 +169,10 @@ class MainScreen(FocusGuard):
 
     def action_redo(self) -> None:
         change = self.workspace.redo()
-        self.notify(f"done again: {change.label}" if change else "nothing to redo", timeout=2)
+        self.notify(f"redone: {change.label}" if change else "nothing to redo", timeout=2)
 
     def add_transform(self, info: TransformInfo) -> None:
-        """Insert a transform after the selected stage, or at the end where none is selected."""
+        """Insert a transform after the selected stage, or at the end."""
         draft, place = self.workspace.draft, len(self.workspace.draft.stages)
         if self.workspace.stage is not None:
             place = self.workspace.place + 1
@@ -185,20 +180,20 @@ class MainScreen(FocusGuard):
         label = f"add {info.name}"
         self.workspace.edit(label, draft.inserted(place, [stage]), place=place)
 
-    @on(CataloguePane.Chosen)
-    def _chosen(self, event: CataloguePane.Chosen) -> None:
+    @on(CatalogPane.Chosen)
+    def _chosen(self, event: CatalogPane.Chosen) -> None:
         self.add_transform(event.info)
 
-    @on(CataloguePane.Left)
+    @on(CatalogPane.Left)
     def _left(self) -> None:
-        self.panes.hide_catalogue_if_narrow()
+        self.panes.hide_catalog_if_narrow()
         self.panes.reveal(CHAIN_PANE)
         self.set_focus(self.query_one(ChainList))
 
     @on(ChainPane.Edit)
     async def _edit(self) -> None:
         self.show_tab("stage")
-        # Keys that are typed meanwhile wait for the end of this handler.
+        # Keys typed meanwhile wait until this handler returns.
         await self.query_one(StageTab).open_form()
 
     @on(ChainPane.Fix)
@@ -237,16 +232,16 @@ class MainScreen(FocusGuard):
 
     def action_cancel(self) -> None:
         if self.workspace.cancel():
-            self.notify("cancelled; the same key starts the worker anew", timeout=4)
+            self.notify("cancelled; press Ctrl+K again to restart the worker", timeout=4)
         else:
             self.workspace.refresh()
-            self.notify("the worker was started anew", timeout=3)
+            self.notify("worker restarted", timeout=3)
 
     def action_details(self) -> None:
         self.dialogs.details()
 
     def action_home(self) -> None:
-        """Bring back the panes that an expanded one hides; else leave the focus for the chain."""
+        """Restore the panes that an expanded one hides; else focus the chain."""
         was_expanded = self.panes.is_expanded
         self.panes.shrink()
         if not was_expanded or self.focused is None:

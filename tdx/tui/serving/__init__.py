@@ -1,11 +1,10 @@
-"""The app in a browser, through textual-serve: for each page an app process of its own.
+"""The app in a browser, built on textual-serve; each page has its own app process.
 
 =================  ============================================================================
-``serve.py``       what the ``tdx serve`` command calls
-``access.py``      who may talk to the server
-``server.py``      the server: the page, and a websocket for each app
-``session.py``     one app process, from its start to its end
-``driver.py``      the app's own end of the line
+``serve.py``       ``serve``, which ``tdx serve`` calls
+``access.py``      access control
+``server.py``      the HTTP server and the app processes
+``driver.py``      the Textual driver of a served app
 ``page/``          the page
 =================  ============================================================================
 """

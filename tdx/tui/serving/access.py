@@ -1,4 +1,4 @@
-"""Who may talk to the server: requests with the token, and from no page of another site."""
+"""Access control of the server: a token, and no requests from other sites."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from aiohttp import web
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PARAMETER = "token"
 _NO_TOKEN = "The token is missing or wrong: open the address that tdx serve printed."
-_FOREIGN = "This request was sent by another site, or for another host name."
+_CROSS_SITE = "This request comes from another site or names another host."
 
 
 def is_loopback(host: str) -> bool:
-    """True if a host is this machine and can be reached from nowhere else."""
+    """Return True if a host name is this machine and cannot be reached from elsewhere."""
     if host == "localhost":
         return True
     try:
@@ -27,26 +27,25 @@ def is_loopback(host: str) -> bool:
 
 
 def random_token() -> str:
-    """A token that cannot be guessed."""
+    """Return a token that cannot be guessed."""
     return secrets.token_urlsafe(24)
 
 
 class Access:
-    """Lets a request through, or answers it with 403.
+    """Authorizes requests; rejects the others with status 403.
 
-    Other users of this machine reach its loopback address as well, so a token is always needed. A
-    browser sends it once, in the address; then it has a cookie, and the token is in no later
-    address.
+    Other users of this machine can reach its loopback address, so a token is always required. A
+    browser sends it once, in the URL, and gets a cookie, so that later URLs do not contain the
+    token.
 
-    A page of another site must not reach the server either: not through a host name that it points
-    to this machine (its name is in ``Host``), and not through a websocket (its site is in
-    ``Origin``).
+    A page of another site must not reach the server: neither through a host name that resolves to
+    this machine (checked in ``Host``) nor through a websocket (checked in ``Origin``).
 
     Args:
-        token: Secret that a request must have.
-        port: Port of the server. Browsers do not separate cookies by port, so it is part of the
-            cookie's name.
-        loopback: Whether the server only listens on this machine, so that ``Host`` must name it.
+        token: Secret that a request must contain.
+        port: Port of the server. It is part of the cookie's name, because browsers share cookies
+            between ports.
+        loopback: True if the server only listens on this machine, so that ``Host`` must name it.
     """
 
     def __init__(self, token: str, port: int, *, loopback: bool = True) -> None:
@@ -56,13 +55,13 @@ class Access:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Handle a request that has the token.
+        """Handle a request with a valid token.
 
         Raises:
-            HTTPForbidden: It has no token, or comes from another site.
+            HTTPForbidden: The token is missing, or the request comes from another site.
         """
         if not self._is_own(request):
-            raise web.HTTPForbidden(text=_FOREIGN)
+            raise web.HTTPForbidden(text=_CROSS_SITE)
         if request.path == "/" and self._is_token(request.query.get(PARAMETER)):
             welcome = web.HTTPFound("/")
             welcome.set_cookie(self._cookie, self._token, httponly=True, samesite="Strict")
@@ -80,6 +79,6 @@ class Access:
         return origin is None or urlsplit(origin).netloc == request.host
 
     def _is_token(self, given: str | None) -> bool:
-        # A header can hold bytes that are not UTF-8.
+        # A header may contain bytes that are not UTF-8.
         found = (given or "").encode(errors="surrogateescape")
         return hmac.compare_digest(found, self._token.encode())

@@ -1,4 +1,4 @@
-"""The app's end of the line: where the server is gone, the app goes as well."""
+"""Textual driver of an app that is served to a browser."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NAME = "tdx.tui.serving.driver:ServedDriver"
 
 
 class ServedDriver(WebDriver):
-    """Has the focus from the start, as its page has, and ends when nothing can come in any more."""
+    """Has the focus from the start, as its page has; exits when the server is gone."""
 
     def start_application_mode(self) -> None:
         super().start_application_mode()

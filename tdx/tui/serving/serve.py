@@ -1,4 +1,4 @@
-"""Serve the app until Ctrl-C."""
+"""Serve the app to browsers until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from tdx.errors import ArgumentError, ExitCode, MissingPackageError
 if TYPE_CHECKING:
     from tdx.tui.serving.server import AppServer
 
-_START = (
+
+_BOOTSTRAP = (
     "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1)); from tdx.cli import main; main()"
 )
-_GRACE = 10.0
+_SHUTDOWN_TIMEOUT = 10.0
 
 
 def serve(
@@ -33,22 +34,22 @@ def serve(
     pages: int,
     say: Callable[[str], None],
 ) -> int:
-    """Serve the app until the process is told to end.
+    """Serve the app until the process is asked to exit.
 
     Args:
-        arguments: what stands behind ``tdx tui`` for the app.
-        host: the address to listen at.
-        port: the port; any that is free where it is 0.
-        token: Secret that a browser must send. ``None`` or ``"random"``: a fresh one is drawn.
-        pages: how many may be open at once.
-        say: tells the user the address.
+        arguments: Arguments of ``tdx tui`` for the app.
+        host: Address to listen on.
+        port: Port. ``0``: any free port.
+        token: Secret that a browser must send. ``None`` or ``"random"``: a new one is drawn.
+        pages: Maximum number of open pages.
+        say: Called with the URL.
 
     Returns:
-        The exit code of the process.
+        Exit code of the process.
 
     Raises:
-        MissingPackageError: textual-serve is not there.
-        ArgumentError: it cannot listen there.
+        MissingPackageError: textual-serve is not installed.
+        ArgumentError: The address cannot be used.
     """
     try:
         from tdx.tui.serving.access import Access, is_loopback, random_token
@@ -59,21 +60,21 @@ def serve(
         ) from error
     if token is None or token == "random":
         token = random_token()
-    with _listening(host, port) as listening:
+    with _open_socket(host, port) as listening:
         port = listening.getsockname()[1]
-        command = [sys.executable, "-c", _START, json.dumps(sys.path), "tui", *arguments]
+        command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), "tui", *arguments]
         server = AppServer(command, Access(token, port, loopback=is_loopback(host)), pages)
         say(_address(host, port, token))
-        asyncio.run(_until_told(server, listening))
+        asyncio.run(_serve_until_signal(server, listening))
     return ExitCode.OK
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except (OSError, UnicodeError) as error:
-        where = f"{_in_address(host)}:{port}"
+        where = f"{_bracket_ipv6(host)}:{port}"
         raise ArgumentError(
             f"cannot listen at {where}: {_reason(error)}", hint=_hint(error)
         ) from None
@@ -81,7 +82,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 def _reason(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
-        return "that is no address"
+        return "invalid address"
     reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
     return (reason or str(error)).lower()
 
@@ -89,25 +90,27 @@ def _reason(error: OSError | UnicodeError) -> str:
 def _hint(error: OSError | UnicodeError) -> str:
     is_host = isinstance(error, UnicodeError | socket.gaierror)
     if is_host or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
-        return "--host takes an address of this machine: 127.0.0.1, or 0.0.0.0 for all of them"
+        return "use an address of this machine: --host 127.0.0.1, or 0.0.0.0 for all of them"
     if getattr(error, "errno", None) == errno.EACCES:
-        return "ports below 1024 are not for everyone: --port 8000"
-    return "another port: --port N, or --port 0 for any that is free"
+        return "ports below 1024 need privileges; use --port 8000"
+    return "use another port: --port N, or --port 0 for any free port"
 
 
-async def _until_told(server: AppServer, listening: socket.socket) -> None:
+async def _serve_until_signal(server: AppServer, listening: socket.socket) -> None:
     """Serve until Ctrl-C, SIGTERM, or the end of the terminal."""
     from aiohttp import web
 
-    told = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, told.set)
-    runner = web.AppRunner(await server._make_app(), shutdown_timeout=_GRACE, access_log=None)
+        loop.add_signal_handler(number, stop.set)
+    runner = web.AppRunner(
+        await server._make_app(), shutdown_timeout=_SHUTDOWN_TIMEOUT, access_log=None
+    )
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()
-        await told.wait()
+        await stop.wait()
     finally:
         await runner.cleanup()
 
@@ -115,8 +118,8 @@ async def _until_told(server: AppServer, listening: socket.socket) -> None:
 def _address(host: str, port: int, token: str) -> str:
     anywhere = host in ("", "0.0.0.0", "::")
     shown = socket.gethostname() if anywhere else host
-    return f"http://{_in_address(shown)}:{port}/?{urlencode({'token': token})}"
+    return f"http://{_bracket_ipv6(shown)}:{port}/?{urlencode({'token': token})}"
 
 
-def _in_address(host: str) -> str:
+def _bracket_ipv6(host: str) -> str:
     return f"[{host}]" if ":" in host else host

@@ -1,26 +1,105 @@
-"""The server: the page with what it loads, and a websocket for each app."""
+"""HTTP server and app sessions, built on textual-serve.
+
+This module overrides ``Server._make_app``, ``Server._process_messages`` and
+``AppService._open_app_process``, and uses ``AppService._build_environment``, ``_process`` and
+``_stdin``, which are private to textual-serve. Tested with textual-serve 1.1.3;
+``tests/tui/test_private_api.py`` fails if they change.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import os
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from aiohttp import WSMsgType, web
 from textual_serve.app_service import AppService
+from textual_serve.download_manager import DownloadManager
 from textual_serve.server import Server, to_int
 
 from tdx.tui.serving.access import Access
-from tdx.tui.serving.session import Session
+from tdx.tui.serving.driver import NAME
+
+STOP_TIMEOUT = 5.0
+"""Seconds that an app has to exit."""
+
+
+class AppSession(AppService):
+    """An app process that is started without a shell and exits with its page.
+
+    Args:
+        command: Command line of the app.
+        write_bytes: Sends bytes to the page.
+        write_str: Sends text to the page.
+        close: Closes the connection to the page.
+        download_manager: Serves files to the browser.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        write_bytes: Callable[[bytes], Awaitable[None]],
+        write_str: Callable[[str], Awaitable[None]],
+        close: Callable[[], Awaitable[None]],
+        download_manager: DownloadManager,
+    ) -> None:
+        super().__init__(
+            "",
+            write_bytes=write_bytes,
+            write_str=write_str,
+            close=close,
+            download_manager=download_manager,
+        )
+        self._words = tuple(command)
+
+    async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
+        environment = self._build_environment(width=width, height=height)
+        # NO_COLOR is meant for the terminal that runs the server.
+        environment.pop("NO_COLOR", None)
+        environment["TEXTUAL_DRIVER"] = NAME
+        self._process = await asyncio.create_subprocess_exec(
+            *self._words,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        self._stdin = self._process.stdin
+        return self._process
+
+    async def run(self) -> None:
+        """Forward the output of the app; close the page when it exits."""
+        with suppress(ConnectionError):
+            await super().run()
+        await self.remote_close()
+
+    async def stop(self) -> None:
+        """Ask the app to exit, and kill it if it does not."""
+        if self._process is None:
+            return
+        stopping = asyncio.create_task(super().stop())
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(stopping), STOP_TIMEOUT)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        await stopping
+
 
 _PAGE = Path(__file__).parent / "page"
-_MOST_CELLS = 1000
-_FOR_A_PLACE = 2.0
-MOST_PAGES = 8
-"""Pages that may be open at once; each has an app with processes of its own behind it."""
+_MAX_CELLS = 1000
+_SLOT_TIMEOUT = 2.0
+MAX_PAGES = 8
+"""Maximum number of open pages; each has its own app and worker processes."""
 _HEADERS = {
-    # Whatever the page or a library of it would load, it is not loaded from elsewhere.
+    # The page and its libraries must not load anything from other sites.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; frame-ancestors 'none'",
     "Cache-Control": "no-store",
@@ -30,15 +109,15 @@ _HEADERS = {
 
 
 class AppServer(Server):
-    """Serves the app; textual-serve's own page loads a font from elsewhere, so this has its own.
+    """Serves the app on its own page; textual-serve's page loads a font from a third party.
 
     Args:
-        command: the words that start the app.
-        access: who may talk to it.
-        most: how many pages may be open at once; each has processes of its own.
+        command: Command line of the app.
+        access: Authorizes requests.
+        most: Maximum number of open pages.
     """
 
-    def __init__(self, command: Sequence[str], access: Access, most: int = MOST_PAGES) -> None:
+    def __init__(self, command: Sequence[str], access: Access, most: int = MAX_PAGES) -> None:
         super().__init__("", templates_path=_PAGE)
         self._words = tuple(command)
         self._access = access
@@ -60,8 +139,8 @@ class AppServer(Server):
         return app
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
-        # A page that is loaded anew comes before the line of the old one has ended.
-        end = asyncio.get_running_loop().time() + _FOR_A_PLACE
+        # A reloaded page connects before the websocket of the old one is closed.
+        end = asyncio.get_running_loop().time() + _SLOT_TIMEOUT
         while self._is_full and asyncio.get_running_loop().time() < end:
             await asyncio.sleep(0.05)
         if self._is_full:
@@ -77,17 +156,19 @@ class AppServer(Server):
         return len(self._pages) >= self._most
 
     async def on_shutdown(self, app: web.Application) -> None:
-        """End every page's line, and with it the app behind it."""
+        """Close all pages, and with them their apps."""
         await asyncio.gather(*(page.close() for page in self._pages))
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         """Run an app for as long as the page is open.
 
         Raises:
-            HTTPServiceUnavailable: as many pages as may be are open.
+            HTTPServiceUnavailable: The maximum number of pages is open.
         """
         if self._is_full:
-            raise web.HTTPServiceUnavailable(text=f"{self._most} pages are open, which is the most")
+            raise web.HTTPServiceUnavailable(
+                text=f"all {self._most} pages are in use; close one first"
+            )
         page = web.WebSocketResponse(heartbeat=15)
         self._pages.add(page)
         try:
@@ -98,19 +179,22 @@ class AppServer(Server):
         return page
 
     async def _run(self, request: web.Request, page: web.WebSocketResponse) -> None:
-        """Start an app, and end it where its page is closed."""
+        """Start an app, and stop it when its page is closed."""
 
         async def close() -> None:
             await page.close()
 
-        session = Session(
+        session = AppSession(
             self._words,
             write_bytes=page.send_bytes,
             write_str=page.send_str,
             close=close,
             download_manager=self.download_manager,
         )
-        size = (_cells(request.query.get("width"), 80), _cells(request.query.get("height"), 24))
+        size = (
+            _parse_cells(request.query.get("width"), 80),
+            _parse_cells(request.query.get("height"), 24),
+        )
         try:
             await session.start(*size)
             await self._process_messages(page, session)
@@ -126,15 +210,17 @@ class AppServer(Server):
                     kind, data = [*message.json(), None][:2]
                 except (ValueError, TypeError):
                     continue
-                await _pass_on(kind, data, websocket, app_service)
+                await _handle_message(kind, data, websocket, app_service)
 
 
-async def _pass_on(kind: Any, data: Any, page: web.WebSocketResponse, session: AppService) -> None:
-    """Do what a page asks for; what cannot be understood is left out."""
+async def _handle_message(
+    kind: Any, data: Any, page: web.WebSocketResponse, session: AppService
+) -> None:
+    """Handle a message of a page; ignore malformed ones."""
     if kind == "stdin" and isinstance(data, str):
         await session.send_bytes(data.encode(errors="replace"))
     elif kind == "resize" and isinstance(data, dict):
-        width, height = (_cells(data.get(name), 0) for name in ("width", "height"))
+        width, height = (_parse_cells(data.get(name), 0) for name in ("width", "height"))
         if width and height:
             await session.set_terminal_size(width, height)
     elif kind == "ping":
@@ -145,6 +231,6 @@ async def _pass_on(kind: Any, data: Any, page: web.WebSocketResponse, session: A
         await session.focus()
 
 
-def _cells(given: Any, otherwise: int) -> int:
+def _parse_cells(given: Any, otherwise: int) -> int:
     number = to_int(str(given), otherwise)
-    return number if 0 < number <= _MOST_CELLS else otherwise
+    return number if 0 < number <= _MAX_CELLS else otherwise

@@ -1,1 +1,1 @@
-"""The specs along the chain, and the lineage of keys."""
+"""The Specs tab: specs along the chain, and the lineage of keys."""

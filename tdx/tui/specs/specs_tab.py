@@ -1,4 +1,4 @@
-"""The specs where the selection is: both lanes, what changed, and the lineage of a key."""
+"""The Specs tab: specs after the selected stage, what changed, and the lineage of a key."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from tdx.inspection.spec_report import KeyChange
-from tdx.keys import split_key
-from tdx.tui.compose.trouble import Trouble
-from tdx.tui.specs.lineage_text import lineage_text
-from tdx.tui.specs.spec_labels import Widths
-from tdx.tui.specs.spec_lines import PlaceSpecs, place_specs
-from tdx.tui.specs.spec_list import SpecList
-from tdx.tui.specs.spec_search import SpecSearch
-from tdx.tui.specs.spec_tree import Line, Path, spec_tree
+from tdx.keys import key_parts
+from tdx.tui.compose.problem_panel import ProblemPanel
+from tdx.tui.specs.tree import LinePath, PlaceSpecs, SpecLine, build_spec_lines, specs_at
+from tdx.tui.specs.tree_list import ColumnWidths, SpecList, SpecSearch, lineage_text
 from tdx.tui.tab_body import TabBody
 from tdx.tui.workspace import ENV, Workspace
 
@@ -26,48 +22,50 @@ _HERE = "here"
 
 
 class SpecsTab(TabBody):
-    """Shows the specs after the selected stage beside those before it, or those of the whole chain.
+    """Shows specs before and after the selected stage, or those of the whole chain.
 
     Args:
-        workspace: the state of the app.
+        workspace: State of the app.
     """
 
     BINDINGS = [
-        Binding("left_square_bracket", "place(-1)", "before", id="specs.before", key_display="["),
-        Binding("right_square_bracket", "place(1)", "after", id="specs.after", key_display="]"),
+        Binding(
+            "left_square_bracket", "place(-1)", "previous", id="specs.previous", key_display="["
+        ),
+        Binding("right_square_bracket", "place(1)", "next", id="specs.next", key_display="]"),
         Binding("o", "only_changed", "only changes", id="specs.only_changed"),
         Binding("w", "whole", "whole chain", id="specs.whole"),
         Binding("minus", "fold_all(True)", "fold all", id="specs.fold_all", show=False),
         Binding("plus", "fold_all(False)", "unfold all", id="specs.unfold_all", show=False),
         Binding("n", "match(1)", "next match", id="specs.next_match", show=False),
-        Binding("N", "match(-1)", "match before", id="specs.match_before", show=False),
+        Binding("N", "match(-1)", "previous match", id="specs.previous_match", show=False),
         Binding("escape", "end_search", "end the search", id="specs.end_search", show=False),
     ]
-    HELP = """## The specs
+    HELP = """## Specs
 
-What comes out of the selected stage, and what goes into it on the way to the env. `+` is a key
-that is new, `-` one that is gone, `~` one whose spec is another. `[` and `]` go along the chain,
-`w` shows the whole of it. `Enter`, `←` and `→` fold and unfold, `-` and `+` all at once. `/`
-searches the keys; `n` and `N` go from match to match."""
+The specs after the selected stage, in both directions: forward from the env, and inverse towards
+the env. `+` is a new key, `-` a removed key, `~` a key whose spec has changed. `[` and `]` move
+along the chain, `w` shows the whole chain. `Enter`, `←` and `→` fold and unfold, `-` and `+` fold
+and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         self.only_changed = False
         self.is_whole = False
-        self._folds: dict[Path, bool] = {}
+        self._folds: dict[LinePath, bool] = {}
         self._search = SpecSearch()
 
     def compose(self) -> ComposeResult:
         yield Static("", id="spec-title")
-        yield Input(placeholder="search the keys …", id="spec-search", compact=True)
-        yield Trouble(self.workspace)
+        yield Input(placeholder="search keys …", id="spec-search", compact=True)
+        yield ProblemPanel(self.workspace)
         yield SpecList()
         yield Static("", id="lineage")
 
     def on_mount(self) -> None:
         self.query_one("#spec-search").display = False
-        self.workspace.selected.subscribe(self, lambda _: self.changed())
-        self.workspace.looked.subscribe(self, lambda _: self.changed())
+        self.workspace.selected.subscribe(self, lambda _: self.invalidate())
+        self.workspace.inspected.subscribe(self, lambda _: self.invalidate())
 
     def action_place(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)
@@ -88,8 +86,8 @@ searches the keys; `n` and `N` go from match to match."""
         self.update()
 
     def update(self) -> None:
-        """Show the specs where the selection is, or all of them."""
-        self.query_one(Trouble).show()
+        """Show the specs of the selected place, or of all places."""
+        self.query_one(ProblemPanel).update_problems()
         places = self._places()
         specs = places[self._here]
         listed = self.query_one(SpecList)
@@ -100,7 +98,7 @@ searches the keys; `n` and `N` go from match to match."""
         lines = [each for one in places for each in self._tree(one, places[one], True)]
         keys = (each for each in whole if each.change is not None)
         leaves = [leaf for each in places.values() for leaf in each.leaves()]
-        widths = Widths.of((_width(each) for each in keys), leaves)
+        widths = ColumnWidths.of((_key_width(each) for each in keys), leaves)
         listed.fill(lines, widths, self._search.found)
         self.query_one("#spec-title", Static).update(self._title(specs))
         self._trace(listed.line)
@@ -113,17 +111,17 @@ searches the keys; `n` and `N` go from match to match."""
 
     def _places(self) -> dict[str, PlaceSpecs]:
         if not self.is_whole:
-            return {_HERE: place_specs(self.workspace)}
+            return {_HERE: specs_at(self.workspace)}
         count = len(self.workspace.draft.stages)
-        return {str(at): place_specs(self.workspace, at) for at in range(ENV, count + 1)}
+        return {str(at): specs_at(self.workspace, at) for at in range(ENV, count + 1)}
 
-    def _tree(self, place: str, specs: PlaceSpecs, folds: bool) -> Iterator[Line]:
-        def is_folded(path: Path) -> bool:
+    def _tree(self, place: str, specs: PlaceSpecs, folds: bool) -> Iterator[SpecLine]:
+        def is_folded(path: LinePath) -> bool:
             return folds and self._is_folded(path)
 
-        return spec_tree(specs, place, self._is_shown, is_folded, with_place=self.is_whole)
+        return build_spec_lines(specs, place, self._is_shown, is_folded, with_place=self.is_whole)
 
-    def _is_folded(self, path: Path) -> bool:
+    def _is_folded(self, path: LinePath) -> bool:
         if path in self._search.opened:
             return False
         first = self.is_whole and len(path) == 1 and path[0] != self._here
@@ -140,7 +138,7 @@ searches the keys; `n` and `N` go from match to match."""
 
     # ------------------------------------------------------------------ search
 
-    def begin_search(self) -> bool:
+    def start_search(self) -> bool:
         box = self.query_one("#spec-search", Input)
         box.display = True
         self.screen.set_focus(box)
@@ -160,18 +158,18 @@ searches the keys; `n` and `N` go from match to match."""
         self.query_one(SpecList).focus()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let Escape leave the tab where there is no search to be left."""
+        """Pass Escape on while no search is active."""
         return action != "end_search" or self.query_one("#spec-search").display
 
     def action_end_search(self) -> None:
-        """Leave the search; the cursor stays on what was found."""
+        """End the search; keep the cursor."""
         box = self.query_one("#spec-search", Input)
         box.value = ""
         box.display = False
         self.query_one(SpecList).focus()
 
     def action_match(self, by: int) -> None:
-        """Go to the next match, or back; 0 stays on one."""
+        """Go to the next or previous match; 0 stays on a match."""
         listed = self.query_one(SpecList)
         path = self._search.next(listed.wanted, by)
         if path is not None:
@@ -185,8 +183,8 @@ searches the keys; `n` and `N` go from match to match."""
         event.stop()
         self._trace(event.line)
 
-    def _trace(self, line: Line | None) -> None:
-        overview = self.workspace.seen.overview
+    def _trace(self, line: SpecLine | None) -> None:
+        overview = self.workspace.status.overview
         text = Content("")
         key = None if line is None else line.key
         if line is not None and key and overview is not None and overview.lineage is not None:
@@ -201,13 +199,13 @@ searches the keys; `n` and `N` go from match to match."""
 
     def _title(self, specs: PlaceSpecs) -> Content:
         notes = {
-            "old": "as it was last seen",
-            "none": "nothing is known yet",
-            "fresh": "only what changed" if self.only_changed else "",
+            "old": "from the last inspection",
+            "none": "unknown",
+            "fresh": "only changes" if self.only_changed else "",
         }
         note = notes[specs.freshness]
-        if specs.freshness == "none" and self.workspace.seen.status == "looking":
-            note = "looking …"
+        if specs.freshness == "none" and self.workspace.status.phase == "inspecting":
+            note = "inspecting …"
         search = self._search.note(self.query_one(SpecList).wanted)
         if search:
             return Content.styled(search, "bold")
@@ -215,6 +213,6 @@ searches the keys; `n` and `N` go from match to match."""
         return Content.assemble((title, "bold"), (f"  {note}" if note else "", "dim"))
 
 
-def _width(line: Line) -> int:
+def _key_width(line: SpecLine) -> int:
     assert line.change is not None
-    return 2 * (len(split_key(line.change.key)) - 1) + len(line.text)
+    return 2 * (len(key_parts(line.change.key)) - 1) + len(line.text)

@@ -22,10 +22,10 @@ from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.backend.messages import Request
-from tdx.tui.compose.requests import Check, Look
-from tdx.tui.files.files import Files, Kept
-from tdx.tui.files.keys import FILES
-from tdx.tui.screens.status_line import StatusLine
+from tdx.tui.bindings import FILES
+from tdx.tui.compose.requests import CheckChain, InspectChain
+from tdx.tui.files.files import Files, Storage
+from tdx.tui.screens.bars import StatusBar
 from tdx.tui.workspace import Workspace
 
 TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
@@ -41,12 +41,12 @@ class StillBackend(InlineBackend):
         request: Request[T],
         *,
         worker: str = "look",
-        line: str | None = None,
+        slot: str | None = None,
         on_push: Callable[[str, Any], None] | None = None,
     ) -> Ticket[T]:
-        if isinstance(request, Look | Check):
+        if isinstance(request, InspectChain | CheckChain):
             return Ticket(0, asyncio.get_running_loop().create_future())
-        return super().ask(request, worker=worker, line=line, on_push=on_push)
+        return super().ask(request, worker=worker, slot=slot, on_push=on_push)
 
 
 class FilesApp(App[None]):
@@ -55,13 +55,13 @@ class FilesApp(App[None]):
     CSS_PATH: ClassVar[list[str | PurePath]] = [TUI / "app.tcss", TUI / "files" / "files.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [*FILES, ("ctrl+q", "quit", "quit")]
 
-    def __init__(self, draft: Draft | None, kept: Kept | None) -> None:
+    def __init__(self, draft: Draft | None, storage: Storage | None) -> None:
         super().__init__()
         self.workspace = Workspace(self, Editor(draft), StillBackend())
-        self.files = Files(self, self.workspace, kept)
+        self.files = Files(self, self.workspace, storage)
 
     def compose(self) -> ComposeResult:
-        yield StatusLine(self.workspace)
+        yield StatusBar(self.workspace)
         yield Static("nothing", id="body")
 
     def on_mount(self) -> None:
@@ -92,12 +92,12 @@ class Filer:
         await self.settle()
 
     async def settle(self) -> None:
-        """Wait until all messages are dealt with."""
+        """Wait until all messages are handled."""
         await self.pilot.pause()
         await self.pilot.pause()
 
     async def edit(self, *stages: str) -> None:
-        """Have these stages, by one edit."""
+        """Replace the stages with one edit."""
         from tdx.pipeline import parse_stage
 
         draft = self.workspace.draft
@@ -114,7 +114,7 @@ class Filer:
 
     @property
     def notices(self) -> str:
-        """All that was said."""
+        """All notices."""
         return "\n".join(f"{each.title}: {each.message}" for each in self.app._notifications)
 
     def text(self, selector: str = "") -> str:
@@ -125,16 +125,16 @@ class Filer:
         return " ".join(" ".join(rows[region.y : region.bottom]).split())
 
 
-def kept_in(folder: Path) -> Kept:
-    """What outlives an app, in a folder."""
-    return Kept(SessionStore(folder / "sessions"), RecentFiles(folder / "recent.json"))
+def storage_in(folder: Path) -> Storage:
+    """Return storage in a folder."""
+    return Storage(SessionStore(folder / "sessions"), RecentFiles(folder / "recent.json"))
 
 
 @asynccontextmanager
 async def filing(state: Path, file: Path | None = None) -> AsyncIterator[Filer]:
     """The app with a file, or with nothing."""
     draft = None if file is None else Draft.of(PipelineFile.load(file).pipeline)
-    app = FilesApp(draft, kept_in(state))
+    app = FilesApp(draft, storage_in(state))
     async with app.run_test(size=(90, 26), notifications=True) as pilot:
         filer = Filer(app, pilot)
         await filer.settle()

@@ -11,16 +11,15 @@ from tdx import open_dump
 from tdx.errors import ArgumentError
 from tdx.pipeline import Pipeline
 from tdx.tui.backend.client import Ticket
-from tdx.tui.backend.job import Job
-from tdx.tui.files.dump_answers import record
-from tdx.tui.files.dump_requests import DumpProgress, RecordDump
+from tdx.tui.backend.messages import Job
+from tdx.tui.files.dumping import DumpProgress, DumpRollout, dump_rollout
 from tests.tui.files.filing import Filer, filing
 
 
 async def made(app: Filer) -> None:
     """Wait for the end of the dump."""
     for _ in range(500):
-        if not app.app.files.dumping.runs:
+        if not app.app.files.dump_job.is_running:
             break
         await asyncio.sleep(0.02)
     await app.settle()
@@ -53,40 +52,42 @@ async def test_a_dump_is_asked_for_made_and_not_overwritten(file: Path, tmp_path
 async def test_what_is_missing_is_said(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.press("D", "ctrl+u", "enter")
-        assert "name a folder" in app.text("#dump-note")
+        assert "enter a folder" in app.text("#dump-note")
         await app.press("text:x", "tab", "ctrl+u", "enter")
-        assert "how many steps or episodes" in app.text("#dump-note")
-        assert not app.app.files.dumping.runs
+        assert "number of steps or episodes" in app.text("#dump-note")
+        assert not app.app.files.dump_job.is_running
     async with filing(tmp_path) as app:
         await app.press("D")
-        assert "choose an env first" in app.notices
+        assert "no pipeline yet; press e to choose an env" in app.notices
 
 
 async def test_leaving_asks_while_a_dump_is_made(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
-        app.app.files.dumping._ticket = Ticket(0, asyncio.get_running_loop().create_future())
+        app.app.files.dump_job._ticket = Ticket(0, asyncio.get_running_loop().create_future())
         await app.press("ctrl+q")
-        assert "A dump is being made" in app.text()
+        assert "A dump is running" in app.text()
         await app.press("s")
         assert app.app.is_running
-        await app.press("ctrl+q", "l")
+        await app.press("ctrl+q", "q")
         assert not app.app.is_running
 
 
 def test_what_is_finished_stays_when_it_is_cancelled(tmp_path: Path) -> None:
-    told: list[DumpProgress] = []
+    updates: list[DumpProgress] = []
     pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
 
-    def heard(topic: str, value: DumpProgress) -> None:
-        told.append(value)
+    def receive(topic: str, value: DumpProgress) -> None:
+        updates.append(value)
         job.cancel()
 
-    job = Job(heard, {})
-    done = record(RecordDump(pipeline, str(tmp_path / "d"), steps=100_000, seed=0), job)
+    job = Job(receive, {})
+    done = dump_rollout(DumpRollout(pipeline, str(tmp_path / "d"), steps=100_000, seed=0), job)
     assert not done.complete
     assert 0 < done.progress.steps < 100_000
     assert done.progress.share < 1
-    assert told[0].text.endswith("episodes")
+    assert updates[0].text.endswith("episodes")
     assert open_dump(tmp_path / "d").manifest.steps == done.progress.steps
     with pytest.raises(ArgumentError, match="force"):
-        record(RecordDump(pipeline, str(tmp_path / "d"), episodes=1), Job(lambda *_: None, {}))
+        dump_rollout(
+            DumpRollout(pipeline, str(tmp_path / "d"), episodes=1), Job(lambda *_: None, {})
+        )

@@ -20,7 +20,7 @@ from tests.tui.tmux import PATIENCE, all_gone, family
 
 _START = """
 import os, sys
-from tdx.tui.open import open_app
+from tdx.tui import open_app
 if os.environ.get("TDX_TEST_FAULT"):
     from tdx.tui.files.files import Files
     Files.new = lambda files: 1 / 0
@@ -119,7 +119,7 @@ def test_the_chain_and_its_history_are_there_at_the_next_start(tmp_path: Path, e
             number = signal.Signals[ending]
             assert first.wait() == (-number if ending == "SIGKILL" else 128 + number)
         if ending in ("SIGTERM", "SIGINT"):
-            assert b"what was not saved is kept" in first.seen
+            assert b"unsaved edits are kept" in first.seen
             assert b"\x1b[?1049l" in first.seen  # the terminal is as it was
         assert all_gone(kin)
     finally:
@@ -148,7 +148,7 @@ def _starts_again(folder: Path) -> None:
     assert not list((folder / "state" / "sessions").glob("*.json"))
 
 
-def test_a_fault_of_the_app_is_told_shortly_and_loses_nothing(
+def test_internal_error_is_reported_briefly_and_edits_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TDX_TEST_FAULT", "1")
@@ -164,8 +164,8 @@ def test_a_fault_of_the_app_is_told_shortly_and_loses_nothing(
     finally:
         app.close()
     said = app.seen.rpartition(b"\x1b[?1049l")[2].decode()
-    assert "error: tdx has a fault: ZeroDivisionError: division by zero" in said
-    assert "what was not saved is kept; the next tdx tui has it" in said
+    assert "error: internal error in tdx: ZeroDivisionError: division by zero" in said
+    assert "unsaved edits are kept for the next start of tdx tui" in said
     assert "Traceback" not in said
     assert "ZeroDivisionError" in (tmp_path / "state" / "crash.txt").read_text()
     assert edits(tmp_path) == ["duplicate RewardSum"]

@@ -12,7 +12,7 @@ from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.preferences import Preferences
 from tdx.tui.screens.main import MainScreen
-from tests.tui.files.filing import StillBackend, kept_in
+from tests.tui.files.filing import StillBackend, storage_in
 
 WANTED = {"save", "save_as", "open", "recent", "new", "reload", "restore", "dump"}
 PROFILE = {"measure", "cancel", "sort", "invert", "mode", "settings", "memory", "base"}
@@ -25,7 +25,7 @@ async def test_palette_keymap_and_leaving(file: Path, tmp_path: Path) -> None:
         draft,
         backend=StillBackend(),
         preferences=Preferences(keymap=keys),
-        kept=kept_in(tmp_path),
+        storage=storage_in(tmp_path),
     )
     async with app.run_test(size=(100, 30)) as pilot:
         main = app.screen_stack[0]

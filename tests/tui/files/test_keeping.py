@@ -16,7 +16,7 @@ async def kept(app: Filer) -> None:
     """Wait until what was edited is on the disk."""
     await asyncio.sleep(0.15)
     for _ in range(100):
-        writing = app.app.files.keeper._writing
+        writing = app.app.files.autosave._writing
         if writing is not None and writing.done():
             return
         await asyncio.sleep(0.01)
@@ -33,17 +33,17 @@ async def killed(state: Path, file: Path | None) -> None:
         await app.edit("RewardSum", "InitTracker", "StepCounter(max_steps=7)")
         app.workspace.undo()
         await kept(app)
-        store = app.app.files.keeper._store
+        store = app.app.files.autosave._store
         assert store is not None
         said = [entry.text for entry in app.workspace.journal.entries]
-        assert said.count("the edits of this session are kept from now on") == 1
+        assert said.count("autosave keeps the edits of this session") == 1
         store.leave()  # as the kernel does
 
 
 async def test_an_app_without_a_file_takes_up_what_was_left(file: Path, tmp_path: Path) -> None:
     await killed(tmp_path, file)
     async with filing(tmp_path) as app:
-        assert "Restored what was left: a.yaml: 1 edit, just now" in app.notices
+        assert "Restored unsaved edits: a.yaml: 1 edit, just now" in app.notices
         assert app.stages == ["RewardSum", "InitTracker"]
         assert app.workspace.editor.is_modified
         app.workspace.redo()
@@ -63,9 +63,9 @@ async def test_what_was_changed_on_disk_meanwhile_is_noticed(file: Path, tmp_pat
     await killed(tmp_path, file)
     file.write_text(TEXT.replace("RewardSum", "RewardClipping"))
     async with filing(tmp_path) as app:
-        app.app.files.watch.look()
+        app.app.files.watch.check()
         await app.settle()
-        assert "a.yaml was changed on disk" in app.text()
+        assert "a.yaml changed on disk" in app.text()
         await app.press("escape")
         assert app.stages == ["RewardSum", "InitTracker"]
 
@@ -84,7 +84,7 @@ async def test_the_same_file_asks_about_the_session(
 ) -> None:
     await killed(tmp_path, file)
     async with filing(tmp_path, file) as app:
-        assert "a.yaml has edits that were not saved" in app.text()
+        assert "a.yaml has unsaved edits" in app.text()
         await app.press(key)
         assert app.stages == stages
         assert len(list((tmp_path / "sessions").glob("*.json"))) == left
@@ -93,7 +93,7 @@ async def test_the_same_file_asks_about_the_session(
 async def test_another_file_says_that_something_was_left(file: Path, tmp_path: Path) -> None:
     await killed(tmp_path, None)
     async with filing(tmp_path, file) as app:
-        assert "1 session left behind; R looks at them" in app.notices
+        assert "1 unsaved session; press R to restore" in app.notices
         await app.press("R")
         assert "CartPole-v1" in app.text("#choose-list")
         await app.press("enter")
@@ -107,7 +107,7 @@ async def test_a_session_is_not_taken_up_over_unsaved_edits(file: Path, tmp_path
     async with filing(tmp_path, file) as app:
         await app.edit("InitTracker")
         await app.press("R")
-        assert "Take up another session?" in app.text()
+        assert "Restore another session?" in app.text()
         await app.press("escape")
         assert app.stages == ["InitTracker"]
         await app.press("R", "s", "enter")
@@ -158,7 +158,7 @@ async def test_state_that_cannot_be_written_is_said_once_and_stops_nothing(
         await app.edit("StepCounter")
         await kept(app)
         await app.settle()
-        assert app.notices.count("the edits are not kept") == 1
+        assert app.notices.count("autosave failed") == 1
         await app.press("ctrl+q")
         assert "Keep for next time" not in app.text()
         await app.press("s")

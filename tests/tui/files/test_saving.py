@@ -12,7 +12,7 @@ from textual.widgets import Button
 from tdx.pipeline import PipelineFile, parse_stage
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.model import EnvConfig
-from tests.tui.files.filing import TEXT, Filer, FilesApp, filing, kept_in
+from tests.tui.files.filing import TEXT, Filer, FilesApp, filing, storage_in
 
 
 async def test_save_keeps_the_comments(file: Path, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ async def test_save_as_takes_a_new_name_and_the_comments_along(file: Path, tmp_p
 async def test_a_new_pipeline_asks_for_a_name(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path) as app:
         await app.press("ctrl+s")
-        assert "choose an env first" in app.notices
+        assert "no pipeline yet; press e to choose an env" in app.notices
         app.workspace.edit("env", app.workspace.draft.with_env(EnvConfig("Pendulum-v1")))
         await app.press("ctrl+s")
         assert app.text("#path-input") == "pendulum.yaml"
@@ -72,12 +72,12 @@ async def test_save_as_over_another_file_asks(file: Path, tmp_path: Path) -> Non
     other.write_text("version: 1\nenv: CartPole-v1\n")
     async with filing(tmp_path, file) as app:
         await app.press("S", "ctrl+u", "text:b.yaml", "enter")
-        assert "save under another name" in app.text()
+        assert "Overwrite the file?" in app.text()
         await app.press("s")
         assert "-env: CartPole-v1" in app.text()
         await app.press("escape", "a", "escape")
         assert other.read_text() == "version: 1\nenv: CartPole-v1\n"
-        await app.press("S", "ctrl+u", "text:b.yaml", "enter", "w")
+        await app.press("S", "ctrl+u", "text:b.yaml", "enter", "o")
         assert other.read_text() == TEXT
 
 
@@ -118,9 +118,9 @@ async def test_a_pipe_is_not_waited_for(file: Path, tmp_path: Path) -> None:
         await app.press("escape")
         file.unlink()
         os.mkfifo(file)
-        app.app.files.watch.look()
+        app.app.files.watch.check()
         await app.settle()
-        assert "was changed on disk" in app.text()
+        assert "changed on disk" in app.text()
 
 
 async def test_a_target_that_cannot_be_written_loses_nothing(
@@ -146,7 +146,7 @@ async def test_quitting_asks_where_something_is_not_saved(file: Path, tmp_path: 
     async with filing(tmp_path, file) as app:
         await app.edit()
         await app.press("ctrl+q")
-        assert "1 edit, the last one: edit to 0" in app.text(".ask-text")
+        assert "1 unsaved edit; the last one: edit to 0" in app.text(".ask-text")
         assert [each.id for each in app.app.screen.query(Button)] == [
             "ask-save",
             "ask-keep",
@@ -171,7 +171,7 @@ async def test_quitting_asks_nothing_where_all_is_saved(file: Path, tmp_path: Pa
         assert not app.app.is_running
 
 
-async def test_a_new_pipeline_is_begun_once_the_old_one_is_safe(file: Path, tmp_path: Path) -> None:
+async def test_new_pipeline_starts_after_the_old_one_is_saved(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit()
         await app.press("ctrl+n")
@@ -187,10 +187,10 @@ async def test_a_file_that_changes_on_disk_is_noticed_and_reloaded(
     async with filing(tmp_path, file) as app:
         await app.edit("RewardSum", "StepCounter")
         file.write_text(TEXT.replace("RewardSum", "InitTracker"))
-        app.app.files.watch.look()
+        app.app.files.watch.check()
         await app.settle()
-        assert "a.yaml was changed on disk" in app.text()
-        app.app.files.watch.look()
+        assert "a.yaml changed on disk" in app.text()
+        app.app.files.watch.check()
         await app.press("s")
         assert "- - InitTracker" in app.text()
         await app.press("escape", "r")
@@ -203,7 +203,7 @@ async def test_a_file_that_changes_on_disk_is_noticed_and_reloaded(
 async def test_keeping_mine_writes_over_it_with_the_next_save(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         file.write_text(TEXT.replace("swing up", "by hand").replace("RewardSum", "InitTracker"))
-        app.app.files.watch.look()
+        app.app.files.watch.check()
         await app.settle()
         await app.press("k")
         assert app.workspace.editor.is_modified
@@ -217,29 +217,29 @@ async def test_saving_asks_where_the_change_was_not_noticed_yet(file: Path, tmp_
         await app.edit("RewardSum", "InitTracker")
         file.write_text("[")
         await app.press("ctrl+s")
-        assert "Write over it?" in app.text()
+        assert "Overwrite the file?" in app.text()
         assert file.read_text() == "["
-        await app.press("w")
+        await app.press("o")
         assert file.read_text() == f"{TEXT}  - InitTracker\n"
 
 
-async def test_a_file_that_was_removed_is_said_and_written_anew(file: Path, tmp_path: Path) -> None:
+async def test_deleted_file_is_reported_and_created_again(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         file.unlink()
-        app.app.files.watch.look()
-        app.app.files.watch.look()
+        app.app.files.watch.check()
+        app.app.files.watch.check()
         await app.settle()
-        assert app.notices.count("was removed") == 1
+        assert app.notices.count("was deleted") == 1
         await app.press("ctrl+l")
         assert "Not reloaded" in app.notices
         await app.press("ctrl+s")
         assert "- RewardSum" in file.read_text()
 
 
-async def test_options_beside_a_file_count_as_edits(file: Path, tmp_path: Path) -> None:
+async def test_options_count_as_edits_of_a_file(file: Path, tmp_path: Path) -> None:
     pipeline = PipelineFile.load(file).pipeline
     more = replace(pipeline, transforms=(*pipeline.transforms, parse_stage("InitTracker")))
-    app = FilesApp(Draft.of(more), kept_in(tmp_path))
+    app = FilesApp(Draft.of(more), storage_in(tmp_path))
     async with app.run_test() as pilot:
         await Filer(app, pilot).settle()
         assert app.workspace.editor.is_modified

@@ -18,24 +18,24 @@ from tdx.pipeline.editing import Draft, Editor
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.backend.messages import Request
-from tdx.tui.compose.requests import Check, Look
-from tdx.tui.profile.cost_table import CostTable
-from tdx.tui.profile.profile_tab import ProfileTab
-from tdx.tui.profile.requests import (
-    PARTLY,
+from tdx.tui.compose.requests import CheckChain, InspectChain
+from tdx.tui.profile.messages import (
+    PARTIAL,
     PROGRESS,
-    AdviceFound,
-    Advise,
+    AdviceResult,
     CostRow,
     Costs,
-    Marginal,
-    Measure,
+    FindAdvice,
+    MeasurePipeline,
     ModeCosts,
     OperatorCost,
-    Progress,
+    ProfileProgress,
+    StageSaving,
     Sync,
-    Tried,
+    TriedChange,
 )
+from tdx.tui.profile.profile_tab import ProfileTab
+from tdx.tui.profile.table import CostTable
 from tdx.tui.workspace import Workspace
 
 T = TypeVar("T")
@@ -72,12 +72,12 @@ def row(work: str, index: int, name: str, lane: str, step_us: float, **more: Any
 
 def _extras(index: int, name: str) -> dict[str, Any]:
     operators = (OperatorCost("aten::add", 2.0, 1.2), OperatorCost("aten::mul", 0.25, 0.3))
-    saved = Marginal(name, 2.5 + index, 0.2)
+    saved = StageSaving(name, 2.5 + index, 0.2)
     return {"operators": operators, "marginals": {index: saved}}
 
 
 def mode_costs(
-    pipeline: Pipeline, mode: str, gpu: bool = False, extras: bool = False, **told: Any
+    pipeline: Pipeline, mode: str, gpu: bool = False, extras: bool = False, **options: Any
 ) -> ModeCosts:
     """A mode of a pipeline: each stage takes 2 µs and its index on top, eagerly five times that."""
     times = {"eager": 5.0, "compiled": 0.5}.get(mode, 1.0)
@@ -96,7 +96,7 @@ def mode_costs(
         "judgement": "quiet",
         "noise_text": "the repeats are within ±2.0% of each other",
     }
-    return ModeCosts(mode, tuple(rows), step, 1e6 / step, 5000, **{**noise, **told})
+    return ModeCosts(mode, tuple(rows), step, 1e6 / step, 5000, **{**noise, **options})
 
 
 def costs(pipeline: Pipeline, *modes: str, **more: Any) -> Costs:
@@ -105,16 +105,16 @@ def costs(pipeline: Pipeline, *modes: str, **more: Any) -> Costs:
     return Costs(found, 1, "cpu", "a machine")
 
 
-def advice(pipeline: Pipeline, error: str | None = None) -> AdviceFound:
+def advice(pipeline: Pipeline, error: str | None = None) -> AdviceResult:
     """One change that is worth it, and one that is none and no edit."""
     if error is not None:
-        return AdviceFound("planned", error=error)
+        return AdviceResult("planned", error=error)
     shorter = pipeline.with_stages(*(s for s in pipeline.transforms if s.name != "StepCounter"))
     found = "nobody reads what it writes, and it does not come out"
-    return AdviceFound(
+    return AdviceResult(
         "planned",
-        (Tried("remove StepCounter", found, 50.0, 10.0, 1.0, "same", shorter),),
-        (Tried("compile=True", "the device waits", 50.0, 0.1, 1.0, "close", None),),
+        (TriedChange("remove StepCounter", found, 50.0, 10.0, 1.0, "same", shorter),),
+        (TriedChange("compile=True", "the device waits", 50.0, 0.1, 1.0, "close", None),),
         ("put Resize first: other values come out",),
     )
 
@@ -125,7 +125,7 @@ class StandIn(InlineBackend):
     def __init__(self, looks: bool = False) -> None:
         super().__init__()
         self.looks = looks
-        self.asked: list[Measure] = []
+        self.asked: list[MeasurePipeline] = []
         self.gpu = False
         self.partly: Costs | None = None
         self.answer: Costs | Problem | None = None
@@ -141,24 +141,24 @@ class StandIn(InlineBackend):
         request: Request[T],
         *,
         worker: str = "look",
-        line: str | None = None,
+        slot: str | None = None,
         on_push: Callable[[str, Any], None] | None = None,
     ) -> Ticket[T]:
-        if isinstance(request, Look | Check) and not self.looks:
+        if isinstance(request, InspectChain | CheckChain) and not self.looks:
             return Ticket(0, asyncio.get_running_loop().create_future())
-        if isinstance(request, Advise):
+        if isinstance(request, FindAdvice):
             self.advised += 1
-            told: Ticket[Any] = Ticket(0, asyncio.get_running_loop().create_future(), on_push)
-            told.future.set_result(advice(request.pipeline, self.advice_error))
-            return told
-        if not isinstance(request, Measure):
-            return super().ask(request, worker=worker, line=line, on_push=on_push)
+            answered: Ticket[Any] = Ticket(0, asyncio.get_running_loop().create_future(), on_push)
+            answered.future.set_result(advice(request.pipeline, self.advice_error))
+            return answered
+        if not isinstance(request, MeasurePipeline):
+            return super().ask(request, worker=worker, slot=slot, on_push=on_push)
         self.asked.append(request)
         ticket: Ticket[Any] = Ticket(0, asyncio.get_running_loop().create_future(), on_push)
         assert on_push is not None
-        on_push(PROGRESS, Progress("planned: time", 2, request.repeats))
+        on_push(PROGRESS, ProfileProgress("planned: time", 2, request.repeats))
         if self.partly is not None:
-            on_push(PARTLY, self.partly)
+            on_push(PARTIAL, self.partly)
         self._open_ticket = ticket
         if not self.waits:
             more = {"gpu": self.gpu, "extras": bool(request.extras)}
@@ -218,7 +218,7 @@ class Profiler:
     async def settle(self) -> None:
         """Wait until all is drawn."""
         await self.pilot.pause()
-        while not self.tab.is_drawn:
+        while not self.tab.is_up_to_date:
             await asyncio.sleep(0.01)
         await self.pilot.pause()
 

@@ -8,12 +8,12 @@ import pytest
 
 from tdx.core.meter import Lane
 from tdx.pipeline import Pipeline, build_env
-from tdx.profiling.interleaved import TimeDifference
-from tdx.profiling.marginal import MarginalCost, MarginalCosts
+from tdx.profiling.marginal import Marginal, MarginalCost
 from tdx.profiling.result import DeviceUse, OperatorUse, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.tui.profile.cost_rows import costs_of, with_marginals
-from tdx.tui.profile.requests import CostRow, Costs, OperatorCost, Sync
+from tdx.profiling.side_by_side import Difference
+from tdx.tui.profile.messages import CostRow, Costs, OperatorCost, Sync
+from tdx.tui.profile.worker import add_savings, build_costs
 
 Key = tuple[str, Lane]
 KEY: Key = ("0 RewardSum", "forward")
@@ -34,19 +34,19 @@ def test_what_the_accelerator_does_and_who_waits_for_it(profile: Profile) -> Non
     (mode,) = profile.modes
     operators: dict[Key, tuple[OperatorUse, ...]] = {KEY: (OperatorUse("aten::add", 2.0, 1.5),)}
     mode = replace(mode, on_device={KEY: use}, operators=operators)
-    costs = costs_of(replace(profile, modes=(mode,)))
+    costs = build_costs(replace(profile, modes=(mode,)))
     row = row_of(costs)
     assert (row.device_us, row.kernels, row.launch_bound) == (7.5, 3.0, True)
     assert row.syncs == (Sync("a.py:3", 2.0),)
     assert row.operators == (OperatorCost("aten::add", 2.0, 1.5),)
     other = row_of(costs, ("1 StepCounter", "forward"))
     assert (other.device_us, other.syncs, other.operators) == (None, (), ())
-    assert row_of(costs_of(profile)).operators is None
+    assert row_of(build_costs(profile)).operators is None
 
 
 def test_what_a_stage_costs_the_chain_stands_at_its_dearest_row(profile: Profile) -> None:
-    known = TimeDifference(50.0, 40.0, 10.0, float("inf"), 1)
-    found = MarginalCosts(
+    known = Difference(50.0, 40.0, 10.0, float("inf"), 1)
+    found = Marginal(
         "eager",
         50.0,
         (
@@ -55,13 +55,13 @@ def test_what_a_stage_costs_the_chain_stands_at_its_dearest_row(profile: Profile
         ),
         "the env broke",
     )
-    costs = with_marginals(costs_of(profile), found)
-    told = [each for row in costs.modes[0].rows for each in row.marginals.values()]
-    assert [(each.name, each.saved_us, each.noise_us) for each in told] == [
+    costs = add_savings(build_costs(profile), found)
+    savings = [each for row in costs.modes[0].rows for each in row.marginals.values()]
+    assert [(each.name, each.saved_us, each.noise_us) for each in savings] == [
         ("RewardSum", 10.0, 50.0),
         ("StepCounter", None, 0.0),
     ]
-    assert told[1].needed == "stage 2 needs its key"
+    assert savings[1].needed == "stage 2 needs its key"
     assert costs.modes[0].notes[-1] == "without each stage: the env broke"
     assert costs.error is None
-    assert with_marginals(costs_of(profile), replace(found, error="interrupted")).error
+    assert add_savings(build_costs(profile), replace(found, error="interrupted")).error

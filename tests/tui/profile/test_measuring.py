@@ -11,19 +11,18 @@ import pytest
 
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.tui.backend.client import ProcessBackend, RequestError
-from tdx.tui.backend.job import Job
-from tdx.tui.profile.advice_answers import advise_pipeline
-from tdx.tui.profile.answers import measure
-from tdx.tui.profile.requests import (
+from tdx.tui.backend.messages import Job
+from tdx.tui.profile.messages import (
     EXTRAS,
-    PARTLY,
+    PARTIAL,
     PROGRESS,
-    Advise,
     Costs,
-    Measure,
+    FindAdvice,
+    MeasurePipeline,
     ModeName,
-    Progress,
+    ProfileProgress,
 )
+from tdx.tui.profile.worker import find_advice, measure_pipeline
 
 PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 
@@ -32,8 +31,8 @@ def test_both_modes_are_measured_and_add_up() -> None:
     pushed: list[tuple[str, Any]] = []
     job = Job(lambda topic, value: pushed.append((topic, value)), {})
     both: tuple[ModeName, ...] = ("eager", "planned")
-    request = Measure(PENDULUM, both, 30, 2, warmup=5, extras=frozenset(EXTRAS))
-    found = measure(request, job)
+    request = MeasurePipeline(PENDULUM, both, 30, 2, warmup=5, extras=frozenset(EXTRAS))
+    found = measure_pipeline(request, job)
     assert [mode.mode for mode in found.modes] == ["eager", "planned"]
     for mode in found.modes:
         assert mode.error is None
@@ -47,11 +46,11 @@ def test_both_modes_are_measured_and_add_up() -> None:
         assert summed.operators is not None
         assert summed.operators[0].name.startswith("aten::")
         assert all(each.calls > 0 for each in summed.operators)
-        left_out = {n: each for row in mode.rows for n, each in row.marginals.items()}
-        assert [left_out[n].name for n in left_out] == (
+        skipped_bytes = {n: each for row in mode.rows for n, each in row.marginals.items()}
+        assert [skipped_bytes[n].name for n in skipped_bytes] == (
             ["RewardSum", "StepCounter"] if mode.mode == "planned" else []
         )
-    assert [topic for topic, _ in pushed].count(PARTLY) == 2
+    assert [topic for topic, _ in pushed].count(PARTIAL) == 2
     doing = [value.doing for topic, value in pushed if topic == PROGRESS]
     assert "eager: time" in doing
     assert "planned: memory" in doing
@@ -60,8 +59,10 @@ def test_both_modes_are_measured_and_add_up() -> None:
 def test_an_env_that_raises_leaves_the_rows_so_far() -> None:
     pipeline = Pipeline.of("tests.tui.profile.failing_env:make", "RewardSum")
     job = Job(lambda topic, value: None, {})
-    request = Measure(pipeline, ("eager", "planned"), 30, repeats=9, warmup=3, allow_code=True)
-    found = measure(request, job)
+    request = MeasurePipeline(
+        pipeline, ("eager", "planned"), 30, repeats=9, warmup=3, allow_code=True
+    )
+    found = measure_pipeline(request, job)
     assert found.error is not None
     assert "the gripper is stuck" in found.error
     assert len(found.modes) == 1
@@ -70,33 +71,33 @@ def test_an_env_that_raises_leaves_the_rows_so_far() -> None:
 
 async def test_a_measurement_can_be_cancelled_in_the_middle_and_its_worker_killed() -> None:
     backend = ProcessBackend()
-    told = asyncio.Event()
+    received = asyncio.Event()
     interrupts = signal.getsignal(signal.SIGINT)
 
-    def heard(topic: str, value: object) -> None:
-        if isinstance(value, Progress) and value.doing.endswith("time") and value.done:
-            told.set()
+    def on_push(topic: str, value: object) -> None:
+        if isinstance(value, ProfileProgress) and value.doing.endswith("time") and value.done:
+            received.set()
 
-    endless = Measure(PENDULUM, ("planned",), steps=300, repeats=1_000_000, warmup=1)
+    endless = MeasurePipeline(PENDULUM, ("planned",), steps=300, repeats=1_000_000, warmup=1)
     try:
-        ticket = backend.ask(endless, worker="profile", on_push=heard)
-        await asyncio.wait_for(told.wait(), 60)
+        ticket = backend.ask(endless, worker="profile", on_push=on_push)
+        await asyncio.wait_for(received.wait(), 60)
         backend.cancel(ticket)
         found: Costs = await asyncio.wait_for(_answer(ticket), 20)
         assert found.error == "interrupted"
         assert found.modes[0].steps >= 300
-        told.clear()
+        received.clear()
         env = EnvConfig("tests.tui.profile.failing_env:make", kwargs={"hangs": True})
-        hanging = Measure(Pipeline(env), ("planned",), 30, 9, warmup=1, allow_code=True)
-        sleeping = backend.ask(hanging, worker="profile", on_push=heard)
-        await asyncio.wait_for(told.wait(), 60)
+        hanging = MeasurePipeline(Pipeline(env), ("planned",), 30, 9, warmup=1, allow_code=True)
+        sleeping = backend.ask(hanging, worker="profile", on_push=on_push)
+        await asyncio.wait_for(received.wait(), 60)
         await asyncio.sleep(0.2)
         backend.cancel(sleeping)
         found = await asyncio.wait_for(_answer(sleeping), 20)
         assert found.modes[0].steps >= 30
-        told.clear()
-        second = backend.ask(endless, worker="profile", on_push=heard)
-        await asyncio.wait_for(told.wait(), 60)
+        received.clear()
+        second = backend.ask(endless, worker="profile", on_push=on_push)
+        await asyncio.wait_for(received.wait(), 60)
         os.kill(backend.pids()["profile"], signal.SIGKILL)
         with pytest.raises(RequestError, match="the worker process ended"):
             await asyncio.wait_for(_answer(second), 20)
@@ -110,19 +111,21 @@ async def _answer(ticket: Any) -> Any:
 
 
 def test_advice_is_tried_with_few_steps() -> None:
-    told: list[str] = []
-    job = Job(lambda topic, value: told.append(value.doing), {})
+    received: list[str] = []
+    job = Job(lambda topic, value: received.append(value.doing), {})
     chain = ("StepCounter", 'ExcludeTransform("step_count")', "RewardSum")
-    found = advise_pipeline(Advise(Pipeline.of("Pendulum-v1", *chain), "planned", 20, 2, 2), job)
+    found = find_advice(FindAdvice(Pipeline.of("Pendulum-v1", *chain), "planned", 20, 2, 2), job)
     assert found.error is None
-    (tried,) = [each for each in (*found.worth, *found.vain) if "StepCounter" in each.change]
+    (tried,) = [
+        each for each in (*found.effective, *found.ineffective) if "StepCounter" in each.change
+    ]
     assert tried.change == "remove StepCounter and ExcludeTransform"
     assert tried.values == "same"
     assert tried.before_us > 0
     assert tried.pipeline is not None
     assert [stage.name for stage in tried.pipeline.transforms] == ["RewardSum"]
-    assert "alternating" in told
+    assert "in turns" in received
     failing = Pipeline.of("tests.tui.profile.failing_env:make", "RewardSum")
-    broken = advise_pipeline(Advise(failing, "planned", 70, 2, 2, allow_code=True), job)
+    broken = find_advice(FindAdvice(failing, "planned", 70, 2, 2, allow_code=True), job)
     assert broken.error is not None
     assert "the gripper is stuck" in broken.error

@@ -1,9 +1,9 @@
-"""What the profile tab has besides times: search, operators, modes side by side, advice."""
+"""Profile tab apart from times: search, operators, modes side by side, advice."""
 
 from __future__ import annotations
 
-from tdx.tui.profile.cost_table import CostTable
 from tdx.tui.profile.profile_tab import ProfileTab
+from tdx.tui.profile.table import CostTable
 from tests.tui.profile.measured import profiling
 from tests.tui.profile.test_profile_tab import CHAIN, cut
 
@@ -11,19 +11,19 @@ from tests.tui.profile.test_profile_tab import CHAIN, cut
 async def test_a_part_is_found_by_its_name() -> None:
     async with profiling(*CHAIN) as app:
         tab = app.app.query_one(ProfileTab)
-        tab.begin_search()
+        tab.start_search()
         await app.settle()
-        assert "nothing is measured yet; r measures" in app.messages
+        assert "no measurement yet; press r" in app.messages
         await app.press("r")
         app.app.screen.set_focus(app.app.query_one(CostTable))
-        tab.begin_search()
+        tab.start_search()
         await app.type("for step")
         assert "1 StepCounter forward" in app.text("#profile-histogram")
-        assert "1 match" in app.text("SearchLine")
+        assert "1 match" in app.text("SearchBar")
         await app.type("forward")
         await app.press("enter", "n")
         assert "2 InitTracker forward" in app.text("#profile-histogram")
-        assert "3 of 3 matches" in app.text("SearchLine")
+        assert "3 of 3 matches" in app.text("SearchBar")
         await app.press("n", "N", "N")
         assert "1 StepCounter forward" in app.text("#profile-histogram")
         await app.press("escape", "n")
@@ -34,7 +34,7 @@ async def test_operators_and_what_the_chain_saves_stand_with_the_part() -> None:
     async with profiling(*CHAIN, size=(120, 36)) as app:
         await app.press("o")
         await app.pilot.click("#profile-marginal-too")
-        assert "r measures torch's operators in each part too" in app.messages
+        assert "r also measures torch operators in each part" in app.messages
         app.app.clear_notifications()
         await app.press("r")
         app.app.query_one(CostTable).focus()
@@ -42,7 +42,7 @@ async def test_operators_and_what_the_chain_saves_stand_with_the_part() -> None:
         assert app.backend.asked[0].extras == frozenset(["operators", "marginal"])
         said = app.text("#profile-part")
         assert "0 RewardSum forward" in said
-        assert "without 0 RewardSum the chain saves 2.50 µs a step, ± 0.20" in said
+        assert "without 0 RewardSum the chain saves 2.50 µs per step ± 0.20" in said
         assert "1.20 ████████ 2 × add" in said
         assert "mul" in said
         assert app.column("marginal")[3] == "2.50"
@@ -72,12 +72,12 @@ async def test_advice_is_shown_and_makes_an_edit_that_can_be_undone() -> None:
         await app.press("v")
         assert app.app.screen.query("#advice")
         said = app.text("#advice")
-        assert "2 changes tried beside the chain as it is, 1 worth it" in said
+        assert "2 changes tried, 1 faster than the current chain" in said
         assert "-20 % remove StepCounter because nobody reads what it writes" in said
         assert "≈ compile=True" in said
         assert "not tried: put Resize first: other values come out" in said
         await app.press("down", "enter")
-        assert "that is no edit of the chain: it is done where it is run" in app.messages
+        assert "this is not an edit of the chain; make it where the chain is run" in app.messages
         await app.press("up", "enter")
         stages = app.workspace.draft.stages
         assert [each.config.name for each in stages] == ["RewardSum", "InitTracker"]
@@ -85,7 +85,7 @@ async def test_advice_is_shown_and_makes_an_edit_that_can_be_undone() -> None:
         app.workspace.undo()
         await app.settle()
         await app.press("v")
-        assert "1 worth it" in app.text("#advice")
+        assert "1 faster" in app.text("#advice")
         assert app.backend.advised == 1
         await app.press("r")
         assert app.backend.advised == 2

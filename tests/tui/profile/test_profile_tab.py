@@ -10,11 +10,11 @@ from textual.widgets import Button, Input
 from tdx.inspection.overview import Problem
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.profile import measuring
-from tdx.tui.profile.cost_table import CostTable
+from tdx.tui.profile import measurement
+from tdx.tui.profile.table import CostTable
 from tests.tui.driving import driven
 from tests.tui.profile.measured import Profiler, StandIn, costs, profiling
-from tests.tui.test_snapshots import all_the_same
+from tests.tui.snapshots import check_snapshots
 
 CHAIN = ("RewardSum", "StepCounter", "InitTracker")
 
@@ -27,7 +27,7 @@ async def cut(app: Profiler, place: int = 0) -> None:
 
 async def test_measure_edit_measure_shows_what_was_saved() -> None:
     async with profiling(*CHAIN) as app:
-        assert "What does each part" in app.text("#profile-summary")
+        assert "what each part of a rollout costs" in app.text("#profile-summary")
         await app.press("r")
         assert "#1 first run" in app.text("#profile-summary")
         assert "±2.0% quiet" in app.text("#profile-summary")
@@ -67,7 +67,7 @@ async def test_the_row_under_the_cursor_is_drawn_and_stays_under_it() -> None:
         await app.press("r")
         app.app.query_one(CostTable).focus()
         await app.press("down")
-        assert "env Pendulum-v1 step µs a call, n 5,000" in app.text("#profile-histogram")
+        assert "env Pendulum-v1 step µs per call, n 5,000" in app.text("#profile-histogram")
         assert "p99 50.0" in app.text("#profile-histogram")
         assert "GPU" not in app.text("#profile-histogram")
         assert "█" in app.text("#profile-histogram")
@@ -112,12 +112,12 @@ async def test_run_and_stop_by_mouse_with_progress() -> None:
         assert "cancelling …" in app.text("#profile-progress")
         app.backend.end(costs(app.workspace.draft.pipeline()))
         await app.settle()
-        assert "cancelled: this is what was measured until then" in app.text("#profile-summary")
+        assert "cancelled: partial results" in app.text("#profile-summary")
         assert len(app.rows) == 9
 
 
 async def test_a_worker_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "PATIENCE", 0.05)
+    monkeypatch.setattr(measurement, "CANCEL_TIMEOUT", 0.05)
     async with profiling(*CHAIN) as app:
         app.backend.waits = True
         app.backend.partly = costs(app.workspace.draft.pipeline())
@@ -176,7 +176,7 @@ async def test_an_accelerator_has_its_own_column_and_says_what_it_waits_for() ->
             "#profile-summary"
         )
         text = app.text("#profile-histogram")
-        assert "waits for the GPU 2 × a step at to_host.py:12" in text
+        assert "waits for the GPU 2 × per step at to_host.py:12" in text
         assert "GPU 1.50 in 3.0 kernels, waits for the host" in text
 
 
@@ -184,10 +184,10 @@ async def test_nothing_to_measure_is_said() -> None:
     async with profiling(env=False) as app:
         await app.press("r")
         assert app.backend.asked == []
-        assert "choose an env first" in app.messages
+        assert "choose an env first: press e" in app.messages
 
 
-async def test_the_tab_looks_as_it_did(tmp_path: Path) -> None:
+async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     draft = Draft.of(PipelineFile.load(root / "sample_pipelines" / "pendulum.yaml").pipeline)
     backend = StandIn(looks=True)
@@ -201,12 +201,12 @@ async def test_the_tab_looks_as_it_did(tmp_path: Path) -> None:
         app.find("CostTable").focus()
         await app.press("r", "s", "down", "down")
         app.app.clear_notifications()
-        assert await all_the_same(app, "profile", tmp_path) == []
+        await check_snapshots(app, "profile", tmp_path)
         await app.press("f1")
-        assert "adds to a mean step" in app.text()
+        assert "share of a part in the mean step" in app.text()
 
 
-async def test_a_run_is_told_to_someone_who_looks_elsewhere() -> None:
+async def test_run_is_reported_while_another_tab_is_in_front() -> None:
     async with driven("RewardSum", backend=StandIn(looks=True), size=(80, 24)) as app:
         app.find("ProfileTab").action_measure()
         await app.settle()
@@ -218,10 +218,10 @@ async def test_colours_follow_the_theme() -> None:
         await app.press("r", "s")
         table = app.app.query_one(CostTable)
 
-        def colours() -> list[object]:
+        def colors() -> list[object]:
             return [cell.style for n in range(table.row_count) for cell in table.get_row_at(n)]
 
-        before = colours()
+        before = colors()
         app.app.theme = "textual-light"
         await app.settle()
-        assert colours() != before
+        assert colors() != before

@@ -1,4 +1,4 @@
-"""Runs beside each other: rows are matched by stage, and noise is no difference."""
+"""Comparing runs: rows are matched by stage, and noise does not count."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ import pytest
 
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
-from tdx.tui.profile.beside import columns_beside
-from tdx.tui.profile.columns import columns_for
-from tdx.tui.profile.lines import lines_of, sorted_lines
-from tdx.tui.profile.runs import MOST_KEPT, Comparison, History, Run, compared
+from tdx.tui.profile.columns import choose_columns, choose_mode_columns
+from tdx.tui.profile.runs import MAX_RUNS, Comparison, Run, RunHistory, compare_runs
+from tdx.tui.profile.table import build_lines, sort_lines
 from tests.tui.profile.measured import costs, mode_costs
 
 DRAFT = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter", "InitTracker"))
 
 
-def run_of(history: History, draft: Draft, *modes: str) -> Run:
+def run_of(history: RunHistory, draft: Draft, *modes: str) -> Run:
     return history.add(draft, costs(draft.pipeline(), *modes))
 
 
 def both(first: Draft, second: Draft) -> Comparison:
-    history = History()
+    history = RunHistory()
     before, after = run_of(history, first), run_of(history, second)
-    found = compared(after, before, "planned")
+    found = compare_runs(after, before, "planned")
     assert found is not None
     return found
 
@@ -35,8 +34,8 @@ def stages(comparison: Comparison) -> dict[str, str]:
 
 def test_a_stage_that_is_gone_is_said_and_the_others_are_matched() -> None:
     found = both(DRAFT, DRAFT.removed(0))
-    assert stages(found) == {"0": "gone", "1": "faster", "2": "faster"}
-    assert [row.name for row in found.gone] == ["RewardSum", "RewardSum"]
+    assert stages(found) == {"0": "removed", "1": "faster", "2": "faster"}
+    assert [row.name for row in found.removed] == ["RewardSum", "RewardSum"]
     assert found.step.us == pytest.approx(-(2.0 + 0.05 + 1.0 + 1.0))
     assert found.step.kind == "faster"
 
@@ -44,58 +43,58 @@ def test_a_stage_that_is_gone_is_said_and_the_others_are_matched() -> None:
 def test_a_stage_that_is_new_or_moved_or_off() -> None:
     assert stages(both(DRAFT, DRAFT.duplicated(0)))["3"] == "new"
     assert stages(both(DRAFT, DRAFT.moved(0, 2))) == {"0": "slower", "1": "faster", "2": "faster"}
-    assert stages(both(DRAFT, DRAFT.toggled(2)))["2"] == "gone"
+    assert stages(both(DRAFT, DRAFT.toggled(2)))["2"] == "removed"
     assert set(stages(both(DRAFT, DRAFT)).values()) == {"same"}
 
 
 def test_what_is_within_the_noise_is_the_same() -> None:
-    history = History()
+    history = RunHistory()
     quiet = run_of(history, DRAFT)
     loud = mode_costs(DRAFT.pipeline(), "planned", noise=0.9)
     noisy = history.add(DRAFT.removed(0), replace(quiet.costs, modes=(loud,)))
-    comparison = compared(noisy, quiet, "planned")
+    comparison = compare_runs(noisy, quiet, "planned")
     assert comparison is not None
     assert comparison.step.kind == "same"
     few = [replace(each, error_us=50.0) for each in quiet.costs.modes[0].rows]
     again = history.add(
         DRAFT.moved(0, 2), replace(quiet.costs, modes=(replace(loud, rows=tuple(few)),))
     )
-    second = compared(again, quiet, "planned")
+    second = compare_runs(again, quiet, "planned")
     assert second is not None
     assert set(stages(second).values()) == {"same"}
 
 
 def test_runs_are_compared_with_the_last_one_in_the_same_mode() -> None:
-    history = History()
+    history = RunHistory()
     first = run_of(history, DRAFT, "eager", "planned")
     second = run_of(history, DRAFT, "planned")
     failed = history.add(DRAFT, costs(DRAFT.pipeline(), "planned"), "it raised")
     third = run_of(history, DRAFT.removed(1), "eager")
-    assert history.before(third, "eager") is first
-    assert history.before(third, "planned") is failed
-    assert history.before(second, "planned") is first
-    assert history.before(first, "planned") is None
-    assert compared(third, second, "planned") is None
+    assert history.previous(third, "eager") is first
+    assert history.previous(third, "planned") is failed
+    assert history.previous(second, "planned") is first
+    assert history.previous(first, "planned") is None
+    assert compare_runs(third, second, "planned") is None
     assert (first.change, second.change, third.change) == (
         "first run",
-        "as before",
+        "no changes",
         "remove StepCounter",
     )
 
 
 def test_few_runs_are_kept() -> None:
-    history = History()
-    for _ in range(MOST_KEPT + 3):
+    history = RunHistory()
+    for _ in range(MAX_RUNS + 3):
         run_of(history, DRAFT)
-    assert len(history.runs) == MOST_KEPT
-    assert history.runs[-1].number == MOST_KEPT + 3
+    assert len(history.runs) == MAX_RUNS
+    assert history.runs[-1].number == MAX_RUNS + 3
 
 
 def test_lines_of_two_modes_stand_side_by_side() -> None:
-    run = run_of(History(), DRAFT, "eager", "planned")
-    lines = lines_of(run, "both", None)
-    eager, planned, saved = columns_beside(lines, 80)[1:4]
-    line = next(each for each in lines if each.row.label == "1 StepCounter" and each.beside)
+    run = run_of(RunHistory(), DRAFT, "eager", "planned")
+    lines = build_lines(run, "both", None)
+    eager, planned, saved = choose_mode_columns(lines, 80)[1:4]
+    line = next(each for each in lines if each.row.label == "1 StepCounter" and each.by_mode)
     lines = [each for each in lines if each.row.label == "1 StepCounter"]
     forward = lines[1]
     assert (eager.text(forward), planned.text(forward)) == ("15.0", "3.00")
@@ -105,34 +104,34 @@ def test_lines_of_two_modes_stand_side_by_side() -> None:
 
 
 def test_columns_follow_the_width_and_what_was_measured() -> None:
-    history = History()
+    history = RunHistory()
     first = run_of(history, DRAFT)
     draft = DRAFT.removed(0)
     second = history.add(draft, costs(draft.pipeline(), "planned", gpu=True))
-    alone, beside = lines_of(first, "planned", None), lines_of(second, "planned", first)
+    alone, compared = build_lines(first, "planned", None), build_lines(second, "planned", first)
 
     def ids(lines: list[object], width: int) -> list[str]:
-        return [column.id for column in columns_for(lines, width)]  # type: ignore[arg-type]
+        return [column.id for column in choose_columns(lines, width)]  # type: ignore[arg-type]
 
     assert ids([*alone], 40) == ["part", "step", "share"]
-    assert ids([*beside], 48) == ["part", "step", "device", "delta"]
-    wide = ids([*beside], 200)
+    assert ids([*compared], 48) == ["part", "step", "device", "delta"]
+    wide = ids([*compared], 200)
     assert wide[:6] == ["part", "step", "device", "kernels", "syncs", "delta"]
     assert {"share", "n", "mean", "p50", "p90", "p95", "p99", "max"} <= set(wide)
     for width in range(30, 200, 7):
-        total = sum(column.width + 2 for column in columns_for(beside, width))
+        total = sum(column.width + 2 for column in choose_columns(compared, width))
         assert total <= max(width, 44)
 
 
 def test_lines_are_sorted_by_any_column_both_ways() -> None:
-    history = History()
+    history = RunHistory()
     first = run_of(history, DRAFT)
-    lines = lines_of(run_of(history, DRAFT.removed(0)), "planned", first)
-    for column in columns_for(lines, 200):
-        there = [column.value(line) for line in sorted_lines(lines, column, False)]
+    lines = build_lines(run_of(history, DRAFT.removed(0)), "planned", first)
+    for column in choose_columns(lines, 200):
+        there = [column.value(line) for line in sort_lines(lines, column, False)]
         numbers = [each for each in there if isinstance(each, float)]
         assert numbers == sorted(numbers, reverse=column.largest_first)
-        back = [column.value(line) for line in sorted_lines(lines, column, True)]
+        back = [column.value(line) for line in sort_lines(lines, column, True)]
         assert [each for each in back if each is not None] == sorted(
             numbers, reverse=not column.largest_first
         )

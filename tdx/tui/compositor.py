@@ -1,0 +1,82 @@
+"""Partial redraws: render only the widgets and lines that change.
+
+Textual renders all lines of every widget between the first and the last changed line, and then
+discards what is not needed. If small things change at the top and at the bottom of the screen, that
+is the whole screen each time.
+
+This module overrides ``Compositor.render_partial_update`` and uses ``_dirty_regions``, ``cuts``,
+``visible_widgets`` and ``_regions_to_spans``, which are private to Textual. Tested with Textual
+8.2.8; ``tests/tui/test_private_api.py`` fails if they change. If they are missing, Textual draws as
+usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from textual._compositor import ChopsUpdate, Compositor
+from textual.geometry import Region
+from textual.screen import Screen
+from textual.strip import Strip
+
+Span = tuple[int, int, int]
+_REQUIRED = ("cuts", "visible_widgets", "_regions_to_spans", "render_partial_update")
+
+
+class PartialCompositor(Compositor):
+    """Renders the visible lines of each changed region, front to back."""
+
+    def render_partial_update(self) -> ChopsUpdate | None:
+        screen = self.size.region
+        regions = [region for each in self._dirty_regions if (region := each.intersection(screen))]
+        self._dirty_regions.clear()
+        if not regions:
+            return None
+        spans = list(self._regions_to_spans(regions))
+        chops = self._chops(spans)
+        return ChopsUpdate(chops, spans, [cuts[1:] for cuts in self.cuts])
+
+    def _chops(self, spans: Sequence[Span]) -> list[dict[int, Strip | None]]:
+        """Return the pieces of each line by their start; ``None`` if not drawn."""
+        cuts = self.cuts
+        chops: list[dict[int, Strip | None]] = [{} for _ in cuts]
+        left: dict[int, set[int]] = {}
+        for y, begin, end in spans:
+            if not chops[y]:
+                chops[y] = dict.fromkeys(cuts[y][:-1])
+            ends = zip(cuts[y], cuts[y][1:], strict=False)
+            left.setdefault(y, set()).update(at for at, to in ends if at < end and to > begin)
+        for widget, (region, clip) in self.visible_widgets.items():
+            seen = region.intersection(clip)
+            for first, last in _line_ranges(seen, left):
+                at = Region(seen.x - region.x, first - region.y, seen.width, last - first)
+                for y, strip in zip(range(first, last), widget.render_lines(at), strict=False):
+                    inside = [cut for cut in cuts[y] if seen.x <= cut <= seen.right]
+                    pieces = strip.divide([cut - seen.x for cut in inside[1:]])
+                    for cut, piece in zip(inside, pieces, strict=False):
+                        if cut in left[y]:
+                            chops[y][cut] = piece
+                            left[y].discard(cut)
+        return chops
+
+
+def _line_ranges(seen: Region, left: dict[int, set[int]]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of lines of a region in which something is left to draw."""
+    x, right, begin = seen.x, seen.right, None
+    for y in range(seen.y, seen.bottom):
+        is_wanted = any(x <= cut < right for cut in left.get(y, ()))
+        if is_wanted and begin is None:
+            begin = y
+        elif not is_wanted and begin is not None:
+            yield begin, y
+            begin = None
+    if begin is not None:
+        yield begin, seen.bottom
+
+
+def use_partial_compositor(screen: Screen[Any]) -> None:
+    """Replace the compositor of a screen, unless this version of Textual differs."""
+    known = type(getattr(screen, "_compositor", None)) is Compositor
+    if known and all(hasattr(Compositor, name) for name in _REQUIRED):
+        screen._compositor = PartialCompositor()

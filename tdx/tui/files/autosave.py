@@ -1,0 +1,206 @@
+"""Autosave: writes the session after each edit, and restores one that was left behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from textual.timer import Timer
+
+from tdx.errors import TdxError
+from tdx.pipeline.editing.document import Document
+from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.session import Session
+from tdx.pipeline.editing.session_store import LeftSession, SessionStore
+from tdx.tui.files.document import CurrentDocument
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from tdx.tui.workspace import Workspace
+
+SAVE_DELAY = 0.1
+"""Seconds between an edit and the write; further edits in between are written with it."""
+
+
+class Autosave:
+    """Writes the session in a thread, shortly after each edit.
+
+    Args:
+        app: Provides timers and shows notices.
+        workspace: State that is saved.
+        store: Where sessions are saved. ``None``: nothing is saved.
+        documents: The file of the draft.
+    """
+
+    def __init__(
+        self,
+        app: App[None],
+        workspace: Workspace,
+        store: SessionStore | None,
+        documents: CurrentDocument,
+    ) -> None:
+        self._app, self._workspace, self._documents = app, workspace, documents
+        self._store = store
+        self._timer: Timer | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._warnings: set[str] = set()
+        self._is_logged = False
+
+    @property
+    def is_available(self) -> bool:
+        """True if unsaved edits can be kept."""
+        return self._store is not None and self.flush()
+
+    def start(self) -> None:
+        """Offer sessions that were left behind, and save this one from now on."""
+        self._workspace.edited.subscribe(self._app.screen, lambda _: self._schedule())
+        if self._store is None:
+            return
+        left, notices = self._store.left()
+        for notice in notices:
+            self.warn_once(notice)
+        self._offer(left)
+        self._schedule()  # keys may have been typed during the start
+
+    def flush(self) -> bool:
+        """Write the session now; return True on success."""
+        if self._store is None:
+            return False
+        try:
+            self._store.keep(self._session())
+        except TdxError as error:
+            self.warn_once(f"autosave failed: {error}")
+            return False
+        return True
+
+    def keep_for_next_start(self) -> None:
+        """Write the session and release it, so that the next start can restore it."""
+        if self._store is not None:
+            self._stop()
+            if self._has_edits:
+                self.flush()
+            self._store.leave()
+            self._store = None
+
+    def discard(self) -> None:
+        """Delete the saved session."""
+        if self._store is not None:
+            self._stop()
+            self._store.leave()
+            self._store.forget()
+
+    def warn_once(self, notice: str) -> None:
+        """Show a warning unless it was shown before."""
+        if notice not in self._warnings:
+            self._warnings.add(notice)
+            self._app.notify(notice, title="Autosave", severity="warning", timeout=10)
+
+    def choose(self) -> None:
+        """Ask which of the sessions that were left behind to restore."""
+        left = [] if self._store is None else self._store.left()[0]
+        if not left:
+            self._app.notify("no sessions to restore", timeout=2)
+            return
+        by_name = {each.path.name: each for each in left}
+        choices = [Choice(name, each.title, _session_facts(each)) for name, each in by_name.items()]
+
+        def restore(name: str | None) -> None:
+            if name is not None:
+                self._restore(by_name[name])
+
+        self._app.push_screen(ChoiceScreen("Restore a session", choices), restore)
+
+    # ------------------------------------------------------------------ writing
+
+    @property
+    def _has_edits(self) -> bool:
+        editor = self._workspace.editor
+        return editor.is_modified or bool(editor.done) or bool(editor.undone)
+
+    def _session(self) -> Session:
+        document = self._documents.current
+        return Session.of(self._workspace.editor, None if document is None else document.base)
+
+    def _schedule(self) -> None:
+        if self._store is not None and self._timer is None:
+            self._timer = self._app.set_timer(SAVE_DELAY, self._write)
+
+    def _write(self) -> None:
+        self._timer = None
+        if self._writing is not None and not self._writing.done():
+            self._schedule()
+        elif self._store is not None and self._has_edits:
+            self._writing = asyncio.create_task(self._write_session(self._store, self._session()))
+        elif self._store is not None:
+            self._store.forget()
+
+    async def _write_session(self, store: SessionStore, session: Session) -> None:
+        try:
+            await asyncio.to_thread(store.keep, session)
+        except TdxError as error:
+            self.warn_once(f"autosave failed: {error}")
+            return
+        if not self._is_logged:
+            self._is_logged = True
+            text = "autosave keeps the edits of this session"
+            self._workspace.journal.record(text, source="files", details=str(store.folder))
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    # ------------------------------------------------------------------ restoring
+
+    def _offer(self, left: list[LeftSession]) -> None:
+        draft = self._workspace.draft
+        if draft == Draft():
+            if left:
+                self._restore(left[0])
+                left = left[1:]
+        else:
+            file = draft.file
+            same = [each for each in left if file and each.session.draft.file == file]
+            if same:
+                self._ask(same[0])
+                return
+        if left:
+            count = f"{len(left)} unsaved session{'' if len(left) == 1 else 's'}"
+            self._app.notify(f"{count}; press R to restore", timeout=6)
+
+    def _ask(self, left: LeftSession) -> None:
+        replies = [
+            Reply("restore", "Restore them"),
+            Reply("open", "Open the file"),
+            Reply("discard", "Discard them", is_destructive=True),
+        ]
+
+        def answer(reply: str | None) -> None:
+            if reply == "restore":
+                self._restore(left)
+            elif reply == "discard" and self._store is not None:
+                self._store.discard(left)
+
+        text = f"{_session_facts(left)}. The file itself is unchanged."
+        screen = QuestionScreen(f"{left.title} has unsaved edits", text, replies)
+        self._app.push_screen(screen, answer)
+
+    def _restore(self, left: LeftSession) -> None:
+        if self._store is None or not self._store.take(left):
+            self._app.notify("another tdx tui has restored this session", timeout=3)
+            return
+        session, workspace = left.session, self._workspace
+        file = session.draft.file
+        self._documents.opened = None if file is None else Document(file, session.base)
+        workspace.load(session.draft)
+        workspace.editor.restore(session.saved, session.done, session.undone)
+        workspace.edited.publish(workspace.draft)
+        text = f"{left.title}: {_session_facts(left)}. u undoes them, Ctrl+N starts a new pipeline."
+        self._app.notify(text, title="Restored unsaved edits", timeout=10)
+
+
+def _session_facts(left: LeftSession) -> str:
+    count = len(left.session.done)
+    return f"{count} edit{'' if count == 1 else 's'}, {left.age}"

@@ -1,0 +1,159 @@
+"""Keyboard input: keys are delivered one at a time, and only displayed widgets get the focus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from textual import events
+from textual.message_pump import MessagePump
+from textual.screen import Screen
+from textual.widget import Widget
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+
+KeyboardEvent = events.Key | events.Paste
+KEY_TIMEOUT = 5.0
+"""Seconds after which the next key is delivered even if the previous one is not complete."""
+
+
+class KeyQueue:
+    """Delays keys until the effect of the previous key is complete.
+
+    Textual hands a key to the widget that has the focus when the key arrives, and that widget acts
+    on it when its queue gets there. Under load, a key that moves the focus, such as ``Tab``, may
+    not have been handled when the next keys arrive, which then go to the wrong widget.
+
+    A key passes through the queues of the widget, of its ancestors, of the screen and of the app,
+    which runs the bound action; messages posted by the action pass through the same queues again.
+    So a key is complete when a callback queued after it has passed through them twice.
+
+    Args:
+        app: The app.
+        deliver: Hands a key to the widget that has the focus.
+    """
+
+    def __init__(self, app: App[None], deliver: Callable[[KeyboardEvent], Awaitable[None]]) -> None:
+        self._app = app
+        self._deliver = deliver
+        self._waiting: deque[KeyboardEvent] = deque()
+        self._serial = 0
+        self._is_busy = self._is_held = False
+        self._patience: asyncio.TimerHandle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if all keys are delivered and complete."""
+        return not self._is_busy and not self._waiting
+
+    def hold(self) -> None:
+        """Delay all keys until :meth:`release`, because their target does not exist yet."""
+        self._is_held = True
+
+    async def release(self) -> None:
+        """Deliver the delayed keys, and all later ones."""
+        self._is_held = False
+        if not self._is_busy:
+            await self._next()
+
+    async def put(self, event: KeyboardEvent) -> None:
+        """Deliver a key now, or when the previous keys are complete."""
+        self._waiting.append(event)
+        if not self._is_busy:
+            await self._next()
+
+    async def _next(self) -> None:
+        if self._is_held or not self._waiting:
+            return
+        self._is_busy = True
+        self._serial = serial = self._serial + 1
+        event, screen = self._waiting.popleft(), self._app.screen
+        path: Sequence[MessagePump] = (self._app.focused or screen).ancestors_with_self
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(
+            KEY_TIMEOUT, lambda: self._app.call_later(self._complete, serial)
+        )
+        await self._deliver(event)
+        self._follow([*path, *path], lambda: self._settle(serial, screen))
+
+    def _follow(self, path: Sequence[MessagePump], then: Callable[[], Awaitable[None]]) -> None:
+        """Pass a callback through the queues of a path, skipping closed ones."""
+        for at, node in enumerate(path):
+            rest = path[at + 1 :]
+            step = partial(self._follow, rest, then) if rest else then
+            if node.call_later(step):
+                return
+
+    async def _settle(self, serial: int, screen: MessagePump) -> None:
+        """Wait for a dialog that the key has opened or closed."""
+        if serial != self._serial:
+            return
+        now = self._app.screen
+        if now is screen:
+            await self._complete(serial)
+        else:
+            self._follow((now, self._app), lambda: self._complete(serial))
+
+    async def _complete(self, serial: int) -> None:
+        if serial != self._serial or not self._is_busy:
+            return
+        self._is_busy = False
+        if self._patience is not None:
+            self._patience.cancel()
+        await self._next()
+
+
+def is_displayed(widget: Widget) -> bool:
+    """Return True if a widget and its ancestors are displayed, without waiting for a layout."""
+    if not widget.is_attached:
+        return False
+    for node in widget.ancestors_with_self:
+        if isinstance(node, Screen):
+            return True
+        if not node.display:
+            return False
+    return False
+
+
+class FocusGuard(Screen[None]):
+    """A screen on which only displayed widgets get the focus.
+
+    All focus changes of Textual end in :meth:`set_focus`, also those after a widget is hidden or
+    removed.
+    """
+
+    AUTO_FOCUS = ""  # it would take the first widget, displayed or not
+
+    def fallback_focus(self) -> Widget | None:
+        """Return the widget to focus if the intended one is not displayed."""
+        return None
+
+    def set_focus(
+        self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
+    ) -> None:
+        """Focus a widget; use the fallback if it is not displayed.
+
+        Args:
+            widget: The widget; ``None``: no focus.
+            scroll_visible: Scroll to the widget.
+            from_app_focus: True if the terminal has got the focus back.
+        """
+        focused = self.focused
+        is_lost = focused is not None and not is_displayed(focused)
+        if widget is None:
+            widget = self.fallback_focus() if is_lost else None
+        elif not is_displayed(widget):
+            if focused is not None and not is_lost:
+                return
+            widget = self.fallback_focus()
+        super().set_focus(widget, scroll_visible, from_app_focus)
+
+    def move_hidden_focus(self) -> None:
+        """Move the focus away from a widget that is no longer displayed."""
+        if self.focused is not None and not is_displayed(self.focused):
+            self.set_focus(None)

@@ -1,0 +1,174 @@
+"""Connection of the Live tab to its worker, and the cache of traces that outlives it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tdx.inspection.live.views import Picture, TraceView
+from tdx.inspection.overview import Problem
+from tdx.tui.backend.client import RequestError, SupersededError, Ticket
+from tdx.tui.live.messages import Command, CommandEnvelope, LiveState, RunSession
+from tdx.tui.workspace import Workspace
+
+WORKER = "live"
+ANSWER_TIMEOUT = 1.0
+"""Seconds after which an answer is overdue."""
+MAX_CACHED_TRACES = 150
+
+
+class LiveConnection:
+    """Runs one session at a time, each as a request without an end.
+
+    Args:
+        workspace: State of the app.
+        on_push: Called with topic and value of each message from the session.
+        on_end: Called with a problem and its details when a session fails.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        on_push: Callable[[str, Any], None],
+        on_end: Callable[[Problem, str], None],
+    ) -> None:
+        self._workspace = workspace
+        self._on_push, self._on_end = on_push, on_end
+        self._ticket: Ticket[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._last_command = 0
+        self._waiting_since: float | None = None
+        self._last_message_time = 0.0
+        self._state: LiveState | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True if there is a session, or one is starting."""
+        return self._ticket is not None
+
+    @property
+    def is_responsive(self) -> bool:
+        """True if there is a session and no answer is overdue."""
+        return self.is_open and self.overdue() < ANSWER_TIMEOUT
+
+    def start(self, request: RunSession) -> None:
+        """Start a session and end the previous one."""
+        self.end()
+        now = time.monotonic()
+        self._state, self._waiting_since, self._last_message_time = None, now, now
+        ticket = self._workspace.backend.ask(
+            request,
+            worker=WORKER,
+            slot=WORKER,
+            on_push=lambda topic, value: self._receive(ticket, topic, value),
+        )
+        self._ticket = ticket
+        self._task = asyncio.get_running_loop().create_task(self._wait(ticket))
+
+    def send(self, command: Command) -> None:
+        """Send a command; do nothing if no session is open."""
+        if self._ticket is not None:
+            self._last_command += 1
+            if self._waiting_since is None:
+                self._waiting_since = time.monotonic()
+            envelope = CommandEnvelope(self._last_command, command)
+            self._workspace.backend.send(self._ticket, envelope)
+
+    def end(self) -> None:
+        """End the session after its current step."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            self._workspace.backend.cancel(ticket)
+
+    def kill(self) -> None:
+        """Kill the worker at once."""
+        self._ticket = None
+        self._workspace.backend.restart(WORKER)
+
+    def overdue(self) -> float:
+        """Return for how many seconds an answer has been overdue; 0 if none is."""
+        if self._ticket is None:
+            return 0.0
+        state, now = self._state, time.monotonic()
+        if self._waiting_since is not None:
+            return now - self._waiting_since
+        if state is None or state.status == "paused":
+            return 0.0
+        pause = 1 / state.rate if state.rate else 0.0
+        return max(0.0, now - self._last_message_time - pause)
+
+    def _receive(self, ticket: Ticket[None], topic: str, value: Any) -> None:
+        if ticket is not self._ticket:
+            return
+        self._last_message_time = time.monotonic()
+        if isinstance(value, LiveState):
+            self._state = value
+            if value.last_command >= self._last_command:
+                self._waiting_since = None
+        self._on_push(topic, value)
+
+    async def _wait(self, ticket: Ticket[None]) -> None:
+        try:
+            await ticket
+        except SupersededError:
+            return
+        except RequestError as error:
+            if ticket is self._ticket:
+                self._ticket = None
+                self._on_end(error.problem, error.details)
+
+
+class TraceCache:
+    """The traces that were displayed last, with their images.
+
+    Args:
+        max_size: Maximum number of traces.
+    """
+
+    def __init__(self, max_size: int = MAX_CACHED_TRACES) -> None:
+        self._max_size = max_size
+        self._views: OrderedDict[int, TraceView] = OrderedDict()
+        self._images: dict[int, Sequence[Picture]] = {}
+        self._newest = -1
+
+    def clear(self) -> None:
+        """Remove all traces."""
+        self._views.clear()
+        self._images.clear()
+
+    def add(self, view: TraceView) -> None:
+        """Add a trace; remove the least recently displayed one if there are too many."""
+        self._newest = view.index
+        self._views[view.index] = view
+        self._views.move_to_end(view.index)
+        if len(self._views) > self._max_size:
+            removed, _ = self._views.popitem(last=False)
+            self._images.pop(removed, None)
+
+    def add_images(self, images: Sequence[Picture]) -> None:
+        """Add the images of the trace that was added last."""
+        if self._newest in self._views:
+            self._images[self._newest] = images
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def nearest(self, index: int, start: int) -> tuple[TraceView, Sequence[Picture]] | None:
+        """Return the first cached trace at or beyond an index, in the direction of movement.
+
+        Args:
+            index: Trace to go to.
+            start: Trace to come from.
+        """
+        if not self._views:
+            return None
+        if index < start:
+            before = (each for each in self._views if each <= index)
+            at = max(before, default=min(self._views))
+        else:
+            after = (each for each in self._views if each >= index)
+            at = min(after, default=max(self._views))
+        return self._views[at], self._images.get(at, ())

@@ -1,0 +1,273 @@
+"""Widgets that navigate a session: timeline, episodes, and the envs of a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import events
+from textual.message import Message
+
+from tdx.inspection.live.views import EnvCell, EpisodeView
+from tdx.tui.live.line_widgets import LineList, RowWidget, TextLine, truncate
+from tdx.tui.live.messages import LiveState
+
+_TIMELINE_STYLES = ("past", "future", "start", "problem", "cursor", "mark", "text")
+_MARKS = {"┿": "start", "✕": "problem", "◆": "mark"}
+TimelineRow = tuple[tuple[str, str], ...]
+"""Parts of the line: text and style."""
+
+
+class Timeline(RowWidget[TimelineRow]):
+    """Slider over the history, with marks for episode starts and problems."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"time--{name}" for name in _TIMELINE_STYLES}
+    DEFAULT_CSS = """
+    Timeline {
+        height: 1;
+        & > .time--past { color: $primary; }
+        & > .time--future { color: $text-disabled; }
+        & > .time--start { color: $text-primary; }
+        & > .time--problem { color: $text-error; text-style: bold; }
+        & > .time--cursor { color: $text-accent; text-style: bold; }
+        & > .time--mark { color: $text-secondary; text-style: bold; }
+        & > .time--text { color: $text-muted; }
+    }
+    """
+
+    class Scrubbed(Message):
+        """Another trace was chosen. ``None``: the latest one."""
+
+        def __init__(self, index: int | None) -> None:
+            super().__init__()
+            self.index = index
+
+    def __init__(self) -> None:
+        super().__init__(id="live-time")
+        self.state: LiveState | None = None
+        self._dragging = False
+        self._texts = ("", "")
+
+    def show(self, state: LiveState) -> None:
+        """Show a state."""
+        self.state = state
+        width = len(str(max(state.last, 0)))
+        live = " ◉ live" if state.follows_latest else f" ◀ {state.shown - state.last}"
+        self._texts = (f"{state.first:>{width}} ", f" {state.last}{live}")
+        self.outdated()
+
+    @property
+    def _track(self) -> tuple[int, int]:
+        """Start and width of the slider."""
+        begin = len(self._texts[0])
+        return begin, max(4, self.size.width - begin - len(self._texts[1]))
+
+    def all_rows(self) -> Iterator[TimelineRow]:
+        state = self.state
+        if state is None or state.last < 0:
+            return
+        _, width = self._track
+        at = self._column(state.shown, state, width)
+        held = [index for index in state.episode_starts if index >= state.first]
+        wrong = [index for index in state.problem_traces if index >= state.first]
+        marks = {self._column(index, state, width): "┿" for index in held}
+        marks |= {self._column(index, state, width): "✕" for index in wrong}
+        if state.reference is not None and state.reference >= state.first:
+            marks[self._column(state.reference, state, width)] = "◆"
+        row = [(self._texts[0], "text")]
+        begin = 0
+        for column in sorted({*marks, at}):
+            row.append(_track(begin, column, at))
+            mark = marks.get(column, "")
+            has_problem = state.shown in state.problem_traces
+            cursor = ("█", "problem" if has_problem else "cursor")
+            row.append(cursor if column == at else (mark, _MARKS[mark]))
+            begin = column + 1
+        row.append(_track(begin, width, at))
+        row.append((self._texts[1], "cursor" if state.follows_latest else "text"))
+        yield tuple(row)
+
+    def row_parts(self, row: TimelineRow) -> Sequence[Segment]:
+        return [Segment(text, self.part(f"time--{name}")) for text, name in row if text]
+
+    @staticmethod
+    def _column(index: int, state: LiveState, width: int) -> int:
+        span = max(1, state.last - state.first)
+        return max(0, min((index - state.first) * (width - 1) // span, width - 1))
+
+    def _go_to(self, x: int) -> None:
+        state = self.state
+        if state is None:
+            return
+        begin, width = self._track
+        at = max(0, min(x - begin, width - 1))
+        index = state.first + round(at * (state.last - state.first) / max(1, width - 1))
+        self.post_message(self.Scrubbed(None if x - begin >= width - 1 else index))
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        self._dragging = True
+        self.capture_mouse()
+        self._go_to(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._dragging:
+            self._go_to(event.x)
+
+    def on_mouse_up(self) -> None:
+        self._dragging = False
+        self.release_mouse()
+
+
+def _track(begin: int, end: int, at: int) -> tuple[str, str]:
+    """Return a piece of the slider, before or after the shown trace."""
+    if begin < at:
+        return "━" * (end - begin), "past"
+    return "─" * (end - begin), "future"
+
+
+_END_STYLES = {"terminated": "warn", "truncated": "secondary", "done": "warn", "reset": "muted"}
+
+
+class EpisodeList(LineList):
+    """Episodes, the newest first; Enter shows the start of an episode."""
+
+    HELP = """## Episodes
+
+The newest episode is at the top. `Enter` or a double click shows its first step; `[` and `]` go
+from episode to episode."""
+
+    def __init__(self) -> None:
+        super().__init__(id="live-episodes")
+        self.border_title = "episodes"
+        self.episodes: Sequence[EpisodeView] = ()
+        self._is_batched = False
+        self.first = 1
+
+    def show_episodes(self, episodes: Sequence[EpisodeView], *, is_batched: bool) -> None:
+        """Replace the episodes."""
+        self.episodes, self._is_batched = tuple(reversed(episodes)), is_batched
+        totals = [each.total for each in episodes if each.steps]
+        span = (min(totals), max(totals)) if totals else (0.0, 0.0)
+        head = f"{'env ' if is_batched else ''}{'no':>4}{'steps':>6}{'return':>10}  end"
+        lines: list[TextLine] = [((head, "muted"),)]
+        lines += [self._line(each, span) for each in self.episodes]
+        self.show(lines)
+
+    def _line(self, each: EpisodeView, span: tuple[float, float]) -> TextLine:
+        low, high = span
+        left = self.size.width - 35 - 4 * self._is_batched
+        share = (each.total - low) / (high - low) if high > low else 1.0
+        bar = "━" * round(share * left) if left > 3 and each.steps else ""
+        return (
+            (f"{each.row:>3} " if self._is_batched else "", "secondary"),
+            (f"{each.number:>4}{each.steps:>6}", "plain"),
+            (f"{each.total:>10.4g}", "bold"),
+            (f"  {truncate(each.end or 'running', 11):<11}", _END_STYLES.get(each.end, "good")),
+            (bar, "primary"),
+        )
+
+    def at(self, line: int) -> EpisodeView | None:
+        """Return the episode on a line."""
+        return self.episodes[line - 1] if 0 < line <= len(self.episodes) else None
+
+
+_ENV_STYLES = ("plain", "focus", "muted", "good", "warn")
+_BARS = "▁▂▃▄▅▆▇█"
+_RETURN_WIDTH = 6
+EnvPart = tuple[str, str, bool]
+EnvRow = tuple[EnvPart, ...]
+"""Parts of the line: text, style, and whether it belongs to the env in focus."""
+
+
+class EnvStrip(RowWidget[EnvRow]):
+    """A cell for each env: its number, return relative to the others, and steps."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"env--{name}" for name in _ENV_STYLES}
+    DEFAULT_CSS = """
+    EnvStrip {
+        height: 1;
+        & > .env--plain { color: $foreground; }
+        & > .env--focus { background: $primary 30%; text-style: bold; }
+        & > .env--muted { color: $text-muted; }
+        & > .env--good { color: $text-success; }
+        & > .env--warn { color: $text-warning; text-style: bold; }
+    }
+    """
+
+    class Picked(Message):
+        """An env was clicked. ``None``: the whole batch."""
+
+        def __init__(self, row: int | None) -> None:
+            super().__init__()
+            self.row = row
+
+    def __init__(self) -> None:
+        super().__init__(id="live-envs")
+        self.cells: Sequence[EnvCell] = ()
+        self.row: int | None = None
+        self.count = 0
+        self._places: list[tuple[int, int, int | None]] = []
+
+    def show(self, cells: Sequence[EnvCell]) -> None:
+        """Replace the cells."""
+        self.cells = cells
+        self.outdated()
+
+    def set_focus(self, row: int | None, count: int) -> None:
+        """Mark an env. ``None``: the whole batch."""
+        if (row, count) != (self.row, self.count):
+            self.row, self.count = row, count
+            self.outdated()
+
+    def all_rows(self) -> Iterator[EnvRow]:
+        all_ = f" all {self.count} "
+        row = [(all_, "muted", self.row is None)]
+        self._places = [(0, len(all_), None)]
+        wide = len(str(max(0, self.count - 1)))
+        left, number = self.size.width - len(all_), _RETURN_WIDTH
+        if len(self.cells) * (wide + number + 5) > left:
+            number = max((len(_return_text(each)) for each in self.cells), default=1)
+        size = wide + number + 5
+        room = max(1, left // size)
+        first = max(0, min((self.row or 0) - room // 2, len(self.cells) - room))
+        totals = [each.total for each in self.cells if math.isfinite(each.total)]
+        span = (min(totals), max(totals)) if totals else (0.0, 0.0)
+        x = len(all_)
+        for cell in self.cells[first : first + room]:
+            row += self._cell(cell, span, wide, number)
+            self._places.append((x, x + size, cell.row))
+            x += size
+        yield tuple(row)
+
+    def _cell(
+        self, cell: EnvCell, span: tuple[float, float], wide: int, number: int
+    ) -> list[EnvPart]:
+        low, high = span
+        share = (cell.total - low) / (high - low) if high > low else 1.0
+        bar = _BARS[round(7 * share)] if math.isfinite(share) else "?"
+        ended, here = bool(cell.end), cell.row == self.row
+        return [
+            (f" {cell.row:>{wide}} ", "muted", here),
+            ("■" if ended else bar, "warn" if ended else "good", here),
+            (f" {_return_text(cell):<{number}} ", "plain", here),
+        ]
+
+    def row_parts(self, row: EnvRow) -> Sequence[Segment]:
+        back = self.back("env--focus")
+        parts = []
+        for text, name, here in row:
+            plain = name in ("muted", "plain")
+            style = self.part("env--focus" if here and plain else f"env--{name}")
+            parts.append(Segment(text, style + back if here else style))
+        return parts
+
+    def on_click(self, event: events.Click) -> None:
+        for begin, end, row in self._places:
+            if begin <= event.x < end:
+                self.post_message(self.Picked(row))
+
+
+def _return_text(cell: EnvCell) -> str:
+    return f"{cell.total:.3g}"[:_RETURN_WIDTH]

@@ -1,0 +1,231 @@
+"""Messages between the Live tab and its worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from tdx.inspection.live.acting import ActionField
+from tdx.inspection.overview import Problem
+from tdx.pipeline.model import Pipeline
+from tdx.tui.backend.messages import Request
+
+RATES = (1, 2, 5, 10, 20, 30, 60, 100, 200, 500, None)
+"""Steps per second. ``None``: as many as possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSession(Request[None]):
+    """Step an env until the request is cancelled; pushes views of its history.
+
+    Topics: ``info`` (:class:`SessionInfo`), ``state`` (:class:`LiveState`), and ``trace``,
+    ``images``, ``plots``, ``episodes`` and ``cells`` (see :mod:`tdx.inspection.live.views`).
+
+    Args:
+        pipeline: Env with its chain.
+        allow_code: Allow the pipeline to import Python objects.
+        rate: Steps per second. ``None``: as many as possible.
+        numbers: Number of each stage in the chain pane; empty: its index.
+        is_running: Step continuously from the start.
+        action_source: Where actions come from.
+    """
+
+    endless: ClassVar[bool] = True
+    pipeline: Pipeline
+    allow_code: bool = False
+    is_running: bool = False
+    rate: float | None = 20
+    action_source: str = "random"
+    numbers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEnvelope:
+    """A command with a number, which :class:`LiveState` repeats when it is executed."""
+
+    number: int
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Start new episodes."""
+
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Step at the current rate.
+
+    Args:
+        steps: Number of steps. ``None``: unlimited.
+        until: Condition that ends the run. ``None``: no condition.
+    """
+
+    steps: int | None = None
+    until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop after the current step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetRate:
+    """Set the number of steps per second. ``None``: as many as possible."""
+
+    rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowTrace:
+    """Show a trace. ``None``: follow the latest one."""
+
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompareWith:
+    """Compare with a trace. ``None``: with the previous one."""
+
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FocusEnv:
+    """Show one env of the batch. ``None``: the whole batch."""
+
+    row: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetActionSource:
+    """Take actions from a policy, or set them by hand.
+
+    Args:
+        source: ``random``, ``zero``, ``manual``, or a policy.
+        numbers: Manual action, by key and place of each field.
+    """
+
+    source: str
+    numbers: tuple[tuple[str, int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetPanes:
+    """What the panes have room for.
+
+    Args:
+        parts: Number of points of a plot.
+        window: Number of latest traces in a plot. ``None``: all of them.
+        width: Maximum width of an image in pixels; 0: no images.
+        height: Maximum height of an image in pixels; 0: no images.
+        episodes: Maximum number of episodes.
+        cells: Maximum number of envs; 0: the tab is hidden, so that only the state is sent.
+        plots: Names of the plots.
+    """
+
+    plots: tuple[str, ...] = ()
+    parts: int = 100
+    window: int | None = None
+    width: int = 0
+    height: int = 0
+    episodes: int = 0
+    cells: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DumpSteps:
+    """Write the steps since the reset as a dump to a new folder."""
+
+    path: str
+
+
+Command = (
+    Reset
+    | Run
+    | Pause
+    | SetRate
+    | ShowTrace
+    | CompareWith
+    | FocusEnv
+    | SetActionSource
+    | SetPanes
+    | DumpSteps
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """Facts about a session that do not change.
+
+    Args:
+        env: Name of the env.
+        batch: Batch size of the env.
+        fields: Numbers of the action that can be set by hand.
+        max_traces: Maximum number of traces in the history.
+        max_bytes: Maximum size of the history in bytes.
+    """
+
+    env: str
+    batch: tuple[int, ...]
+    fields: tuple[ActionField, ...]
+    max_traces: int
+    max_bytes: int
+
+    @property
+    def num_envs(self) -> int:
+        """Number of envs in the batch."""
+        num_envs = 1
+        for size in self.batch:
+            num_envs *= size
+        return num_envs
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """State of a session.
+
+    Args:
+        steps: Number of steps made.
+        first: Oldest trace in the history.
+        last: Latest trace.
+        shown: Trace that is shown.
+        row: Env in focus. ``None``: the whole batch.
+        nbytes: Size of the history in bytes.
+        rate: Requested steps per second.
+        speed: Measured steps per second.
+        problem: Error that ended the run.
+        problem_traces: Latest traces with problems.
+        episode_starts: Traces in which episodes start.
+        plot_names: Keys and figures that can be plotted.
+        status: ``running`` or ``paused``; the app uses ``ended`` after the worker is gone.
+        last_command: Number of the last executed command.
+        follows_latest: True if the latest trace is always shown.
+        reference: Trace that is marked for comparison. ``None``: the previous one.
+        action_source: Where actions come from.
+        stop_condition: Condition that ends the run.
+        message: Why the run has stopped, or why a command was rejected.
+    """
+
+    status: Literal["running", "paused", "ended"]
+    last_command: int
+    steps: int
+    first: int
+    last: int
+    shown: int
+    follows_latest: bool
+    reference: int | None
+    row: int | None
+    nbytes: int
+    rate: float | None
+    speed: float
+    action_source: str
+    stop_condition: str | None
+    message: str
+    problem: Problem | None
+    problem_traces: tuple[int, ...]
+    episode_starts: tuple[int, ...]
+    plot_names: tuple[str, ...]

@@ -1,0 +1,392 @@
+"""The live session as seen from the tab: its lifecycle, its settings and its history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from textual.timer import Timer
+from textual.widget import Widget
+
+from tdx.inspection.overview import Problem
+from tdx.pipeline.editing import Draft
+from tdx.pipeline.model import Pipeline
+from tdx.tui.backend.messages import with_app_hint
+from tdx.tui.live.connection import ANSWER_TIMEOUT, LiveConnection, TraceCache
+from tdx.tui.live.messages import (
+    RATES,
+    Command,
+    CompareWith,
+    FocusEnv,
+    LiveState,
+    Pause,
+    Reset,
+    Run,
+    RunSession,
+    SessionInfo,
+    SetActionSource,
+    SetPanes,
+    SetRate,
+    ShowTrace,
+)
+from tdx.tui.live.panes import LivePanes
+from tdx.tui.workspace import Workspace
+
+_RESTART_DELAY = 0.4
+"""Seconds without an edit after which the session restarts."""
+_DEFAULT_RATE = 20
+_RESTART_HINT = "press Space or r to restart"
+_HISTORY_HINT = f"← → browse the history · {_RESTART_HINT}"
+
+
+class SessionController:
+    """Starts sessions, sends commands to them, and keeps the history of one that has ended.
+
+    Args:
+        owner: Provides timers and tells whether the tab is visible.
+        workspace: State of the app.
+        panes: Show what the worker sends.
+        on_layout: Called when other panes may have room now, and when a setting has changed.
+
+    Attributes:
+        state: State of the session. ``None``: it has not sent any yet.
+        info: Facts about the session that do not change.
+        rate: Steps per second. ``None``: as many as possible.
+        action_source: Where actions come from.
+        stop_condition: Condition that ends a run. ``None``: no condition.
+        requested: Trace that was requested and is not shown yet.
+    """
+
+    def __init__(
+        self, owner: Widget, workspace: Workspace, panes: LivePanes, on_layout: Callable[[], None]
+    ) -> None:
+        self._owner, self._workspace = owner, workspace
+        self._panes, self._on_layout = panes, on_layout
+        self.connection = LiveConnection(workspace, self._receive, self._handle_end)
+        self.state: LiveState | None = None
+        self.info: SessionInfo | None = None
+        self.rate: float | None = _DEFAULT_RATE
+        self.action_source = "random"
+        self.stop_condition: str | None = None
+        self.requested: int | None = None
+        self._draft: Draft | None = None
+        self._pipeline: Pipeline | None = None
+        self._has_failed = False
+        self._cache = TraceCache()
+        self._views = SetPanes()
+        self._message = ""
+        self._restart_timer: Timer | None = None
+
+    @property
+    def num_envs(self) -> int:
+        """Number of envs in the batch."""
+        return 1 if self.info is None else self.info.num_envs
+
+    @property
+    def is_running(self) -> bool:
+        """True if the env is stepped continuously."""
+        return self.state is not None and self.state.status == "running"
+
+    # Lifecycle
+
+    def start(self, *, is_running: bool = False) -> None:
+        """Start a session with the chain of the draft.
+
+        Args:
+            is_running: Step continuously from the start.
+        """
+        draft = self._workspace.draft
+        if draft.env is None:
+            self.show_message("choose an env first: press e")
+            return
+        self._draft, self._pipeline = draft, draft.pipeline()
+        self._has_failed = False
+        self._report(None)
+        self.state = self.requested = None
+        self._cache.clear()
+        self._panes.header.show_message("starting worker …")
+        settings = (self._workspace.allow_code, is_running, self.rate, self.action_source)
+        self.connection.start(RunSession(self._pipeline, *settings, draft.positions))
+        self.connection.send(self._views)
+
+    def start_if_new(self) -> None:
+        """Start the first session, unless there is no env or a session has failed."""
+        is_new = self.state is None and not self._has_failed
+        if is_new and not self.connection.is_open and self._workspace.draft.env is not None:
+            self.start()
+
+    def restart_after_edit(self, draft: Draft) -> None:
+        """Restart when the chain has changed and no further edit follows for a moment."""
+        is_same = draft.env is not None and draft.pipeline() == self._pipeline
+        if self._pipeline is None or is_same:
+            return
+        self._report(None)
+        is_running = self.is_running
+        if self._restart_timer is not None:
+            self._restart_timer.stop()
+        self._restart_timer = self._owner.set_timer(
+            _RESTART_DELAY, lambda: self._restart(is_running)
+        )
+
+    def kill(self) -> None:
+        """Kill the worker; the traces in the cache remain."""
+        self.connection.kill()
+        state = self.state
+        if state is None:
+            self._panes.header.show_message(f"worker killed · {_RESTART_HINT}")
+        else:
+            where = self._mark_ended(state)
+            self._panes.header.show_message(f"worker killed{where} · {_HISTORY_HINT}")
+        self._on_layout()
+
+    def show_overdue(self) -> None:
+        """Show for how long the worker has not answered, if that is unusually long."""
+        overdue = self.connection.overdue()
+        if overdue > ANSWER_TIMEOUT and self._owner.is_on_screen:
+            if self.state is None:
+                what = f"starting worker ({overdue:.0f} s)"
+            else:
+                what = f"step {self.state.steps} has been running for {overdue:.0f} s"
+            browse = " · ← → browse the history" if len(self._cache) > 1 else ""
+            self._panes.header.show_message(f"{what} · Ctrl+K kills the worker{browse}")
+
+    def _restart(self, is_running: bool) -> None:
+        self.connection.end()
+        self.state, self._has_failed = None, False
+        self._message = "restarted after an edit"
+        if self._owner.is_on_screen:
+            self.start(is_running=is_running)
+
+    def _handle_end(self, problem: Problem, details: str) -> None:
+        """Show why a session could not start, or why its worker died."""
+        self._has_failed = True
+        positions = () if self._draft is None else self._draft.positions
+        stage = problem.where.stage
+        if stage is not None and stage < len(positions):
+            problem = replace(problem, where=replace(problem.where, stage=positions[stage]))
+        problem = with_app_hint(replace(problem, details=problem.details or details))
+        self._report(problem)
+        state = self.state
+        if state is not None:
+            message = f"{problem.message}{self._mark_ended(state)}"
+            hint = f"{_HISTORY_HINT} · F12 shows the output"
+            problem = replace(problem, message=message, hint=hint)
+        self._panes.header.show_problem(problem)
+        self._on_layout()
+
+    def _mark_ended(self, state: LiveState) -> str:
+        """Keep the last state of a session whose worker is gone; return the step it was in."""
+        self.state, self.requested = replace(state, status="ended", follows_latest=False), None
+        self._panes.timeline.show(self.state)
+        return f" in step {state.steps}" if state.status == "running" else ""
+
+    def _report(self, problem: Problem | None) -> None:
+        """Report a problem to the rest of the app. ``None``: the session has no problem."""
+        if problem is None or self._draft is None:
+            self._workspace.report("live", {})
+            return
+        place, stages = problem.where.stage, self._draft.stages
+        number = None if place is None or place >= len(stages) else stages[place].number
+        self._workspace.report("live", {number: problem})
+
+    # Messages from the worker
+
+    def _receive(self, topic: str, value: Any) -> None:
+        if not self._owner.is_mounted:
+            return
+        if topic == "state":
+            self._receive_state(value)
+        elif topic == "info":
+            self.info = value
+            self._panes.manual.set_fields(value.fields)
+            if self.action_source == "manual":
+                self.send_action_source()
+            self._on_layout()
+        elif topic == "trace":
+            self._cache.add(value)
+            self._panes.show_trace(value)
+        elif topic == "images":
+            self._cache.add_images(value)
+            if self._panes.show_images(value):
+                self._on_layout()
+        elif topic == "cells":
+            self._panes.show_env_cells(value, None if self.state is None else self.state.row)
+        elif topic == "episodes":
+            self._panes.episodes.show_episodes(value, is_batched=self.num_envs > 1)
+        else:
+            self._panes.plots.show(value)
+
+    def _receive_state(self, state: LiveState) -> None:
+        was_running, self.state = self.is_running, state
+        if state.shown == self.requested or state.follows_latest:
+            self.requested = None
+        self._panes.show_state(state, self.num_envs)
+        self.show_header()
+        self._report(state.problem)
+        if state.problem is not None:
+            self._panes.header.show_problem(state.problem)
+        else:
+            self._panes.header.show_message(state.message or self._message)
+        if self.is_running and not was_running:
+            self._message = ""
+
+    def show_header(self) -> None:
+        """Update the header."""
+        self._panes.header.show_settings(
+            is_running=self.is_running,
+            stop_condition=self.stop_condition,
+            rate=self.rate,
+            action_source=self.action_source,
+        )
+        self._panes.show_header(self.state, self.info)
+
+    def show_message(self, text: str) -> None:
+        """Show a message until a run starts or the worker sends another one."""
+        self._message = text
+        self._panes.header.show_message(text)
+
+    # Commands to the worker
+
+    def send(self, command: Command) -> None:
+        """Send a command; start a session first if none is open."""
+        if not self.connection.is_open:
+            self.start()
+        self.connection.send(command)
+
+    def toggle_run(self) -> None:
+        """Pause if running, else run until the stop condition holds."""
+        if self.is_running and self.connection.is_open:
+            self.connection.send(Pause())
+        else:
+            self.run(until=self.stop_condition)
+
+    def run(self, steps: int | None = None, until: str | None = None) -> None:
+        """Step the env.
+
+        Args:
+            steps: Number of steps. ``None``: unlimited.
+            until: Condition that ends the run. ``None``: no condition.
+        """
+        self.requested = None
+        self.send(Run(steps, until))
+
+    def reset(self) -> None:
+        """Reset the env; start a session if none is open."""
+        self.requested = None
+        if self.connection.is_open:
+            self.connection.send(Reset())
+        else:
+            self.start()
+
+    def run_until(self, condition: str | None) -> None:
+        """Set the stop condition and run. ``None``: remove the condition, do not run."""
+        self.stop_condition = condition
+        self._on_layout()
+        if condition is not None:
+            self.send(Run(until=condition))
+
+    def change_rate(self, by: int) -> None:
+        """Use the next larger or smaller rate."""
+        at = RATES.index(self.rate) if self.rate in RATES else RATES.index(_DEFAULT_RATE)
+        self.rate = RATES[max(0, min(at + by, len(RATES) - 1))]
+        self.connection.send(SetRate(self.rate))
+        self._on_layout()
+
+    def set_action_source(self, source: str) -> None:
+        """Take actions from another source from now on."""
+        self.action_source = source
+        self.send_action_source()
+        self._on_layout()
+
+    def send_action_source(self) -> None:
+        """Send the action source, and the action if it is set by hand."""
+        numbers = self._panes.manual.action if self.action_source == "manual" else ()
+        self.connection.send(SetActionSource(self.action_source, numbers))
+
+    def focus_env(self, by: int) -> None:
+        """Focus the next env of a batch; before the first one comes the whole batch."""
+        if self.state is None or self.num_envs == 1:
+            return
+        row = -1 if self.state.row is None else self.state.row
+        to = (row + 1 + by) % (self.num_envs + 1) - 1
+        self.connection.send(FocusEnv(None if to < 0 else to))
+
+    def set_views(self, views: SetPanes) -> None:
+        """Tell the worker what the panes have room for, if that has changed."""
+        if views != self._views:
+            self._views = views
+            self.connection.send(views)
+
+    # History
+
+    def show_trace(self, index: int | None) -> None:
+        """Show a trace. ``None``: follow the latest one."""
+        state = self.state
+        if state is None:
+            return
+        if index is not None:
+            index = max(state.first, min(index, state.last))
+        if not self.connection.is_responsive:
+            self._show_cached_trace(state, state.last if index is None else index)
+            return
+        is_latest = index is None or (index >= state.last and state.status == "paused")
+        self.requested = index
+        self.connection.send(ShowTrace(None if is_latest else index))
+
+    def scrub(self, by: int) -> None:
+        """Show an earlier or later trace."""
+        if self.state is not None:
+            self.show_trace(self._current(self.state) + by)
+
+    def show_first(self) -> None:
+        """Show the oldest trace."""
+        if self.state is not None:
+            self.show_trace(self.state.first)
+
+    def show_episode(self, by: int) -> None:
+        """Show the start of an earlier or later episode."""
+        state = self.state
+        if state is None:
+            return
+        now, starts = self._current(state), state.episode_starts
+        if by < 0:
+            self.show_trace(max((each for each in starts if each < now), default=state.first))
+        else:
+            self.show_trace(min((each for each in starts if each > now), default=None))
+
+    def show_next_problem(self) -> None:
+        """Show the next trace that has a problem; start over after the last one."""
+        state = self.state
+        if state is not None and not state.problem_traces:
+            self._owner.notify("no problems in the history", timeout=2)
+        elif state is not None:
+            after: Sequence[int] = [each for each in state.problem_traces if each > state.shown]
+            self.show_trace(after[0] if after else state.problem_traces[0])
+
+    def mark_for_comparison(self) -> None:
+        """Compare with the shown trace; if it is marked already, with the previous trace."""
+        state = self.state
+        if state is not None and self.connection.is_open:
+            mark = None if state.reference == state.shown else state.shown
+            self.connection.send(CompareWith(mark))
+            self.show_message(
+                "comparing with the previous trace"
+                if mark is None
+                else f"comparing with trace {mark}"
+            )
+
+    def _current(self, state: LiveState) -> int:
+        return state.shown if self.requested is None else self.requested
+
+    def _show_cached_trace(self, state: LiveState, index: int) -> None:
+        """Show a trace of the cache: the worker is gone or busy."""
+        cached = self._cache.nearest(index, state.shown)
+        if cached is not None:
+            view, images = cached
+            self.requested = None
+            self.state = state = replace(state, shown=view.index, follows_latest=False)
+            self._panes.show_trace(view)
+            self._panes.images.show(images)
+            self._panes.timeline.show(state)
+            self._panes.plots.set_cursor(view.index)

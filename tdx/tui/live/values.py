@@ -1,0 +1,277 @@
+"""Table of values: what each stage wrote, what changed, and what is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tdx.inspection.live.views import PlaceView, TraceView, ValueView
+from tdx.tui.live.line_widgets import LineList, TextLine, truncate
+
+_BARS = "▁▂▃▄▅▆▇█"
+_BY_STAGE = {"new": ("+ ", "good"), "changed": ("● ", "accent"), "same": ("· ", "muted")}
+_SINCE = {"new": ("+ ", "good"), "changed": ("~ ", "warn"), "same": ("  ", "muted")}
+_NUMBER_WIDTH = 9
+COLUMN_HEADER = -2
+"""Place of the line with the column titles."""
+_DTYPE_WIDTH, _COLUMNS_WIDTH = 58, 36
+
+
+@dataclass(frozen=True, slots=True)
+class ValueLine:
+    """A line of the table.
+
+    Args:
+        line: Parts of the line.
+        key: Key. ``None`` for headings.
+        stage: Place in the chain; -1 if the line belongs to no stage.
+        label: Text for the search.
+    """
+
+    line: TextLine
+    key: str | None
+    stage: int
+    label: str = ""
+
+
+def build_value_lines(
+    view: TraceView, width: int, *, difference: bool = False, only_written: bool = True
+) -> list[ValueLine]:
+    """Return all lines.
+
+    Args:
+        view: Trace to show.
+        width: Width of the lines.
+        difference: Show the values of the reference trace too.
+        only_written: Hide keys that a stage passes on unchanged.
+    """
+    return list(_LineBuilder(view, width, difference, only_written).all())
+
+
+class _LineBuilder:
+    def __init__(self, view: TraceView, width: int, difference: bool, only_written: bool) -> None:
+        self.view, self.width = view, width
+        self.difference, self.only_written = difference, only_written
+        longest = max((len(value.version) for value in view.values), default=8)
+        self.name = min(longest, max(12, width // 3))
+
+    def all(self) -> Iterator[ValueLine]:
+        view = self.view
+        if not self.difference and self.width - 5 - self.name >= _COLUMNS_WIDTH:
+            yield ValueLine((self._columns(),), None, COLUMN_HEADER)
+        for number, place in enumerate(view.places):
+            last = number == len(view.places) - 1
+            yield self._heading(place, failed=last and view.error is not None)
+            for violation in place.lies:
+                yield ValueLine(
+                    (("  ✕ ", "bad"), (truncate(violation, self.width - 4), "bad")), None, -1
+                )
+            shown = place.written if self.only_written else place.present
+            for at in shown:
+                yield from self._value(view.values[at], place, at in place.written)
+            for key in place.dropped:
+                line = (("  - ", "bad"), (key, "muted"), ("  removed", "muted"))
+                yield ValueLine(line, key, -1, key)
+        if view.error is not None:
+            yield ValueLine(
+                (("  ✕ ", "bad"), (truncate(view.error, self.width - 4), "bad")), None, -1
+            )
+
+    def _columns(self) -> tuple[str, str]:
+        """Return the column titles."""
+        left = self.width - 5 - self.name
+        kind = "shape and dtype".ljust(19) if left >= _DTYPE_WIDTH else ""
+        numbers = "".join(name.rjust(_NUMBER_WIDTH) for name in ("min", "mean", "max"))
+        return f"    {'version'.ljust(self.name + 1)}{kind}{numbers} histogram", "muted"
+
+    def _heading(self, place: PlaceView, failed: bool) -> ValueLine:
+        arrow = "↑" if place.lane == "inverse" else "↓"
+        time = f" {_format_time(place.time_ns)}"
+        title = truncate(place.title, self.width - len(time) - 4)
+        rule = "─" * max(0, self.width - len(title) - len(time) - 4)
+        style = "bad" if failed or place.lies else "primary"
+        line = ((f"{arrow} ", "accent"), (title, style), (f" {rule}", "muted"), (time, "muted"))
+        return ValueLine(line, None, place.index, place.title)
+
+    def _value(self, value: ValueView, place: PlaceView, written: bool) -> Iterator[ValueLine]:
+        has_problem = bool(value.lies or value.nans or value.infinities)
+        name_style = "bad" if has_problem else "bold" if written else "muted"
+        undeclared = value.key in place.undeclared and written
+        head: list[tuple[str, str]] = [
+            _BY_STAGE[value.by_writer] if written and place.kind == "stage" else ("  ", "plain"),
+            ("✕ ", "bad") if has_problem else _SINCE[value.change],
+            (truncate(value.version, self.name).ljust(self.name + 1), name_style),
+        ]
+        left = self.width - 5 - self.name
+        body = self._compared(value, left) if self.difference else self._numbers(value, left)
+        yield ValueLine((*head, *body), value.key, place.index, value.version)
+        notes = [*value.lies] if written else []
+        if undeclared:
+            notes.append("written, but missing in out_keys")
+        for note in notes:
+            text = truncate(note, self.width - 6)
+            yield ValueLine((("    └ ", "bad"), (text, "bad")), value.key, place.index)
+
+    def _numbers(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
+        style = "plain" if value.change != "same" else "muted"
+        flag = _nonfinite_text(value)
+        if left >= _DTYPE_WIDTH:
+            yield (truncate(f"{_shape_text(value)} {value.dtype}", 18).ljust(19), "muted")
+            left -= 19
+        if left < _COLUMNS_WIDTH:
+            yield from self._short(value, left, style)
+        elif value.minimum == value.maximum and value.mean is not None and not value.nans:
+            yield (_value_text(value).rjust(2 * _NUMBER_WIDTH), style)
+        else:
+            for number in (value.minimum, value.mean, value.maximum):
+                yield (_format_number(number).rjust(_NUMBER_WIDTH), style)
+            yield (f" {_histogram_bars(value.histogram).ljust(8)}", "secondary")
+            room = left - 3 * _NUMBER_WIDTH - 11
+            if room > 12 and not flag:
+                yield (f" {truncate(_value_text(value), room)}", "muted")
+        if flag:
+            yield (f" {flag}", "bad")
+
+    def _short(self, value: ValueView, left: int, style: str) -> Iterator[tuple[str, str]]:
+        """Yield the numbers if the columns do not fit."""
+        bars = _histogram_bars(value.histogram)
+        room = left - (9 if bars else 0) - len(_nonfinite_text(value)) - 1
+        text = _value_text(value)
+        if len(text) > room and value.minimum is not None:
+            text = f"{_format_number(value.minimum)} … {_format_number(value.maximum)}"
+        yield (truncate(text, room).ljust(room + 1), style)
+        yield (bars, "secondary")
+
+    def _compared(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
+        """Yield the previous value, the value, and their difference."""
+        delta = "" if value.delta is None else _format_number(value.delta)
+        room = max(4, (left - _NUMBER_WIDTH - 5) // 2)
+        if value.change == "same":
+            yield (truncate(_value_text(value), room).ljust(room), "muted")
+            yield ("   unchanged", "muted")
+            return
+        yield (truncate(value.before or "missing", room).ljust(room), "muted")
+        yield (" → ", "accent")
+        yield (truncate(_value_text(value), room).ljust(room), "plain")
+        if delta:
+            yield (f" Δ{delta}".rjust(_NUMBER_WIDTH + 2), "warn")
+
+
+def _nonfinite_text(value: ValueView) -> str:
+    parts = []
+    if value.nans:
+        parts.append(f"{value.nans} nan")
+    if value.infinities:
+        parts.append(f"{value.infinities} inf")
+    return " ".join(parts)
+
+
+def _value_text(value: ValueView) -> str:
+    if value.is_picture:
+        return f"image {'×'.join(map(str, value.shape))}"
+    return value.text
+
+
+def _shape_text(value: ValueView) -> str:
+    return f"[{','.join(map(str, value.shape))}]"
+
+
+def _histogram_bars(counts: tuple[int, ...]) -> str:
+    most = max(counts, default=0)
+    if not most:
+        return ""
+    return "".join(_BARS[min(7, math.ceil(7 * count / most))] if count else " " for count in counts)
+
+
+def _format_number(number: float | None) -> str:
+    if number is None:
+        return "–"
+    text = f"{number:.4g}"
+    return text if len(text) < _NUMBER_WIDTH else f"{number:.1e}"
+
+
+def _format_time(nanoseconds: int) -> str:
+    if nanoseconds < 100_000:
+        return f"{nanoseconds / 1e3:.0f} µs"
+    return f"{nanoseconds / 1e6:.2f} ms"
+
+
+class ValueTable(LineList):
+    """Shows the values of a trace."""
+
+    HELP = """## Values
+
+What each stage wrote in this step, starting with the env. The first sign compares with the input of
+the stage: `+` is a new key, `●` a changed value, `·` the same value. The second sign compares with
+the previous step: `+` is a new key, `~` a changed value; `✕` marks nan and spec violations.
+
+`Enter` plots a key, `o` shows all keys after each stage, and `d` shows the differences to the
+previous step, or to the step marked with `m`."""
+
+    def __init__(self) -> None:
+        super().__init__(id="live-values")
+        self.border_title = "values"
+        self.view: TraceView | None = None
+        self.difference = False
+        self.only_written = True
+        self._found: list[ValueLine] = []
+
+    def show_view(self, view: TraceView) -> None:
+        """Show a trace."""
+        self.view = view
+        self._fill()
+
+    def set_difference(self, on: bool) -> None:
+        """Show the values of the reference trace, or hide them."""
+        self.difference = on
+        self._fill()
+
+    def set_only_written(self, on: bool) -> None:
+        """Hide keys that a stage passes on unchanged, or show them."""
+        self.only_written = on
+        self._fill()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self._fill()
+
+    @property
+    def key(self) -> str | None:
+        """The key under the cursor."""
+        return self._found[self.cursor].key if self.cursor < len(self._found) else None
+
+    @property
+    def labels(self) -> list[str]:
+        """Search text of each line: stage, version of a key, or nothing."""
+        return [each.label for each in self._found]
+
+    def go_to_stage(self, stage: int) -> None:
+        """Scroll to the heading of a stage; -1 is the env."""
+        at = next((n for n, each in enumerate(self._found) if _is_heading(each, stage)), None)
+        if at is not None:
+            self.cursor = at
+            self.scroll_to(y=at, animate=False)
+            self.refresh()
+
+    def _fill(self) -> None:
+        if self.view is None or not self.size.width:
+            return
+        self._found = build_value_lines(
+            self.view,
+            self.size.width,
+            difference=self.difference,
+            only_written=self.only_written,
+        )
+        against = self.view.against
+        title = "values"
+        if self.difference:
+            title = "differences" + ("" if against is None else f" to trace {against}")
+        if title != self.border_title:
+            self.border_title = title
+        self.first = int(bool(self._found) and self._found[0].stage == COLUMN_HEADER)
+        self.show([each.line for each in self._found])
+
+
+def _is_heading(line: ValueLine, stage: int) -> bool:
+    return line.key is None and line.stage == stage and line.line[0][1] == "accent"

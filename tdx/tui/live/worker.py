@@ -1,0 +1,359 @@
+"""Worker side of the Live tab: steps an env on command and pushes views of its history."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tdx.core.tracing.places import depth
+from tdx.errors import KeyNotFoundError, TdxError, Where
+from tdx.inspection.live.acting import action_fields, action_of, aimed
+from tdx.inspection.live.numbering import StageNumbers
+from tdx.inspection.live.session import LiveSession
+from tdx.inspection.live.views import Curve
+from tdx.inspection.origin import traceback_text, user_line
+from tdx.inspection.overview import Problem
+from tdx.tui.backend.messages import Job, with_app_hint
+from tdx.tui.live.messages import (
+    Command,
+    CommandEnvelope,
+    CompareWith,
+    DumpSteps,
+    FocusEnv,
+    LiveState,
+    Pause,
+    Reset,
+    Run,
+    RunSession,
+    SessionInfo,
+    SetActionSource,
+    SetPanes,
+    SetRate,
+    ShowTrace,
+)
+
+if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+    from tdx.envs import EnvBase
+
+
+VIEW_INTERVAL = 1 / 15
+PLOT_INTERVAL = 1 / 8
+VIEW_COST_FACTOR = 6
+"""Minimum time between two views, as a multiple of the time a view takes."""
+MAX_RATE_PER_STEP_VIEWS = 30
+"""Maximum rate in steps per second at which each step is shown."""
+IDLE_SECONDS = 0.02
+_MAX_MARKS = 400
+Push = Callable[[str, Any], None]
+
+
+def run_session(request: RunSession, job: Job) -> None:
+    """Step an env until the request is cancelled."""
+    from tdx.pipeline import build_env
+
+    env = build_env(request.pipeline, request.allow_code)
+    try:
+        player = LivePlayer(env, request, job.push)
+        while not job.cancelled:
+            wait = player.run_once(job.receive())
+            if wait > 0:
+                job.wait(wait)
+    finally:
+        env.close()
+
+
+class LivePlayer:
+    """Steps an env at a rate, and pushes views of its history from time to time.
+
+    Args:
+        env: Env with its chain.
+        request: Initial settings.
+        push: Sends a value to the app, by topic.
+        clock: Returns nanoseconds.
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        request: RunSession,
+        push: Push,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.env, self._push = env, push
+        self._clock: Callable[[], float] = lambda: clock() / 1e9
+        self._allow_code, self._pipeline = request.allow_code, request.pipeline
+        inner = depth(env) - len(request.pipeline.transforms)
+        self._numbers = StageNumbers(request.numbers, inner)
+        self.session = LiveSession(env, clock=clock, numbers=self._numbers)
+        self.is_running = request.is_running
+        self.rate = request.rate
+        self.action_source = "random"
+        self.panes = SetPanes()
+        self.shown: int | None = None
+        self.reference: int | None = None
+        self.row: int | None = 0 if env.batch_size.numel() > 1 else None
+        self._stop_condition: str | None = None
+        self._steps_left: int | None = None
+        self._message = ""
+        self._problem: Problem | None = None
+        self._manual_action: TensorDictBase | None = None
+        self._last_command = 0
+        self._due_time = 0.0
+        self._view_time = self._plot_time = -1.0
+        self._interval = VIEW_INTERVAL
+        self._stale = True
+        self._step_times: deque[float] = deque(maxlen=100)
+        self._push_info(request.pipeline.env.id)
+        self._try(lambda: self._set_action_source(SetActionSource(request.action_source)))
+        self._try(self.session.reset)
+
+    def run_once(self, envelopes: list[CommandEnvelope]) -> float:
+        """Execute commands, make a step if one is due, and push what has changed.
+
+        Args:
+            envelopes: Commands since the last call.
+
+        Returns:
+            Number of seconds in which there is nothing to do.
+        """
+        for each in envelopes:
+            self._last_command = each.number
+            command = each.command
+            self._try(lambda command=command: self._execute(command))  # type: ignore[misc]
+            self._stale = True
+        now = self._clock()
+        if self.is_running and now >= self._due_time:
+            self._advance(now)
+        self._push_changes(self._clock())
+        if not self.is_running:
+            return IDLE_SECONDS
+        return max(0.0, min(self._due_time - self._clock(), IDLE_SECONDS))
+
+    # Commands
+
+    def _execute(self, command: Command) -> None:
+        if isinstance(command, Reset):
+            self._pause("")
+            self.shown = None
+            self.session.reset(seed=command.seed)
+        elif isinstance(command, Run):
+            self._run(command)
+        elif isinstance(command, Pause):
+            self._pause("")
+        elif isinstance(command, SetRate):
+            self.rate = command.rate
+            self._due_time = self._clock()
+        elif isinstance(command, SetActionSource):
+            self._set_action_source(command)
+        elif isinstance(command, DumpSteps):
+            self._dump(command)
+        else:
+            self._set_view(command)
+
+    def _set_view(self, command: ShowTrace | CompareWith | FocusEnv | SetPanes) -> None:
+        if isinstance(command, ShowTrace):
+            latest = command.index is None or command.index >= self.session.last
+            self.shown = None if latest else command.index
+        elif isinstance(command, CompareWith):
+            self.reference = command.index
+        elif isinstance(command, FocusEnv):
+            rows = self.session.ledger.rows
+            self.row = None if command.row is None else max(0, min(command.row, rows - 1))
+        else:
+            self.panes = command
+
+    def _run(self, command: Run) -> None:
+        self.session.until(command.until)
+        pending = (
+            self._steps_left if self.is_running and command.until == self._stop_condition else None
+        )
+        steps = command.steps
+        # Commands that queued up while the env was slow each add their steps.
+        self._steps_left = steps if steps is None or pending is None else pending + steps
+        self._stop_condition = command.until
+        self._problem, self._message = None, ""
+        self.shown = None
+        self.is_running = True
+        self._due_time = self._clock()
+        self._step_times.clear()
+
+    def _set_action_source(self, command: SetActionSource) -> None:
+        from tdx.rollouts.policies import check_policy, named_policy
+        from tdx.rollouts.policy_files import PolicyRequest
+
+        if command.source == "manual":
+            numbers = {(key, place): number for key, place, number in command.numbers}
+            self._manual_action = action_of(self.env, numbers)
+        else:
+            source = None if command.source == self._pipeline.policy else command.source
+            request = PolicyRequest.of(self._pipeline, source, self._allow_code)
+            policy = named_policy(request, self.env)
+            check_policy(policy, self.env)
+            self.session.tracer.follow(policy.after(0))
+            self._manual_action = None
+        self.action_source = command.source
+
+    def _dump(self, command: DumpSteps) -> None:
+        from tdx.rollouts import keep_rollout
+
+        try:
+            rollout = self.session.rollout()
+            kept = keep_rollout(rollout, self.env, self._pipeline, command.path, policy="live")
+        except TdxError as error:
+            self._message = error.message
+        else:
+            shortest = min(command.path, os.path.relpath(command.path), key=len)
+            self._message = f"dumped {kept.steps:,} steps to {shortest}"
+
+    # Stepping
+
+    def _advance(self, now: float) -> None:
+        """Make a trace; a reset does not count against the rate."""
+        try:
+            # Copy the action: the tracer detects writes by tensor identity.
+            manual = self._manual_action
+            action = None if manual is None else aimed(self.env, manual, self.row)
+            trace = self.session.advance(action)
+            reason = self.session.met(trace)
+        except Exception as error:
+            self._fail(error)
+            return
+        self._stale = True
+        if trace.phase == "step":
+            self._step_times.append(now)
+            pause = 0.0 if self.rate is None else 1 / self.rate
+            # Do not catch up after a slow step.
+            self._due_time = max(self._due_time + pause, now - 0.1)
+            if self._steps_left is not None:
+                self._steps_left -= 1
+        if reason is not None:
+            self._pause(reason)
+        elif self._steps_left == 0:
+            self._pause("")
+
+    def _pause(self, message: str) -> None:
+        self.is_running = False
+        self._message, self._problem = message, None
+
+    def _try(self, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Pause and report an error; the history remains."""
+        self.is_running = False
+        self._stale = True
+        self._message = ""
+        if isinstance(error, TdxError):
+            problem = Problem.of(error)
+        else:
+            first = (str(error).splitlines() or [""])[0]
+            message = f"{type(error).__name__}: {first}"
+            place = Where(), user_line(error), traceback_text(error)
+            problem = Problem("TDX000", message, None, *place)
+        stage = problem.where.stage
+        if stage is not None:
+            number = self._numbers.number(stage)
+            where = replace(problem.where, stage=number if number >= 0 else None)
+            problem = replace(problem, where=where)
+        self._problem = with_app_hint(problem)
+
+    # Updates
+
+    def _push_info(self, name: str) -> None:
+        history = self.session.history
+        self._push(
+            "info",
+            SessionInfo(
+                name,
+                tuple(self.env.batch_size),
+                action_fields(self.env),
+                history.max_traces,
+                history.max_bytes,
+            ),
+        )
+
+    def _push_changes(self, now: float) -> None:
+        """Push what has changed, but not too often while running fast."""
+        is_throttled = self.is_running and (
+            self.rate is None or self.rate > MAX_RATE_PER_STEP_VIEWS
+        )
+        if not self._stale or (is_throttled and now - self._view_time < self._interval):
+            return
+        self._stale = False
+        self._view_time = now
+        try:
+            self._push_views(now)
+        except TdxError as error:
+            self._fail(error)
+            self._stale = False
+        self._push("state", self.state())
+        self._interval = max(VIEW_INTERVAL, VIEW_COST_FACTOR * (self._clock() - now))
+
+    def _push_views(self, now: float) -> None:
+        session, panes = self.session, self.panes
+        if session.last < 0 or not panes.cells:
+            return
+        self._push("trace", session.view(self.shown, against=self.reference, row=self.row))
+        if panes.width and panes.height:
+            size = {"width": panes.width, "height": panes.height}
+            self._push("images", session.pictures(self.shown, row=self.row, **size))
+        self._push("cells", session.cells(panes.cells))
+        if self.is_running and now - self._plot_time < PLOT_INTERVAL:
+            self._stale = True
+            return
+        self._plot_time = now
+        if panes.episodes:
+            self._push("episodes", session.episodes(most=panes.episodes))
+        if panes.plots:
+            self._push("plots", tuple(self._plots()))
+
+    def _plots(self) -> Iterator[Curve]:
+        """Yield the requested plots; skip keys that the chain no longer has."""
+        session, panes = self.session, self.panes
+        first = None if panes.window is None else session.last - panes.window + 1
+        window = None if first is None else (first, session.last)
+        for name in panes.plots:
+            with suppress(KeyNotFoundError):
+                yield session.curve(name, row=self.row, parts=panes.parts, window=window)
+
+    def state(self) -> LiveState:
+        """Return the current state."""
+        session = self.session
+        shown = session.last if self.shown is None else max(self.shown, session.first)
+        return LiveState(
+            status="running" if self.is_running else "paused",
+            last_command=self._last_command,
+            steps=session.tracer.steps,
+            first=session.first,
+            last=session.last,
+            shown=shown,
+            follows_latest=self.shown is None,
+            reference=self.reference,
+            row=self.row,
+            nbytes=session.history.nbytes,
+            rate=self.rate,
+            speed=self._speed(),
+            action_source=self.action_source,
+            stop_condition=self._stop_condition if self.is_running else None,
+            message=self._message,
+            problem=self._problem,
+            problem_traces=tuple(session.troubled)[-_MAX_MARKS:],
+            episode_starts=tuple(span.first for span in session.history.episodes())[-_MAX_MARKS:],
+            plot_names=session.curve_names(self.row),
+        )
+
+    def _speed(self) -> float:
+        times = self._step_times
+        if not self.is_running or len(times) < 2 or times[-1] == times[0]:
+            return 0.0
+        return (len(times) - 1) / (times[-1] - times[0])

@@ -1,0 +1,275 @@
+"""Advice: the tried changes in a dialog, and applying one to the draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from textwrap import fill
+from typing import TYPE_CHECKING, Literal
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, OptionList, Static
+from textual.widgets.option_list import Option
+
+from tdx.pipeline.editing.draft import Draft, DraftStage
+from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.tui.profile.measurement import MeasurementController
+from tdx.tui.profile.messages import AdviceResult, TriedChange
+from tdx.tui.profile.numbers import format_micros, format_percent
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+
+    from tdx.tui.workspace import Workspace
+
+
+def replace_chain(draft: Draft, pipeline: Pipeline) -> Draft:
+    """Replace the chain of a draft; unchanged stages keep their numbers.
+
+    Disabled stages stay after the stage that precedes them.
+
+    Args:
+        draft: The draft.
+        pipeline: Pipeline with the new chain.
+
+    Example:
+        >>> draft = Draft.of(Pipeline.of("A-v0", "B", "C", "D"))
+        >>> [each.number for each in replace_chain(draft, Pipeline.of("A-v0", "D", "B")).stages]
+        [2, 0]
+    """
+    left = [stage for stage in draft.stages if stage.enabled]
+    following = _disabled_after(draft)
+    number = max((stage.number for stage in draft.stages), default=-1)
+    stages = list(following.pop(None, []))
+    for config in pipeline.transforms:
+        found = _find_same(left, config)
+        if found is None:
+            number += 1
+            found = DraftStage(number, config)
+        else:
+            left.remove(found)
+        stages += [replace(found, config=config), *following.pop(found.number, [])]
+    stages += [stage for rest in following.values() for stage in rest]
+    return replace(draft, env=pipeline.env, stages=tuple(stages))
+
+
+def _find_same(left: list[DraftStage], config: StageConfig) -> DraftStage | None:
+    """Return the stage that was this one before: same arguments, or else same name."""
+    equal = (stage for stage in left if stage.config == config)
+    named = (stage for stage in left if stage.config.name == config.name)
+    return next(equal, None) or next(named, None)
+
+
+def _disabled_after(draft: Draft) -> dict[int | None, list[DraftStage]]:
+    """Return the disabled stages by the number of the enabled stage before them."""
+    found: dict[int | None, list[DraftStage]] = {}
+    last: int | None = None
+    for stage in draft.stages:
+        if stage.enabled:
+            last = stage.number
+        else:
+            found.setdefault(last, []).append(stage)
+    return found
+
+
+_WIDTH = 66
+"""Available columns on the smallest terminal."""
+_VALUE_TEXT = {
+    "same": "the same values",
+    "close": "values within 1 %",
+    "other": "different values",
+}
+
+
+class AdviceScreen(ModalScreen[TriedChange | Literal["again"] | None]):
+    """Shows the changes; returns one to apply, ``again`` to repeat, or ``None``.
+
+    Args:
+        found: Changes that were tried.
+        is_current: True if the chain has not changed since.
+    """
+
+    BINDINGS = [
+        Binding("escape,q", "dismiss(None)", "back", id="advice.back", key_display="esc"),
+        Binding("r", "again", "repeat", id="advice.again"),
+    ]
+
+    def __init__(self, found: AdviceResult, is_current: bool) -> None:
+        super().__init__()
+        self._found, self._is_current = found, is_current
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog", id="advice") as dialog:
+            dialog.border_title = f"advice, {self._found.mode}" if self._found.mode else "advice"
+            dialog.border_subtitle = "Enter applies the change · r repeats · Esc closes"
+            yield Static(_advice_heading(self._found, self._is_current), id="advice-head")
+            yield OptionList(*self._options(), id="advice-list")
+            with Horizontal(id="advice-buttons"):
+                yield Button("Apply", "primary", id="advice-apply", compact=True)
+                yield Button("Repeat", id="advice-again", compact=True)
+                yield Button("Close", id="advice-close", compact=True)
+
+    def on_mount(self) -> None:
+        listed = self.query_one(OptionList)
+        listed.display = bool(listed.option_count)
+        first = self._is_current and self._possible
+        self.query_one("#advice-apply").display = bool(first)
+        if listed.display:
+            listed.highlighted = 0
+            listed.focus()
+        else:
+            self.query_one("#advice-close").focus()
+
+    def action_again(self) -> None:
+        self.dismiss("again")
+
+    @property
+    def _possible(self) -> list[TriedChange]:
+        return [
+            each for each in (*self._found.effective, *self._found.ineffective) if each.pipeline
+        ]
+
+    def _options(self) -> list[Option]:
+        tried = [*self._found.effective, *self._found.ineffective]
+        options = [
+            Option(_change_text(each, at < len(self._found.effective)), id=f"tried-{at}")
+            for at, each in enumerate(tried)
+        ]
+        refused = [
+            Option(Content(_indent(f"not tried: {why}")), disabled=True)
+            for why in self._found.refused
+        ]
+        return [*options, *refused]
+
+    @on(OptionList.OptionSelected)
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._take(event.option_id)
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        if event.button.id == "advice-again":
+            self.action_again()
+        elif event.button.id == "advice-close":
+            self.dismiss(None)
+        else:
+            option = self.query_one(OptionList).highlighted_option
+            self._take(None if option is None else option.id)
+
+    def _take(self, name: str | None) -> None:
+        tried = (*self._found.effective, *self._found.ineffective)
+        at = int((name or "tried--1").removeprefix("tried-"))
+        if not 0 <= at < len(tried):
+            return
+        if not self._is_current:
+            self.notify("the chain has changed; press r to repeat", timeout=4)
+        elif tried[at].pipeline is None:
+            self.notify(
+                "this is not an edit of the chain; make it where the chain is run", timeout=4
+            )
+        else:
+            self.dismiss(tried[at])
+
+
+def _advice_heading(found: AdviceResult, is_current: bool) -> Content:
+    tried = len(found.effective) + len(found.ineffective)
+    lines = []
+    if found.error is not None:
+        lines.append(Content.styled(f"✕ {found.error}", "$text-error"))
+    elif not tried and not found.refused:
+        lines.append(Content("No changes to try."))
+    else:
+        word = "change" if tried == 1 else "changes"
+        lines.append(
+            Content(f"{tried} {word} tried, {len(found.effective)} faster than the current chain.")
+        )
+    if not is_current:
+        lines.append(Content.styled("The chain has changed since.", "$text-warning"))
+    return Content("\n").join(lines)
+
+
+def _change_text(tried: TriedChange, is_worth: bool) -> Content:
+    share = -tried.saved_us / tried.before_us if tried.before_us else 0.0
+    head = Content.assemble(
+        (
+            f"{format_percent(share) if is_worth else '≈':>6}  ",
+            "bold $text-success" if is_worth else "",
+        ),
+        (tried.change, "bold" if is_worth else ""),
+    )
+    after = tried.before_us - tried.saved_us
+    times = f"{format_micros(tried.before_us)} → {format_micros(after)} µs per step"
+    rest = [f"{times} ± {format_micros(tried.noise_us)}, {_VALUE_TEXT[tried.values]}"]
+    if is_worth:
+        rest.insert(0, f"because {tried.found}")
+    if tried.pipeline is None:
+        rest.append("not an edit of the chain; make it where the chain is run")
+    notes = (Content.styled(_indent(each), "dim") for each in rest)
+    return Content("\n").join([head, *notes])
+
+
+def _indent(text: str) -> str:
+    margin = " " * 8
+    return fill(text, _WIDTH, initial_indent=margin, subsequent_indent=margin)
+
+
+class AdviceController:
+    """Shows the latest advice and applies changes.
+
+    Args:
+        owner: Shows screens and notices.
+        workspace: State of the app.
+        measuring: Provides the advice.
+        ask: Searches for advice again.
+    """
+
+    def __init__(
+        self,
+        owner: Widget,
+        workspace: Workspace,
+        measuring: MeasurementController,
+        ask: Callable[[], None],
+    ) -> None:
+        self._owner, self._workspace = owner, workspace
+        self._measurement, self._ask = measuring, ask
+
+    @property
+    def is_current(self) -> bool:
+        """True if there is advice for the current chain."""
+        advised = self._measurement.advised
+        return advised is not None and advised.draft == self._workspace.draft
+
+    @property
+    def summary(self) -> str:
+        """Summary of the advice."""
+        advised = self._measurement.advised
+        if advised is None:
+            return ""
+        found = advised.found
+        if found.error is not None:
+            return f"advice: {found.error}"
+        if not found.effective:
+            return f"advice: none of {len(found.ineffective)} changes saves time"
+        return f"advice: {found.effective[0].change}; press v for details"
+
+    def show(self) -> None:
+        """Show the changes that were tried."""
+        advised = self._measurement.advised
+        if advised is not None:
+            screen = AdviceScreen(advised.found, self.is_current)
+            self._owner.app.push_screen(screen, self._chosen)
+
+    def _chosen(self, chosen: TriedChange | Literal["again"] | None) -> None:
+        if chosen == "again":
+            self._ask()
+        elif chosen is not None and chosen.pipeline is not None:
+            draft = replace_chain(self._workspace.draft, chosen.pipeline)
+            self._workspace.edit(f"advice: {chosen.change}", draft)
+            text = f"{chosen.change}; u undoes this, r measures"
+            self._owner.notify(text, title="Advice", timeout=5, markup=False)

@@ -1,0 +1,211 @@
+"""Measurement in the background: what is requested, progress and cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tdx.pipeline.editing.draft import Draft
+from tdx.tui.backend.client import RequestError, Ticket
+from tdx.tui.profile.messages import (
+    PROGRESS,
+    AdviceResult,
+    Costs,
+    Extra,
+    FindAdvice,
+    MeasurePipeline,
+    ProfileProgress,
+)
+from tdx.tui.profile.runs import ModeSelection, Run, RunHistory, modes_for
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+
+    from tdx.tui.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementSettings:
+    """How long to measure.
+
+    Args:
+        steps: Steps of each repeat.
+        repeats: Number of repeats.
+    """
+
+    steps: int
+    repeats: int
+
+    @property
+    def warmup(self) -> int:
+        """Steps before the first one that counts."""
+        return min(100, max(1, self.steps // 10))
+
+
+def measure_request(
+    workspace: Workspace,
+    settings: MeasurementSettings,
+    wanted: ModeSelection,
+    extras: Collection[Extra],
+) -> MeasurePipeline:
+    """Return the request that measures the current chain."""
+    return MeasurePipeline(
+        workspace.draft.pipeline(),
+        modes_for(wanted),
+        steps=settings.steps,
+        repeats=settings.repeats,
+        warmup=settings.warmup,
+        extras=frozenset(extras),
+        allow_code=workspace.allow_code,
+    )
+
+
+def advise_request(
+    workspace: Workspace, settings: MeasurementSettings, wanted: ModeSelection
+) -> FindAdvice:
+    """Return the request that tries changes, in ``planned`` mode if it is selected."""
+    modes = modes_for(wanted)
+    return FindAdvice(
+        workspace.draft.pipeline(),
+        "planned" if "planned" in modes else modes[0],
+        steps=settings.steps,
+        repeats=settings.repeats,
+        warmup=settings.warmup,
+        allow_code=workspace.allow_code,
+    )
+
+
+WORKER = "profile"
+CANCEL_TIMEOUT = 2.0
+"""Seconds that a cancelled measurement has to end before its worker is killed."""
+CANCELLED = "cancelled: partial results"
+_NO_COSTS = Costs((), 1, "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftAdvice:
+    """Advice, and the chain it is for."""
+
+    draft: Draft
+    found: AdviceResult
+
+
+class MeasurementController:
+    """Runs measurements and advice in the worker, one at a time.
+
+    Args:
+        owner: Provides timers.
+        workspace: State of the app.
+        on_change: Called on progress and at the end.
+        on_found: Called with each run and each advice.
+    """
+
+    def __init__(
+        self,
+        owner: Widget,
+        workspace: Workspace,
+        on_change: Callable[[], None],
+        on_found: Callable[[Run | DraftAdvice], None],
+    ) -> None:
+        self._owner, self._workspace = owner, workspace
+        self._on_change, self._on_found = on_change, on_found
+        self._ticket: Ticket[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._partial = _NO_COSTS
+        self._cancelled = False
+        self.progress: ProfileProgress | None = None
+        self.history = RunHistory()
+        self.shown: Run | None = None
+        self.advised: DraftAdvice | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """True if something is being measured."""
+        return self._ticket is not None
+
+    def start(self, request: MeasurePipeline | FindAdvice, draft: Draft) -> None:
+        """Start a measurement or a search for advice, unless one is running."""
+        if self.is_running:
+            return
+        self._partial, self._cancelled, self.progress = _NO_COSTS, False, None
+        self._workspace.report("profile", {})
+        ticket: Ticket[Any] = self._workspace.backend.ask(
+            request, worker=WORKER, on_push=self._pushed
+        )
+        self._ticket = ticket
+        wait = self._wait_for_run if isinstance(request, MeasurePipeline) else self._wait_for_advice
+        self._task = asyncio.get_running_loop().create_task(wait(ticket, draft))
+        self._on_change()
+
+    def cancel(self) -> None:
+        """Cancel; kill a worker that does not react."""
+        ticket = self._ticket
+        if ticket is not None:
+            self._cancelled = True
+            self._workspace.backend.cancel(ticket)
+            self._owner.set_timer(CANCEL_TIMEOUT, lambda: self._kill(ticket))
+            self._on_change()
+
+    @property
+    def is_ending(self) -> bool:
+        """True if it was cancelled and has not ended yet."""
+        return self.is_running and self._cancelled
+
+    def _kill(self, ticket: Ticket[Any]) -> None:
+        if self._ticket is ticket:
+            self._workspace.backend.restart(WORKER)
+
+    def _pushed(self, topic: str, value: Any) -> None:
+        if topic == PROGRESS:
+            self.progress = value
+        else:
+            self._partial = value
+        # Pushed values arrive outside of the context of the app.
+        self._owner.call_later(self._on_change)
+
+    async def _wait_for_run(self, ticket: Ticket[Costs], draft: Draft) -> None:
+        ended: str | None
+        try:
+            costs = await ticket
+            ended = costs.error
+        except RequestError as error:
+            costs, ended = self._partial, _error_text(error)
+            if not self._cancelled:
+                self._report(draft, error)
+        run = self.history.add(draft, costs, CANCELLED if self._cancelled else ended)
+        self.shown = run
+        self._finish(run)
+
+    async def _wait_for_advice(self, ticket: Ticket[AdviceResult], draft: Draft) -> None:
+        try:
+            found = await ticket
+        except RequestError as error:
+            found = AdviceResult("", error=_error_text(error))
+        if self._cancelled:
+            self._ticket = None
+            self._on_change()
+            return
+        self.advised = DraftAdvice(draft, found)
+        self._finish(self.advised)
+
+    def _report(self, draft: Draft, error: RequestError) -> None:
+        """Report an error to the rest of the app, unless the chain has changed."""
+        if draft != self._workspace.draft:
+            return
+        problem = replace(error.problem, details=error.problem.details or error.details)
+        at, positions = problem.where.stage, draft.positions
+        is_known = at is not None and at < len(positions)
+        number = draft.stages[positions[at]].number if at is not None and is_known else None
+        self._workspace.report("profile", {number: problem})
+
+    def _finish(self, found: Run | DraftAdvice) -> None:
+        self._ticket = None
+        self._on_change()
+        self._on_found(found)
+
+
+def _error_text(error: RequestError) -> str:
+    problem = error.problem
+    return f"{problem.message} ({problem.hint})" if problem.hint else problem.message

@@ -1,0 +1,293 @@
+"""Messages between the Profile tab and its worker: plain data that needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tdx.pipeline.model import Pipeline
+from tdx.tui.backend.messages import Request
+
+PROGRESS = "progress"
+PARTIAL = "partly"
+ModeName = Literal["eager", "planned", "compiled"]
+Extra = Literal["memory", "operators", "marginal"]
+EXTRAS: tuple[Extra, ...] = ("memory", "operators", "marginal")
+MODES: tuple[ModeName, ...] = ("eager", "planned", "compiled")
+BINS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileProgress:
+    """What is being measured, and how much is done."""
+
+    doing: str
+    done: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCost:
+    """An operator of torch in a part.
+
+    Args:
+        name: Name, such as ``aten::add``.
+        calls: Calls per step.
+        time_us: Own time per step, measured in the operator pass.
+    """
+
+    name: str
+    calls: float
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A place where the host waits for the accelerator.
+
+    Args:
+        where: ``file:line``.
+        calls: Calls per step.
+    """
+
+    where: str
+    calls: float
+
+
+@dataclass(frozen=True, slots=True)
+class StageSaving:
+    """Time that a step saves without a stage.
+
+    Args:
+        name: Class name of the stage.
+        saved_us: Saved time. ``None``: unknown.
+        noise_us: Uncertainty of the saved time.
+        needed: Why the chain needs the stage. ``None``: it does not.
+    """
+
+    name: str
+    saved_us: float | None
+    noise_us: float = 0.0
+    needed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """Cost of a part of a rollout in µs.
+
+    Args:
+        work: Kind of the part.
+        index: Index of the stage in the pipeline; -1 if the part is not a stage.
+        upto: Index of the last stage of a fused group; -1 if there is none.
+        name: Class name of the stage, or a description.
+        lane: Call that was timed: forward, inverse, reset, step.
+        n: Number of timed calls.
+        figures: ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max`` of a call.
+        step_us: Share of the mean step.
+        share: Share of the total time, from 0 to 1.
+        per_step: True if a call covers many steps, so that the figures are per step.
+        counts: Number of calls in each bin of the histogram.
+        error_us: Uncertainty of ``step_us`` from the number of calls.
+        low_us: Start of the first bin.
+        high_us: End of the last bin, which includes all larger values.
+        allocated_bytes: Bytes allocated per step. ``None``: not measured.
+        device_us: Time on the accelerator per step. ``None``: there is none.
+        kernels: Kernels per step.
+        launch_bound: True if the accelerator waits for the host.
+        syncs: Places where the host waits for the accelerator.
+        operators: Operators of torch, the most expensive first. ``None``: not measured.
+        marginals: Savings by index of the stage; empty: not measured.
+        numbers: Number of each stage in the chain pane; empty: its index.
+    """
+
+    work: str
+    index: int
+    upto: int
+    name: str
+    lane: str
+    n: int
+    figures: dict[str, float]
+    step_us: float
+    share: float
+    per_step: bool
+    counts: tuple[int, ...]
+    low_us: float
+    high_us: float
+    error_us: float = 0.0
+    allocated_bytes: float | None = None
+    device_us: float | None = None
+    kernels: float | None = None
+    launch_bound: bool = False
+    syncs: tuple[Sync, ...] = ()
+    operators: tuple[OperatorCost, ...] | None = None
+    marginals: dict[int, StageSaving] = field(default_factory=dict)
+    numbers: tuple[int, ...] = ()
+
+    def covers(self, index: int) -> bool:
+        """Return True if a stage is part of this row."""
+        return self.work == "stage" and self.index <= index <= max(self.upto, self.index)
+
+    def number(self, index: int) -> int:
+        """Return the displayed number of a stage."""
+        return self.numbers[index] if index < len(self.numbers) else index
+
+    @property
+    def label(self) -> str:
+        """Label of the row, such as ``2 CatFrames`` or ``env Pendulum-v1``."""
+        if self.work == "stage":
+            first, last = self.number(self.index), self.number(max(self.upto, self.index))
+            return f"{first}-{last} {self.name}" if self.upto >= 0 else f"{first} {self.name}"
+        return self.name if self.work == "engine" else f"{self.work} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModeCosts:
+    """Measurement of one execution mode.
+
+    Args:
+        mode: Name of the mode.
+        rows: All parts, in chain order.
+        step_us: Mean time of a step.
+        frames_per_second: Frames per second.
+        steps: Total number of steps.
+        noise: Relative spread of the repeats.
+        judgement: ``quiet``, ``fair``, ``noisy`` or ``unknown``.
+        noise_text: Description of the noise.
+        notes: Remarks.
+        error: Why the measurement ended early. ``None``: it did not.
+    """
+
+    mode: str
+    rows: tuple[CostRow, ...]
+    step_us: float
+    frames_per_second: float
+    steps: int
+    noise: float
+    judgement: str
+    noise_text: str
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Measurement of a pipeline.
+
+    Args:
+        modes: Results of each mode.
+        num_envs: Number of envs in a step.
+        device: Device of the tensors.
+        machine: Short description of the machine.
+    """
+
+    modes: tuple[ModeCosts, ...]
+    num_envs: int
+    device: str
+    machine: str
+
+    def numbered(self, numbers: tuple[int, ...]) -> Costs:
+        """Return the costs with the stage numbers of the chain pane.
+
+        Args:
+            numbers: Number of each stage of the pipeline.
+        """
+        modes = tuple(
+            replace(mode, rows=tuple(replace(row, numbers=numbers) for row in mode.rows))
+            for mode in self.modes
+        )
+        return replace(self, modes=modes)
+
+    def mode(self, name: str) -> ModeCosts | None:
+        """Return the result of a mode."""
+        return next((each for each in self.modes if each.mode == name), None)
+
+    @property
+    def error(self) -> str | None:
+        """Why the measurement ended early, if it did."""
+        return next((each.error for each in self.modes if each.error is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurePipeline(Request[Costs]):
+    """Measure a pipeline; pushes :class:`ProfileProgress` and partial :class:`Costs`.
+
+    Args:
+        pipeline: Pipeline to measure.
+        modes: Modes to measure, one after the other.
+        steps: Steps of each repeat.
+        repeats: Number of repeats.
+        warmup: Steps that do not count.
+        extras: What to measure apart from time.
+        allow_code: Allow the pipeline to import Python objects.
+    """
+
+    pipeline: Pipeline
+    modes: tuple[ModeName, ...]
+    steps: int
+    repeats: int
+    warmup: int
+    extras: frozenset[Extra] = frozenset()
+    allow_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TriedChange:
+    """A change that was measured next to the current chain.
+
+    Args:
+        change: What was changed.
+        found: Why it may help.
+        before_us: Time of a step without the change.
+        saved_us: Saved time per step.
+        noise_us: Uncertainty of the saved time.
+        values: Whether the values are the ``same``, ``close`` or ``other``.
+        pipeline: Changed chain. ``None``: the change is not an edit of the chain.
+    """
+
+    change: str
+    found: str
+    before_us: float
+    saved_us: float
+    noise_us: float
+    values: str
+    pipeline: Pipeline | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceResult:
+    """All changes that were tried.
+
+    Args:
+        mode: Mode that was measured.
+        refused: Why other changes could not be tried.
+        error: Why the measurement ended early. ``None``: it did not.
+        effective: Changes that save time, the best first.
+        ineffective: Changes that save nothing beyond the noise.
+    """
+
+    mode: str
+    effective: tuple[TriedChange, ...] = ()
+    ineffective: tuple[TriedChange, ...] = ()
+    refused: tuple[str, ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FindAdvice(Request[AdviceResult]):
+    """Try changes that may make a pipeline faster; pushes :class:`ProfileProgress`.
+
+    Args:
+        pipeline: Pipeline to improve.
+        mode: Execution mode.
+        steps: Steps of each repeat.
+        repeats: Number of repeats.
+        warmup: Steps that do not count.
+        allow_code: Allow the pipeline to import Python objects.
+    """
+
+    pipeline: Pipeline
+    mode: ModeName
+    steps: int
+    repeats: int
+    warmup: int
+    allow_code: bool = False

@@ -1,0 +1,343 @@
+"""One-line bars of the main screen: status at the top, hints and keys at the bottom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from textual import events
+from textual.binding import Binding
+from textual.content import Content
+from textual.screen import Screen
+from textual.widgets import Static
+
+from tdx.errors import StorageError
+from tdx.pipeline.editing.state_files import read_json, write_json
+from tdx.tui.workspace import ChainStatus, ErrorStore, Workspace
+
+SLOW_SECONDS = 5.0
+"""Seconds after which the status bar shows how long the worker has been busy."""
+_BUSY = ("inspecting", "checking")
+
+
+class StatusBar(Static):
+    """Shows the file, unsaved edits, problems and what the worker does.
+
+    Args:
+        workspace: State of the app.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(id="status")
+        self.workspace = workspace
+        self._since: float | None = None
+
+    def on_mount(self) -> None:
+        self.workspace.edited.subscribe(self, lambda _: self.refresh())
+        self.workspace.inspected.subscribe(self, self._inspected)
+        self.set_interval(1.0, lambda: self.refresh() if self._long() else None)
+
+    def _inspected(self, status: ChainStatus) -> None:
+        if status.phase not in _BUSY:
+            self._since = None
+        elif self._since is None:
+            self._since = time.monotonic()
+        self.refresh()
+
+    def _long(self) -> str:
+        """Return for how long the worker has been busy, if that is unusually long."""
+        seconds = 0.0 if self._since is None else time.monotonic() - self._since
+        return f" for {seconds:.0f} s · Ctrl+K kills the worker" if seconds > SLOW_SECONDS else ""
+
+    def render(self) -> Content:
+        left, right = self._left(), self._right()
+        gap = max(2, self.size.width - left.cell_length - right.cell_length)
+        return Content.assemble(left, " " * gap, right)
+
+    def _left(self) -> Content:
+        draft = self.workspace.draft
+        name = Path(draft.file).name if draft.file else "new pipeline"
+        dot = " ●" if self.workspace.editor.is_modified else ""
+        return Content.assemble((" tdx ", "bold $primary reverse"), f"  {name}", (dot, "$accent"))
+
+    def _right(self) -> Content:
+        status = self.workspace.status
+        parts = [
+            part
+            for part in (_spec_facts(status), _problem_counts(status, self.workspace.errors))
+            if part.plain
+        ]
+        state = {
+            "inspecting": Content.styled(f"⟳ inspecting{self._long()}", "$accent"),
+            "checking": Content.styled(f"⟳ checking{self._long()}", "$accent"),
+            "failed": Content.styled("✕ worker failed", "$error"),
+        }.get(status.phase)
+        shown = [*parts, *([state] if state else [])]
+        return Content.assemble(Content.styled(" · ", "dim").join(shown), " ")
+
+
+def _spec_facts(status: ChainStatus) -> Content:
+    overview = status.overview
+    if overview is None or overview.after is None:
+        return Content("")
+    after = overview.after
+    batch = f"batch {list(after.batch_size)} · " if after.batch_size else ""
+    return Content.styled(f"{batch}{after.device}", "dim")
+
+
+def _problem_counts(status: ChainStatus, errors: ErrorStore) -> Content:
+    found = [(number, each.finding) for number, group in status.lints.items() for each in group]
+    broken = {each.number for each in errors.all()}
+    failed = len(errors.all())
+    failed += sum(each.severity == "error" and number not in broken for number, each in found)
+    warned = sum(each.severity == "warning" for _, each in found)
+    parts = []
+    if failed:
+        parts.append(Content.styled(f"✕ {failed}", "$error"))
+    if warned:
+        parts.append(Content.styled(f"▲ {warned}", "$warning"))
+    return Content(" ").join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """A first step to try.
+
+    Args:
+        name: Key under which completion is stored; the id of a tab is completed when it is opened.
+        command: Id of the binding.
+        text: What the command does.
+    """
+
+    name: str
+    command: str
+    text: str
+
+
+HINTS = (
+    Hint("env", "screen.env", "choose an env; p starts with a sample pipeline"),
+    Hint("stages", "screen.catalog", "add a transform from the catalog"),
+    Hint("specs", "screen.tab2", "inspect the specs after each stage"),
+    Hint("live", "screen.tab3", "step the env and watch every value"),
+    Hint("profile", "screen.tab4", "measure what each stage costs"),
+)
+_ALL_DONE = "Done. Ctrl+P lists all commands, F1 shows help for the focused pane."
+
+
+class HintState:
+    """Which hints are done, and whether they are hidden; stored between runs.
+
+    Args:
+        path: File to store them in. ``None``: nothing is stored, and hints are hidden.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self.done: set[str] = set()
+        self.is_hidden = path is None
+        if path is not None:
+            with suppress(StorageError):
+                self._read(read_json(path))
+
+    def mark_done(self, name: str) -> bool:
+        """Mark a hint as done; return True if it was not."""
+        if name in self.done:
+            return False
+        self.done.add(name)
+        self._write()
+        return True
+
+    def toggle(self) -> None:
+        """Hide the hints for good, or show them again."""
+        self.is_hidden = not self.is_hidden
+        self._write()
+
+    @property
+    def next(self) -> Hint | None:
+        """The first hint that is not done."""
+        return next((hint for hint in HINTS if hint.name not in self.done), None)
+
+    def _read(self, kept: object) -> None:
+        if isinstance(kept, dict):
+            done = kept.get("done")
+            names = done if isinstance(done, list) else []
+            self.done = {name for name in names if isinstance(name, str)}
+            self.is_hidden = kept.get("hidden") is True or self.next is None
+
+    def _write(self) -> None:
+        if self._path is not None:
+            with suppress(StorageError):
+                kept = {"done": sorted(self.done), "hidden": self.is_hidden}
+                write_json(self._path, kept)
+
+
+class HintBar(Static):
+    """Shows the next hint.
+
+    Args:
+        workspace: State of the app.
+        book: State of the hints.
+    """
+
+    def __init__(self, workspace: Workspace, book: HintState) -> None:
+        super().__init__(id="hints")
+        self.workspace = workspace
+        self.book = book
+
+    def on_mount(self) -> None:
+        self.display = not self.book.is_hidden
+        self.workspace.edited.subscribe(self, lambda _: self._edited())
+        self.call_after_refresh(self._edited)
+
+    def mark_visited(self, tab: str) -> None:
+        """Mark the hint of a tab as done."""
+        if any(hint.name == tab for hint in HINTS) and self.book.mark_done(tab):
+            self.refresh()
+
+    def toggle(self) -> None:
+        """Hide the hints for good, or show them again."""
+        self.book.toggle()
+        self.display = not self.book.is_hidden
+
+    def render(self) -> Content:
+        hint = self.book.next
+        away = (f"{self._key('screen.hints')} hides this", "dim")
+        count = f"first steps {len(self.book.done)}/{len(HINTS)}"
+        if hint is None:
+            left = Content.assemble((" ✓ ", "bold $success"), _ALL_DONE)
+        else:
+            key = (f" {self._key(hint.command)} ", "bold $accent reverse")
+            narrow = self.size.width < 90
+            head = (" ▸ " if narrow else f" {count} ▸ ", "$accent")
+            left = Content.assemble(head, key, f" {hint.text}")
+        right = Content.assemble(away, " ")
+        gap = self.size.width - left.cell_length - right.cell_length
+        return Content.assemble(left, " " * gap, right) if gap > 0 else left
+
+    def _key(self, command: str) -> str:
+        found = (each.binding for each in self.screen.active_bindings.values())
+        binding = next((each for each in found if each.id == command), None)
+        return "" if binding is None else self.app.get_key_display(binding)
+
+    def _edited(self) -> None:
+        draft = self.workspace.draft
+        if draft.env is not None:
+            self.book.mark_done("env")
+        if draft.stages:
+            self.book.mark_done("stages")
+        self.refresh()
+
+
+_TRAILING_IDS = ("app.palette", "app.help")
+"""Bindings at the right end, shown even if there is little room."""
+_GAP = "  "
+_DIVIDER = " │ "
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHint:
+    """A key, or several that belong together.
+
+    Args:
+        area: Part of the app, the first part of the binding id.
+        keys: Each key as it is shown, and as it is pressed.
+        text: What the keys do.
+    """
+
+    area: str
+    keys: tuple[tuple[str, str], ...]
+    text: str
+
+    @property
+    def shown(self) -> str:
+        """The keys as text."""
+        return "".join(shown for shown, _ in self.keys)
+
+    @property
+    def width(self) -> int:
+        """Width in cells."""
+        return Content(f"{self.shown} {self.text}").cell_length
+
+
+class KeyBar(Static):
+    """Shows the keys of the focused widget; a click on a key presses it."""
+
+    def __init__(self) -> None:
+        super().__init__(id="keys")
+        self._spots: list[tuple[int, int, str]] = []
+
+    def on_mount(self) -> None:
+        self.screen.bindings_updated_signal.subscribe(self, self._changed)
+
+    def _changed(self, screen: Screen[object]) -> None:
+        if self.is_attached and screen is self.screen:
+            self.refresh()
+
+    def on_click(self, event: events.Click) -> None:
+        for start, end, key in self._spots:
+            if start <= event.x < end:
+                self.app.simulate_key(key)
+
+    def render(self) -> Content:
+        parts = self._parts()
+        right = [part for part in parts if part.area == "app"]
+        left = [part for part in parts if part.area != "app"]
+        end = sum(part.width for part in right) + len(_GAP) * len(right)
+        line = _BarLayout()
+        for index, part in enumerate(left):
+            apart = _DIVIDER if index and left[index - 1].area != part.area else _GAP
+            if line.width + len(apart) + part.width + end > self.size.width - 1:
+                break
+            line.add(apart if index else " ", part)
+        gap = max(1, self.size.width - 1 - line.width - end + len(_GAP))
+        for index, part in enumerate(right):
+            line.add(_GAP if index else " " * gap, part)
+        self._spots = line.spots
+        return Content.assemble(*line.texts)
+
+    def _parts(self) -> list[KeyHint]:
+        active = self.screen.active_bindings.values()
+        shown = [each.binding for each in active if each.enabled and each.binding.show]
+        ranked = sorted(shown, key=lambda binding: binding.id in _TRAILING_IDS)
+        return list(self._grouped(ranked))
+
+    def _grouped(self, bindings: list[Binding]) -> Iterator[KeyHint]:
+        def together(binding: Binding) -> object:
+            return binding.action if binding.group is None else binding.group
+
+        for _, found in groupby(bindings, together):
+            several = {binding.action: binding for binding in reversed(list(found))}
+            ordered = list(reversed(several.values()))
+            first = ordered[0]
+            keys = tuple((self.app.get_key_display(each), each.key) for each in ordered)
+            text = first.description if first.group is None else first.group.description
+            area = "app" if first.id in _TRAILING_IDS else (first.id or "").partition(".")[0]
+            yield KeyHint(area, keys, text)
+
+
+class _BarLayout:
+    """Texts and clickable ranges of the bar."""
+
+    def __init__(self) -> None:
+        self.width = 0
+        self.texts: list[tuple[str, str]] = []
+        self.spots: list[tuple[int, int, str]] = []
+
+    def add(self, apart: str, part: KeyHint) -> None:
+        """Append a key hint; a click on its text presses its last key."""
+        self._put(apart, "dim")
+        for shown, key in part.keys:
+            start = self.width
+            self._put(shown, "bold $footer-key-foreground")
+            self.spots.append((start, self.width, key))
+        start = self.width
+        self._put(f" {part.text}", "$footer-description-foreground")
+        self.spots.append((start, self.width, part.keys[-1][1]))
+
+    def _put(self, text: str, style: str) -> None:
+        self.texts.append((text, style))
+        self.width += Content(text).cell_length

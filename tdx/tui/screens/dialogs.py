@@ -1,0 +1,339 @@
+"""Generic dialogs: choose one, choose several, answer a question, read a text, jump to a widget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.fuzzy import FuzzySearch
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Button, Input, Label, OptionList, SelectionList, Static
+from textual.widgets.option_list import Option
+
+T = TypeVar("T")
+_FUZZY_SEARCH = FuzzySearch()
+MAX_CHOICES = 400
+_MAX_COMPACT_CHOICES = 8
+"""Number of choices up to which the dialog is as high as its list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An entry of a list.
+
+    Args:
+        id: Returned by the dialog.
+        text: Text that is shown and searched.
+        note: Remark after the text.
+    """
+
+    id: str
+    text: str
+    note: str = ""
+
+
+def fuzzy_sort(
+    query: str, items: Iterable[T], text: Callable[[T], str]
+) -> list[tuple[T, Sequence[int]]]:
+    """Return the items whose text matches a query, the best match first.
+
+    Args:
+        query: Letters to find in order; spaces are ignored. Empty: all items in their own order.
+        items: Items to search.
+        text: Returns the text of an item.
+
+    Returns:
+        Each item with the positions of the matched letters.
+
+    Example:
+        >>> [item for item, _ in fuzzy_sort("cf", ["ToFloat", "CatFrames"], str)]
+        ['CatFrames']
+    """
+    letters = "".join(query.split())
+    if not letters:
+        return [(item, ()) for item in items]
+    matches = [(item, *_FUZZY_SEARCH.match(letters, text(item))) for item in items]
+    found = [match for match in matches if match[1] > 0]
+    found.sort(key=lambda match: (-match[1], len(text(match[0]))))
+    return [(item, positions) for item, _, positions in found]
+
+
+class ChoiceScreen(ModalScreen[str | None]):
+    """Searchable list; returns the id of the chosen entry, or ``None``.
+
+    Args:
+        title: Question.
+        choices: Entries; :meth:`set_choices` replaces them.
+        allow_custom: Return the typed text if no entry matches it.
+        is_verbatim: Returns True for texts that are returned as typed, even if entries match.
+    """
+
+    BINDINGS = [
+        Binding("escape", "dismiss(None)", "back", id="choose.back"),
+        Binding("down", "walk(1)", "down", show=False),
+        Binding("up", "walk(-1)", "up", show=False),
+        Binding("pagedown", "walk(10)", "page down", show=False),
+        Binding("pageup", "walk(-10)", "page up", show=False),
+    ]
+
+    def __init__(
+        self,
+        title: str,
+        choices: Sequence[Choice] = (),
+        *,
+        allow_custom: bool = False,
+        is_verbatim: Callable[[str], bool] | None = None,
+    ) -> None:
+        super().__init__()
+        self._is_verbatim = is_verbatim
+        self._title = title
+        self._choices = list(choices)
+        self._allow_custom = allow_custom
+        self._words = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = self._title
+            yield Input(placeholder="search …", id="choose-search", compact=True)
+            yield OptionList(id="choose-list", compact=True)
+            yield Static("", id="choose-note")
+
+    def on_mount(self) -> None:
+        self._fill()
+        self.query_one("#choose-search").focus()
+
+    def set_choices(self, choices: Sequence[Choice]) -> None:
+        """Replace the entries."""
+        self._choices = list(choices)
+        if self.is_mounted:
+            self._fill()
+
+    def action_walk(self, by: int) -> None:
+        options = self.query_one("#choose-list", OptionList)
+        if options.option_count:
+            at = (options.highlighted or 0) + by
+            options.highlighted = max(0, min(at, options.option_count - 1))
+
+    @on(Input.Changed, "#choose-search")
+    def _searched(self, event: Input.Changed) -> None:
+        event.stop()
+        self._fill()
+
+    @on(Input.Submitted, "#choose-search")
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        if event.value != self._words:
+            self._fill()  # Enter may arrive before the change event
+        options = self.query_one("#choose-list", OptionList)
+        at = options.highlighted
+        if at is not None:
+            self.dismiss(options.get_option_at_index(at).id)
+        elif self._allow_custom and event.value.strip():
+            self.dismiss(event.value.strip())
+
+    @on(OptionList.OptionSelected, "#choose-list")
+    def _selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.dismiss(event.option_id)
+
+    def _fill(self) -> None:
+        words = self._words = self.query_one("#choose-search", Input).value
+        choices = self._choices
+        if self._is_verbatim is not None and self._is_verbatim(words):
+            choices = [Choice(words, words)]
+        found = fuzzy_sort(words, choices, lambda choice: choice.text)
+        options = self.query_one("#choose-list", OptionList)
+        width = max((len(choice.text) for choice, _ in found[:MAX_CHOICES]), default=0)
+        options.clear_options()
+        options.add_options(
+            Option(_choice_label(choice, positions, width), id=choice.id)
+            for choice, positions in found[:MAX_CHOICES]
+        )
+        options.highlighted = 0 if found else None
+        self.set_class(0 < len(self._choices) <= _MAX_COMPACT_CHOICES, "-few")
+        note = f"{len(found)} of {len(self._choices)}"
+        if not found and self._allow_custom and words:
+            note = f"press Enter to use {words}"
+        self.query_one("#choose-note", Static).update(note if self._choices else "loading …")
+
+
+def _choice_label(choice: Choice, positions: Sequence[int], width: int) -> Content:
+    text = Content(choice.text)
+    for place in positions:
+        text = text.stylize("bold underline", place, place + 1)
+    if not choice.note:
+        return text
+    pad = " " * (min(width, 40) - len(choice.text) + 2)
+    return Content.assemble(text, pad, (choice.note, "dim"))
+
+
+class MultiChoiceScreen(ModalScreen[list[str] | None]):
+    """List with check boxes; returns the checked entries, or ``None``.
+
+    Args:
+        title: Question.
+        options: Entries.
+        chosen: Entries that are checked initially; unknown ones are added.
+    """
+
+    BINDINGS = [
+        Binding("escape", "dismiss(None)", "back", id="pick.back"),
+        Binding("enter", "accept", "accept", id="pick.accept", priority=True),
+    ]
+
+    def __init__(self, title: str, options: Sequence[str], chosen: Sequence[str]) -> None:
+        super().__init__()
+        self._title = title
+        self._options = list(dict.fromkeys([*options, *chosen]))
+        self._chosen = set(chosen)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -small") as dialog:
+            dialog.border_title = self._title
+            yield SelectionList[str](
+                *((option, option, option in self._chosen) for option in self._options),
+                compact=True,
+            )
+            yield Static("Space selects · Enter accepts · Esc cancels", id="choose-note")
+
+    def on_mount(self) -> None:
+        self.query_one(SelectionList).focus()
+
+    def action_accept(self) -> None:
+        ticked = self.query_one(SelectionList).selected
+        self.dismiss([option for option in self._options if option in ticked])
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A button of a question.
+
+    Args:
+        id: Returned by the dialog.
+        text: Label; its first letter is the key.
+        is_destructive: True if the choice loses data.
+    """
+
+    id: str
+    text: str
+    is_destructive: bool = False
+
+    @property
+    def key(self) -> str:
+        """Key that chooses the reply."""
+        return self.text[0].lower()
+
+
+class QuestionScreen(ModalScreen[str | None]):
+    """Question with buttons; returns the id of the reply, or ``None``.
+
+    Args:
+        title: Question.
+        text: Explanation.
+        replies: Buttons with different first letters; the first one gets the focus.
+    """
+
+    BINDINGS = [
+        Binding("escape", "dismiss(None)", "back", id="ask.back"),
+        Binding("left,up", "app.focus_previous", "previous", show=False),
+        Binding("right,down", "app.focus_next", "next", show=False),
+    ]
+
+    def __init__(self, title: str, text: str, replies: Sequence[Reply]) -> None:
+        super().__init__()
+        self._title, self._text = title, text
+        self._replies = list(replies)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -small") as dialog:
+            dialog.border_title = Content(self._title)
+            dialog.border_subtitle = "Esc cancels"
+            yield Static(Content(self._text), classes="ask-text")
+            with Horizontal(classes="ask-replies"):
+                for reply in self._replies:
+                    label = Content.assemble((reply.text[0], "underline"), reply.text[1:])
+                    classes = "-destructive" if reply.is_destructive else ""
+                    yield Button(label, id=f"ask-{reply.id}", classes=classes, compact=True)
+
+    def on_mount(self) -> None:
+        self.query(Button).first().focus()
+
+    def on_key(self, event: events.Key) -> None:
+        for reply in self._replies:
+            if event.key == reply.key:
+                event.stop()
+                self.dismiss(reply.id)
+                return
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.dismiss((event.button.id or "").removeprefix("ask-"))
+
+
+class TextScreen(ModalScreen[None]):
+    """Shows a text until a key closes it.
+
+    Args:
+        title: Title.
+        text: Text.
+        markdown: Render the text as Markdown.
+    """
+
+    BINDINGS = [Binding("escape,q,f1,enter", "dismiss", "back", id="read.back", key_display="esc")]
+
+    def __init__(self, title: str, text: str, *, markdown: bool = False) -> None:
+        super().__init__()
+        self._title = title
+        self.text = text
+        self._markdown = markdown
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as dialog:
+            dialog.border_title = self._title
+            dialog.border_subtitle = "Esc closes"
+            with VerticalScroll():
+                if self._markdown:
+                    from textual.widgets import Markdown  # slow to import, and seldom needed
+
+                    yield Markdown(self.text)
+                else:
+                    yield Static(Content(self.text))
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+
+
+LETTERS = "asdfghjklqwertyuiopzxcvbnm"
+
+
+class JumpScreen(ModalScreen[Widget | None]):
+    """Shows a letter on each target; returns the widget whose letter is pressed.
+
+    Args:
+        targets: Widgets.
+    """
+
+    def __init__(self, targets: list[Widget]) -> None:
+        super().__init__()
+        self.targets: Mapping[str, Widget] = dict(zip(LETTERS, targets, strict=False))
+
+    def compose(self) -> ComposeResult:
+        for letter, widget in self.targets.items():
+            label = Label(f" {letter} ", classes="jump-label")
+            label.styles.offset = (widget.region.x, widget.region.y)
+            yield label
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        self.dismiss(self.targets.get(event.key))
+
+    def on_click(self) -> None:
+        self.dismiss(None)

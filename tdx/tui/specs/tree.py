@@ -1,0 +1,192 @@
+"""Specs at a place of the chain, as a tree of foldable lines (plain data)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec
+from tdx.inspection.spec_report import KeyChange
+from tdx.inspection.stage_flow import LaneName
+from tdx.keys import format_key, key_parts
+from tdx.tui.workspace import ENV, ChainStatus, Workspace
+
+Freshness = Literal["fresh", "old", "none"]
+DIRECTIONS = {"forward": "from the env", "inverse": "towards the env"}
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceSpecs:
+    """Specs at a place of the chain.
+
+    Args:
+        title: Title of the place.
+        changes: All keys, with their specs before and after.
+        freshness: ``fresh`` if the specs are current, ``old`` if they are from an earlier
+            inspection.
+        index: Index in the lineage. ``None`` for the env and the output.
+    """
+
+    title: str
+    changes: tuple[KeyChange, ...]
+    freshness: Freshness = "fresh"
+    index: int | None = None
+
+    def lane(self, name: str) -> list[KeyChange]:
+        """Return the keys of one direction, sorted by part."""
+        inverse = name == "inverse"
+        found = [each for each in self.changes if (each.part in INPUT_PARTS) is inverse]
+        return sorted(found, key=lambda change: PARTS.index(change.part))
+
+    def leaves(self) -> Iterator[LeafSpec]:
+        """Return all specs, before and after."""
+        for change in self.changes:
+            yield from (side for side in (change.before, change.after) if side is not None)
+
+
+def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
+    """Return the specs at a place. ``None``: the selected place."""
+    status = workspace.status
+    place = workspace.place if at is None else at
+    if status.overview is None:
+        return PlaceSpecs("specs", (), "none")
+    current = status.revision == workspace.editor.revision
+    if place == ENV:
+        own = ", ".join(status.overview.env_stages)
+        title = f"env with its own {own}" if own else "env"
+        return PlaceSpecs(
+            title, _unchanged(status.overview.base), _freshness(current, status, None)
+        )
+    stages = workspace.draft.stages
+    stage = stages[place] if 0 <= place < len(stages) else None
+    if stage is None:
+        return PlaceSpecs(
+            "output, compared with the env",
+            status.overview.changes,
+            _freshness(current, status, None),
+        )
+    known = status.last_good.get(stage.number)
+    title = f"after {place} {stage.config.name}"
+    if known is None and stage.number in status.numbers:
+        given = status.overview.before(status.numbers.index(stage.number))
+        return PlaceSpecs(f"before {place} {stage.config.name}", _unchanged(given))
+    if known is None:
+        return PlaceSpecs(title, (), "none")
+    working = status.overview.working
+    index = working.index(known.index) if known.index in working else None
+    fresh = _freshness(current and stage.enabled, status, stage.number)
+    return PlaceSpecs(title, known.changes, fresh, index)
+
+
+def _freshness(current: bool, status: ChainStatus, number: int | None) -> Freshness:
+    return "fresh" if current and number not in status.problems else "old"
+
+
+def _unchanged(leaves: Sequence[LeafSpec]) -> tuple[KeyChange, ...]:
+    return tuple(KeyChange(leaf.part, leaf.key, leaf, leaf) for leaf in leaves)
+
+
+LinePath = tuple[str, ...]
+LineKind = Literal["place", "lane", "part", "group", "key", "nothing"]
+LANES: tuple[LaneName, ...] = ("forward", "inverse")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecLine:
+    """A line of the tree.
+
+    Args:
+        path: Identity: place, lane, part and names of a nested key.
+        kind: What the line shows.
+        depth: Indentation level.
+        text: Label.
+        change: The key, if the line is one.
+        members: Keys below a foldable line.
+        is_folded: True if the members are hidden.
+    """
+
+    path: LinePath
+    kind: LineKind
+    depth: int
+    text: str
+    change: KeyChange | None = None
+    members: tuple[KeyChange, ...] = ()
+    is_folded: bool = False
+
+    @property
+    def lane(self) -> LaneName:
+        """Direction of the line."""
+        return "inverse" if "inverse" in self.path[:2] else "forward"
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Number of members that are added, gone, changed or the same."""
+        return Counter(change.change for change in self.members)
+
+    @property
+    def key(self) -> str | None:
+        """The key as text, with dots."""
+        return None if self.change is None else format_key(self.change.key)
+
+
+def build_spec_lines(
+    specs: PlaceSpecs,
+    place: str,
+    is_shown: Callable[[KeyChange], bool],
+    is_folded: Callable[[LinePath], bool],
+    *,
+    with_place: bool = False,
+) -> Iterator[SpecLine]:
+    """Yield the lines for a place of the chain.
+
+    Args:
+        specs: Specs at the place.
+        place: Name of the place in the paths.
+        is_shown: Returns True for keys to show.
+        is_folded: Returns True if the lines below a path are hidden.
+        with_place: Yield a heading for the place.
+    """
+    lanes = {name: tuple(filter(is_shown, specs.lane(name))) for name in LANES}
+    if with_place:
+        folded = is_folded((place,))
+        members = (*lanes["forward"], *lanes["inverse"])
+        yield SpecLine((place,), "place", 0, specs.title, None, members, folded)
+        if folded:
+            return
+    depth = int(with_place)
+    for name, changes in lanes.items():
+        path = (place, name)
+        folded = is_folded(path)
+        yield SpecLine(path, "lane", depth, name, None, changes, folded)
+        if not folded:
+            yield from _key_lines(path, changes, depth, is_folded)
+            if not changes:
+                yield SpecLine((*path, ""), "nothing", depth + 1, "nothing")
+
+
+def _key_lines(
+    lane: LinePath, changes: Sequence[KeyChange], depth: int, is_folded: Callable[[LinePath], bool]
+) -> Iterator[SpecLine]:
+    above: LinePath = ()
+    for change in changes:
+        *groups, name = (change.part, *key_parts(change.key))
+        hidden = False
+        for level in range(1, len(groups) + 1):
+            head = tuple(groups[:level])
+            path = (*lane, *head)
+            if above[:level] != head and not hidden:
+                members = tuple(each for each in changes if _key_groups(each)[:level] == head)
+                kind: LineKind = "part" if level == 1 else "group"
+                at = depth + level - 1
+                yield SpecLine(path, kind, at, head[-1], None, members, is_folded(path))
+            hidden = hidden or is_folded(path)
+        above = tuple(groups)
+        if not hidden:
+            # A group and a key may have the same name, so the path of a key has one more part.
+            yield SpecLine((*lane, *groups, name, ""), "key", depth + len(groups), name, change)
+
+
+def _key_groups(change: KeyChange) -> LinePath:
+    return (change.part, *key_parts(change.key)[:-1])

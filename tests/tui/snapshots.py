@@ -1,0 +1,74 @@
+"""Compare screens with SVG snapshots.
+
+``TDX_UPDATE_GOLDEN=1 pytest tests/tui -k snapshot`` writes the current screens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+from tdx.tui.screens.bars import StatusBar
+from tests.tui.driving import Driver
+
+FOLDER = Path(__file__).parent / "golden"
+VERSIONS = FOLDER / "versions.txt"
+SIZES = ((80, 24), (120, 40), (200, 60))
+THEME = "tdx-dark"
+
+
+def installed_versions() -> str:
+    """Return the versions of the packages that determine the SVG output."""
+    return f"textual {version('textual')}, rich {version('rich')}\n"
+
+
+def compare(name: str, svg: str, folder: Path) -> str | None:
+    """Compare a screen with its snapshot, or write the snapshot.
+
+    Args:
+        name: Name of the snapshot.
+        svg: Current screen.
+        folder: Where to write the current screen if it differs.
+
+    Returns:
+        What differs. ``None``: nothing.
+    """
+    path = FOLDER / f"{name}.svg"
+    if os.environ.get("TDX_UPDATE_GOLDEN"):
+        FOLDER.mkdir(exist_ok=True)
+        VERSIONS.write_text(installed_versions())
+        path.write_text(svg)
+        return None
+    if path.exists() and path.read_text() == svg:
+        return None
+    (folder / path.name).write_text(svg)
+    return f"{name}: {folder / path.name} differs from {path}"
+
+
+async def check_snapshots(
+    app: Driver,
+    name: str,
+    folder: Path,
+    sizes: Iterable[tuple[int, int]] = SIZES,
+    themes: Iterable[str] = (THEME,),
+) -> None:
+    """Compare the current screen with its snapshots in several sizes and themes."""
+    if not os.environ.get("TDX_UPDATE_GOLDEN"):
+        found, expected = installed_versions(), VERSIONS.read_text()
+        assert found == expected, (
+            f"snapshots were written with {expected.strip()}, but {found.strip()} is installed; "
+            "install the versions of the test extra, or update both the extra and the snapshots"
+        )
+    for bar in app.app.screen_stack[0].query(StatusBar):
+        bar._since = None  # the elapsed time varies
+    differences = []
+    for theme in themes:
+        app.app.theme = theme
+        for width, height in sizes:
+            await app.pilot.resize_terminal(width, height)
+            await app.settle()
+            found_difference = compare(f"{name}-{width}x{height}-{theme}", app.picture(), folder)
+            differences += [found_difference] if found_difference else []
+    assert not differences, "\n".join(differences)

@@ -1,0 +1,51 @@
+"""Private parts of Textual and textual-serve that the app overrides.
+
+A failure here means that an upgrade has changed one of them: adapt the module that is named.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from textual._compositor import ChopsUpdate, Compositor
+from textual.screen import Screen
+
+from tdx.tui.compositor import PartialCompositor, use_partial_compositor
+
+_ADAPT = "has changed in this version: adapt {}"
+
+
+def parameters(function: object) -> list[str]:
+    return list(inspect.signature(function).parameters)  # type: ignore[arg-type]
+
+
+def test_compositor_of_textual_is_as_expected() -> None:
+    message = "textual._compositor " + _ADAPT.format("tdx/tui/compositor.py")
+    for name in ("cuts", "visible_widgets", "_regions_to_spans", "render_partial_update"):
+        assert hasattr(Compositor, name), message
+    assert "_dirty_regions" in vars(Compositor()), message
+    assert parameters(ChopsUpdate.__init__) == ["self", "chops", "spans", "chop_ends"], message
+    screen: Screen[None] = Screen()
+    use_partial_compositor(screen)
+    assert type(screen._compositor) is PartialCompositor, message
+
+
+def test_server_of_textual_serve_is_as_expected() -> None:
+    pytest.importorskip("textual_serve")
+    from textual_serve.app_service import AppService
+    from textual_serve.server import Server
+
+    message = "textual-serve " + _ADAPT.format("tdx/tui/serving/server.py")
+    for kind, name in (
+        (Server, "_make_app"),
+        (Server, "_process_messages"),
+        (Server, "handle_download"),
+        (Server, "on_shutdown"),
+        (AppService, "_build_environment"),
+        (AppService, "run"),
+        (AppService, "stop"),
+    ):
+        assert callable(getattr(kind, name, None)), f"{kind.__name__}.{name}: {message}"
+    opened = parameters(AppService._open_app_process)
+    assert opened == ["self", "width", "height"], message
