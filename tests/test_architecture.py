@@ -29,7 +29,7 @@ IMPORTS_BY_STRING = {
     "tdx/inspection/lint/linter.py",
     "tdx/rollouts/formats/registry.py",
     "tdx/tui/app.py",
-    "tdx/tui/backend/answering.py",
+    "tdx/tui/backend/worker.py",
     "tdx/tui/tabs.py",
     # Commands that start the app, which is a layer beside the command line.
     "tdx/cli/commands/tui.py",
@@ -38,7 +38,7 @@ IMPORTS_BY_STRING = {
 
 MODULE_NAME_CHECKS = {
     # Libraries whose objects cannot declare anything to tdx.
-    "tdx/core/transforms/foreign.py",
+    "tdx/core/transforms/callable_transform.py",
     "tdx/envs/gym/generators.py",
     "tdx/envs/gym/registry.py",
 }

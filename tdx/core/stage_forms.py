@@ -21,8 +21,8 @@ from tdx.core.envs.failures import note_stage, stage_failure
 from tdx.core.meter import base_parts, meter_of
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import CallableTransform
-from tdx.core.transforms.chunk import TimeForm
-from tdx.core.transforms.transform import RowStep
+from tdx.core.transforms.chunk import ChunkKernel
+from tdx.core.transforms.pointwise import DictStep
 from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey
 from tdx.tensordicts import TensorDictFactory, make_tensordict_factory
@@ -49,8 +49,8 @@ class PlannedStage:
 
     index: int
     stage: Transform
-    chunk_form: TimeForm | None
-    step_form: RowStep | None
+    chunk_form: ChunkKernel | None
+    step_form: DictStep | None
     reads: tuple[NestedKey, ...] | None
     writes: tuple[NestedKey, ...] | None
     sees_input: bool = False
@@ -105,7 +105,7 @@ def has_step_dict(kind: type) -> bool:
     return implements_together(kind, "_row_step", ("_step", "_call"))
 
 
-def step_form_inplace(planned: PlannedStage) -> RowStep | None:
+def step_form_inplace(planned: PlannedStage) -> DictStep | None:
     """Return the function over dicts for a loop that alone holds the entries of its dicts."""
     kind: type = type(planned.stage)
     if planned.step_form is not None and implements_together(
@@ -154,7 +154,7 @@ class StepProgram:
     def __init__(
         self,
         fields_of: FieldsOf,
-        on_dicts: tuple[tuple[Transform, RowStep], ...],
+        on_dicts: tuple[tuple[Transform, DictStep], ...],
         rest: tuple[Transform, ...],
         make: TensorDictFactory,
         chain: Transform,
@@ -214,7 +214,7 @@ def compile_steps(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> 
     fields_of: FieldsOf | None = env._step_fields
     if fields_of is None or chain._changes_batch:
         return None
-    on_dicts: list[tuple[Transform, RowStep]] = []
+    on_dicts: list[tuple[Transform, DictStep]] = []
     for stage in stages:
         kind: type = type(stage)
         step = stage._row_step() if has_step_dict(kind) else None

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from tdx.errors import ArgumentError, Where
-from tdx.keys import format_key, normal_key
+from tdx.keys import format_key, normalize_key
 
 Path = tuple[str, ...]
 Leaves = dict[Path, Tensor]
@@ -66,7 +66,7 @@ class Layout:
                     f"the data has shape {tuple(found[0])} and dtype {_name(found[1])} in a step, "
                     f"the storage {tuple(shape)} and {_name(self.dtypes[path])}",
                     hint="the first data defines the shapes and dtypes of a storage",
-                    where=Where(key=normal_key(path)) if path else None,
+                    where=Where(key=normalize_key(path)) if path else None,
                 )
 
 
@@ -118,7 +118,7 @@ def _collect_leaves(data: TensorDictBase, path: Path, leaves: Leaves) -> None:
             raise ArgumentError(
                 f"the storage takes tensors, got {type(value).__name__}",
                 hint="use ListStorage for other objects",
-                where=Where(key=normal_key((*path, key))),
+                where=Where(key=normalize_key((*path, key))),
             )
 
 

@@ -23,6 +23,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.confined_files import open_below, open_folder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
 from tdx.data.saved_manifest import (
     MANIFEST,
@@ -34,7 +35,6 @@ from tdx.data.saved_manifest import (
 from tdx.data.storage import ListStorage, Storage
 from tdx.data.tensor_storage import LazyTensorStorage
 from tdx.errors import ArgumentError, StorageError
-from tdx.files import open_below, open_folder, unlink_below, write_below
 from tdx.untrusted import MAX_HEADER_BYTES
 
 _TEMPORARY = re.compile(rf"[.]{re.escape(MANIFEST)}[.][0-9a-f]{{16}}[.]tmp")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tdx.core.recurrent_mode import recurrent_mode
 from tdx.core.transforms import Compose
 from tdx.errors import ArgumentError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, normal_key
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key
 from tdx.modules.sequences import run_sequences
 from tdx.specs import Unbounded
 from tdx.transforms.episode.tensordict_primer import TensorDictPrimer
@@ -194,7 +194,7 @@ def _collect_keys(
             f"pass {name} or {name}s" + ("" if key is None else ", not both"),
             hint=f'for example {name}="features"',
         )
-    return [normal_key(each) for each in ([key, *states] if keys is None else keys)]
+    return [normalize_key(each) for each in ([key, *states] if keys is None else keys)]
 
 
 def build_network(

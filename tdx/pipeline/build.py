@@ -173,16 +173,16 @@ def _spec_error(error: Exception) -> ChainError:
 
 def _find_missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
     """Yield errors for in-keys that the env before a stage neither returns nor takes."""
-    from tdx.core.transforms.key_pairs import missing_key
+    from tdx.core.transforms.keys import missing_key_error
 
     transform = stage.transform
     if transform is None or transform.missing_tolerance or _is_compose(transform):
         return
     output, given = _leaf_keys(before.output_spec), _leaf_keys(before.input_spec)
     for key in _filter_unknown(transform.in_keys, {*output, *given}):
-        yield missing_key(key, [*output, *given], "the env at this stage")
+        yield missing_key_error(key, [*output, *given], "the env at this stage")
     for key in _filter_unknown(transform.in_keys_inv, {*given, *output}):
-        yield missing_key(key, given, "the env at this stage")
+        yield missing_key_error(key, given, "the env at this stage")
 
 
 def _is_compose(transform: Transform) -> bool:

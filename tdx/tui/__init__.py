@@ -43,8 +43,8 @@ def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> i
     # Everything imported before the first screen stays alive: a collection would only cost time.
     gc.disable()
     from tdx.pipeline.editing import Draft
-    from tdx.pipeline.editing.recent import RecentFiles
-    from tdx.pipeline.editing.session_store import SessionStore
+    from tdx.pipeline.editing.documents import RecentFiles
+    from tdx.pipeline.editing.sessions import SessionStore
     from tdx.settings import state_path
     from tdx.tui.app import TdxApp
     from tdx.tui.files.files import Storage

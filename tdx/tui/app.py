@@ -18,10 +18,10 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
-from tdx.pipeline.docstrings import markdown, plain
+from tdx.pipeline.catalog import load_catalog
+from tdx.pipeline.docstrings import markdown, strip_markup
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.editing.presets import presets
-from tdx.pipeline.entries import catalogue
+from tdx.pipeline.editing.documents import list_presets
 from tdx.tui import bindings
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.messages import WorkerEvent, worker_title
@@ -87,13 +87,13 @@ class CommandProvider(Provider):
         await node.app.run_action(action, node)
 
     def _transforms(self) -> Iterator[Command]:
-        for info in catalogue().transforms:
+        for info in load_catalog().transforms:
             run = partial(self._main.add_transform, info)
-            yield (f"Add {info.name}", plain(info.summary), run)
+            yield (f"Add {info.name}", strip_markup(info.summary), run)
 
     def _presets(self) -> Iterator[Command]:
         dialogs = self._main.dialogs
-        for preset in presets():
+        for preset in list_presets():
             run = partial(dialogs.load_preset, preset.name)
             yield (f"Start with {preset.name}", preset.title, run)
         for env in dialogs.envs:
@@ -226,7 +226,7 @@ class TdxApp(App[None]):
         if self.focused is not None and self.focused.id in ("catalog", "catalog-search"):
             info = self.query_one(CatalogPane).highlighted
         elif stage is not None and not is_other_tab:
-            info = catalogue().find(stage.config.name)
+            info = load_catalog().find(stage.config.name)
         if info is not None:
             self.push_screen(TextScreen(info.name, markdown(info.doc), markdown=True))
             return

@@ -11,7 +11,7 @@ from textual.color import Color, ColorParseError
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 from textual.theme import Theme
 
-from tdx.errors import ArgumentError, TdxError, did_you_mean, nearest
+from tdx.errors import ArgumentError, TdxError, did_you_mean, find_similar_names
 from tdx.settings import load_keymap, load_settings, load_themes
 
 
@@ -189,7 +189,7 @@ def check_keymap(
         keys = [key.strip() for key in text.split(",")]
         unknown = [key for key in keys if not _is_key(key)]
         if name not in ids:
-            hint = did_you_mean(name, nearest(name, ids, 1), "see F1 for the commands")
+            hint = did_you_mean(name, find_similar_names(name, ids, 1), "see F1 for the commands")
             wrong.append(f"unknown command {name!r} ({hint})")
         elif unknown:
             wrong.append(f"unknown key {unknown[0]!r} for {name}")

@@ -12,7 +12,7 @@ from textual.signal import Signal
 
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
-from tdx.pipeline.editing import Change, Draft, DraftStage, Editor
+from tdx.pipeline.editing import Draft, DraftChange, DraftStage, Editor
 from tdx.tui.backend.client import (
     CANCELLED,
     Backend,
@@ -189,11 +189,11 @@ class Workspace:
         self._apply(draft, number if place is None else None, place)
         return True
 
-    def undo(self) -> Change | None:
+    def undo(self) -> DraftChange | None:
         """Undo the last edit."""
         return self._apply_change(self.editor.undo())
 
-    def redo(self) -> Change | None:
+    def redo(self) -> DraftChange | None:
         """Redo the last edit that was undone."""
         return self._apply_change(self.editor.redo())
 
@@ -263,7 +263,7 @@ class Workspace:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _apply_change(self, change: Change | None) -> Change | None:
+    def _apply_change(self, change: DraftChange | None) -> DraftChange | None:
         if change is not None:
             number = None if self.stage is None else self.stage.number
             self._apply(self.draft, number, _changed_place(change, self.draft))
@@ -401,7 +401,7 @@ def _inspection_problem(error: RequestError) -> Problem:
     return problem
 
 
-def _changed_place(change: Change, now: Draft) -> int | None:
+def _changed_place(change: DraftChange, now: Draft) -> int | None:
     """Return the first place at which two drafts differ."""
     other = change.after if now is change.before else change.before
     if now.env != other.env:

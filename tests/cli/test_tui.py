@@ -20,7 +20,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(pipeline)
         return 0
 
-    monkeypatch.setattr("tdx.tui.open.open_app", open_app)
+    monkeypatch.setattr("tdx.tui.open_app", open_app)
     monkeypatch.setattr("tdx.cli.commands.tui.is_interactive", lambda: True)
     return found
 

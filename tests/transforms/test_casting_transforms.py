@@ -24,7 +24,7 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, DeviceError
-from tdx.keys import normal_key
+from tdx.keys import normalize_key
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
@@ -32,7 +32,7 @@ F16, F32, F64, I64 = torch.float16, torch.float32, torch.float64, torch.int64
 
 
 def dtypes(tensordict: Any) -> dict[Any, torch.dtype]:
-    return {normal_key(key): value.dtype for key, value in tensordict.items(True, True)}
+    return {normalize_key(key): value.dtype for key, value in tensordict.items(True, True)}
 
 
 def test_every_entry_of_the_dtype_is_cast_and_no_other() -> None:
@@ -56,7 +56,7 @@ def test_a_cast_of_one_entry_leaves_the_rest_alone(make: Any) -> None:
     env = TransformedEnv(RowsEnv(), casting)
     before, after = RowsEnv().specs, env.specs
     changed = [key for key, leaf in after.items(True, True) if leaf.dtype != before[key].dtype]
-    assert [normal_key(key)[-1] for key in changed] == ["precise"]
+    assert [normalize_key(key)[-1] for key in changed] == ["precise"]
 
 
 def test_an_env_without_that_dtype_loses_nothing() -> None:

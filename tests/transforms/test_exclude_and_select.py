@@ -19,7 +19,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
-from tdx.keys import normal_key
+from tdx.keys import normalize_key
 from tdx.transforms import Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv
 
@@ -27,7 +27,7 @@ FLAGS = {"done", "terminated", "truncated"}
 
 
 def keys_of(tensordict: Any) -> set[Any]:
-    return {normal_key(key) for key in tensordict.keys(True, True)}
+    return {normalize_key(key) for key in tensordict.keys(True, True)}
 
 
 def test_excluded_keys_are_gone_everywhere() -> None:

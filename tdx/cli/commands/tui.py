@@ -58,7 +58,7 @@ def tui(pipeline: PipelineOptions, debug: DebugOptions, file: File = None) -> in
         )
     options = with_file(pipeline, file)
     config = initial_pipeline(options)
-    from tdx.tui.open import open_app
+    from tdx.tui import open_app
 
     return open_app(config, allow_code=options.allow_code)
 

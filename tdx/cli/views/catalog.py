@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tdx.cli.output.terminal import table_width
 from tdx.cli.output.view import Block, Cell, Code, Column, Heading, Paragraph, Table, View
 from tdx.cli.views.specs import comparison_table
-from tdx.pipeline.docstrings import strip_markup as strip_markup
+from tdx.pipeline.docstrings import strip_markup
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
@@ -75,7 +75,7 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
 
 def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:
     rows = [
-        [Cell(category, "dim"), Cell(info.name, "name"), Cell(plain(info.summary))]
+        [Cell(category, "dim"), Cell(info.name, "name"), Cell(strip_markup(info.summary))]
         for category, info in zip(_category_titles(infos), infos, strict=True)
     ]
     columns = [Column("category", fixed=True), Column("name", fixed=True), Column("summary")]
@@ -86,7 +86,7 @@ def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:
     for category, info in zip(_category_titles(infos), infos, strict=True):
         if category:
             rows.append([Cell(category, "dim"), Cell("")])
-        rows.append([Cell(f"  {info.name}", "name"), Cell(plain(info.summary))])
+        rows.append([Cell(f"  {info.name}", "name"), Cell(strip_markup(info.summary))])
     return Table([Column(fixed=True), Column()], rows)
 
 
@@ -154,7 +154,7 @@ def _arguments(info: TransformInfo, width: int) -> list[Block]:
             Cell(parameter.name, "name"),
             Cell(_type(parameter)),
             Cell("required" if parameter.required else parameter.default or ""),
-            Cell(plain(parameter.help)),
+            Cell(strip_markup(parameter.help)),
         ]
         for parameter in info.parameters
     ]
@@ -171,7 +171,7 @@ def _narrow_argument(parameter: Parameter) -> Iterator[Paragraph]:
     default = ", required" if parameter.required else f" = {parameter.default}"
     yield Paragraph([Cell(parameter.name, "name"), Cell(f": {_type(parameter)}{default}")], 2)
     if parameter.help:
-        yield Paragraph([Cell(plain(parameter.help), "dim")], 6)
+        yield Paragraph([Cell(strip_markup(parameter.help), "dim")], 6)
 
 
 def _type(parameter: Parameter) -> str:
@@ -198,4 +198,4 @@ def paragraphs(doc: str) -> Iterator[str]:
     """Yield the paragraphs of a docstring before its first section, each on one line."""
     body = _SECTION.split(doc, maxsplit=1)[0].strip()
     for paragraph in re.split(r"\n\s*\n", body):
-        yield plain(" ".join(paragraph.split()))
+        yield strip_markup(" ".join(paragraph.split()))

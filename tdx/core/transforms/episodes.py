@@ -8,9 +8,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.envs.done_flags import expand_mask
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, sibling_key
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
 
@@ -41,14 +41,14 @@ class DoneGroup:
 
     def has(self, name: str) -> bool:
         """Return True if the group has a flag with that name."""
-        return any(key_parts(key)[-1] == name for key in self.keys)
+        return any(split_key(key)[-1] == name for key in self.keys)
 
 
 def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
     """Return the groups of done flags in a done spec, in order."""
     groups: dict[NestedKey, DoneGroup] = {}
     for raw_key, spec in full_done_spec.items(True, True):
-        key = normal_key(raw_key)
+        key = normalize_key(raw_key)
         reset_key = sibling_key(key, "_reset")
         earlier = groups[reset_key].keys if reset_key in groups else ()
         device = torch.device("cpu") if spec.device is None else spec.device
@@ -94,7 +94,7 @@ class StoredGroup:
 
     def sibling(self, name: str) -> NestedKey:
         """Return the key with that name in this group, at the root."""
-        return normal_key((*self.parents, name))
+        return normalize_key((*self.parents, name))
 
     def ends(self, tensordict: TensorDictBase) -> Tensor | None:
         """Return which steps end an episode, bool ``[*B, T, *G, 1]``; ``None`` without flags."""
@@ -121,7 +121,7 @@ class StoredGroup:
             starts.narrow(time, 1, steps - 1).logical_or_(ends.narrow(time, 0, steps - 1))
         if is_init is None:
             return starts
-        return starts | as_row_mask(is_init, starts, tensordict.ndim)
+        return starts | expand_mask(is_init, starts, tensordict.ndim)
 
 
 def steps_since_start(starts: Tensor, time_dim: int) -> Tensor:
@@ -154,7 +154,7 @@ def stored_groups(tensordict: TensorDictBase) -> tuple[StoredGroup, ...]:
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
     following = tensordict.get("next", None)
     for key in () if following is None else following.keys(True, True):
-        *parents, name = key_parts(key)
+        *parents, name = split_key(key)
         if name in FLAGS:
             found[tuple(parents)] = (*found.get(tuple(parents), ()), name)
     if not found and read(tensordict, "is_init") is None:
@@ -175,11 +175,11 @@ def stored_group_of(tensordict: TensorDictBase, key: NestedKey) -> StoredGroup:
         KeyNotFoundError: It has neither a done flag that governs the entry nor ``is_init``.
     """
     by_parents = {group.parents: group for group in stored_groups(tensordict)}
-    parents = key_parts(key)[:-1]
+    parents = split_key(key)[:-1]
     for depth in range(len(parents), -1, -1):
         if parents[:depth] in by_parents:
             return by_parents[parents[:depth]]
-    raise _no_flags(join_keys("next", normal_key((*parents, "done"))))
+    raise _no_flags(join_keys("next", normalize_key((*parents, "done"))))
 
 
 def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:

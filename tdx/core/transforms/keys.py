@@ -7,8 +7,8 @@ from typing import Any
 
 from tensordict import TensorDict, TensorDictBase
 
-from tdx.errors import ArgumentError, KeyNotFoundError, Where, nearest
-from tdx.keys import NestedKey, format_key, key_parts, normal_key
+from tdx.errors import ArgumentError, KeyNotFoundError, Where, find_similar_names
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
 
@@ -30,7 +30,7 @@ def normalize_keys(keys: Sequence[NestedKey] | NestedKey | None, argument: str) 
     if isinstance(keys, str):
         return [keys]
     try:
-        return [normal_key(key) for key in keys]
+        return [normalize_key(key) for key in keys]
     except TypeError as error:
         raise ArgumentError(
             f"{argument}: {error}", hint=f'for example {argument}=["observation"]'
@@ -70,7 +70,7 @@ def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) ->
     """Return the error for a missing key, which lists the existing keys, most similar first."""
     by_name = {format_key(each): each for each in known}
     name = format_key(key)
-    close = nearest(name, by_name)
+    close = find_similar_names(name, by_name)
     ordered = [*close, *(each for each in sorted(by_name) if each not in close)]
     if name in by_name:
         hint = f"a nested key is a tuple: {by_name[name]}"
@@ -99,7 +99,7 @@ def require_keys(spec: Composite, keys: Sequence[NestedKey], place: str) -> None
 def output_keys(output_spec: Composite) -> list[NestedKey]:
     """Return the key of every leaf that an env with this output spec writes."""
     return [
-        normal_key(key)
+        normalize_key(key)
         for part in output_spec.values()
         if isinstance(part, Composite)
         for key in part.keys(True, True)
@@ -130,7 +130,7 @@ def call_with_tensors(
         ArgumentError: There are more tensors than in-keys, or a name is unknown.
         KeyNotFoundError: An in-key has no tensor, or an out-key is not written.
     """
-    names = {"_".join(key_parts(key)): key for key in in_keys}
+    names = {"_".join(split_key(key)): key for key in in_keys}
     given = dict(zip(names.values(), args, strict=False))
     unknown = [name for name in kwargs if name not in names]
     if len(args) > len(names) or unknown:

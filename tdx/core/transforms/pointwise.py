@@ -8,7 +8,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from tdx.core.envs.failures import from_key
+from tdx.core.envs.failures import note_key
 from tdx.core.transforms.chunk import Chunk, ChunkKernel
 from tdx.core.transforms.keys import KeyPairs, flat_pairs, missing_key_error
 from tdx.errors import KeyNotFoundError
@@ -61,7 +61,7 @@ def map_entries(
         try:
             mapped = kernel(value)
         except Exception as error:
-            from_key(error, source)
+            note_key(error, source)
             raise
         write(tensordict, target, mapped)
     return tensordict

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask, mask_for, masks_in
+from tdx.core.envs.done_flags import all_reset_masks, expand_mask, nearest_mask
 from tdx.core.transforms.chunk import Chunk, ChunkKernel, scan_chunk, sum_chunk
 from tdx.core.transforms.keys import flat_pairs
 from tdx.core.transforms.pointwise import DictStep, Entries, TimeBehaviour
@@ -175,7 +175,7 @@ class RunningTransform(Transform):
         """
         before, after, state = [], [], initial
         for start, value in zip(starts.unbind(time_dim), values.unbind(time_dim), strict=True):
-            state = initial.where(as_row_mask(start, value, time_dim), state)
+            state = initial.where(expand_mask(start, value, time_dim), state)
             before.append(state)
             state = self._advance(key, state, value)
             after.append(state)
@@ -218,6 +218,6 @@ def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) 
     """
     if tensordict is None:
         return None
-    masks = masks_in(tensordict)
-    mask = mask_for(key, masks)
-    return None if mask is None else as_row_mask(mask, like, tensordict.ndim)
+    masks = all_reset_masks(tensordict)
+    mask = nearest_mask(key, masks)
+    return None if mask is None else expand_mask(mask, like, tensordict.ndim)

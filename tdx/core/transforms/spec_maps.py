@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import ChainError, Where
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import (
     Binary,
     Bounded,
@@ -111,7 +111,7 @@ def require_leaf(spec: TensorSpec, key: NestedKey, name: str) -> None:
         ChainError: The entry is a group.
     """
     if isinstance(spec, Composite):
-        inner = normal_key((key, next(iter(spec.keys(True, True)), "...")))
+        inner = normalize_key((key, next(iter(spec.keys(True, True)), "...")))
         raise ChainError(
             f"{format_key(key)!r} is a group of entries, and {name} maps tensors",
             hint=f"name its entries, such as {inner!r}",

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tdx.core.transforms.transform import Transform
 from tdx.errors import ChainError, Where
-from tdx.keys import NestedKey, key_parts
+from tdx.keys import NestedKey, split_key
 
 Lock = AbstractContextManager[Any]
 
@@ -196,7 +196,7 @@ class RunningStatistics(Transform):
         self, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
     ) -> None:
         super()._set_keys(in_keys, out_keys)
-        self._names = {key: f"statistics/{'/'.join(key_parts(key))}" for key in self._in_keys}
+        self._names = {key: f"statistics/{'/'.join(split_key(key))}" for key in self._in_keys}
         for name in self._names.values():
             if name not in self._buffers:
                 self.register_buffer(name, None)

@@ -34,7 +34,7 @@ from tdx.core.transforms.spec_maps import (
     unlocked_copy,
 )
 from tdx.errors import ArgumentError, KeyNotFoundError
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read
 
@@ -184,7 +184,7 @@ class Transform(ChainMember):
         self, key: NestedKey, tensordict: TensorDictBase | dict[Any, Any]
     ) -> KeyNotFoundError:
         present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
-        known = [normal_key(each) for each in present]
+        known = [normalize_key(each) for each in present]
         return missing_key_error(key, known, "the TensorDict").at(transform=type(self).__name__)
 
     @property

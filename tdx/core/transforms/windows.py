@@ -17,7 +17,7 @@ from tdx.core.transforms.keys import flat_pairs
 from tdx.core.transforms.pointwise import DictStep, Entries, TimeBehaviour
 from tdx.core.transforms.scan import follow_device, reset_rows
 from tdx.errors import KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.tensordicts import read, write
 
@@ -52,8 +52,8 @@ class WindowTransform(ObservationTransform):
     ) -> None:
         super().__init__(in_keys, out_keys)
         self.as_inverse = as_inverse
-        self.reset_key = None if reset_key is None else normal_key(reset_key)
-        self.done_key: NestedKey = ("next", "done") if done_key is None else normal_key(done_key)
+        self.reset_key = None if reset_key is None else normalize_key(reset_key)
+        self.done_key: NestedKey = ("next", "done") if done_key is None else normalize_key(done_key)
         self._earlier: dict[NestedKey, list[Tensor]] = {}
         if as_inverse:
             self._set_inverse_keys(self.out_keys, self.in_keys)
@@ -264,8 +264,8 @@ class WindowTransform(ObservationTransform):
     def _map_stored(self, tensordict: TensorDictBase) -> TensorDictBase:
         results: dict[NestedKey, Tensor] = {}
         for in_key, out_key in self._pairs:
-            parts = key_parts(in_key)
-            root_key = normal_key(parts[1:]) if parts[0] == "next" else in_key
+            parts = split_key(in_key)
+            root_key = normalize_key(parts[1:]) if parts[0] == "next" else in_key
             newest, root = read(tensordict, in_key), read(tensordict, root_key)
             if newest is None and self._missing_tolerance:
                 continue

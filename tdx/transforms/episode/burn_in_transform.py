@@ -15,7 +15,7 @@ from tdx.core.transforms.episodes import require_time_order
 from tdx.core.transforms.keys import normalize_keys
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, unique_keys
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key, unique_keys
 
 
 class BurnInTransform(Transform):
@@ -163,8 +163,8 @@ def _check_modules(modules: Any) -> tuple[nn.Module, ...]:
 
 def _state_keys(modules: Sequence[Any]) -> list[NestedKey]:
     """Return the keys that modules write under ``next``, without ``next``."""
-    written = (key_parts(key) for module in modules for key in module.out_keys)
-    return unique_keys(normal_key(key[1:]) for key in written if key[0] == "next" and key[1:])
+    written = (split_key(key) for module in modules for key in module.out_keys)
+    return unique_keys(normalize_key(key[1:]) for key in written if key[0] == "next" and key[1:])
 
 
 def _external_keys(modules: Sequence[Any]) -> list[NestedKey]:
@@ -172,6 +172,6 @@ def _external_keys(modules: Sequence[Any]) -> list[NestedKey]:
     read: list[NestedKey] = []
     written: set[NestedKey] = set()
     for module in modules:
-        read += [normal_key(key) for key in module.in_keys if normal_key(key) not in written]
-        written.update(normal_key(key) for key in module.out_keys)
+        read += [normalize_key(key) for key in module.in_keys if normalize_key(key) not in written]
+        written.update(normalize_key(key) for key in module.out_keys)
     return unique_keys(read)

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask, keep_unmasked_rows
+from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows
 from tdx.core.envs.step_mdp import advance
 from tdx.core.transforms import Compose, TimeBehaviour, Transform
 from tdx.core.transforms.compose import upstream
@@ -17,7 +17,7 @@ from tdx.core.transforms.episodes import done_groups
 from tdx.core.transforms.spec_maps import sum_dtype, sum_spec
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ChainError, Where
-from tdx.keys import NestedKey, key_parts, unique_keys
+from tdx.keys import NestedKey, split_key, unique_keys
 from tdx.specs import Composite, StackedComposite, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -68,7 +68,7 @@ class FrameSkipTransform(Transform):
         self._stepped_keys = tuple(key for part in parts for key in part.keys(True, True))
         self._done_keys = []
         for group in done_groups(output_spec["full_done_spec"]):
-            ends = [key for key in group.keys if key_parts(key)[-1] == "done"]
+            ends = [key for key in group.keys if split_key(key)[-1] == "done"]
             self._done_keys += ends or group.keys
 
     @property
@@ -159,7 +159,7 @@ class FrameSkipTransform(Transform):
     def _add(totals: dict[NestedKey, Tensor], following: TensorDictBase, running: Tensor) -> None:
         for key, total in totals.items():
             reward = read(following, key)
-            rows = as_row_mask(running, reward, running.ndim)
+            rows = expand_mask(running, reward, running.ndim)
             totals[key] = torch.where(rows, total + reward, total)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

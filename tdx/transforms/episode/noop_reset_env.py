@@ -8,13 +8,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask, keep_unmasked_rows, masks_in
+from tdx.core.envs.done_flags import all_reset_masks, expand_mask, keep_unmasked_rows
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.episodes import DoneGroup, done_groups
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ChainError, Where
-from tdx.keys import NestedKey, key_parts, normal_key
+from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
 
@@ -66,7 +66,7 @@ class NoopResetEnv(Transform):
         self._groups = done_groups(output_spec["full_done_spec"])
         self._actions = input_spec["full_action_spec"]
         self._reward_keys = [
-            normal_key(key) for key in output_spec["full_reward_spec"].keys(True, True)
+            normalize_key(key) for key in output_spec["full_reward_spec"].keys(True, True)
         ]
 
     def _reset(
@@ -74,7 +74,9 @@ class NoopResetEnv(Transform):
     ) -> TensorDictBase:
         env, stages = self._upstream(tensordict_reset.ndim)
         left = self._draw_counts(tensordict, tensordict_reset)
-        given = None if tensordict is None else tensordict.exclude("next", *masks_in(tensordict))
+        given = (
+            None if tensordict is None else tensordict.exclude("next", *all_reset_masks(tensordict))
+        )
         current = tensordict_reset
         while bool(left.any()):
             rows = left > 0
@@ -106,7 +108,7 @@ class NoopResetEnv(Transform):
         most = torch.full(shape, self.noops)
         if self.random and self.noops > 1:
             most = torch.randint(1, self.noops + 1, shape)
-        masks = [] if given is None else list(masks_in(given).values())
+        masks = [] if given is None else list(all_reset_masks(given).values())
         if not masks:
             return most
         is_reset = torch.stack([mask.reshape(*shape, -1).any(-1).cpu() for mask in masks]).any(0)
@@ -147,10 +149,10 @@ class NoopResetEnv(Transform):
         """Reset those of these rows ``[*B]`` whose episode has ended."""
         masks: dict[NestedKey, Tensor] = {}
         for group in self._groups:
-            flags = [read(current, key) for key in group.keys if key_parts(key)[-1] == "done"]
+            flags = [read(current, key) for key in group.keys if split_key(key)[-1] == "done"]
             flags = flags or [read(current, key) for key in group.keys]
             ended = torch.stack(flags).any(0)
-            masks[group.reset_key] = ended & as_row_mask(rows.to(ended.device), ended, current.ndim)
+            masks[group.reset_key] = ended & expand_mask(rows.to(ended.device), ended, current.ndim)
         if not any(bool(mask.any()) for mask in masks.values()):
             return current
         given = current.clone(recurse=False)

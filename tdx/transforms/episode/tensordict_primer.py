@@ -10,13 +10,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.chunk import Chunk, ChunkKernel, init_reset_states
 from tdx.core.transforms.episodes import done_groups
 from tdx.core.transforms.spec_maps import with_entries
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, normal_key, sibling_key
+from tdx.keys import NestedKey, format_key, normalize_key, sibling_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 from tdx.tensordicts import read, write
 
@@ -82,14 +82,14 @@ class TensorDictPrimer(Transform):
         self.single_default_value = single_default_value
         self.call_before_env_reset = call_before_env_reset
         self.default_value = _check_default(
-            default_value, [normal_key(key) for key in self._given.keys(True, True)], random
+            default_value, [normalize_key(key) for key in self._given.keys(True, True)], random
         )
         if single_default_value and not callable(self.default_value):
             raise ArgumentError(
                 "single_default_value=True requires a function as default_value",
                 hint="pass a function that returns a TensorDict of all entries",
             )
-        self.reset_key = None if reset_key is None else normal_key(reset_key)
+        self.reset_key = None if reset_key is None else normalize_key(reset_key)
         self._mask_key: NestedKey = self.reset_key or "_reset"
         self._primed: dict[NestedKey, Any] = {}
         self._batch_size: torch.Size | None = None
@@ -145,7 +145,7 @@ class TensorDictPrimer(Transform):
                     f"the primer's shape {tuple(spec.shape)} does not start with the env's batch "
                     f"size {tuple(batch_size)}",
                     hint="remove expand_specs=False, and pass the spec without batch dims",
-                    where=Where(key=normal_key(key)),
+                    where=Where(key=normalize_key(key)),
                 )
         return given
 
@@ -234,7 +234,7 @@ class TensorDictPrimer(Transform):
         for key, value in values.items():
             before = None if mask is None or given is None else read(given, key)
             if mask is not None and isinstance(before, Tensor):
-                value = values[key] = value.where(as_row_mask(mask, value, target.ndim), before)
+                value = values[key] = value.where(expand_mask(mask, value, target.ndim), before)
             write(target, key, value)
         return values
 
@@ -293,7 +293,7 @@ class TensorDictPrimer(Transform):
 
 
 def _leaves(primers: Composite) -> dict[NestedKey, TensorSpec]:
-    return {normal_key(key): spec for key, spec in primers.items(True, True)}
+    return {normalize_key(key): spec for key, spec in primers.items(True, True)}
 
 
 def _to_composite(
@@ -319,7 +319,7 @@ def _to_composite(
                 f"the primer {format_key(key)!r} must be a spec, got {type(spec).__name__}",
                 hint="for example Unbounded(2)",
             )
-        result[normal_key(key)] = spec.clone()
+        result[normalize_key(key)] = spec.clone()
     return result
 
 
@@ -328,7 +328,7 @@ def _check_default(value: DefaultValue, keys: list[NestedKey], random: bool | No
         raise ArgumentError("random and default_value are both given", hint="remove one of the two")
     if not isinstance(value, Mapping):
         return value
-    by_key = {normal_key(key): each for key, each in value.items()}
+    by_key = {normalize_key(key): each for key, each in value.items()}
     unmatched = [format_key(key) for key in by_key.keys() ^ set(keys)]
     if unmatched:
         raise ArgumentError(

@@ -13,7 +13,7 @@ from tdx.core.transforms.keys import normalize_keys, require_keys
 from tdx.core.transforms.pointwise import DictStep, Entries
 from tdx.core.transforms.spec_maps import without_keys
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, key_parts, unique_keys
+from tdx.keys import NestedKey, format_key, split_key, unique_keys
 from tdx.specs import Composite
 
 
@@ -96,12 +96,12 @@ class ExcludeTransform(KeyFilter):
     def _chunk_kernel(self) -> ChunkKernel | None:
         if self.inverse:
             return ChunkKernel(lambda chunk: None)
-        excluded = [key_parts(key) for key in self.excluded_keys]
+        excluded = [split_key(key) for key in self.excluded_keys]
 
         def run(chunk: Chunk) -> None:
             for columns in (chunk.steps, chunk.resets):
                 for key in list(columns):
-                    if any(key_parts(key)[: len(parts)] == parts for parts in excluded):
+                    if any(split_key(key)[: len(parts)] == parts for parts in excluded):
                         del columns[key]
 
         return ChunkKernel(run, drops=tuple(self.excluded_keys))

@@ -13,7 +13,7 @@ from tdx.core.transforms.families import KeyFilter
 from tdx.core.transforms.keys import normalize_keys, output_keys, require_keys
 from tdx.core.transforms.pointwise import DictStep, Entries
 from tdx.core.transforms.spec_maps import without_keys
-from tdx.keys import NestedKey, key_parts, normal_key, unique_keys
+from tdx.keys import NestedKey, normalize_key, split_key, unique_keys
 from tdx.specs import Composite
 
 FLAGS = {"done", "terminated", "truncated"}
@@ -59,11 +59,11 @@ class SelectTransform(KeyFilter):
 
     def _keys_to_keep(self, keys: Iterable[NestedKey]) -> list[NestedKey]:
         """Return the keys to keep."""
-        selected = {key_parts(key) for key in (*self.selected_keys, *self._known_keys)}
+        selected = {split_key(key) for key in (*self.selected_keys, *self._known_keys)}
         names = (FLAGS if self.keep_dones else set()) | ({"reward"} if self.keep_rewards else set())
         kept = []
         for key in keys:
-            parts = key_parts(key)
+            parts = split_key(key)
             inner = parts[1:] if parts[0] == "next" else parts
             heads = {inner[:length] for length in range(1, len(inner) + 1)}
             if heads & selected or parts in selected or inner[-1] in names:
@@ -71,7 +71,7 @@ class SelectTransform(KeyFilter):
         return kept
 
     def _select(self, tensordict: TensorDictBase) -> TensorDictBase:
-        kept = self._keys_to_keep(map(normal_key, tensordict.keys(True, True)))
+        kept = self._keys_to_keep(map(normalize_key, tensordict.keys(True, True)))
         return tensordict.select(*kept, inplace=True)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
@@ -115,7 +115,7 @@ class SelectTransform(KeyFilter):
             require_keys(output_spec, self.selected_keys, "the env at this stage")
         kept = {"full_reward_spec": self.keep_rewards, "full_done_spec": self.keep_dones}
         self._known_keys = [
-            normal_key(key)
+            normalize_key(key)
             for part, keep in kept.items()
             if keep
             for key in output_spec[part].keys(True, True)

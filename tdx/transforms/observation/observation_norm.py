@@ -13,7 +13,7 @@ from tdx.core.transforms.affine import SMALLEST_SCALE, AffineTransform
 from tdx.core.transforms.keys import missing_key_error
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey, format_key, normal_key
+from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.tensordicts import read
 
 
@@ -140,7 +140,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
 
     def _stats_key(self, key: NestedKey | None) -> NestedKey:
         if key is not None:
-            return normal_key(key)
+            return normalize_key(key)
         if len(self.in_keys) != 1:
             listed = ", ".join(map(format_key, self.in_keys))
             raise ArgumentError(

@@ -27,7 +27,7 @@ from tdx.core.transforms.statistics import (
 )
 from tdx.core.transforms.validation import check_positive
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, normal_key
+from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
 from tdx.transforms.observation.observation_norm import ObservationNorm
@@ -113,7 +113,7 @@ class VecNorm(RunningStatistics):
             KeyNotFoundError: The env has no such entry.
         """
         statistics = TensorDict({})
-        for key in map(normal_key, VecNorm.default_in_keys if keys is None else keys):
+        for key in map(normalize_key, VecNorm.default_in_keys if keys is None else keys):
             spec = _spec_of(env.output_spec, key)
             statistics.set(key, empty_moments(spec.shape[env.ndim :], spec.device))
         return statistics.share_memory_()
@@ -273,7 +273,7 @@ class VecNorm(RunningStatistics):
 
 
 def _leaf_keys(tensordict: Mapping[Any, Any] | TensorDictBase) -> list[NestedKey]:
-    return [normal_key(key) for key in cast(Any, tensordict).keys(True, True)]
+    return [normalize_key(key) for key in cast(Any, tensordict).keys(True, True)]
 
 
 def _float_dtype(dtype: torch.dtype) -> torch.dtype:

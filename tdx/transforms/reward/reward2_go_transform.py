@@ -8,13 +8,13 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from tdx.core.envs.done_flags import as_row_mask
+from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.episodes import episode_starts
 from tdx.core.transforms.spec_maps import sum_dtype
 from tdx.core.transforms.validation import check_finite
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, join_keys, key_parts, normal_key
+from tdx.keys import NestedKey, join_keys, normalize_key, split_key
 from tdx.tensordicts import read
 
 
@@ -69,7 +69,7 @@ class Reward2GoTransform(Transform):
             )
         self.gamma: Tensor
         self.register_buffer("gamma", discount)
-        self.done_key = normal_key("done" if done_key is None else done_key)
+        self.done_key = normalize_key("done" if done_key is None else done_key)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Write the returns of stored episodes ``[*B, T]``, in place."""
@@ -84,7 +84,7 @@ class Reward2GoTransform(Transform):
 
     def _ends(self, tensordict: TensorDictBase) -> Tensor:
         """Return which steps end an episode, bool ``[*B, T]``."""
-        inside = key_parts(self.done_key)[0] == "next"
+        inside = split_key(self.done_key)[0] == "next"
         done_key = self.done_key if inside else join_keys("next", self.done_key)
         starts = episode_starts(tensordict, done_key)
         done = read(tensordict, done_key)
@@ -101,7 +101,7 @@ class Reward2GoTransform(Transform):
         total = reward if reward.is_floating_point() else reward.to(torch.get_default_dtype())
         total = total.to(sum_dtype(total.dtype))
         gamma = self.gamma.to(device=total.device, dtype=total.dtype)
-        factor = torch.where(as_row_mask(ends, total, ends.ndim), 0.0, gamma).expand_as(total)
+        factor = torch.where(expand_mask(ends, total, ends.ndim), 0.0, gamma).expand_as(total)
         span, length = 1, total.shape[time]
         while span < length:
             known = length - span

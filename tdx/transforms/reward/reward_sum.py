@@ -13,7 +13,7 @@ from tdx.core.transforms.episodes import stored_group_of
 from tdx.core.transforms.keys import missing_key_error
 from tdx.core.transforms.spec_maps import batched_shape, sum_dtype, with_entries
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, join_keys, key_parts, normal_key, sibling_key
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read
 
@@ -110,7 +110,7 @@ class RewardSum(RunningTransform):
             KeyNotFoundError: A reward is missing, or both a done flag and ``is_init`` are.
         """
         for in_key, out_key in self._pairs:
-            explicit = key_parts(in_key)[0] == "next"
+            explicit = split_key(in_key)[0] == "next"
             targets = [out_key]
             if not explicit and tensordict.get("next", None) is not None:
                 targets.append(join_keys("next", out_key))
@@ -128,8 +128,8 @@ class RewardSum(RunningTransform):
         self, tensordict: TensorDictBase, in_key: NestedKey, out_key: NestedKey
     ) -> tuple[Tensor, Tensor]:
         """Return the sums before and after each step, ``[*B, T, ...]``."""
-        parts = key_parts(in_key)
-        root_key = normal_key(parts[1:]) if parts[0] == "next" else in_key
+        parts = split_key(in_key)
+        root_key = normalize_key(parts[1:]) if parts[0] == "next" else in_key
         reward = tensordict.get(join_keys("next", root_key), read(tensordict, in_key))
         if reward is None:
             raise self._missing_key(in_key, tensordict)
@@ -173,4 +173,4 @@ class RewardSum(RunningTransform):
 
 
 def _sum_keys(in_keys: Sequence[NestedKey]) -> list[NestedKey]:
-    return [sibling_key(key, f"episode_{key_parts(key)[-1]}") for key in in_keys]
+    return [sibling_key(key, f"episode_{split_key(key)[-1]}") for key in in_keys]

@@ -17,8 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 from tdx.errors import TdxError
-from tdx.inspection.origin import user_line
-from tdx.inspection.overview import Problem
+from tdx.inspection.overview import Problem, find_user_line
 from tdx.tui.backend.messages import (
     Answer,
     Cancel,
@@ -46,7 +45,7 @@ def answer(number: int, request: Request[Any], job: Job) -> Answer | Failure:
 def _unexpected(error: BaseException) -> Problem:
     lines = str(error).strip().splitlines() or ["no message"]
     message = f"{type(error).__name__}: {lines[0]}"
-    return Problem("TDX000", message, "F12 shows the traceback", origin=user_line(error))
+    return Problem("TDX000", message, "F12 shows the traceback", origin=find_user_line(error))
 
 
 _PR_SET_PDEATHSIG = 1

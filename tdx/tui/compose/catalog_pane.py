@@ -10,8 +10,8 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tdx.pipeline.docstrings import plain
-from tdx.pipeline.entries import TransformInfo, catalogue
+from tdx.pipeline.catalog import TransformInfo, load_catalog
+from tdx.pipeline.docstrings import strip_markup
 from tdx.tui import bindings
 from tdx.tui.screens.dialogs import fuzzy_sort
 
@@ -50,7 +50,7 @@ class CatalogPane(Vertical):
         options = self.query_one("#catalog", OptionList)
         at = options.highlighted
         name = None if at is None else options.get_option_at_index(at).id
-        return None if name is None else catalogue().find(name)
+        return None if name is None else load_catalog().find(name)
 
     def action_add(self) -> None:
         info = self.highlighted
@@ -87,7 +87,7 @@ class CatalogPane(Vertical):
         info = self.highlighted
         if info is not None:
             doc = Text(info.name, style="bold")
-            doc.append(f"\n{plain(info.summary)}", style="not bold")
+            doc.append(f"\n{strip_markup(info.summary)}", style="not bold")
             self.query_one("#catalog-doc", Static).update(doc)
 
     @on(OptionList.OptionSelected, "#catalog")
@@ -114,11 +114,11 @@ class CatalogPane(Vertical):
 
 def _category_options() -> list[Option]:
     found: list[Option] = []
-    for category in catalogue().categories:
+    for category in load_catalog().categories:
         found.append(Option(Text(category.upper(), style="bold dim"), disabled=True))
         found += [
             Option(f"  {info.name}", id=info.name)
-            for info in catalogue().transforms
+            for info in load_catalog().transforms
             if info.category == category
         ]
     return found
@@ -126,7 +126,7 @@ def _category_options() -> list[Option]:
 
 def _search_options(words: str) -> list[Option]:
     """Return transforms whose names match, then those whose summaries do."""
-    by_name = fuzzy_sort(words, catalogue().transforms, lambda info: info.name)
+    by_name = fuzzy_sort(words, load_catalog().transforms, lambda info: info.name)
     options = []
     for info, positions in by_name:
         text = Text(f"  {info.name}")
@@ -134,5 +134,5 @@ def _search_options(words: str) -> list[Option]:
             text.stylize("bold underline", place + 2, place + 3)
         options.append(Option(text, id=info.name))
     named = {info.name for info, _ in by_name}
-    rest = [info for info in catalogue().search(words) if info.name not in named]
+    rest = [info for info in load_catalog().search(words) if info.name not in named]
     return [*options, *(Option(f"  {info.name}", id=info.name) for info in rest)]

@@ -15,7 +15,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tdx.pipeline.editing import Draft, DraftStage
-from tdx.pipeline.formatting import format_arguments
+from tdx.pipeline.grammar import format_arguments
 from tdx.tui.workspace import ENV, ChainStatus, ErrorStore, Workspace
 
 RowKind = Literal["env", "stage", "problem", "output"]

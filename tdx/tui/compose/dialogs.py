@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
 from tdx.inspection.overview import Problem
+from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import Draft, IndexedDraft
-from tdx.pipeline.editing.presets import presets
 from tdx.pipeline.flags import to_command
 from tdx.pipeline.model import EnvConfig
 from tdx.tui.backend.client import RequestError
@@ -62,7 +62,7 @@ class ComposeDialogs:
 
     def choose_preset(self) -> None:
         """Ask for a sample pipeline."""
-        choices = [Choice(preset.name, preset.name, preset.title) for preset in presets()]
+        choices = [Choice(preset.name, preset.name, preset.title) for preset in list_presets()]
         dialog = ChoiceScreen("Start with a sample pipeline", choices)
         self._screen.app.push_screen(dialog, self.load_preset)
 
@@ -145,10 +145,10 @@ class ComposeDialogs:
 
     def load_preset(self, name: str | None) -> None:
         """Replace the chain by a sample pipeline."""
-        preset = next((each for each in presets() if each.name == name), None)
+        preset = next((each for each in list_presets() if each.name == name), None)
         if preset is None:
             return
-        from tdx.pipeline.pipeline_file import PipelineFile
+        from tdx.pipeline.file.pipeline_file import PipelineFile
 
         try:
             pipeline = PipelineFile.load(preset.path).pipeline
@@ -165,11 +165,11 @@ class ComposeDialogs:
         if form == "command":
             text = to_command(pipeline)
         elif form == "yaml":
-            from tdx.pipeline.writer import write_pipeline
+            from tdx.pipeline.file.yaml_format import write_pipeline
 
             text = write_pipeline(pipeline)
         else:
-            from tdx.pipeline.python_source import to_python
+            from tdx.pipeline.python_code import to_python
 
             text = to_python(pipeline)
         self._screen.app.copy_to_clipboard(text)

@@ -14,9 +14,9 @@ from textual.widgets import Button, Input, Select, Static, Switch
 
 from tdx.inspection.leaf import INPUT_PARTS
 from tdx.keys import format_key
-from tdx.pipeline.docstrings import plain
+from tdx.pipeline.docstrings import strip_markup
 from tdx.pipeline.editing import DraftStage
-from tdx.pipeline.editing.fields import FormField
+from tdx.pipeline.editing.forms import FormField
 from tdx.tui.workspace import ChainStatus
 
 
@@ -160,7 +160,7 @@ class FormRow(Widget):
             line.update(content)
 
     def _help(self) -> Content:
-        help_, type_ = plain(self.field.help), f"  {self.field.type}"
+        help_, type_ = strip_markup(self.field.help), f"  {self.field.type}"
         return Content.assemble(help_, (type_, "dim italic"))
 
     def _widget(self) -> Input | Select[str] | Switch:

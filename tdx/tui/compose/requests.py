@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tdx.inspection.check_report import Finding, check_pipeline
-from tdx.inspection.overview import ChainOverview, EnvBench, overview
+from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
 from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import Job, Request
 
@@ -49,8 +49,8 @@ class ListEnvs(Request[tuple[EnvChoice, ...]]):
 
 def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
     """Inspect the chain up to the first failing stage."""
-    bench = job.cached("bench", lambda: EnvBench(request.allow_code))
-    return overview(request.pipeline, bench)
+    bench = job.cached("bench", lambda: EnvCache(request.allow_code))
+    return inspect_overview(request.pipeline, bench)
 
 
 def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
@@ -70,7 +70,7 @@ def _with_draft_stage(finding: Finding, env_stages: int) -> Finding:
 
 def list_env_choices(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
     """Return all envs, the installed ones first."""
-    from tdx.inspection.env_list import list_envs
+    from tdx.inspection.envs import list_envs
 
     found = [EnvChoice(env.id, env.package, env.hint) for env in list_envs(missing=True)]
     return tuple(sorted(found, key=lambda env: env.hint is not None))

@@ -14,16 +14,16 @@ from textual.widgets import Button, Static
 from textual.worker import Worker, WorkerError
 
 from tdx.errors import TdxError
-from tdx.pipeline.docstrings import plain
-from tdx.pipeline.editing.fields import (
+from tdx.pipeline.catalog import load_catalog
+from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.editing.forms import (
     FormField,
-    env_fields,
-    stage_fields,
-    with_argument,
-    with_env_field,
+    list_env_fields,
+    list_stage_fields,
+    set_argument,
+    set_env_field,
 )
-from tdx.pipeline.entries import catalogue
-from tdx.pipeline.formatting import format_stage
+from tdx.pipeline.grammar import format_stage
 from tdx.tui.compose.form_row import FormRow, available_keys
 from tdx.tui.compose.problem_panel import ProblemPanel
 from tdx.tui.tab_body import TabBody
@@ -137,8 +137,8 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
     def _fields(self) -> Sequence[FormField]:
         stage, env = self.workspace.stage, self.workspace.draft.env
         if stage is not None:
-            return stage_fields(stage.config)
-        return env_fields(env) if self.workspace.place == ENV and env is not None else ()
+            return list_stage_fields(stage.config)
+        return list_env_fields(env) if self.workspace.place == ENV and env is not None else ()
 
     def _keys(self, field: FormField) -> tuple[str, ...]:
         stage = self.workspace.stage
@@ -160,10 +160,10 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             return Content.styled("Welcome to tdx" if env is None else env.id, "bold")
         if stage is None:
             return Content.styled("output", "bold")
-        info = catalogue().find(stage.config.name)
+        info = load_catalog().find(stage.config.name)
         off = "" if stage.enabled else "  disabled"
         about = f"  {info.category} · {info.time_behaviour}" if info is not None else ""
-        summary = f"\n{plain(info.summary)}" if info is not None else ""
+        summary = f"\n{strip_markup(info.summary)}" if info is not None else ""
         name = (stage.config.name, "bold")
         return Content.assemble(name, (off, "$warning"), (about, "dim"), summary)
 
@@ -171,7 +171,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         stage = self.workspace.stage
         if stage is None:
             return Content.styled("Output of the chain: see Specs.", "dim")
-        if catalogue().find(stage.config.name) is None:
+        if load_catalog().find(stage.config.name) is None:
             return Content(format_stage(stage.config))
         return Content.styled("No arguments.", "dim")
 
@@ -182,11 +182,11 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         stage, env, name = workspace.stage, workspace.draft.env, event.row.field.name
         try:
             if stage is not None:
-                config = with_argument(stage.config, name, event.text)
+                config = set_argument(stage.config, name, event.text)
                 draft = workspace.draft.replaced(workspace.place, config)
                 label, merge = f"set {name} of {config.name}", f"{stage.number}.{name}"
             elif env is not None:
-                draft = workspace.draft.with_env(with_env_field(env, name, event.text))
+                draft = workspace.draft.with_env(set_env_field(env, name, event.text))
                 label, merge = f"set {name} of the env", f"env.{name}"
             else:
                 return

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from textual.timer import Timer
 
 from tdx.errors import TdxError
-from tdx.pipeline.editing.document import Document
+from tdx.pipeline.editing.documents import Document
 from tdx.pipeline.editing.draft import Draft
-from tdx.pipeline.editing.session import Session
-from tdx.pipeline.editing.session_store import LeftSession, SessionStore
+from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
 from tdx.tui.files.document import CurrentDocument
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
 
@@ -154,7 +153,7 @@ class Autosave:
 
     # ------------------------------------------------------------------ restoring
 
-    def _offer(self, left: list[LeftSession]) -> None:
+    def _offer(self, left: list[SavedSession]) -> None:
         draft = self._workspace.draft
         if draft == Draft():
             if left:
@@ -170,7 +169,7 @@ class Autosave:
             count = f"{len(left)} unsaved session{'' if len(left) == 1 else 's'}"
             self._app.notify(f"{count}; press R to restore", timeout=6)
 
-    def _ask(self, left: LeftSession) -> None:
+    def _ask(self, left: SavedSession) -> None:
         replies = [
             Reply("restore", "Restore them"),
             Reply("open", "Open the file"),
@@ -187,7 +186,7 @@ class Autosave:
         screen = QuestionScreen(f"{left.title} has unsaved edits", text, replies)
         self._app.push_screen(screen, answer)
 
-    def _restore(self, left: LeftSession) -> None:
+    def _restore(self, left: SavedSession) -> None:
         if self._store is None or not self._store.take(left):
             self._app.notify("another tdx tui has restored this session", timeout=3)
             return
@@ -201,6 +200,6 @@ class Autosave:
         self._app.notify(text, title="Restored unsaved edits", timeout=10)
 
 
-def _session_facts(left: LeftSession) -> str:
+def _session_facts(left: SavedSession) -> str:
     count = len(left.session.done)
     return f"{count} edit{'' if count == 1 else 's'}, {left.age}"

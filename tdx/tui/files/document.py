@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from textual.screen import ModalScreen
 
 from tdx.errors import TdxError
-from tdx.pipeline.editing.document import Document
+from tdx.pipeline.editing.documents import Document
 from tdx.pipeline.editing.draft import Draft
 from tdx.tui.screens.dialogs import QuestionScreen, Reply, TextScreen
 

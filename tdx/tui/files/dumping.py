@@ -16,7 +16,7 @@ from tdx.tui.backend.messages import Job, Request
 if TYPE_CHECKING:
     from textual.app import App
 
-    from tdx.rollouts.streaming import Progress
+    from tdx.rollouts.recording.stream import Progress
     from tdx.tui.workspace import Workspace
 
 
@@ -161,8 +161,9 @@ class _CancelledError(Exception):
 
 def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:
     """Roll out in the worker; keep what is complete if the job is cancelled."""
-    from tdx.rollouts.manifest import Goal
-    from tdx.rollouts.run import DumpRequest, roll_out
+    from tdx.rollouts.dump.manifest import Goal
+    from tdx.rollouts.recording.request import DumpRequest
+    from tdx.rollouts.recording.run import roll_out
 
     def on_chunk(progress: Progress) -> None:
         goal = progress.goal
@@ -190,7 +191,7 @@ def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:
 
 
 def _load_result(folder: Path) -> DumpResult:
-    from tdx.rollouts.manifest import Manifest
+    from tdx.rollouts.dump.manifest import Manifest
 
     manifest = Manifest.load(folder)
     goal = manifest.goal

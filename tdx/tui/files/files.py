@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
-from tdx.pipeline.editing.document import ChangedOnDiskError, Document
+from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentFiles
 from tdx.pipeline.editing.draft import Draft
-from tdx.pipeline.editing.recent import RecentFiles
-from tdx.pipeline.editing.session_store import SessionStore
+from tdx.pipeline.editing.sessions import SessionStore
 from tdx.tui.files.autosave import Autosave
 from tdx.tui.files.document import CurrentDocument, DiskWatch
 from tdx.tui.files.dumping import DumpJob

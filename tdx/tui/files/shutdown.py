@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from tdx.errors import TdxError, one_line
+from tdx.errors import TdxError, summarize_error
 from tdx.files import write_atomically
 from tdx.settings import state_path
 
@@ -37,7 +37,7 @@ def report_crash(autosave: Autosave) -> Text:
         The message for the user.
     """
     error = sys.exception()
-    what = "unknown" if error is None else one_line(error)
+    what = "unknown" if error is None else summarize_error(error)
     lines = [f"error: internal error in tdx: {what}"]
     report = traceback.format_exc()
     path = state_path() / REPORT_NAME

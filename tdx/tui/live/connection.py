@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tdx.inspection.live.views import Picture, TraceView
+from tdx.inspection.live.views import ImageView, TraceView
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.client import RequestError, SupersededError, Ticket
 from tdx.tui.live.messages import Command, CommandEnvelope, LiveState, RunSession
@@ -131,7 +131,7 @@ class TraceCache:
     def __init__(self, max_size: int = MAX_CACHED_TRACES) -> None:
         self._max_size = max_size
         self._views: OrderedDict[int, TraceView] = OrderedDict()
-        self._images: dict[int, Sequence[Picture]] = {}
+        self._images: dict[int, Sequence[ImageView]] = {}
         self._newest = -1
 
     def clear(self) -> None:
@@ -148,7 +148,7 @@ class TraceCache:
             removed, _ = self._views.popitem(last=False)
             self._images.pop(removed, None)
 
-    def add_images(self, images: Sequence[Picture]) -> None:
+    def add_images(self, images: Sequence[ImageView]) -> None:
         """Add the images of the trace that was added last."""
         if self._newest in self._views:
             self._images[self._newest] = images
@@ -156,7 +156,7 @@ class TraceCache:
     def __len__(self) -> int:
         return len(self._views)
 
-    def nearest(self, index: int, start: int) -> tuple[TraceView, Sequence[Picture]] | None:
+    def nearest(self, index: int, start: int) -> tuple[TraceView, Sequence[ImageView]] | None:
         """Return the first cached trace at or beyond an index, in the direction of movement.
 
         Args:

@@ -10,7 +10,7 @@ from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
 
-from tdx.inspection.live.views import Picture
+from tdx.inspection.live.views import ImageView
 from tdx.tui.live.line_widgets import RowWidget, truncate
 
 GAP = 2
@@ -32,7 +32,7 @@ class ImageGrid:
     height: int
 
 
-def best_grid(images: Sequence[Picture], width: int, height: int) -> ImageGrid:
+def best_grid(images: Sequence[ImageView], width: int, height: int) -> ImageGrid:
     """Return the grid in which the smallest image is largest.
 
     Args:
@@ -51,11 +51,11 @@ def _make_grid(columns: int, count: int, width: int, height: int) -> ImageGrid:
     return ImageGrid(columns, (width - GAP * (columns - 1)) // columns, height // rows - 1)
 
 
-def _smallest_scale(grid: ImageGrid, images: Sequence[Picture]) -> float:
+def _smallest_scale(grid: ImageGrid, images: Sequence[ImageView]) -> float:
     return min((image_scale(each, grid.width, grid.height) for each in images), default=0.0)
 
 
-def image_scale(picture: Picture, width: int, height: int) -> float:
+def image_scale(picture: ImageView, width: int, height: int) -> float:
     """Return the factor by which an image must be scaled to fill a number of cells."""
     return min(width / picture.width, 2 * height / picture.height)
 
@@ -81,10 +81,10 @@ stage is selected, only the images before and after it."""
     def __init__(self) -> None:
         super().__init__(id="live-images")
         self.border_title = "images"
-        self.images: tuple[Picture, ...] = ()
+        self.images: tuple[ImageView, ...] = ()
         self.stage: int | None = None
 
-    def show(self, images: Sequence[Picture]) -> None:
+    def show(self, images: Sequence[ImageView]) -> None:
         """Replace the images."""
         if images != self.images:
             self.images = tuple(images)
@@ -109,7 +109,7 @@ stage is selected, only the images before and after it."""
         grid = best_grid(self._displayed(), *self.size)
         return grid.width, max(0, grid.height) * 2
 
-    def _displayed(self) -> Sequence[Picture]:
+    def _displayed(self) -> Sequence[ImageView]:
         """Return all images, or those before and after the selected stage."""
         after = [n for n, each in enumerate(self.images) if each.stage == self.stage]
         if self.stage is None or self.stage < 0 or not after:
@@ -142,14 +142,14 @@ stage is selected, only the images before and after it."""
                 yield tuple(parts)
 
 
-def _image_title(picture: Picture, number: int, width: int) -> str:
+def _image_title(picture: ImageView, number: int, width: int) -> str:
     """Return the writer and the shape, as far as they fit."""
     place, shape = picture.place, "×".join(map(str, picture.shape))
     texts = (f"{'→ ' if number else ''}{place} {shape}", f"{place} {shape}", place)
     return next((text for text in texts if len(text) <= width), truncate(place, width))
 
 
-def _half_cells(picture: Picture, width: int, height: int) -> Iterator[tuple[Cell, ...]]:
+def _half_cells(picture: ImageView, width: int, height: int) -> Iterator[tuple[Cell, ...]]:
     """Yield the rows of an image, two pixels per cell, scaled to fit."""
     times = image_scale(picture, width, height)
     times = times if times < 1 else float(int(times))
@@ -191,5 +191,5 @@ def _color(number: int) -> Color:
     return Color.from_rgb(number >> 16, number >> 8 & 255, number & 255)
 
 
-def _key_name(picture: Picture) -> str:
+def _key_name(picture: ImageView) -> str:
     return picture.version.partition("@")[0]

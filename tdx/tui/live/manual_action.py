@@ -8,7 +8,7 @@ from textual import events
 from textual.binding import Binding
 from textual.message import Message
 
-from tdx.inspection.live.acting import ActionField
+from tdx.inspection.live.actions import ActionField
 from tdx.tui.live.line_widgets import LineList, TextLine, truncate
 
 _BINDINGS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tdx.inspection.live.acting import ActionField
+from tdx.inspection.live.actions import ActionField
 from tdx.inspection.overview import Problem
 from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import Request

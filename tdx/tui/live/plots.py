@@ -9,7 +9,7 @@ from rich.segment import Segment
 from textual import events
 from textual.message import Message
 
-from tdx.inspection.live.views import Curve
+from tdx.inspection.live.views import PlotView
 from tdx.tui.live.line_widgets import RowWidget, truncate
 
 _LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
@@ -123,10 +123,10 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
     def __init__(self) -> None:
         super().__init__(id="live-plots")
         self.border_title = "plots"
-        self.curves: tuple[Curve, ...] = ()
+        self.curves: tuple[PlotView, ...] = ()
         self.cursor: int | None = None
 
-    def show(self, curves: Sequence[Curve]) -> None:
+    def show(self, curves: Sequence[PlotView]) -> None:
         """Replace the plots."""
         self.curves = tuple(curves)
         self.outdated()
@@ -156,7 +156,7 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
             rows = height // len(shown) + (number < height % len(shown))
             yield from self._plot_rows(each, rows, _COLORS[number % len(_COLORS)])
 
-    def _plot_rows(self, curve: Curve, height: int, color: str) -> Iterator[PlotRow]:
+    def _plot_rows(self, curve: PlotView, height: int, color: str) -> Iterator[PlotRow]:
         known = [each for each in (*curve.low, *curve.high) if each is not None]
         name = truncate(curve.name, self.size.width - 12)
         latest = "" if curve.latest is None else f"  {curve.latest:.4g}"
@@ -178,7 +178,7 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
                 left, here, right = text[:at], text[at : at + 1], text[at + 1 :]
                 yield head, (left, color, False), (here, color, True), (right, color, False)
 
-    def _column(self, curve: Curve) -> int | None:
+    def _column(self, curve: PlotView) -> int | None:
         """Return the column of the shown trace."""
         if self.cursor is None or not curve.first <= self.cursor <= curve.last:
             return None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tdx.inspection.live.views import PlaceView, TraceView, ValueView
+from tdx.inspection.live.views import HookView, TraceView, ValueView
 from tdx.tui.live.line_widgets import LineList, TextLine, truncate
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -85,7 +85,7 @@ class _LineBuilder:
         numbers = "".join(name.rjust(_NUMBER_WIDTH) for name in ("min", "mean", "max"))
         return f"    {'version'.ljust(self.name + 1)}{kind}{numbers} histogram", "muted"
 
-    def _heading(self, place: PlaceView, failed: bool) -> ValueLine:
+    def _heading(self, place: HookView, failed: bool) -> ValueLine:
         arrow = "↑" if place.lane == "inverse" else "↓"
         time = f" {_format_time(place.time_ns)}"
         title = truncate(place.title, self.width - len(time) - 4)
@@ -94,7 +94,7 @@ class _LineBuilder:
         line = ((f"{arrow} ", "accent"), (title, style), (f" {rule}", "muted"), (time, "muted"))
         return ValueLine(line, None, place.index, place.title)
 
-    def _value(self, value: ValueView, place: PlaceView, written: bool) -> Iterator[ValueLine]:
+    def _value(self, value: ValueView, place: HookView, written: bool) -> Iterator[ValueLine]:
         has_problem = bool(value.lies or value.nans or value.infinities)
         name_style = "bad" if has_problem else "bold" if written else "muted"
         undeclared = value.key in place.undeclared and written

@@ -10,14 +10,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tdx.core.tracing.places import depth
+from tdx.core.chain_specs import stage_count
 from tdx.errors import KeyNotFoundError, TdxError, Where
-from tdx.inspection.live.acting import action_fields, action_of, aimed
-from tdx.inspection.live.numbering import StageNumbers
+from tdx.inspection.live.actions import action_fields, build_action, target_row
 from tdx.inspection.live.session import LiveSession
-from tdx.inspection.live.views import Curve
-from tdx.inspection.origin import traceback_text, user_line
-from tdx.inspection.overview import Problem
+from tdx.inspection.live.views import PlotView, StageNumbers
+from tdx.inspection.overview import Problem, find_user_line, format_traceback
 from tdx.tui.backend.messages import Job, with_app_hint
 from tdx.tui.live.messages import (
     Command,
@@ -89,7 +87,7 @@ class LivePlayer:
         self.env, self._push = env, push
         self._clock: Callable[[], float] = lambda: clock() / 1e9
         self._allow_code, self._pipeline = request.allow_code, request.pipeline
-        inner = depth(env) - len(request.pipeline.transforms)
+        inner = stage_count(env) - len(request.pipeline.transforms)
         self._numbers = StageNumbers(request.numbers, inner)
         self.session = LiveSession(env, clock=clock, numbers=self._numbers)
         self.is_running = request.is_running
@@ -185,16 +183,15 @@ class LivePlayer:
         self._step_times.clear()
 
     def _set_action_source(self, command: SetActionSource) -> None:
-        from tdx.rollouts.policies import check_policy, named_policy
-        from tdx.rollouts.policy_files import PolicyRequest
+        from tdx.rollouts.policies.policy import PolicyRequest, check_policy, load_policy
 
         if command.source == "manual":
             numbers = {(key, place): number for key, place, number in command.numbers}
-            self._manual_action = action_of(self.env, numbers)
+            self._manual_action = build_action(self.env, numbers)
         else:
             source = None if command.source == self._pipeline.policy else command.source
             request = PolicyRequest.of(self._pipeline, source, self._allow_code)
-            policy = named_policy(request, self.env)
+            policy = load_policy(request, self.env)
             check_policy(policy, self.env)
             self.session.tracer.follow(policy.after(0))
             self._manual_action = None
@@ -219,7 +216,7 @@ class LivePlayer:
         try:
             # Copy the action: the tracer detects writes by tensor identity.
             manual = self._manual_action
-            action = None if manual is None else aimed(self.env, manual, self.row)
+            action = None if manual is None else target_row(self.env, manual, self.row)
             trace = self.session.advance(action)
             reason = self.session.met(trace)
         except Exception as error:
@@ -258,7 +255,7 @@ class LivePlayer:
         else:
             first = (str(error).splitlines() or [""])[0]
             message = f"{type(error).__name__}: {first}"
-            place = Where(), user_line(error), traceback_text(error)
+            place = Where(), find_user_line(error), format_traceback(error)
             problem = Problem("TDX000", message, None, *place)
         stage = problem.where.stage
         if stage is not None:
@@ -317,7 +314,7 @@ class LivePlayer:
         if panes.plots:
             self._push("plots", tuple(self._plots()))
 
-    def _plots(self) -> Iterator[Curve]:
+    def _plots(self) -> Iterator[PlotView]:
         """Yield the requested plots; skip keys that the chain no longer has."""
         session, panes = self.session, self.panes
         first = None if panes.window is None else session.last - panes.window + 1

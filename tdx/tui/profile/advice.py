@@ -17,7 +17,8 @@ from textual.widgets import Button, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tdx.pipeline.editing.draft import Draft, DraftStage
-from tdx.pipeline.model import Pipeline, StageConfig
+from tdx.pipeline.model import Pipeline
+from tdx.pipeline.values import StageConfig
 from tdx.tui.profile.measurement import MeasurementController
 from tdx.tui.profile.messages import AdviceResult, TriedChange
 from tdx.tui.profile.numbers import format_micros, format_percent

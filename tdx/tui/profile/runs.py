@@ -12,8 +12,8 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from tdx.pipeline.editing.describing import change_between
 from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.editor import describe_changes
 from tdx.tui.profile.messages import MODES, CostRow, Costs, ModeCosts, ModeName
 from tdx.tui.profile.numbers import format_delta, format_micros, format_percent
 
@@ -180,7 +180,7 @@ class RunHistory:
             ended: Why it ended early. ``None``: it did not.
         """
         self._count += 1
-        change = change_between(self._runs[-1].draft, draft) if self._runs else "first run"
+        change = describe_changes(self._runs[-1].draft, draft) if self._runs else "first run"
         costs = costs.numbered(draft.positions)
         run = Run(self._count, draft, costs, "no changes" if change == "nothing" else change, ended)
         self._runs.append(run)
@@ -217,7 +217,7 @@ def run_summary(
     """
     mode = displayed_mode(run, wanted)
     head: list[Content | str | tuple[str, str]] = [(f"#{run.number} {run.change}", "bold")]
-    edited = change_between(run.draft, now)
+    edited = describe_changes(run.draft, now)
     if edited != "nothing":
         head += [("  edited: ", "dim"), (edited, "$text-accent")]
     parts = [Content.assemble(*head)]

@@ -15,20 +15,23 @@ import numpy as np
 
 from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
-from tdx.inspection.lint.run import lint, lint_context
+from tdx.inspection.lint.linter import build_lint_context, lint
 from tdx.pipeline import build_env
-from tdx.profiling import marginal as marginals
-from tdx.profiling.advice import Advice, Advised, advise
+from tdx.profiling import measure_marginal_costs as marginals
+from tdx.profiling.candidates import Candidate
 from tdx.profiling.machine import Machine
-from tdx.profiling.marginal import marginal
+from tdx.profiling.marginal import measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
-from tdx.profiling.passes.operators import SLOWED
-from tdx.profiling.remedies import Remedy
-from tdx.profiling.result import ModeProfile, Profile, Row
+from tdx.profiling.passes.host import SLOWDOWN_NOTE
+from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.statistics import Numbers
-from tdx.rollouts.policies import check_length, check_policy, named_policy
-from tdx.rollouts.policy_files import PolicyRequest
+from tdx.profiling.suggestions import Suggestions, TriedChange, try_changes
+from tdx.rollouts.policies.policy import (
+    PolicyRequest,
+    check_action_count,
+    check_policy,
+    load_policy,
+)
 from tdx.tui.backend.messages import Job
 from tdx.tui.profile.messages import (
     BINS,
@@ -106,7 +109,9 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
         noise=noise.spread,
         judgement=noise.judgement,
         noise_text=noise.message,
-        notes=tuple(note for note in mode.notes if note != SLOWED),  # the table shows this itself
+        notes=tuple(
+            note for note in mode.notes if note != SLOWDOWN_NOTE
+        ),  # the table shows this itself
         error=mode.error,
     )
 
@@ -180,7 +185,7 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
                 found.append(build_costs(profile_env(env, [mode], plan)))
                 job.push(PARTIAL, join_costs(found))
                 if found[-1].error is None and mode == _marginal_mode(request):
-                    found[-1] = add_savings(found[-1], marginal(env, mode, plan))
+                    found[-1] = add_savings(found[-1], measure_marginal_costs(env, mode, plan))
                 if found[-1].error is not None:
                     break
         finally:
@@ -230,9 +235,9 @@ def _policy_for(request: MeasurePipeline | FindAdvice, env: EnvBase) -> Any:
     Raises:
         TdxError: The policy of the pipeline does not fit the env.
     """
-    policy = named_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
+    policy = load_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
     check_policy(policy, env)
-    check_length(policy, max(request.steps, request.warmup))
+    check_action_count(policy, max(request.steps, request.warmup))
     return policy.after(0)
 
 
@@ -280,7 +285,7 @@ def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
         finally:
             env.close()
         plan = replace(plan, policy=None, passes=())
-        advised = advise(
+        advised = try_changes(
             request.pipeline,
             measured,
             plan,
@@ -292,12 +297,12 @@ def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
     return AdviceResult(request.mode, error=_INTERRUPTED)
 
 
-def _lint_remedies(request: FindAdvice, env: EnvBase) -> Iterator[Remedy]:
+def _lint_remedies(request: FindAdvice, env: EnvBase) -> Iterator[Candidate]:
     """Yield the fixes of ``tdx check``."""
-    for each in lint(lint_context(request.pipeline, cast("TransformedEnv", env))):
+    for each in lint(build_lint_context(request.pipeline, cast("TransformedEnv", env))):
         stage, fix = each.found.stage, each.found.fix
         if fix is not None:
-            yield Remedy(
+            yield Candidate(
                 "lint",
                 () if stage is None else (stage,),
                 f"{each.rule.code}: {each.found.message}",
@@ -306,7 +311,7 @@ def _lint_remedies(request: FindAdvice, env: EnvBase) -> Iterator[Remedy]:
             )
 
 
-def _advice_result(request: FindAdvice, advised: Advised) -> AdviceResult:
+def _advice_result(request: FindAdvice, advised: Suggestions) -> AdviceResult:
     return AdviceResult(
         request.mode,
         tuple(_tried_change(each) for each in advised.advice),
@@ -316,7 +321,7 @@ def _advice_result(request: FindAdvice, advised: Advised) -> AdviceResult:
     )
 
 
-def _tried_change(advice: Advice) -> TriedChange:
+def _tried_change(advice: TriedChange) -> TriedChange:
     remedy, saving = advice.remedy, advice.saving
     is_edit = remedy.prepare is None and remedy.mode is None
     return TriedChange(

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from tdx.inspection.spec_report import KeyChange
-from tdx.keys import key_parts
+from tdx.keys import split_key
 from tdx.tui.compose.problem_panel import ProblemPanel
 from tdx.tui.specs.tree import LinePath, PlaceSpecs, SpecLine, build_spec_lines, specs_at
 from tdx.tui.specs.tree_list import ColumnWidths, SpecList, SpecSearch, lineage_text
@@ -215,4 +215,4 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
 
 def _key_width(line: SpecLine) -> int:
     assert line.change is not None
-    return 2 * (len(key_parts(line.change.key)) - 1) + len(line.text)
+    return 2 * (len(split_key(line.change.key)) - 1) + len(line.text)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tdx.inspection.chain import Direction
 from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec
 from tdx.inspection.spec_report import KeyChange
-from tdx.inspection.stage_flow import LaneName
-from tdx.keys import format_key, key_parts
+from tdx.keys import format_key, split_key
 from tdx.tui.workspace import ENV, ChainStatus, Workspace
 
 Freshness = Literal["fresh", "old", "none"]
@@ -90,7 +90,7 @@ def _unchanged(leaves: Sequence[LeafSpec]) -> tuple[KeyChange, ...]:
 
 LinePath = tuple[str, ...]
 LineKind = Literal["place", "lane", "part", "group", "key", "nothing"]
-LANES: tuple[LaneName, ...] = ("forward", "inverse")
+LANES: tuple[Direction, ...] = ("forward", "inverse")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class SpecLine:
     is_folded: bool = False
 
     @property
-    def lane(self) -> LaneName:
+    def lane(self) -> Direction:
         """Direction of the line."""
         return "inverse" if "inverse" in self.path[:2] else "forward"
 
@@ -171,7 +171,7 @@ def _key_lines(
 ) -> Iterator[SpecLine]:
     above: LinePath = ()
     for change in changes:
-        *groups, name = (change.part, *key_parts(change.key))
+        *groups, name = (change.part, *split_key(change.key))
         hidden = False
         for level in range(1, len(groups) + 1):
             head = tuple(groups[:level])
@@ -189,4 +189,4 @@ def _key_lines(
 
 
 def _key_groups(change: KeyChange) -> LinePath:
-    return (change.part, *key_parts(change.key)[:-1])
+    return (change.part, *split_key(change.key)[:-1])

@@ -11,12 +11,11 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from tdx.inspection.leaf import LeafSpec
-from tdx.inspection.lineage import KeyVersion, Lineage, Place
+from tdx.inspection.chain import Direction
+from tdx.inspection.leaf import LeafSpec, domain_text, shape_text
+from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
 from tdx.inspection.spec_report import KeyChange
-from tdx.inspection.spec_text import domain_text, shape_text
-from tdx.inspection.stage_flow import LaneName
-from tdx.keys import key_parts
+from tdx.keys import split_key
 from tdx.tui.specs.tree import DIRECTIONS, LinePath, SpecLine
 
 _SIGNS = {"added": "+", "gone": "-", "changed": "~", "same": " "}
@@ -146,7 +145,7 @@ def _member_counts(line: SpecLine) -> list[tuple[str, str]]:
 
 
 def lineage_text(
-    lineage: Lineage, key: str, lane: LaneName, places: Sequence[int | None]
+    lineage: Lineage, key: str, lane: Direction, places: Sequence[int | None]
 ) -> Content:
     """Return the versions of a key, one per line, in data-flow order.
 
@@ -183,7 +182,7 @@ def _version_parts(version: KeyVersion, places: Sequence[int | None]) -> Iterato
         yield (_place_name(version.ended, places), "")
 
 
-def _place_name(place: Place, places: Sequence[int | None]) -> str:
+def _place_name(place: FlowNode, places: Sequence[int | None]) -> str:
     if place.kind != "stage" or place.stage is None:
         return place.kind
     at = places[place.stage] if place.stage < len(places) else place.stage
@@ -342,6 +341,6 @@ def _option(line: SpecLine, widths: ColumnWidths, found: bool) -> Option:
     pad = " " * (_INDENT * line.depth)
     if line.change is None:
         return Option(Content.assemble(pad, heading(line)), disabled=line.kind == "nothing")
-    indent = _INDENT * (len(key_parts(line.change.key)) - 1)
+    indent = _INDENT * (len(split_key(line.change.key)) - 1)
     label = key_label(line.text, line.change, widths, indent, found=found)
     return Option(Content.assemble(pad, label))

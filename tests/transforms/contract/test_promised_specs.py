@@ -7,8 +7,8 @@ import torch
 
 from tdx import TransformedEnv, check_env_specs
 from tdx.core.envs import EnvBase
-from tdx.keys import normal_key
-from tdx.pipeline import catalogue
+from tdx.keys import normalize_key
+from tdx.pipeline import load_catalog
 from tdx.specs import Composite
 from tests.transforms.contract.examples import (
     EXAMPLES,
@@ -28,7 +28,7 @@ BATCH_IDS = ["single", "4", "2x3"]
 def assert_keeps_promise(env: EnvBase) -> None:
     """A rollout has exactly the promised keys, and each value lies in its spec."""
     rollout = fixed_rollout(env, 6)
-    given = {normal_key(key) for key in env.full_action_spec.keys(True, True)}
+    given = {normalize_key(key) for key in env.full_action_spec.keys(True, True)}
     expected: dict[str, Composite] = {
         "full_observation_spec": env.full_observation_spec,
         "full_done_spec": env.full_done_spec,
@@ -37,7 +37,9 @@ def assert_keeps_promise(env: EnvBase) -> None:
     root = entries(rollout.exclude("next"))
     for found, parts in ((root, expected), (entries(rollout["next"]), following)):
         leaves = {
-            normal_key(key): spec for part in parts.values() for key, spec in part.items(True, True)
+            normalize_key(key): spec
+            for part in parts.values()
+            for key, spec in part.items(True, True)
         }
         assert set(found) - given == set(leaves)
         for key, spec in leaves.items():
@@ -51,7 +53,7 @@ def test_the_examples_are_of_transforms_that_exist() -> None:
 
 
 def test_the_catalogue_names_every_transform() -> None:
-    assert sorted(info.name for info in catalogue().transforms) == NAMES
+    assert sorted(info.name for info in load_catalog().transforms) == NAMES
 
 
 @pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)

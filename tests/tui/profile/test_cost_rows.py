@@ -8,10 +8,10 @@ import pytest
 
 from tdx.core.meter import Lane
 from tdx.pipeline import Pipeline, build_env
-from tdx.profiling.marginal import Marginal, MarginalCost
+from tdx.profiling.interleaved import TimeDifference
+from tdx.profiling.marginal import MarginalCost, MarginalCosts
 from tdx.profiling.result import DeviceUse, OperatorUse, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.side_by_side import Difference
 from tdx.tui.profile.messages import CostRow, Costs, OperatorCost, Sync
 from tdx.tui.profile.worker import add_savings, build_costs
 
@@ -45,8 +45,8 @@ def test_what_the_accelerator_does_and_who_waits_for_it(profile: Profile) -> Non
 
 
 def test_what_a_stage_costs_the_chain_stands_at_its_dearest_row(profile: Profile) -> None:
-    known = Difference(50.0, 40.0, 10.0, float("inf"), 1)
-    found = Marginal(
+    known = TimeDifference(50.0, 40.0, 10.0, float("inf"), 1)
+    found = MarginalCosts(
         "eager",
         50.0,
         (
