@@ -129,7 +129,7 @@ async def test_a_worker_that_does_not_listen_is_killed(monkeypatch: pytest.Monke
         assert len(app.rows) == 9
         app.backend.waits, app.backend.partly = False, None
         await app.press("r")
-        assert "as before" in app.text("#profile-summary")
+        assert "no changes" in app.text("#profile-summary")
 
 
 async def test_what_went_wrong_is_said_with_the_rows_so_far() -> None:
