@@ -184,4 +184,4 @@ def load_policy(
     policy = load_policy(PolicyRequest.of(pipeline, name, allow_code), env)
     check_policy(policy, env)
     check_action_count(policy, steps)
-    return policy.after(0)
+    return policy.start_at(0)

@@ -161,13 +161,13 @@ def _lint_fixes(request: ProfileRequest) -> list[Candidate]:
     return [
         Candidate(
             "lint",
-            () if each.found.stage is None else (first + each.found.stage,),
-            f"{each.rule.code}: {each.found.message}",
-            each.found.fix.title,
-            each.found.fix.applied_to(config),
+            () if each.violation.stage is None else (first + each.violation.stage,),
+            f"{each.rule.code}: {each.violation.message}",
+            each.violation.fix.title,
+            each.violation.fix.applied_to(config),
         )
         for each in findings
-        if each.found.fix is not None
+        if each.violation.fix is not None
     ]
 
 

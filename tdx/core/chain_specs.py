@@ -177,7 +177,7 @@ class _Walk:
         is_trivial = inner.is_empty() and inner.batch_size == env.base_env.batch_size
         result = self.reset(env.base_env, None if given is None and is_trivial else inner)
         first, chain = stage_count(env.base_env) + 1, env._chain
-        views = chain._seen_by_each(passed) if isinstance(chain, Compose) else [passed]
+        views = chain._stage_inputs(passed) if isinstance(chain, Compose) else [passed]
         for place, stage in enumerate(env.stages, first):
             with _stage_errors(place, stage, "a reset"):
                 result = stage._reset(views[place - first], result)
@@ -202,7 +202,7 @@ class _Walk:
         for place, stage in enumerate(env.stages, first):
             with _stage_errors(place, stage, "a step"):
                 result = stage._step(inner, result)
-                inner = stage._outward(inner)
+                inner = stage._to_outer_batch(inner)
             self._check(place, result, "step")
         return result
 

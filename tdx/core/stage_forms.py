@@ -79,8 +79,10 @@ class PlannedStage:
 def plan_stage(index: int, stage: Transform) -> PlannedStage:
     """Find out in which ways a stage can run."""
     kind: type = type(stage)
-    step_form = stage._row_step() if has_step_dict(kind) else None
-    chunk_form = stage._time_form() if implements_together(kind, "_time_form", _HOOKS) else None
+    step_form = stage._step_dict() if has_step_dict(kind) else None
+    chunk_form = (
+        stage._chunk_kernel() if implements_together(kind, "_chunk_kernel", _HOOKS) else None
+    )
     if (
         chunk_form is not None
         and not chunk_form.scan
@@ -102,16 +104,16 @@ def plan_stage(index: int, stage: Transform) -> PlannedStage:
 @cache
 def has_step_dict(kind: type) -> bool:
     """Return True if no subclass overrides a hook that the function over dicts stands for."""
-    return implements_together(kind, "_row_step", ("_step", "_call"))
+    return implements_together(kind, "_step_dict", ("_step", "_call"))
 
 
 def step_form_inplace(planned: PlannedStage) -> DictStep | None:
     """Return the function over dicts for a loop that alone holds the entries of its dicts."""
     kind: type = type(planned.stage)
     if planned.step_form is not None and implements_together(
-        kind, "_owned_row_step", ("_row_step",)
+        kind, "_step_dict_inplace", ("_step_dict",)
     ):
-        return planned.stage._owned_row_step()
+        return planned.stage._step_dict_inplace()
     return planned.step_form
 
 
@@ -217,7 +219,7 @@ def compile_steps(env: Any, chain: Transform, stages: tuple[Transform, ...]) -> 
     on_dicts: list[tuple[Transform, DictStep]] = []
     for stage in stages:
         kind: type = type(stage)
-        step = stage._row_step() if has_step_dict(kind) else None
+        step = stage._step_dict() if has_step_dict(kind) else None
         if step is None:
             break
         on_dicts.append((stage, step))

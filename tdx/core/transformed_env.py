@@ -228,14 +228,14 @@ class TransformedEnv(EnvBase):
         base = self.base_env
         known = base.input_spec, base.output_spec
         self._place()
-        self._chain._follow(base.device)
+        self._chain._follow_device(base.device)
         input_spec, output_spec = self._chain._transform_specs(*known)
         self._input_spec = self._placed(input_spec)
         self._output_spec = self._placed(output_spec)
         self._key_cache = {}
         self._known_base_version = base._spec_version
         self._inverts = self._chain.invertible
-        self._handed_out = self._chain._handed_out
+        self._exposed_keys = self._chain._exposed_keys
         self._program = compile_steps(base, self._chain, self.stages)
 
     def _measure_with(self, meter: Any) -> None:
@@ -291,7 +291,7 @@ class TransformedEnv(EnvBase):
             self._compute_specs()
         if self._inverts:
             inner = self._outermost._inv_call(tensordict.clone(recurse=False))
-            for key in self._handed_out:
+            for key in self._exposed_keys:
                 write(tensordict, key, read(inner, key))
             tensordict = inner
         program = self._program
@@ -304,7 +304,7 @@ class TransformedEnv(EnvBase):
         following = self._inner._completed_step(tensordict)
         if preset is not None:
             known = set(following.keys(True, True))
-            following.update(self._outermost._inward(preset.exclude(*known)))
+            following.update(self._outermost._to_inner_batch(preset.exclude(*known)))
         try:
             return self._outermost._step(tensordict, following)
         except Exception as error:

@@ -72,7 +72,7 @@ class Finding(Result):
     ) -> Finding:
         """Convert a spec violation; the pipeline's stages start at index ``first``."""
         where = _where(pipeline, violation.stage, first)
-        where = where.merged(Where(transform=violation.transform, key=violation.key))
+        where = where.merge(Where(transform=violation.transform, key=violation.key))
         return cls(
             "steps", CheckError.code, violation.message, violation.hint, where, violation.code
         )

@@ -268,7 +268,9 @@ class _OverviewBuilder:
         for index in working:
             try:
                 transforms.append(
-                    ValueResolver(self.cache.allow_code).transform(self.pipeline.transforms[index])
+                    ValueResolver(self.cache.allow_code).build_transform(
+                        self.pipeline.transforms[index]
+                    )
                 )
             except TdxError as error:
                 self._record_failure(index, error)
@@ -309,7 +311,7 @@ class _OverviewBuilder:
     def _record_failure(self, index: int, error: TdxError) -> None:
         config = self.pipeline.transforms[index]
         problem = Problem.of(error)
-        where = replace(problem.where, stage=index).merged(Where(transform=config.name))
+        where = replace(problem.where, stage=index).merge(Where(transform=config.name))
         self.problems.setdefault(index, replace(problem, where=where))
 
     def _report(self, base: EnvBase, env: TransformedEnv, working: Sequence[int]) -> ChainOverview:

@@ -160,17 +160,17 @@ class _ValueCollector:
         phase.count += 1
         for stage in trace.stages:
             self._add_stage(phase, stage, trace)
-        for violation in self._promises.lies(trace):
+        for violation in self._promises.check(trace):
             # A spec without bounds allows NaN, which is counted in the statistics.
-            if violation.finding.code == "nan":
+            if violation.violation.code == "nan":
                 continue
-            self._add_violation(trace, violation.by, violation.finding)
-            key = violation.finding.key
+            self._add_violation(trace, violation.by, violation.violation)
+            key = violation.violation.key
             stats = (
                 phase.stages[_stage_id(violation.by)].values.get(key) if key is not None else None
             )
             if stats is not None:
-                stats.add_violation(violation.finding.code)
+                stats.add_violation(violation.violation.code)
 
     def _add_stage(self, phase: _PhaseCollector, stage: StageTrace, trace: StepTrace) -> None:
         stage_id = _stage_id(stage)
@@ -181,7 +181,7 @@ class _ValueCollector:
             )
         draft.dropped.update(dict.fromkeys(stage.dropped))
         draft.undeclared.update(dict.fromkeys(stage.undeclared))
-        declared = self._promises.of(stage, trace.tensordict) if stage.written else {}
+        declared = self._promises.specs_for(stage, trace.tensordict) if stage.written else {}
         for key, version in stage.written.items():
             stats = draft.values.get(key)
             if stats is None:
@@ -194,7 +194,7 @@ class _ValueCollector:
         violation_id = (by.kind, by.index, *finding.identity)
         violation = self._violations.get(violation_id)
         if violation is None:
-            leaf = self._promises.of(by, trace.tensordict).get(finding.key)
+            leaf = self._promises.specs_for(by, trace.tensordict).get(finding.key)
             violation = ValueViolation(
                 phase=trace.phase,
                 step=trace.step,

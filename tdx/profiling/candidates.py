@@ -63,7 +63,7 @@ class _Chain:
 
     @property
     def stages(self) -> tuple[Transform, ...]:
-        return tuple(form.stage for form in self.program.forms)
+        return tuple(form.stage for form in self.program.stages)
 
     def with_stages(self, stages: list[StageConfig]) -> Pipeline:
         return self.pipeline.with_stages(*stages)
@@ -166,9 +166,9 @@ def _find_reorderings(chain: _Chain) -> Iterator[Candidate]:
 
 def _find_opaque(chain: _Chain) -> Iterator[Candidate]:
     """Find stages with unknown dependence on time, which force earlier stages into each step."""
-    for form in chain.program.forms:
-        waiting_stages = [each for each in range(form.index) if each in chain.program.now]
-        if not form.is_opaque or not waiting_stages or form.index not in chain.program.now:
+    for form in chain.program.stages:
+        waiting_stages = [each for each in range(form.index) if each in chain.program.immediate]
+        if not form.is_opaque or not waiting_stages or form.index not in chain.program.immediate:
             continue
         stages = list(chain.configs)
         stages.insert(0, stages.pop(form.index))

@@ -88,8 +88,8 @@ def attach_to_wrappers(
             if list_wrappers(stack):
                 _attach_to_stack(stack, meter, patches, UNWRAPPED_SUFFIX)
         # The program caches the unmeasured step: rebuild it.
-        patches.keep(each._program)
-        each._program.use(each._conversion)
+        patches.keep(each._stepper)
+        each._stepper.use(each._conversion)
 
 
 def attach_to_gym(
@@ -173,7 +173,7 @@ def attach_to_transfers(base: EnvBase, meter: Meter, patches: AttributePatches) 
     """
     if not isinstance(base, GymWrapper) or base.device.type == "cpu":
         return
-    program: Any = base._program
+    program: Any = base._stepper
     if program._finish is not None:
         patches.put(program, "_finish", meter.timed(TRANSFERS, program._finish))
 
@@ -293,7 +293,7 @@ def _attach_to_stage(
     forward = Part("stage", index, name, "forward")
     inverse = Part("stage", index, name, "inverse")
     reset = Part("stage", index, name, "reset")
-    time_form = stage._time_form
+    time_form = stage._chunk_kernel
 
     def timed_form() -> Any:
         form = time_form()
@@ -312,12 +312,12 @@ def _attach_to_stage(
         # The inverse path maps the actions of many steps as one block.
         return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
 
-    own_row = type(stage)._owned_row_step is not Transform._owned_row_step
-    row, owned_row = stage._row_step, stage._owned_row_step
-    patches.put(stage, "_time_form", timed_form)
-    patches.put(stage, "_row_step", timed_row(row))
+    own_row = type(stage)._step_dict_inplace is not Transform._step_dict_inplace
+    row, owned_row = stage._step_dict, stage._step_dict_inplace
+    patches.put(stage, "_chunk_kernel", timed_form)
+    patches.put(stage, "_step_dict", timed_row(row))
     if own_row:
-        patches.put(stage, "_owned_row_step", timed_row(owned_row))
+        patches.put(stage, "_step_dict_inplace", timed_row(owned_row))
     patches.put(stage, "_step", meter.timed(forward, stage._step))
     patches.put(stage, "_reset", meter.timed(reset, stage._reset))
     if stage.invertible:

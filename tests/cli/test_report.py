@@ -138,9 +138,9 @@ def test_episodes_and_rewards() -> None:
         (2, 2, "truncated"),
         (4, 1, "cut"),
     ]
-    (curve,) = rollout.curves
+    (curve,) = rollout.plots
     assert (curve.key, len(curve.values)) == ("reward", 5)
-    assert rollout.pictures == ()
+    assert rollout.images == ()
     assert report_of("StepCounter", steps=4).rollout == report_of("StepCounter", steps=4).rollout
 
 

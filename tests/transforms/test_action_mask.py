@@ -21,7 +21,7 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.errors import ChainError, KeyNotFoundError, TdxError
-from tdx.specs import Binary, Categorical, MultiCategorical, OneHot
+from tdx.specs import Binary, Categorical, Composite, MultiCategorical, OneHot
 from tdx.transforms import Transform
 from tests.transforms.action_envs import MaskedRowsEnv, MatrixRowsEnv
 from tests.transforms.envs import RowsEnv
@@ -35,7 +35,7 @@ class ChoosingEnv(EnvBase):
         self.mask = mask
         self.action_spec = action_spec
         spec = Binary(shape=mask.shape, dtype=mask.dtype) if mask_spec is None else mask_spec
-        self.observation_spec = self._composite(action_mask=spec)
+        self.observation_spec = Composite(action_mask=spec)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         return TensorDict(action_mask=self.mask)

@@ -35,8 +35,8 @@ def report_page(report: PipelineReport) -> str:
     """
     rollout = report.rollout
     rewards = [
-        (key, reward_plot(list(curves)))
-        for key, curves in groupby(rollout.curves, key=lambda curve: curve.key)
+        (key, reward_plot(list(plots)))
+        for key, plots in groupby(rollout.plots, key=lambda plot: plot.key)
     ]
     return render_page(
         "report.html.j2",
@@ -48,7 +48,7 @@ def report_page(report: PipelineReport) -> str:
         specs=_table(spec_view(report.specs, report.calls)),
         rewards=rewards,
         returns=episode_plot(rollout.episodes),
-        images=[_image(each, report) for each in rollout.pictures],
+        images=[_image(each, report) for each in rollout.images],
         ended=_END_TEXTS,
     )
 
@@ -170,29 +170,29 @@ _LINE_COLORS = 8
 """Number of line colors in the stylesheet."""
 
 
-def reward_plot(curves: Sequence[RewardPlot]) -> str:
+def reward_plot(plots: Sequence[RewardPlot]) -> str:
     """Return a plot of the rewards at one key, with a line per env.
 
     Args:
-        curves: Rewards of each env.
+        plots: Rewards of each env.
     """
-    values = [value for curve in curves for value in curve.values if math.isfinite(value)]
-    steps = max((len(curve.values) for curve in curves), default=0)
+    values = [value for plot in plots for value in plot.values if math.isfinite(value)]
+    steps = max((len(plot.values) for plot in plots), default=0)
     if not values or steps == 0:
         return ""
     scale = _Scale(values, max(steps - 1, 1))
     parts = scale.axes(f"step {steps - 1}")
-    for curve in curves:
+    for plot in plots:
         points = " ".join(
             f"{scale.x(step):.1f},{scale.y(value):.1f}"
-            for step, value in enumerate(curve.values)
+            for step, value in enumerate(plot.values)
             if math.isfinite(value)
         )
-        css_class = f"line line{curve.env % _LINE_COLORS}"
+        css_class = f"line line{plot.env % _LINE_COLORS}"
         if steps == 1:
             parts.append(_dot(scale.x(0), scale.y(values[0]), css_class.replace("line ", "bar ")))
         parts.append(f'<polyline points="{points}" class="{css_class}"/>')
-    return svg_image(_WIDTH, _HEIGHT, parts, f"{curves[0].key} at each step")
+    return svg_image(_WIDTH, _HEIGHT, parts, f"{plots[0].key} at each step")
 
 
 def episode_plot(episodes: Sequence[EpisodeSummary]) -> str:

@@ -78,7 +78,7 @@ def _stage_table(report: ChainReport, texts: tuple[SpecText, SpecText]) -> Table
 def _lanes(stage: StageFlow) -> list[tuple[str, KeyFlow]]:
     """Return the lanes in which a stage has an effect; forward if it has none."""
     lanes = list(zip(_LANES, (stage.forward, stage.inverse), strict=True))
-    active = [(name, lane) for name, lane in lanes if not lane.idle]
+    active = [(name, lane) for name, lane in lanes if not lane.is_empty]
     return active or lanes[:1]
 
 
@@ -155,7 +155,7 @@ def _stage_records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[s
     for stage, call in zip(report.stages, calls, strict=True):
         identity = {"stage": stage.index, "transform": stage.name, "call": call}
         identity["time_behaviour"] = stage.time_behaviour
-        if stage.forward.idle and stage.inverse.idle and not stage.carried:
+        if stage.forward.is_empty and stage.inverse.is_empty and not stage.carried:
             yield _stage_record({**identity, "lane": None}, None, None)
         for lane_name, lane in zip(_LANES, (stage.forward, stage.inverse), strict=True):
             place = {**identity, "lane": lane_name}

@@ -22,7 +22,7 @@ _PASSED: dict[Check, str] = {
     "steps": "reset, step and rollout return values within the specs",
     "lints": "no rule is violated; tdx explain lists the rules",
 }
-_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "suggestion")
 _CHECKS: tuple[Check, ...] = get_args(Check)
 _COLUMNS = tuple(Finding("steps", "", "", None, Where()).to_dict())
 
@@ -79,7 +79,7 @@ def _count(check: Check, report: CheckReport, severity: Severity) -> int:
 
 
 def _severity_count(count: int, severity: Severity) -> str:
-    plural = "" if count == 1 or severity == "advice" else "s"
+    plural = "" if count == 1 or severity == "suggestion" else "s"
     return f"{count} {severity}{plural}"
 
 

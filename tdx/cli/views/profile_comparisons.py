@@ -67,7 +67,7 @@ def comparison_blocks(
         if change.figure in figures or change.label == TOTAL_LABEL
     ]
     yield _change_table(changes, comparison.failures, width)
-    for title, keys in (("gone", comparison.gone), ("new", comparison.new)):
+    for title, keys in (("gone", comparison.removed), ("new", comparison.new)):
         if keys:
             names = ", ".join(f"{label} {lane}" for label, lane in keys)
             yield Paragraph([Cell(f"{title}: ", "dim"), Cell(names)], indent=2)
@@ -129,7 +129,7 @@ def comparison_data(comparison: ProfileComparison) -> dict[str, Any]:
             for each in comparison.failures
         ],
         "differences": list(comparison.differences),
-        "gone": [{"label": label, "lane": lane} for label, lane in comparison.gone],
+        "gone": [{"label": label, "lane": lane} for label, lane in comparison.removed],
         "new": [{"label": label, "lane": lane} for label, lane in comparison.new],
         "changes": [_change_data(change) for change in comparison.changes],
     }
@@ -183,7 +183,7 @@ def _stage_name(stage: MarginalCost) -> str:
 
 def _marginal_row(stage: MarginalCost) -> list[Cell]:
     name, own = Cell(_stage_name(stage), "name"), Cell(micros(stage.own_us))
-    cost, others = stage.cost, stage.for_neighbours_us
+    cost, others = stage.cost, stage.for_neighbors_us
     if cost is None or others is None:
         return [name, own, Cell("needed" if stage.needed else NONE, "dim"), *[Cell("")] * 3]
     style: Style = "" if cost.is_significant else "dim"
@@ -225,7 +225,7 @@ def _marginal_cost_data(stage: MarginalCost) -> dict[str, Any]:
     return {
         "saved_us": None if cost is None else finite(cost.saved_us),
         "noise_us": None if cost is None else finite(cost.noise_us),
-        "for_neighbours_us": finite(stage.for_neighbours_us),
+        "for_neighbours_us": finite(stage.for_neighbors_us),
         "significant": cost is not None and bool(cost.is_significant),
         "turns": 0 if cost is None else cost.turns,
     }
@@ -246,15 +246,15 @@ def advice_blocks(mode: Mode, advised: Suggestions) -> Iterator[Block]:
         mode: Execution mode.
         advised: Changes that were tried.
     """
-    tried = len(advised.advice) + len(advised.in_vain)
+    tried = len(advised.advice) + len(advised.without_gain)
     result = f"{count_text(tried, 'change')} tried, {len(advised.advice)} saved time"
     yield Heading(f"advice, {mode}", result)
     if advised.interrupted:
         yield Paragraph([Cell("incomplete: ", "bad"), Cell("interrupted")], indent=2)
     for advice in advised.advice:
         yield from _advice(advice)
-    for advice in advised.in_vain:
-        cells = [Cell("no gain: ", "dim"), Cell(advice.remedy.change)]
+    for advice in advised.without_gain:
+        cells = [Cell("no gain: ", "dim"), Cell(advice.candidate.change)]
         yield Paragraph([*cells, Cell(f" ({_saving(advice)})", "dim")], indent=2)
     for why in advised.refused:
         yield Paragraph([Cell("not tried: ", "dim"), Cell(why)], indent=2)
@@ -263,7 +263,7 @@ def advice_blocks(mode: Mode, advised: Suggestions) -> Iterator[Block]:
 
 
 def _advice(advice: TriedChange) -> Iterator[Block]:
-    saving, remedy = advice.saving, advice.remedy
+    saving, remedy = advice.saving, advice.candidate
     share = Cell(f"-{saving.saved_share:.0%} ", "good")
     yield Paragraph([share, Cell(remedy.change, "name")], indent=2)
     yield Paragraph([Cell("reason: ", "dim"), Cell(remedy.found)], indent=4)
@@ -286,14 +286,14 @@ def advice_data(mode: Mode, result: Suggestions) -> dict[str, Any]:
     return {
         "mode": mode,
         "advice": [_advice_item_data(each) for each in result.advice],
-        "in_vain": [_advice_item_data(each) for each in result.in_vain],
+        "in_vain": [_advice_item_data(each) for each in result.without_gain],
         "refused": list(result.refused),
         "interrupted": result.interrupted,
     }
 
 
 def _advice_item_data(advice: TriedChange) -> dict[str, Any]:
-    remedy, saving = advice.remedy, advice.saving
+    remedy, saving = advice.candidate, advice.saving
     return {
         "kind": remedy.kind,
         "stages": list(remedy.stages),

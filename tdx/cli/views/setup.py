@@ -19,10 +19,10 @@ def config_view(settings: Settings) -> View:
     def blocks(width: int) -> list[Block]:
         state = "" if settings.exists else "missing; `tdx config init` creates it"
         titles = ("setting", "value", "from", "meaning")
-        table = Table([Column(title) for title in titles], [_row(each) for each in settings.found])
+        table = Table([Column(title) for title in titles], [_row(each) for each in settings.values])
         return [Heading(str(settings.path), state, level=1), table]
 
-    records = [found.to_dict() for found in settings.found]
+    records = [found.to_dict() for found in settings.values]
     return View("config", settings.to_dict(), records, blocks)
 
 

@@ -36,9 +36,9 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
         for phase in report.phases:
             result.append(Heading(phase.phase, _phase_range(phase)))
             result += _phase(phase, width)
-        if report.lies:
+        if report.violations:
             result.append(Heading("spec violations"))
-            result += [block for violation in report.lies for block in _violation(violation)]
+            result += [block for violation in report.violations for block in _violation(violation)]
         return result
 
     return View("values", data, list(_records(report)), blocks)
@@ -115,7 +115,7 @@ def _is_inverse(stage: StageValues) -> bool:
 
 def _mark(stage: StageValues, value: ValueStats) -> tuple[Style, str]:
     """Return the mark of a spec violation, or of a value that is only suspicious."""
-    if value.lies:
+    if value.violations:
         return "bad", _VIOLATION
     if value.nans or value.key in stage.undeclared:
         return "changed", _SUSPECT

@@ -42,7 +42,7 @@ def _env_reasons(env: EnvBase, base: EnvBase) -> Iterator[str]:
             yield "planned=False"
         if type(env) is not TransformedEnv:
             yield f"{type(env).__name__} may override how it steps"
-        if env is not outer and env._chain._handed_out:
+        if env is not outer and env._chain._exposed_keys:
             yield "an env inside writes entries for the policy when it maps an action"
         env = env.base_env
     if not base.planned:

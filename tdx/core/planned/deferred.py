@@ -172,7 +172,7 @@ def _maps_each_step(planned: PlannedStage, chunk: Chunk, before: Columns) -> boo
 def _mark_not_pointwise(planned: PlannedStage) -> None:
     """Run a stage step by step from now on, and warn about it."""
     not_pointwise.add(planned.stage)
-    planned.stage._changed()
+    planned.stage._notify_changed()
     warnings.warn(
         f"stage {planned.index} ({planned.name}) declares that it is pointwise, but maps a block "
         "of steps to something else than the single steps; it runs step by step from now on",
@@ -330,6 +330,6 @@ def _maps_tensors(stage: Transform) -> bool:
     kind: type = type(stage)
     return (
         stage.time_behaviour is TimeBehaviour.POINTWISE
-        and owner(kind, "_time_form") is Transform
+        and owner(kind, "_chunk_kernel") is Transform
         and bool(stage.in_keys)
     )

@@ -245,7 +245,7 @@ def _is_plannable(policy: Any, env: EnvBase, program: Program) -> bool:
 def _action_source(
     env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence | None
 ) -> ActionSource:
-    handed_out = env._chain._handed_out if isinstance(env, TransformedEnv) else ()
+    handed_out = env._chain._exposed_keys if isinstance(env, TransformedEnv) else ()
     stages = [planned.stage for planned in program.stages if planned.stage.invertible]
     inverse = InversePath(env, program.base, stages, handed_out)
     if policy is None:

@@ -228,7 +228,7 @@ def view_spec(spec: TensorSpec, view: Callable[[Tensor], Tensor]) -> TensorSpec:
         spec: Spec of the tensor.
         view: Function that moves or drops elements and changes none.
     """
-    return spec._viewed(view)
+    return spec.apply_view(view)
 
 
 # Sums

@@ -285,11 +285,11 @@ class BatchedEnv(EnvBase):
             return super().rand_action(tensordict)
         return self._model.rand_action(tensordict)
 
-    def _stage_lies(
+    def _find_stage_violations(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecViolation]:
         """Check the stages of the envs' own chains, env by env."""
-        per_env = self._ask_attribute("_stage_lies")(check_dtype, None, steps)
+        per_env = self._ask_attribute("_find_stage_violations")(check_dtype, None, steps)
         return [
             replace(finding, message=f"in the env of worker {index}: {finding.message}")
             for index, findings in enumerate(per_env)

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
+from tdx.core.planned.actions import uses_global_generator
+from tdx.core.planned.collector import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.factories import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
@@ -55,6 +57,8 @@ class SerialEnv(BatchedEnv):
         torch.Size([3, 5, 1])
     """
 
+    _is_verified = True
+
     def __init__(
         self,
         num_workers: int,
@@ -96,16 +100,22 @@ class SerialEnv(BatchedEnv):
             env.close()
 
     @property
-    def _raw_envs(self) -> tuple[Any, ...] | None:
+    def _raw_rows(self) -> RawRows | None:
         on_host = self._env_device == self._device == torch.device("cpu")
         if not on_host or not self._alike or self._batch_size != (self.num_workers,):
             return None
-        each = [env._raw_envs for env in self._envs]
-        if type(self) is not SerialEnv or any(raws is None for raws in each):
+        each: list[RawRows] = [env._raw_rows for env in self._envs]
+        if type(self) is not SerialEnv or any(rows is None for rows in each):
             return None
-        return tuple(raw for raws in each if raws is not None for raw in raws)
+        return each[0].stack(each, self.batch_size, self._set_last_rows)
 
-    def _stepped_raw(self, last: dict[NestedKey, Any]) -> None:
+    def _uses_global_generator(self) -> bool | None:
+        answers = {uses_global_generator(env) for env in self._envs}
+        if True in answers:
+            return True
+        return None if None in answers else False
+
+    def _set_last_rows(self, last: Mapping[NestedKey, Tensor]) -> None:
         self._last_rows[:] = self._builder.build_rows(
             list(last), [value.unbind(0) for value in last.values()]
         )

@@ -8,20 +8,22 @@ import gymnasium
 import torch
 from tensordict import TensorDictBase
 
+from tdx.core.capabilities import declares
 from tdx.core.envs import EnvBase
 from tdx.envs.gym.codec import Layout
 from tdx.envs.gym.conversion import Conversion, PendingSeed, Raw
 from tdx.envs.gym.env_codecs import create_env_codecs, root_spec
+from tdx.envs.gym.generators import has_own_generator
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
 from tdx.envs.gym.making import check_frame_skip, wrap_env
 from tdx.envs.gym.registry import available_envs
+from tdx.envs.gym.rows import GymRows
 from tdx.envs.gym.stepping import SingleEnv, StepFields
 from tdx.errors import ArgumentError, SpecError, Where
 from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite
 
 if TYPE_CHECKING:
-    from tdx.envs.gym.raw_rows import RawEnv
     from tdx.envs.gym.vector import VectorEnvRows
 
 _PROBE_STEPS = 3
@@ -69,6 +71,8 @@ class GymWrapper(EnvBase):
         >>> env.rand_step(env.reset())["next", "reward"]
         tensor([1.])
     """
+
+    _is_verified = True
 
     _writes_all_outputs: ClassVar[bool] = True
 
@@ -162,7 +166,7 @@ class GymWrapper(EnvBase):
             cls.__dict__
         ):
             setattr(cls, "_step_reads", None)  # noqa: B010
-            setattr(cls, "_raw_envs", None)  # noqa: B010
+            setattr(cls, "_raw_rows", None)  # noqa: B010
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         return self._stepper.step(tensordict)
@@ -176,9 +180,13 @@ class GymWrapper(EnvBase):
         return ()
 
     @property
-    def _raw_envs(self) -> tuple[RawEnv, ...] | None:
+    def _raw_rows(self) -> GymRows | None:
         raw = self._stepper.raw
-        return None if raw is None else (raw,)
+        return None if raw is None else GymRows((raw,), torch.Size())
+
+    def _uses_global_generator(self) -> bool | None:
+        verified = declares(type(self), "_is_verified")
+        return False if verified and has_own_generator(self._env) else None
 
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None

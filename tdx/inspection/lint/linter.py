@@ -203,7 +203,7 @@ def import_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
 
     from tdx.pipeline.resolver import ValueResolver
 
-    policy = ValueResolver(allow_code).imported(reference)
+    policy = ValueResolver(allow_code).import_object(reference)
     if not isinstance(policy, nn.Module) and callable(policy):
         try:
             policy = policy()

@@ -273,12 +273,12 @@ def _violation_messages(trace: StepTrace, promises: TraceChecker) -> Messages:
     """Return the messages of all spec violations, by hook index and key."""
     number = {id(stage): at for at, stage in enumerate(trace.stages)}
     messages: dict[tuple[int, str], list[str]] = {}
-    for violation in promises.lies(trace):
+    for violation in promises.check(trace):
         # A spec without bounds allows NaN, which is shown with the statistics.
-        if violation.finding.code != "nan":
-            key = "" if violation.finding.key is None else format_key(violation.finding.key)
+        if violation.violation.code != "nan":
+            key = "" if violation.violation.key is None else format_key(violation.violation.key)
             at = number[id(violation.by)], key
-            messages.setdefault(at, []).append(violation.finding.message)
+            messages.setdefault(at, []).append(violation.violation.message)
     return messages
 
 
@@ -296,10 +296,12 @@ def find_problems(
     for stage in trace.stages:
         if stage.kind != "given":
             problems += _find_non_finite(stage, _title(stage, numbers))
-    for violation in promises.lies(trace):
-        if violation.finding.code != "nan":
-            key = "" if violation.finding.key is None else f" {format_key(violation.finding.key)}"
-            problems.append(f"{_title(violation.by, numbers)}{key}: {violation.finding.message}")
+    for violation in promises.check(trace):
+        if violation.violation.code != "nan":
+            key = (
+                "" if violation.violation.key is None else f" {format_key(violation.violation.key)}"
+            )
+            problems.append(f"{_title(violation.by, numbers)}{key}: {violation.violation.message}")
     return tuple(problems)
 
 

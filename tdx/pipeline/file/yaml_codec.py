@@ -237,7 +237,7 @@ def add_location(node: Any, key: object = None, *, index: int | None = None) -> 
 def _replace_position(where: Where, line: int | None, column: int | None) -> Where:
     """Return the position in the file in place of a position in the text of a value."""
     found = Where(stage=where.stage, transform=where.transform, file=where.file)
-    return found.merged(Where(line=line, column=column))
+    return found.merge(Where(line=line, column=column))
 
 
 def find_position(

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from tdx.data.saved import DTYPES
+from tdx.data.saved_manifest import DTYPES
 from tdx.errors import ArgumentError
 from tdx.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts

@@ -281,7 +281,7 @@ def _random(step: int) -> None:
 
 
 def _code(request: PolicyRequest, reference: CodeReference) -> NamedPolicy:
-    found = ValueResolver(request.allow_code).imported(reference)
+    found = ValueResolver(request.allow_code).import_object(reference)
     policy = found() if isinstance(found, type) else found
     return NamedPolicy(request.name, None, None, lambda step: policy, is_code=True)
 

@@ -91,8 +91,8 @@ def _parts(env: EnvBase, name: str = "env") -> Iterator[tuple[str, Any]]:
             yield from _parts(each, f"{name}/{index}")
     elif type(env) in (GymEnv, GymWrapper):
         yield f"{name}/seed", env._seed
-        if isinstance(env._program, VectorEnvRows):
-            yield f"{name}/rows", env._program
+        if isinstance(env._stepper, VectorEnvRows):
+            yield f"{name}/rows", env._stepper
         yield from _gym_parts(env._env, f"{name}/gym")
     elif type(env) in (PendulumEnv, CartPoleEnv):
         yield f"{name}/native", env

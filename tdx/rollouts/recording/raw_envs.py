@@ -54,7 +54,7 @@ class RecordingEnv(EnvBase):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         actions = flatten_tensors(select_storable(tensordict.select(*self.action_keys)))
         result = self.inner._completed_step(tensordict)
-        unlike = self._alike.error_of(result)
+        unlike = self._alike.check(result)
         if unlike is not None:
             raise unlike
         after = _copy_to_cpu(flatten_tensors(select_storable(result)))

@@ -54,6 +54,8 @@ class BurnInTransform(Transform):
         (torch.Size([2, 2]), tensor([3., 0.]))
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(

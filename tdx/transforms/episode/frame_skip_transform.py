@@ -48,6 +48,8 @@ class FrameSkipTransform(Transform):
         tensor([4., 4.])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(self, frame_skip: int = 1) -> None:

@@ -51,6 +51,8 @@ class NoopResetEnv(Transform):
         tensor([3])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(self, noops: int = 30, random: bool = True) -> None:

@@ -62,6 +62,8 @@ class TensorDictPrimer(Transform):
         torch.Size([3, 2])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.CONTROL
 
     def __init__(

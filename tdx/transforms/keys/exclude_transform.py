@@ -42,6 +42,8 @@ class ExcludeTransform(KeyFilter):
         ['state']
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     def __init__(self, *excluded_keys: NestedKey, inverse: bool = False) -> None:

@@ -44,6 +44,8 @@ class SelectTransform(KeyFilter):
         ['done', 'reward', 'step_count', 'terminated', 'truncated']
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     def __init__(

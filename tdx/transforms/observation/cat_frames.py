@@ -50,6 +50,8 @@ class CatFrames(WindowTransform):
         torch.Size([16])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.SCAN
     default_in_keys = ("pixels",)
 

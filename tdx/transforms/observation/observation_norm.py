@@ -47,6 +47,8 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         tensor([2.])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.POINTWISE
 
     def __init__(

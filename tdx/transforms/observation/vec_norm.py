@@ -68,6 +68,8 @@ class VecNorm(RunningStatistics):
         torch.Size([3])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.SCAN
     default_in_keys = ("observation", "reward")
 

@@ -42,6 +42,8 @@ class RewardSum(RunningTransform):
         tensor([1., 2., 3.])
     """
 
+    _is_verified = True
+
     time_behaviour = TimeBehaviour.SCAN
 
     def __init__(

@@ -178,7 +178,7 @@ class FormRow(Widget):
             field.text,
             placeholder=_placeholder(field),
             suggester=WordSuggester(
-                self.keys if field.kind == "keys" else field.offers,
+                self.keys if field.kind == "keys" else field.completions,
                 field.kind == "keys" and field.many,
             ),
             compact=True,

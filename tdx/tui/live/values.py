@@ -63,7 +63,7 @@ class _LineBuilder:
         for number, place in enumerate(view.places):
             last = number == len(view.places) - 1
             yield self._heading(place, failed=last and view.error is not None)
-            for violation in place.lies:
+            for violation in place.violations:
                 yield ValueLine(
                     (("  ✕ ", "bad"), (truncate(violation, self.width - 4), "bad")), None, -1
                 )
@@ -90,12 +90,12 @@ class _LineBuilder:
         time = f" {_format_time(place.time_ns)}"
         title = truncate(place.title, self.width - len(time) - 4)
         rule = "─" * max(0, self.width - len(title) - len(time) - 4)
-        style = "bad" if failed or place.lies else "primary"
+        style = "bad" if failed or place.violations else "primary"
         line = ((f"{arrow} ", "accent"), (title, style), (f" {rule}", "muted"), (time, "muted"))
         return ValueLine(line, None, place.index, place.title)
 
     def _value(self, value: ValueView, place: HookView, written: bool) -> Iterator[ValueLine]:
-        has_problem = bool(value.lies or value.nans or value.infinities)
+        has_problem = bool(value.violations or value.nans or value.infinities)
         name_style = "bad" if has_problem else "bold" if written else "muted"
         undeclared = value.key in place.undeclared and written
         head: list[tuple[str, str]] = [
@@ -106,7 +106,7 @@ class _LineBuilder:
         left = self.width - 5 - self.name
         body = self._compared(value, left) if self.difference else self._numbers(value, left)
         yield ValueLine((*head, *body), value.key, place.index, value.version)
-        notes = [*value.lies] if written else []
+        notes = [*value.violations] if written else []
         if undeclared:
             notes.append("written, but missing in out_keys")
         for note in notes:
@@ -168,7 +168,7 @@ def _nonfinite_text(value: ValueView) -> str:
 
 
 def _value_text(value: ValueView) -> str:
-    if value.is_picture:
+    if value.is_image:
         return f"image {'×'.join(map(str, value.shape))}"
     return value.text
 

@@ -162,13 +162,13 @@ class LivePlayer:
         elif isinstance(command, CompareWith):
             self.reference = command.index
         elif isinstance(command, FocusEnv):
-            rows = self.session.ledger.rows
+            rows = self.session.episode_tracker.rows
             self.row = None if command.row is None else max(0, min(command.row, rows - 1))
         else:
             self.panes = command
 
     def _run(self, command: Run) -> None:
-        self.session.until(command.until)
+        self.session.set_stop(command.until)
         pending = (
             self._steps_left if self.is_running and command.until == self._stop_condition else None
         )
@@ -193,7 +193,7 @@ class LivePlayer:
             request = PolicyRequest.of(self._pipeline, source, self._allow_code)
             policy = load_policy(request, self.env)
             check_policy(policy, self.env)
-            self.session.tracer.follow(policy.after(0))
+            self.session.tracer.follow(policy.start_at(0))
             self._manual_action = None
         self.action_source = command.source
 
@@ -218,7 +218,7 @@ class LivePlayer:
             manual = self._manual_action
             action = None if manual is None else target_row(self.env, manual, self.row)
             trace = self.session.advance(action)
-            reason = self.session.met(trace)
+            reason = self.session.stop_reason(trace)
         except Exception as error:
             self._fail(error)
             return
@@ -303,7 +303,7 @@ class LivePlayer:
         self._push("trace", session.view(self.shown, against=self.reference, row=self.row))
         if panes.width and panes.height:
             size = {"width": panes.width, "height": panes.height}
-            self._push("images", session.pictures(self.shown, row=self.row, **size))
+            self._push("images", session.images(self.shown, row=self.row, **size))
         self._push("cells", session.cells(panes.cells))
         if self.is_running and now - self._plot_time < PLOT_INTERVAL:
             self._stale = True
@@ -321,7 +321,7 @@ class LivePlayer:
         window = None if first is None else (first, session.last)
         for name in panes.plots:
             with suppress(KeyNotFoundError):
-                yield session.curve(name, row=self.row, parts=panes.parts, window=window)
+                yield session.plot(name, row=self.row, parts=panes.parts, window=window)
 
     def state(self) -> LiveState:
         """Return the current state."""
@@ -344,9 +344,9 @@ class LivePlayer:
             stop_condition=self._stop_condition if self.is_running else None,
             message=self._message,
             problem=self._problem,
-            problem_traces=tuple(session.troubled)[-_MAX_MARKS:],
+            problem_traces=tuple(session.problems)[-_MAX_MARKS:],
             episode_starts=tuple(span.first for span in session.history.episodes())[-_MAX_MARKS:],
-            plot_names=session.curve_names(self.row),
+            plot_names=session.plot_names(self.row),
         )
 
     def _speed(self) -> float:

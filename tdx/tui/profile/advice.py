@@ -20,7 +20,7 @@ from tdx.pipeline.editing.draft import Draft, DraftStage
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 from tdx.tui.profile.measurement import MeasurementController
-from tdx.tui.profile.messages import AdviceResult, TriedChange
+from tdx.tui.profile.messages import AdviceResult, MeasuredChange
 from tdx.tui.profile.numbers import format_micros, format_percent
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ _VALUE_TEXT = {
 }
 
 
-class AdviceScreen(ModalScreen[TriedChange | Literal["again"] | None]):
+class AdviceScreen(ModalScreen[MeasuredChange | Literal["again"] | None]):
     """Shows the changes; returns one to apply, ``again`` to repeat, or ``None``.
 
     Args:
@@ -130,7 +130,7 @@ class AdviceScreen(ModalScreen[TriedChange | Literal["again"] | None]):
         self.dismiss("again")
 
     @property
-    def _possible(self) -> list[TriedChange]:
+    def _possible(self) -> list[MeasuredChange]:
         return [
             each for each in (*self._found.effective, *self._found.ineffective) if each.pipeline
         ]
@@ -195,7 +195,7 @@ def _advice_heading(found: AdviceResult, is_current: bool) -> Content:
     return Content("\n").join(lines)
 
 
-def _change_text(tried: TriedChange, is_worth: bool) -> Content:
+def _change_text(tried: MeasuredChange, is_worth: bool) -> Content:
     share = -tried.saved_us / tried.before_us if tried.before_us else 0.0
     head = Content.assemble(
         (
@@ -266,7 +266,7 @@ class AdviceController:
             screen = AdviceScreen(advised.found, self.is_current)
             self._owner.app.push_screen(screen, self._chosen)
 
-    def _chosen(self, chosen: TriedChange | Literal["again"] | None) -> None:
+    def _chosen(self, chosen: MeasuredChange | Literal["again"] | None) -> None:
         if chosen == "again":
             self._ask()
         elif chosen is not None and chosen.pipeline is not None:

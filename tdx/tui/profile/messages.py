@@ -231,7 +231,7 @@ class MeasurePipeline(Request[Costs]):
 
 
 @dataclass(frozen=True, slots=True)
-class TriedChange:
+class MeasuredChange:
     """A change that was measured next to the current chain.
 
     Args:
@@ -266,8 +266,8 @@ class AdviceResult:
     """
 
     mode: str
-    effective: tuple[TriedChange, ...] = ()
-    ineffective: tuple[TriedChange, ...] = ()
+    effective: tuple[MeasuredChange, ...] = ()
+    ineffective: tuple[MeasuredChange, ...] = ()
     refused: tuple[str, ...] = ()
     error: str | None = None
 

@@ -17,10 +17,9 @@ from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.inspection.lint.linter import build_lint_context, lint
 from tdx.pipeline import build_env
-from tdx.profiling import measure_marginal_costs as marginals
 from tdx.profiling.candidates import Candidate
 from tdx.profiling.machine import Machine
-from tdx.profiling.marginal import measure_marginal_costs
+from tdx.profiling.marginal import MarginalCost, MarginalCosts, measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
 from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
@@ -41,6 +40,7 @@ from tdx.tui.profile.messages import (
     CostRow,
     Costs,
     FindAdvice,
+    MeasuredChange,
     MeasurePipeline,
     ModeCosts,
     ModeName,
@@ -48,7 +48,6 @@ from tdx.tui.profile.messages import (
     ProfileProgress,
     StageSaving,
     Sync,
-    TriedChange,
 )
 
 _FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -70,7 +69,7 @@ def build_costs(profile: Profile) -> Costs:
     return Costs(modes, settings.num_envs, settings.device, _machine_text(profile.machine))
 
 
-def add_savings(costs: Costs, found: marginals.Marginal) -> Costs:
+def add_savings(costs: Costs, found: MarginalCosts) -> Costs:
     """Add what the chain saves without each stage.
 
     A saving is attached to the most expensive row of the stage, or of the group that it is fused
@@ -89,7 +88,7 @@ def add_savings(costs: Costs, found: marginals.Marginal) -> Costs:
     return replace(costs, modes=(replace(mode, rows=tuple(rows), notes=notes, error=error),))
 
 
-def _stage_saving(stage: marginals.MarginalCost) -> StageSaving:
+def _stage_saving(stage: MarginalCost) -> StageSaving:
     cost = stage.cost
     known = cost is not None and isfinite(cost.saved_us)
     if cost is None or not known:
@@ -238,7 +237,7 @@ def _policy_for(request: MeasurePipeline | FindAdvice, env: EnvBase) -> Any:
     policy = load_policy(PolicyRequest.of(request.pipeline, None, request.allow_code), env)
     check_policy(policy, env)
     check_action_count(policy, max(request.steps, request.warmup))
-    return policy.after(0)
+    return policy.start_at(0)
 
 
 @contextmanager
@@ -281,7 +280,7 @@ def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
             (measured,) = profile_env(env, [request.mode], plan).modes
             if measured.error is not None:
                 return AdviceResult(request.mode, error=measured.error)
-            further = list(_lint_remedies(request, env))
+            further = list(_lint_candidates(request, env))
         finally:
             env.close()
         plan = replace(plan, policy=None, passes=())
@@ -297,15 +296,15 @@ def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
     return AdviceResult(request.mode, error=_INTERRUPTED)
 
 
-def _lint_remedies(request: FindAdvice, env: EnvBase) -> Iterator[Candidate]:
+def _lint_candidates(request: FindAdvice, env: EnvBase) -> Iterator[Candidate]:
     """Yield the fixes of ``tdx check``."""
     for each in lint(build_lint_context(request.pipeline, cast("TransformedEnv", env))):
-        stage, fix = each.found.stage, each.found.fix
+        stage, fix = each.violation.stage, each.violation.fix
         if fix is not None:
             yield Candidate(
                 "lint",
                 () if stage is None else (stage,),
-                f"{each.rule.code}: {each.found.message}",
+                f"{each.rule.code}: {each.violation.message}",
                 fix.title,
                 fix.applied_to(request.pipeline),
             )
@@ -314,22 +313,22 @@ def _lint_remedies(request: FindAdvice, env: EnvBase) -> Iterator[Candidate]:
 def _advice_result(request: FindAdvice, advised: Suggestions) -> AdviceResult:
     return AdviceResult(
         request.mode,
-        tuple(_tried_change(each) for each in advised.advice),
-        tuple(_tried_change(each) for each in advised.in_vain),
+        tuple(_measured_change(each) for each in advised.advice),
+        tuple(_measured_change(each) for each in advised.without_gain),
         advised.refused,
         _INTERRUPTED if advised.interrupted else None,
     )
 
 
-def _tried_change(advice: TriedChange) -> TriedChange:
-    remedy, saving = advice.remedy, advice.saving
-    is_edit = remedy.prepare is None and remedy.mode is None
-    return TriedChange(
-        remedy.change,
-        remedy.found,
+def _measured_change(tried: TriedChange) -> MeasuredChange:
+    candidate, saving = tried.candidate, tried.saving
+    is_edit = candidate.prepare is None and candidate.mode is None
+    return MeasuredChange(
+        candidate.change,
+        candidate.found,
         saving.before_us,
         saving.saved_us,
         saving.noise_us,
-        advice.values,
-        remedy.pipeline if is_edit else None,
+        tried.values,
+        candidate.pipeline if is_edit else None,
     )

@@ -26,13 +26,13 @@ from tdx.tui.profile.messages import (
     CostRow,
     Costs,
     FindAdvice,
+    MeasuredChange,
     MeasurePipeline,
     ModeCosts,
     OperatorCost,
     ProfileProgress,
     StageSaving,
     Sync,
-    TriedChange,
 )
 from tdx.tui.profile.profile_tab import ProfileTab
 from tdx.tui.profile.table import CostTable
@@ -113,8 +113,8 @@ def advice(pipeline: Pipeline, error: str | None = None) -> AdviceResult:
     found = "nobody reads what it writes, and it does not come out"
     return AdviceResult(
         "planned",
-        (TriedChange("remove StepCounter", found, 50.0, 10.0, 1.0, "same", shorter),),
-        (TriedChange("compile=True", "the device waits", 50.0, 0.1, 1.0, "close", None),),
+        (MeasuredChange("remove StepCounter", found, 50.0, 10.0, 1.0, "same", shorter),),
+        (MeasuredChange("compile=True", "the device waits", 50.0, 0.1, 1.0, "close", None),),
         ("put Resize first: other values come out",),
     )
 
