@@ -76,6 +76,16 @@ class Transform(ChainMember):
     default_in_keys: ClassVar[tuple[NestedKey, ...]] = ()
     """In-keys if none are given."""
 
+    _is_verified: ClassVar[bool] = False
+    """True if the contract tests cover the class; see :func:`tdx.core.capabilities.declares`.
+
+    They prove that it maps a block of steps as it maps the single steps, if it is pointwise, and
+    that it does not write its inputs in place.
+    """
+
+    _steps_env: ClassVar[bool] = False
+    """True if its hooks step or reset the env inside."""
+
     def __init__(
         self,
         in_keys: Sequence[NestedKey] | None = None,

@@ -49,6 +49,7 @@ class FrameSkipTransform(Transform):
     """
 
     _is_verified = True
+    _steps_env = True
 
     time_behaviour = TimeBehaviour.CONTROL
 

@@ -52,6 +52,7 @@ class NoopResetEnv(Transform):
     """
 
     _is_verified = True
+    _steps_env = True
 
     time_behaviour = TimeBehaviour.CONTROL
 
