@@ -25,16 +25,10 @@ IMPORTS_BY_STRING = {
     # Modules that the user names in a pipeline, and classes that the catalog names.
     "tdx/inspection/transform_example.py",
     "tdx/pipeline/resolver.py",
-    # Plugins: rules of the linter, formats of a dump, tabs of the app and their jobs.
-    "tdx/inspection/lint/linter.py",
-    "tdx/rollouts/formats/registry.py",
-    "tdx/tui/app.py",
-    "tdx/tui/backend/worker.py",
-    "tdx/tui/tabs.py",
-    # Commands that start the app, which is a layer beside the command line.
-    "tdx/cli/commands/tui.py",
+    # Packages that a format of an exported dump needs.
+    "tdx/rollouts/formats/codecs.py",
 }
-"""Modules that load plugins, optional libraries or lazy names; each loads downwards only."""
+"""Modules that load optional libraries, lazy names or modules of the user."""
 
 MODULE_NAME_CHECKS = {
     # Libraries whose objects cannot declare anything to tdx.

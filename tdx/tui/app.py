@@ -28,7 +28,7 @@ from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.files.files import Files, Storage
 from tdx.tui.files.shutdown import report_crash, watch_signals
-from tdx.tui.keyboard import FocusGuard, KeyQueue
+from tdx.tui.keyboard import FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.dialogs import TextScreen
@@ -135,14 +135,14 @@ class TdxApp(App[None]):
         self.workspace = Workspace(self, Editor(draft), self.backend, allow_code)
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
-        self.keys = KeyQueue(self, self._deliver)
+        self.input_queue = InputQueue(self, self._deliver)
         for theme in (*THEMES, *self.preferences.themes):
             self.register_theme(theme)
         is_known = self.preferences.theme in self.available_themes
         self.theme = self.preferences.theme if is_known else DEFAULT_THEME
 
     def get_default_screen(self) -> Screen[None]:
-        return MainScreen(self.workspace, self.hints, self.keys)
+        return MainScreen(self.workspace, self.hints, self.input_queue)
 
     def on_mount(self) -> None:
         preferred = self.preferences.keymap
@@ -200,16 +200,16 @@ class TdxApp(App[None]):
         """
 
     async def on_event(self, event: events.Event) -> None:
-        """Queue keys, and handle keys and clicks before updates from the workers."""
+        """Queue keys, clicks and scrolling; handle keys and clicks before worker updates."""
         if isinstance(event, events.Key | events.MouseDown):
             self.backend.hold()
-        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
-            await self.keys.put(event)
+        if isinstance(event, QueuedEvent) and not event.is_forwarded:
+            await self.input_queue.put(event)
         else:
             await super().on_event(event)
 
-    async def _deliver(self, event: events.Key | events.Paste) -> None:
-        """Pass a key to the focused widget, which must be displayed."""
+    async def _deliver(self, event: QueuedEvent) -> None:
+        """Pass an event on; the focused widget must be displayed."""
         if isinstance(self.screen, FocusGuard):
             self.screen.move_hidden_focus()
         await super().on_event(event)

@@ -125,8 +125,8 @@ def test_advice_fails_only_when_strict(tdx: Tdx) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--env", "Pendulum-v1", "--select", "TDX999"], "no rule has the code 'TDX999'"),
-        (["--env", "Pendulum-v1", "--select", "TDX101"], "no rule has the code 'TDX101'"),
+        (["--env", "Pendulum-v1", "--select", "TDX999"], "unknown rule 'TDX999'"),
+        (["--env", "Pendulum-v1", "--select", "TDX101"], "unknown rule 'TDX101'"),
         (["--env", "Pendulum-v1", "--format", "sariff"], "did you mean sarif?"),
         (["chain.yaml", "--pipeline", "chain.yaml"], "and --pipeline cannot be combined"),
         (["chain.yaml", "--fix", "--t", "RewardSum"], "cannot be fixed together with a file"),
@@ -191,7 +191,7 @@ def test_missing_device_is_a_finding(tdx: Tdx, tmp_path: Path) -> None:
     missing, *others = json.loads(outcome.out)["findings"]
     assert (missing["code"], missing["check"]) == ("TDX304", "specs")
     assert missing["message"] == f"device {MISSING} is not available"
-    assert missing["hint"].endswith("; the rest was looked at on the CPU")
+    assert missing["hint"].endswith("; everything else was checked on the CPU")
     assert [each["code"] for each in others] == ["TDX421", "TDX451"]
     alone = tdx("check", "--env", "Pendulum-v1", "--device", MISSING)
     assert (alone.code, alone.err) == (ExitCode.ENVIRONMENT, "")
@@ -225,7 +225,7 @@ def test_custom_policy_is_checked(
         outcome = tdx(*shlex.split(example.wrong)[1:])
     finally:
         sys.modules.pop("my_code", None)
-    assert "TDX481 error key 'recurrent_state': the policy carries" in outcome.out
+    assert "TDX481 error key 'recurrent_state': the policy reads" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def _replaced(text: str, replacements: list[dict[str, Any]]) -> str:
 def test_summary_of_each_check(tdx: Tdx) -> None:
     chain = ("check", "--env", "Pendulum-v1", "--t", "RewardClipping(-1, 1)")
     shown = tdx(*chain, "--t", "RewardScaling(0.0, 0.1)", "--t", "RewardSum").out.splitlines()
-    assert shown[5].split(maxsplit=2) == ["warning", "lints", "2 findings: 1 warning, 1 advice"]
+    assert shown[5].split(maxsplit=2) == ["warning", "lints", "2 findings: 1 warning, 1 suggestion"]
     shown = tdx("check", "--env", "Pendulum-v1", "--t", "StepCounter('many')").out.splitlines()
     assert [line.split("  ")[0] for line in shown[2:6]] == ["error", *["skipped"] * 3]
     assert shown[2].endswith("  1 error")

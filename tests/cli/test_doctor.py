@@ -88,7 +88,7 @@ def test_broken_settings(tmp_path: Path) -> None:
     config.write_text("frmat = 1")
     code, found = examined({"PYTHONPATH": str(ROOT), "TDX_CONFIG": str(config)})
     assert code == 1
-    assert "no setting 'frmat'" in found["files settings"]["value"]
+    assert "unknown setting 'frmat'" in found["files settings"]["value"]
     assert found["versions torch"]["status"] == "ok"
     assert found["envs gymnasium"]["value"].endswith("env ids")
 

@@ -172,9 +172,13 @@ def test_full_file_system(tiny: Path) -> None:
         (TensorDictModule(nn.Linear(3, 1), ["pixels"], ["action"]), "reads 'pixels'", "env has"),
         (TensorDictModule(nn.Linear(4, 1), ["observation"], ["action"]), "does not fit", "reads"),
         (TensorDictModule(nn.Linear(3, 2), ["observation"], ["action"]), "of shape (2,)", "action"),
-        (TensorDictModule(nn.Linear(3, 1), ["observation"], ["act"]), "no 'action'", "out_keys"),
-        ({"weights": torch.zeros(3)}, "holds dict, not a module", "torch.save(policy"),
-        (b"no module at all", "holds no policy", "torch.save"),
+        (
+            TensorDictModule(nn.Linear(3, 1), ["observation"], ["act"]),
+            "did not write 'action'",
+            "out_keys",
+        ),
+        ({"weights": torch.zeros(3)}, "contains a dict, not a module", "torch.save(policy"),
+        (b"no module at all", "contains no policy", "torch.save"),
     ],
     ids=["key", "input", "output", "no action", "dict", "rubbish"],
 )

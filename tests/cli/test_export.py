@@ -23,7 +23,7 @@ STORED = ("--keys", "observation,action,reward,done", "--keys", "step_count")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Working directory, with fixed package versions in manifests."""
     monkeypatch.chdir(tmp_path)
-    for module in ("run", "formats.foreign"):
+    for module in ("recording.request", "recording.run", "formats.foreign"):
         monkeypatch.setattr(f"tdx.rollouts.{module}.package_versions", lambda: {"tdx": "0.1.0"})
     return tmp_path
 
@@ -62,19 +62,23 @@ def test_lines_on_stdout(tdx: Tdx) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (("cart", "--to", "parqet"), "no format 'parqet'", "did you mean parquet?"),
-        (("cart", "--to", "csv"), "no format 'csv'", "one of minari, parquet"),
-        (("cart",), "not said which format", "--to: minari, parquet"),
-        (("cart", "-o", "cart.bin"), "not said which format", "--to: minari, parquet"),
+        (("cart", "--to", "parqet"), "unknown format 'parqet'", "did you mean parquet?"),
+        (("cart", "--to", "csv"), "unknown format 'csv'", "one of minari, parquet"),
+        (("cart",), "the export has no format", "--to: minari, parquet"),
+        (("cart", "-o", "cart.bin"), "the export has no format", "--to: minari, parquet"),
         (("cart", "--to", "npz", "-o", "-"), "npz cannot be written to stdout", "--to jsonl"),
-        (("cart", "--to", "npz", "--keys", "rewrd"), "no entry 'rewrd'", "did you mean reward"),
-        (("cart", "--to", "npz", "--split"), "--split is for films", "leave it out"),
+        (
+            ("cart", "--to", "npz", "--keys", "rewrd"),
+            "unknown entry 'rewrd'",
+            "did you mean reward",
+        ),
+        (("cart", "--to", "npz", "--split"), "--split is for videos", "leave it out"),
         (("cart", "--to", "gif", "--lossy"), "--lossy is for mp4", "leave it out"),
-        (("cart", "--to", "mp4"), "holds no pixels, but observation [4]", "--from-pixels"),
+        (("cart", "--to", "mp4"), "has no pixels, only observation [4]", "--from-pixels"),
         (("cart", "--to", "mp4", "--fps", "0"), "--fps must be an integer", ""),
         (("cart", "--to", "mp4", "--episodes", "a"), "invalid value 'a' for --episodes", "0,3-5"),
         (("cart", "--to", "minari", "--keys", "reward"), "needs an observation with its", "--keys"),
-        (("none", "--to", "npz"), "there is no dump in none", "list dumps"),
+        (("none", "--to", "npz"), "none has no dump", "list dumps"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -98,12 +102,12 @@ def test_export_errors_are_one_line(
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (("none.npz", "--out", "d"), "there is no none.npz", "of an export"),
-        (("cart.npz", "--out", "d", "--from", "npy"), "no format 'npy'", "did you mean npz?"),
+        (("none.npz", "--out", "d"), "none.npz does not exist", "of an export"),
+        (("cart.npz", "--out", "d", "--from", "npy"), "unknown format 'npy'", "did you mean npz?"),
         (("cart.npz", "--out", "d", "--from", "gif"), "gif cannot be imported", "these can"),
-        (("cart.npz", "--out", "d", "--env", "X-v0"), "says itself which env", "leave --env out"),
+        (("cart.npz", "--out", "d", "--env", "X-v0"), "already names its env", "leave --env out"),
         (("cart.npz", "--out", "cart"), "cart already has a dump", "--force"),
-        (("cart", "--out", "d"), "does not show which format it has", "--from: minari"),
+        (("cart", "--out", "d"), "the format of cart cannot be detected", "--from: minari"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

@@ -158,7 +158,7 @@ def test_dry_run_measures_few_steps(tdx: Tdx) -> None:
         ),
         ((*QUICK[1:], "--passes", "memry"), 2, "did you mean memory"),
         ((*QUICK[1:], "--sort", "p96"), 2, "did you mean p9"),
-        ((*QUICK[1:], "--device", "cuda:7"), 3, "there is no device cuda:7"),
+        ((*QUICK[1:], "--device", "cuda:7"), 3, "device cuda:7 is not available"),
         ((*QUICK[1:], "--steps", "0"), 2, "--steps must be an integer"),
         ((*QUICK[1:], "--save", "-", "--html", "-"), 2, "cannot both write to stdout"),
         (("--env", "Pendulm-v1"), 3, "did you mean Pendulum"),

@@ -104,7 +104,10 @@ def test_baseline(tdx: Tdx, stand_ins: Any, files: Path) -> None:
         (("--baseline", "gone.json"), "cannot read gone.json"),
         (("--fail-if", "p95:10%"), "needs a profile to compare with"),
         (("--baseline", "base.json", "--fail-if", "p59:10%"), "did you mean p9"),
-        (("--baseline", "base.json", "--fail-if", "Reward.p95:1%"), "no row is called 'Reward'"),
+        (
+            ("--baseline", "base.json", "--fail-if", "Reward.p95:1%"),
+            "unknown row 'Reward' in the limit",
+        ),
         (("--sweep", "num_envs=1,2", "--marginal"), "--sweep and --marginal cannot be combined"),
         (("--sweep", "num_envs=1,2", "--dry-run"), "--sweep and --dry-run cannot be combined"),
         (("--sweep", "num_envs=1,2", "--save", "x.json"), "--sweep and --save cannot"),
@@ -137,7 +140,7 @@ def test_marginal_costs_and_advice(
         MarginalCost(0, "RewardSum", 13.6, GAIN),
         MarginalCost(1, "ActionScaling", 10.2, None, "the policy gives no such action"),
     )
-    stand_ins("marginal.marginal", MarginalCosts("eager", 80.0, costs))
+    stand_ins("marginal.measure_marginal_costs", MarginalCosts("eager", 80.0, costs))
     bare = Pipeline.of("Pendulum-v1", "ActionScaling")
     tried = [
         TriedChange(
@@ -145,8 +148,8 @@ def test_marginal_costs_and_advice(
         )
         for saving in (GAIN, NO_GAIN)
     ]
-    advice = Suggestions((tried[0],), (tried[1],), ("swap them: other values come out",))
-    stand_ins("advice.advise", advice)
+    advice = Suggestions((tried[0],), (tried[1],), ("swap them: the values change",))
+    stand_ins("suggestions.try_changes", advice)
     arguments = (*PENDULUM, "--mode", "eager", "--marginal", "--advice", "--top", "1")
     shown = tdx(*arguments, columns=columns)
     assert (shown.code, shown.err) == (0, "")
@@ -174,7 +177,7 @@ def swept() -> SweepResult:
 
 @WIDTHS
 def test_sweep(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) -> None:
-    stand_ins("sweep.sweep", swept())
+    stand_ins("sweep.run_sweep", swept())
     shown = tdx(*PENDULUM, "--sweep", "num_envs=1,8,64", columns=columns)
     assert (shown.code, shown.err) == (0, "")
     if columns is None:
@@ -184,7 +187,7 @@ def test_sweep(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) ->
 
 
 def test_sweep_as_json_and_html(tdx: Tdx, golden: Golden, stand_ins: Any) -> None:
-    stand_ins("sweep.sweep", swept())
+    stand_ins("sweep.run_sweep", swept())
     arguments = (*PENDULUM, "--sweep", "num_envs=1,8,64")
     document = json.loads(tdx(*arguments, "--format", "json").out)
     assert [cell["problem"] for cell in document["cells"]] == [
@@ -202,11 +205,11 @@ def test_sweep_as_json_and_html(tdx: Tdx, golden: Golden, stand_ins: Any) -> Non
 def test_failed_and_interrupted_sweep(tdx: Tdx, stand_ins: Any) -> None:
     cells = (SweepCell({"num_envs": 1}, None, "the motor broke"),)
     axes = (SweepAxis("num_envs", (1, 2)),)
-    stand_ins("sweep.sweep", SweepResult(axes, cells))
+    stand_ins("sweep.run_sweep", SweepResult(axes, cells))
     failed = tdx(*PENDULUM, "--sweep", "num_envs=1,2")
     assert failed.code == 3
     assert "the motor broke" in failed.out
-    stand_ins("sweep.sweep", SweepResult(axes, (), interrupted=True))
+    stand_ins("sweep.run_sweep", SweepResult(axes, (), interrupted=True))
     stopped = tdx(*PENDULUM, "--sweep", "num_envs=1,2")
     assert stopped.code == 130
     assert "incomplete: interrupted" in stopped.out
@@ -218,5 +221,5 @@ def test_advice_tries_lint_fixes(tdx: Tdx) -> None:
     found = tdx("profile", "--env", "Pendulum-v1", *chain, *quick, "--advice", "--marginal")
     assert (found.code, found.err) == (0, "")
     assert "advice, planned" in found.out
-    assert "move RewardClipping after RewardScaling: other values come out" in found.out
+    assert "move RewardClipping after RewardScaling: the values change" in found.out
     assert "marginal cost, planned" in found.out

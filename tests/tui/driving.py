@@ -59,10 +59,22 @@ class Driver:
             self.app.post_message(event)
             await asyncio.sleep(gap)
 
+    async def send_click(self, widget: Widget, *, gap: float = 0.0) -> None:
+        """Send a click on a widget as a terminal does, without waiting for what it does.
+
+        Args:
+            widget: Widget to click, in its first cell.
+            gap: Seconds after the press and after the release.
+        """
+        x, y = widget.content_region.offset
+        for kind in (events.MouseDown, events.MouseUp):
+            self.app.post_message(kind(None, x, y, 0, 0, 1, False, False, False, x, y))
+            await asyncio.sleep(gap)
+
     async def delivered(self) -> None:
-        """Wait until every key is delivered and the screen is laid out after it."""
+        """Wait until all input is delivered and the screen is laid out after it."""
         await self._turn()
-        while not self.app.keys.is_idle:
+        while not self.app.input_queue.is_idle:
             await asyncio.sleep(0.001)
         for _ in range(2):
             await self._turn()

@@ -59,7 +59,7 @@ async def draw() -> None:
         await asyncio.sleep(0.5)
         keep(app, "live")
         await app.pilot.press("z", "escape", "4")
-        await until(app, "measures the chain")
+        await until(app, "Press r to measure")
         app.find("#profile-run").focus()
         await until(app, "r measure")
         await app.pilot.press("r")

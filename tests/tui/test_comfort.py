@@ -16,12 +16,12 @@ from tests.tui.driving import Driver, driven
 @pytest.mark.parametrize(
     ("width", "said"),
     [
-        (60, "⏎ edit space on/off d remove ⇧↑⇧↓ move ^p all f1 help"),
-        (80, "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env ^p all f1 help"),
+        (60, "⏎ edit space on/off d remove ^p commands f1 help"),
+        (80, "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env ^p commands f1 help"),
         (
             120,
             "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env uU undo/redo │ ^s save"
-            " ^p all f1 help",
+            " ^p commands f1 help",
         ),
     ],
 )
@@ -50,15 +50,15 @@ async def test_hints_go_from_step_to_step_and_are_not_shown_again(tmp_path: Path
     async with driven(env=None, hints=HintState(path)) as app:
         assert "first steps 0/5 ▸ e choose an env" in app.text("#hints")
         await app.press("p", "text:pendulum", "enter")
-        assert "first steps 2/5 ▸ 2 see the specs" in app.text("#hints")
+        assert "first steps 2/5 ▸ 2 inspect the specs" in app.text("#hints")
         await app.press("2")
-        assert "3 step through it" in app.text("#hints")
+        assert "3 step the env" in app.text("#hints")
         await app.press("h")
         assert not app.find("#hints").display
     async with driven(hints=HintState(path)) as app:
         assert not app.find("#hints").display
         await app.press("h")
-        assert "3 step through it" in app.text("#hints")
+        assert "3 step the env" in app.text("#hints")
 
 
 @pytest.mark.parametrize("text", ["{", "3", '{"done": 3}', '{"hidden": 1}'])
@@ -72,7 +72,7 @@ def test_broken_file_of_hints_shows_them(tmp_path: Path, text: str) -> None:
 async def test_hints_are_over_when_all_are_done(tmp_path: Path) -> None:
     async with driven("RewardSum", hints=HintState(tmp_path / "hints.json")) as app:
         await app.press("2", "3", "4")
-        assert "That is all" in app.text("#hints")
+        assert "Done. " in app.text("#hints")
     assert HintState(tmp_path / "hints.json").is_hidden
 
 

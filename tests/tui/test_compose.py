@@ -195,7 +195,7 @@ async def test_specs_seen_last_stay_while_a_stage_fails() -> None:
 async def test_fix_of_a_lint_is_on_a_key() -> None:
     async with driven("RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)") as app:
         await app.press("down")
-        assert "x move RewardClipping behind RewardScaling" in app.text("StageTab ProblemPanel")
+        assert "x move RewardClipping after RewardScaling" in app.text("StageTab ProblemPanel")
         await app.press("x")
         assert app.stages == ["RewardScaling(0.0, 0.1)", "RewardClipping(-1.0, 1.0)"]
         await app.press("u")

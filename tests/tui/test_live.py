@@ -90,7 +90,7 @@ async def test_runs_until_a_condition() -> None:
         assert "rewrad" in app.note
         assert "did you mean reward?" in app.note
         await app.press("w", "text:trunkated", "enter")
-        assert "no condition to stop by" in app.note
+        assert "unknown stop condition" in app.note
         await app.press("s")
         assert app.note == ""
 

@@ -112,8 +112,8 @@ async def test_workers_tell_what_they_do_and_print() -> None:
     finally:
         backend.close()
     found = texts(journal)
-    assert found[0].startswith("process ")
-    assert found[0].endswith(" started, for the rollout")
+    assert found[0].startswith("started process ")
+    assert found[0].endswith(" for the rollout")
     assert "red [bold]b[/bold] ^G�2J�gnp.^@ end" in found
     failed = next(entry for entry in journal.entries if entry.severity == "error")
     assert failed.text == "ValueError: unforeseen"
@@ -158,10 +158,10 @@ async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
         await app.press("enter")
         assert "ValueError: no" in app.text(".dialog")
         await app.press("escape", "slash", "text:STEP", "enter")
-        assert app.find("LogView").pointed.text == "step 1"
+        assert app.find("LogView").selected_entry.text == "step 1"
         assert "1 of 2 matches" in app.text("LogTab SearchBar")
         await app.press("n")
-        assert app.find("LogView").pointed.text == "step 2"
+        assert app.find("LogView").selected_entry.text == "step 2"
         await app.press("n", "N", "escape")
         assert not app.find("LogTab SearchBar").display
         await app.press("f")

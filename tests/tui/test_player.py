@@ -144,14 +144,17 @@ def test_session_ends_when_it_is_cancelled() -> None:
     assert "trace" in pushed
 
 
-def test_steps_since_the_reset_are_kept_as_a_dump(tmp_path: Path) -> None:
+def test_steps_since_the_reset_are_kept_as_a_dump(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the message has the path relative to it, if that is shorter
     watched = Watched(RewardSum())
-    assert "no step was made" in watched.send(DumpSteps(str(tmp_path / "none"))).message
+    assert "no steps since the reset" in watched.send(DumpSteps(str(tmp_path / "none"))).message
     watched.send(Run(steps=5), turns=20)
     watched.send(Reset())
     watched.send(Run(steps=60), turns=90)  # an episode has 50
     folder = tmp_path / "live"
-    assert watched.send(DumpSteps(str(folder))).message == f"60 steps to {folder}"
+    assert watched.send(DumpSteps(str(folder))).message == "dumped 60 steps to live"
     assert "already has a dump" in watched.send(DumpSteps(str(folder))).message
     dump = open_dump(folder)
     assert verify(folder).problems == ()

@@ -175,7 +175,7 @@ def test_host_that_is_none_of_this_machine(
     assert run(["serve", "--port", "0", "--host", host]) == 2
     error, hint = capsys.readouterr().err.splitlines()
     assert error.startswith(f"error: cannot listen at {host}:0: ")
-    assert hint.startswith("hint: --host takes an address of this machine")
+    assert hint.startswith("hint: use an address of this machine: --host ")
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ async def test_help_is_the_page_of_the_transform() -> None:
 async def test_help_elsewhere_has_the_keys() -> None:
     async with driven() as app:
         await app.press("f1")
-        assert "The chain" in app.text(".dialog")
-        assert "Keys here" in app.text(".dialog")
+        assert "its data flow down through the stages" in app.text(".dialog")
+        assert "Keys" in app.text(".dialog")
 
 
 async def test_palette_has_every_action_and_every_transform() -> None:
@@ -144,7 +144,7 @@ async def test_settings_that_cannot_be_used_are_noticed_and_left_out() -> None:
             "unknown key 'ctr+b' for chain.remove; "
             "unknown command 'screen.undoo' (did you mean screen.undo?); "
             "'x' for chain.duplicate is the key of chain.fix",
-            "unknown theme 'no-such-theme'; tdx-dark using",
+            "unknown theme 'no-such-theme'; using tdx-dark",
         ]
         await app.press("down", "d")
         assert app.stages == []

@@ -1,4 +1,4 @@
-"""Typing fast into the form: every character arrives in the field that was aimed at."""
+"""Fast typing and clicking: each character arrives in the intended field."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from textual import events
 from textual.widgets import Input
 
 from tdx.tui.backend.client import Ticket
@@ -114,3 +115,48 @@ async def test_undo_in_a_field_is_followed_once_the_focus_has_left_it() -> None:
     async with driven("StepCounter(max_steps=5)") as app:
         await typed(app, "down", "enter", "end", "text:0", "escape", "u")
         assert field(app, "max_steps") == "5"
+
+
+async def test_click_does_not_overtake_the_keys_before_it() -> None:
+    with busy_thread():
+        async with driven("CatFrames(4)", backend=SlowBackend(0)) as app:
+            await app.press("down", "enter", "end")
+            await app.send(*"567")
+            await app.send_click(app.row("dim").query_one(Input))
+            await app.send("-", "3")
+            await app.delivered()
+            await app.settle()
+            assert (field(app, "N"), field(app, "dim")) == ("4567", "-3")
+
+
+async def test_keys_after_a_click_that_opens_a_dialog_go_into_the_dialog() -> None:
+    async with driven(env=None) as app:
+        await app.send_click(app.find("#form-env"))
+        await typed(app, "text:CartPole-v1", "enter")
+        assert app.app.workspace.draft.env is not None
+        assert app.app.workspace.draft.env.id == "CartPole-v1"
+
+
+async def test_scrolling_waits_for_earlier_keys_and_mouse_moves_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with driven("CatFrames(4)") as app:
+        delivered: list[str] = []
+        forward = app.app.screen._forward_event
+
+        def record(event: events.Event) -> None:
+            delivered.append(type(event).__name__)
+            forward(event)
+
+        monkeypatch.setattr(app.app.screen, "_forward_event", record)
+        app.app.screen.set_focus(None)  # the screen gets the keys
+        app.app.input_queue.hold()
+        await app.send("f8", "f9")
+        for kind in (events.MouseScrollDown, events.MouseMove):
+            app.app.post_message(kind(None, 1, 5, 0, 1, 0, False, False, False, 1, 5))
+        await app.send("f8")
+        await app.pilot.pause()
+        assert delivered == ["MouseMove"]
+        app.app.call_later(app.app.input_queue.release)
+        await app.delivered()
+        assert delivered == ["MouseMove", "Key", "Key", "MouseScrollDown", "Key"]

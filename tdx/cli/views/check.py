@@ -65,7 +65,7 @@ def _outcome(check: Check, report: CheckReport) -> Cell:
 def _result(check: Check, report: CheckReport) -> str:
     """Return the number of findings of a check, or what it proves if there are none."""
     counts = [(_count(check, report, severity), severity) for severity in _SEVERITIES]
-    parts = [_severity_count(count, severity) for count, severity in counts if count]
+    parts = [count_text(count, severity) for count, severity in counts if count]
     if not parts:
         return _PASSED[check] if check in report.checks else _skip_reason(report)
     if len(parts) == 1:
@@ -76,11 +76,6 @@ def _result(check: Check, report: CheckReport) -> str:
 def _count(check: Check, report: CheckReport, severity: Severity) -> int:
     found = (each for each in report.findings if each.check == check)
     return sum(each.severity == severity for each in found)
-
-
-def _severity_count(count: int, severity: Severity) -> str:
-    plural = "" if count == 1 or severity == "suggestion" else "s"
-    return f"{count} {severity}{plural}"
 
 
 def _skip_reason(report: CheckReport) -> str:

@@ -9,7 +9,7 @@ from tdx.cli.output.view import Cell, Paragraph, Style
 NONE = "–"
 """Text of an empty cell."""
 
-SEVERITY_STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "advice": "dim"}
+SEVERITY_STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "suggestion": "dim"}
 
 
 def count_text(number: int, noun: str) -> str:

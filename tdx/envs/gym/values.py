@@ -244,7 +244,8 @@ def reward_array(reward: Any) -> Array:
     Raises:
         WrongValueError: The reward is not a number, or too large for float32.
     """
-    if type(reward) is float and -_REWARD_MAX <= reward <= _REWARD_MAX:
+    # np.float64, which most envs return, is a float too.
+    if isinstance(reward, float) and -_REWARD_MAX <= reward <= _REWARD_MAX:
         return np.array(reward, _REWARD_DTYPE, ndmin=1)
     return reward_rows([reward])[0]
 

@@ -252,7 +252,7 @@ def load_module(file: Path, data: bytes, env: EnvBase) -> Any:
         raise
     except Exception as error:
         raise ArgumentError(
-            f"{file} has no policy: {get_first_line(error)}",
+            f"{file} contains no policy: {get_first_line(error)}",
             hint="save a TensorDictModule with torch.save, or use torch.export.save",
         ) from error
 
@@ -272,7 +272,7 @@ def _load(data: bytes, env: EnvBase) -> Any:
         module.eval()
         return module
     raise ArgumentError(
-        f"the file has a {type(module).__name__}, not a module",
+        f"the file contains a {type(module).__name__}, not a module",
         hint="save the whole module: torch.save(policy, FILE)",
     )
 

@@ -19,7 +19,7 @@ from tdx.tui.compose.chain_pane import ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.compositor import use_partial_compositor
-from tdx.tui.keyboard import FocusGuard, KeyQueue, is_displayed
+from tdx.tui.keyboard import FocusGuard, InputQueue, is_displayed
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
 from tdx.tui.screens.dialogs import JumpScreen
 from tdx.tui.screens.panes import CHAIN_PANE, TABS_PANE, PaneLayout
@@ -37,18 +37,18 @@ class MainScreen(FocusGuard):
     Args:
         workspace: State of the app.
         hints: State of the hints.
-        keys: Queue that is held until all tabs exist.
+        input_queue: Queue that is held until all tabs exist.
     """
 
     BINDINGS = [*bindings.SCREEN]
 
-    def __init__(self, workspace: Workspace, hints: HintState, keys: KeyQueue) -> None:
+    def __init__(self, workspace: Workspace, hints: HintState, input_queue: InputQueue) -> None:
         super().__init__()
         use_partial_compositor(self)
         self.hints = hints
         self.workspace = workspace
         self.is_filled = False
-        self._keys = keys
+        self._input_queue = input_queue
         self._focused_before: Widget | None = None
         self.panes = PaneLayout(self)
         self.dialogs = ComposeDialogs(self, workspace)
@@ -72,7 +72,7 @@ class MainScreen(FocusGuard):
         self.panes.fit(self.size.width)
         self.set_focus(self.fallback_focus())
         # A key for a tab that does not exist yet would go to the chain.
-        self._keys.hold()
+        self._input_queue.hold()
         self.call_after_refresh(self._fill_tabs)
 
     async def _fill_tabs(self) -> None:
@@ -85,7 +85,7 @@ class MainScreen(FocusGuard):
                 await pane.mount(tab.load()(self.workspace))
             self.is_filled = True
         finally:
-            self.app.call_later(self._keys.release)
+            self.app.call_later(self._input_queue.release)
 
     def on_resize(self, event: events.Resize) -> None:
         small = event.size.width < MIN_SIZE[0] or event.size.height < MIN_SIZE[1]

@@ -124,7 +124,7 @@ def test_advice_is_tried_with_few_steps() -> None:
     assert tried.before_us > 0
     assert tried.pipeline is not None
     assert [stage.name for stage in tried.pipeline.transforms] == ["RewardSum"]
-    assert "in turns" in received
+    assert "alternating" in received
     failing = Pipeline.of("tests.tui.profile.failing_env:make", "RewardSum")
     broken = find_advice(FindAdvice(failing, "planned", 70, 2, 2, allow_code=True), job)
     assert broken.error is not None

@@ -34,9 +34,9 @@ _PRIMER = (
     "recurrent policy has no primer",
     "error",
     why="""
-    A recurrent module reads the state that it wrote in the previous step. In the first step
-    available is none, unless a `TensorDictPrimer` writes it in every reset and adds it to the
-    specs.
+    A recurrent module reads the state that it wrote in the previous step. The
+    first step has no such state unless a `TensorDictPrimer` writes it in every reset and adds it
+    to the specs.
 
     `get_primers_from_module(policy)` returns the matching primer.
     """,
@@ -49,7 +49,7 @@ def recurrent_without_primer(context: LintContext) -> Iterator[Violation]:
     available = _available_keys(context)
     for key in _recurrent_keys(context):
         if available is not None and key not in available:
-            message = f"{format_key(key)!r} of the policy is not written by a reset"
+            message = f"the policy reads {format_key(key)!r}, which no reset writes"
             hint = "add the TensorDictPrimer that get_primers_from_module(policy) returns"
             yield Violation(message, hint, key=key)
 
