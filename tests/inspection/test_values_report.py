@@ -165,7 +165,7 @@ def test_violation_is_attributed_to_the_stage_that_causes_it() -> None:
         (Writes("observation", torch.zeros(1)), "dtype", "its dtype is torch.float32 after a"),
         (Writes("observation", torch.zeros(2).long()), "shape", "its shape is (2,) after a reset"),
         (lambda td: td.set("extra", td["observation"]), "undeclared", "but no spec declares it"),
-        (Unwritten(), "missing", "the spec declares it, but it is not there after a reset"),
+        (Unwritten(), "missing", "the spec declares it, but it is missing after a reset"),
     ],
     ids=["dtype", "shape", "undeclared", "missing"],
 )

@@ -26,8 +26,8 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("foreign", OBJECTS.values(), ids=OBJECTS)
 def test_the_oracles_objects_are_refused(foreign: Callable[[], Any]) -> None:
-    with pytest.raises(ArgumentError, match="is from TorchRL") as caught:
+    with pytest.raises(ArgumentError, match="belongs to TorchRL") as caught:
         Compose(foreign())
     assert caught.value.hint
-    with pytest.raises(ArgumentError, match="is from TorchRL"):
+    with pytest.raises(ArgumentError, match="belongs to TorchRL"):
         TransformedEnv(GymEnv("CartPole-v1"), foreign())

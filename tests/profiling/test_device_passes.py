@@ -168,11 +168,11 @@ def test_transfers_of_tdx_share_the_row(setting: Setting) -> None:
 
 def test_transfers_of_a_gymnasium_env_take_host_time() -> None:
     env, meter = GymEnv("Pendulum-v1", device="meta"), ClockMeter(FakeClock())
-    before = dict(env._program.__dict__)
+    before = dict(env._stepper.__dict__)
     with attach_meter(env, meter):
         env.reset()
     assert {times.part: len(times.own_ns) for times in meter.collect()}[TRANSFERS] == 1
-    assert env._program.__dict__ == before
+    assert env._stepper.__dict__ == before
     on_host = GymEnv("Pendulum-v1")
     with attach_meter(on_host, meter):
         on_host.reset()

@@ -22,7 +22,7 @@ class FakeTorch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timed: bool = True) -> None:
         self.timed, self.log, self.now = timed, list[str](), 0.0
-        monkeypatch.setattr(accelerator, "present_device", torch.device)
+        monkeypatch.setattr(accelerator, "available_device", torch.device)
         monkeypatch.setattr(torch, "Event", self.event)
         monkeypatch.setattr(TorchAccelerator, "_initialize", lambda _: self.log.append("set up"))
         stats = {"allocated": 900, "current": 300, "peak": 500}

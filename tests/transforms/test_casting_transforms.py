@@ -191,7 +191,7 @@ def test_stored_data_moves() -> None:
 
 
 def test_unknown_device() -> None:
-    with pytest.raises(DeviceError, match="'gpu' is no device"):
+    with pytest.raises(DeviceError, match="unknown device 'gpu'"):
         DeviceCastTransform("gpu")
 
 

@@ -64,7 +64,7 @@ PLACES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("thing", OBJECTS.values(), ids=OBJECTS)
 def test_foreign_objects_are_refused(thing: Callable[[], Any]) -> None:
-    with pytest.raises(ArgumentError, match=r"is from (TorchRL|Gymnasium|Stable)") as caught:
+    with pytest.raises(ArgumentError, match=r"belongs to (TorchRL|Gymnasium|Stable)") as caught:
         Compose(thing())
     assert caught.value.hint
 

@@ -123,7 +123,7 @@ def test_bad_data() -> None:
         transform.inv(whole.exclude(("next", "reward")))
     with pytest.raises(KeyNotFoundError, match=r"keep 'next\.done' in the data"):
         transform.inv(whole.exclude(("next", "done")))
-    with pytest.raises(ArgumentError, match="a dim of time"):
+    with pytest.raises(ArgumentError, match="need a time dim"):
         transform.inv(whole[0])
 
 

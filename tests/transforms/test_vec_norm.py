@@ -376,12 +376,12 @@ def test_a_lock_is_held_while_statistics_change() -> None:
 
 
 def test_a_lock_timeout_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdx.envs.batched.env_creator._HELD_FOR_LONG", 0.01)
+    monkeypatch.setattr("tdx.envs.batched.env_creator._LOCK_TIMEOUT", 0.01)
     env = EnvCreator(made)()
     norm = env.transform
     assert isinstance(norm, VecNorm)
     assert norm.lock is not None
-    with norm.lock, pytest.raises(WorkerError, match="does not come free"):
+    with norm.lock, pytest.raises(WorkerError, match="was not released"):
         env.reset()
 
 

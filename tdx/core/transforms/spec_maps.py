@@ -180,6 +180,31 @@ def map_bounds(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> Tensor
     return Bounded(low, high, shape=low.shape, dtype=low.dtype, device=low.device)
 
 
+def clamp(tensor: Tensor, low: float | None, high: float | None) -> Tensor:
+    """Return ``tensor.clamp(low, high)``, also if an integer dtype ends before a bound.
+
+    torch before 2.15 refuses such bounds.
+
+    Args:
+        tensor: Numbers of any dtype.
+        low: Lower bound. ``None``: unbounded below.
+        high: Upper bound. ``None``: unbounded above.
+
+    Raises:
+        RuntimeError: No number of the dtype is within the bounds.
+    """
+    dtype = tensor.dtype
+    if dtype.is_floating_point or dtype is torch.bool or isinstance(low or high, float):
+        return tensor.clamp(low, high)
+    limits = torch.iinfo(dtype)
+    if (low is not None and low > limits.max) or (high is not None and high < limits.min):
+        raise RuntimeError(f"no number of {dtype} is within {low} and {high}")
+    return tensor.clamp(
+        None if low is None else max(low, limits.min),
+        None if high is None else min(high, limits.max),
+    )
+
+
 def clamp_bounds(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:
     """Return the spec of ``value.clamp(low, high)``.
 
@@ -193,7 +218,7 @@ def clamp_bounds(spec: TensorSpec, low: float | None, high: float | None) -> Ten
     """
     if low is None and high is None:
         return spec
-    dtype = torch.zeros((), dtype=spec.dtype).clamp(low, high).dtype
+    dtype = clamp(torch.zeros((), dtype=spec.dtype), low, high).dtype
     ends = []
     for end in range_of(spec):
         wide = end.to(dtype) if dtype.is_floating_point else end.to(torch.int64)

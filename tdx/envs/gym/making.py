@@ -241,6 +241,8 @@ class CheckedValues(gymnasium.Wrapper[Any, Any, Any, Any]):
         row: Its index in the vector env.
     """
 
+    uses_own_generator = True
+
     def __init__(self, env: gymnasium.Env[Any, Any], row: int) -> None:
         super().__init__(env)
         self._row = row
@@ -338,6 +340,8 @@ def _dict_check(space: spaces.Dict) -> Check:
 class SyncRows(SyncVectorEnv):
     """A ``SyncVectorEnv`` whose rewards may be arrays."""
 
+    uses_own_generator = True
+
     def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
         super().__init__(env_fns, **kwargs)
         self.single_reward_space = reward_space_of(self.envs[0])
@@ -347,6 +351,8 @@ class SyncRows(SyncVectorEnv):
 
 class AsyncRows(AsyncVectorEnv):
     """An ``AsyncVectorEnv`` whose rewards may be arrays, and whose errors are only raised."""
+
+    uses_own_generator = True
 
     def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
         found: list[spaces.Box | None] = []

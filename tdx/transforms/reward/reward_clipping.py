@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tdx.core.transforms import RewardTransform, TimeBehaviour
 from tdx.core.transforms.scalars import ScalarTransform
-from tdx.core.transforms.spec_maps import clamp_bounds
+from tdx.core.transforms.spec_maps import clamp, clamp_bounds
 from tdx.core.transforms.validation import check_range
 from tdx.errors import ChainError
 from tdx.keys import NestedKey
@@ -63,7 +63,7 @@ class RewardClipping(ScalarTransform, RewardTransform):
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         low, high = self._scalars.values()
-        return tensor.clone() if low is None and high is None else tensor.clamp(low, high)
+        return tensor.clone() if low is None and high is None else clamp(tensor, low, high)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         try:

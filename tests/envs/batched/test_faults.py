@@ -68,7 +68,7 @@ def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) ->
         caught.value.message,
     )
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("the error is the env's own")
+    assert caught.value.hint.startswith("the error comes from the env")
 
 
 def test_exception_in_a_reset_names_the_reset(make_parallel: MakeBatch) -> None:

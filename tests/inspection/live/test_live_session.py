@@ -129,7 +129,7 @@ def test_stop_condition_with_an_unknown_key_is_refused() -> None:
     reasons = [session.stop_reason(session.advance()) for _ in range(3)]
     assert reasons[:2] == [None, None]
     assert str(reasons[2]).endswith("and step_count is 2, step_count >= 2")
-    with pytest.raises(ArgumentError, match="no condition"):
+    with pytest.raises(ArgumentError, match="unknown stop condition"):
         session.set_stop("dome")
 
 
