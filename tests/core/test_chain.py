@@ -56,7 +56,7 @@ def test_it_takes_any_batch_size(batch: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("transform", "args", "named", "said"),
     [
-        (RewardScaling(0.0, 1.0), (), {"rewrad": 1}, "unknown argument 'rewrad' .its arguments are"),
+        (RewardScaling(0.0, 1.0), (), {"rewrad": 1}, "unknown argument 'rewrad' .its argum"),
         (RewardScaling(0.0, 1.0), (1, 2), {}, "takes 1 tensors, got 2"),
         (
             Compose(StepCounter(), RewardScaling(0.0, 1.0)),
