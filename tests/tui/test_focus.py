@@ -29,6 +29,7 @@ def hidden_focus(app: Driver) -> Widget | None:
     return focused
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("size", SIZES)
 async def test_focused_widget_is_on_the_screen(size: tuple[int, int]) -> None:
     async with playing(*CHAIN, whole=True, size=size) as app:
