@@ -1,19 +1,23 @@
 """Convert dataclasses to plain data for JSON, and plain data back to dataclasses.
 
-A field that needs another treatment declares it with :func:`json_field`. What a dataclass computes
-in properties is not part of its plain data: add it to the dict where a format needs it.
+The plain data of a dataclass are its fields, with the exceptions declared by :func:`json_field`.
+A :class:`Result` declares its entries instead: their names, their order, and computed values.
 """
 
 from __future__ import annotations
 
 import builtins
 import collections.abc
+import math
 import types
 import typing
-from collections.abc import Mapping
-from dataclasses import field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from operator import attrgetter
 from pathlib import PurePath
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+
+from tdx.keys import NestedKey, format_key
 
 T = TypeVar("T")
 
@@ -29,15 +33,107 @@ def json_field(*, omit: bool = False, omit_empty: bool = False, **options: Any) 
     return field(metadata={"omit": omit, "omit_empty": omit_empty}, **options)
 
 
-def to_plain(value: object, digits: int | None = None) -> Any:
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One JSON entry of a result.
+
+    Args:
+        name: Key in the JSON object.
+        attribute: Attribute that holds the value, with dots for nested ones. Defaults to ``name``.
+        convert: Applied to values that are not ``None``, before they are serialized.
+        omit_none: Leave the entry out if its value is ``None``.
+        inline: Insert the entries of the value instead of nesting them under ``name``.
+    """
+
+    name: str
+    attribute: str | None = None
+    convert: Callable[[Any], Any] | None = None
+    omit_none: bool = False
+    inline: bool = False
+
+    def add_to(self, data: dict[str, Any], result: object) -> None:
+        """Serialize the entry of a result into ``data``."""
+        value = attrgetter(self.attribute or self.name)(result)
+        if value is None and self.omit_none:
+            return
+        if value is not None and self.convert is not None:
+            value = self.convert(value)
+        if self.inline:
+            data.update(to_plain(value, strict=True))
+        else:
+            data[self.name] = to_plain(value, strict=True)
+
+
+Entries = tuple[str | Entry, ...]
+
+
+class Result:
+    """Base class of result dataclasses, which are printed as JSON.
+
+    Attributes:
+        json_entries: JSON entries in order; a string is an entry named after its attribute.
+            Empty: all fields.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True, slots=True)
+        ... class Clip(Result):
+        ...     json_entries: ClassVar[Entries] = (
+        ...         *(key_entry("key"), Entry("min", "low"), "is_bounded"),
+        ...     )
+        ...     key: NestedKey
+        ...     low: float
+        ...
+        ...     @property
+        ...     def is_bounded(self) -> bool:
+        ...         return math.isfinite(self.low)
+        >>> Clip(("agents", "reward"), -math.inf).to_dict()
+        {'key': 'agents.reward', 'min': '-inf', 'is_bounded': False}
+    """
+
+    __slots__ = ()
+    json_entries: ClassVar[Entries] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as data that JSON can represent."""
+        entries: Iterable[str | Entry] = self.json_entries
+        if not entries:
+            entries = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        data: dict[str, Any] = {}
+        for entry in entries:
+            (Entry(entry) if isinstance(entry, str) else entry).add_to(data, self)
+        return data
+
+
+def key_entry(name: str, attribute: str | None = None) -> Entry:
+    """Declare an entry that holds a TensorDict key, written as ``"next.reward"``."""
+    return Entry(name, attribute, format_key)
+
+
+def keys_entry(name: str, attribute: str | None = None) -> Entry:
+    """Declare an entry that holds several TensorDict keys."""
+    return Entry(name, attribute, format_keys)
+
+
+def format_keys(keys: Iterable[NestedKey]) -> list[str]:
+    """Format several keys; see :func:`~tdx.keys.format_key`."""
+    return [format_key(key) for key in keys]
+
+
+def to_plain(value: object, digits: int | None = None, *, strict: bool = False) -> Any:
     """Convert a value to what :mod:`json` can write.
 
-    Dataclasses become dicts in the order of their fields, sequences lists, arrays nested lists and
-    paths strings. Other values are returned unchanged.
+    Results and other dataclasses become dicts, sequences lists, arrays nested lists and paths
+    strings. Other values are returned unchanged.
 
     Args:
         value: Any value.
         digits: Decimal places of floats. ``None``: not rounded.
+        strict: Return only what every JSON parser reads: floats that are not finite become
+            ``"inf"``, ``"-inf"`` or ``"nan"``, and other types are refused.
+
+    Raises:
+        TypeError: JSON has no representation of the value, in strict mode.
 
     Example:
         >>> from dataclasses import dataclass
@@ -49,21 +145,31 @@ def to_plain(value: object, digits: int | None = None) -> Any:
         >>> to_plain(Cost("step", (1.25, 2.0)), digits=1)
         {'name': 'step', 'times': [1.2, 2.0]}
     """
+    if isinstance(value, float):
+        if strict and not math.isfinite(value):
+            return str(value)
+        return value if digits is None else round(value, digits)
+    if value is None or isinstance(value, str | int):
+        return value
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            each.name: to_plain(item, digits)
+            each.name: to_plain(item, digits, strict=strict)
             for each in fields(value)
             if _is_included(each.metadata, item := getattr(value, each.name))
         }
     if isinstance(value, Mapping):
-        return {key: to_plain(item, digits) for key, item in value.items()}
+        return {key: to_plain(item, digits, strict=strict) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_plain(item, digits) for item in value]
-    if isinstance(value, float) and digits is not None:
-        return round(value, digits)
+        return [to_plain(item, digits, strict=strict) for item in value]
     if isinstance(value, PurePath):
         return str(value)
-    return value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if strict:
+        raise TypeError(f"JSON cannot represent {type(value).__name__}")
+    return value
 
 
 def _is_included(metadata: Mapping[str, Any], value: object) -> bool:

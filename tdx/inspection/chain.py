@@ -14,7 +14,7 @@ from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_l
 from tdx.inspection.spec_report import EnvFacts
 from tdx.keys import NestedKey, split_key, unique_keys
 from tdx.pipeline import Pipeline, format_stage
-from tdx.results import Entries, Entry, Result, format_keys, key_entry, keys_entry
+from tdx.serialization import Entries, Entry, Result, format_keys, key_entry, keys_entry
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from tdx.errors import CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
 from tdx.inspection.chain import count_env_stages
 from tdx.inspection.lint.linter import LintFinding, all_rules, build_lint_context, lint
-from tdx.results import Entries, Entry, Result, key_entry
+from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
@@ -43,7 +43,7 @@ class Finding(Result):
     """
 
     json_entries: ClassVar[Entries] = (
-        *("check", "code", "severity", "title", Entry("lie", "violation")),
+        *("check", "code", "severity", "title", "violation"),
         *(Entry("stage", "where.stage"), Entry("transform", "where.transform")),
         *(key_entry("key", "where.key"), Entry("file", "where.file")),
         *(Entry("line", "where.line"), Entry("column", "where.column")),

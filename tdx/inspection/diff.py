@@ -14,7 +14,7 @@ from tdx.keys import format_key, normalize_key
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import Value
-from tdx.results import Entries, Result
+from tdx.serialization import Entries, Result
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

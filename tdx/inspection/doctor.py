@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO
 
 from tdx.errors import TdxError
-from tdx.results import Entries, Entry, Result
+from tdx.serialization import Entries, Entry, Result
 
 Status = Literal["ok", "warn", "fail"]
 REQUIRED = {

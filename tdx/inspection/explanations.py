@@ -11,7 +11,7 @@ from tdx import errors
 from tdx.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.lint.rule import Rule, Severity
-from tdx.results import Entries, Entry, Result
+from tdx.serialization import Entries, Entry, Result
 
 Kind = Literal["rule", "error"]
 _INTRODUCTION = """\

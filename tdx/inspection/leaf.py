@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.keys import NestedKey
-from tdx.results import Entries, Entry, Result, key_entry
+from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.specs import Composite, TensorSpec

@@ -15,7 +15,7 @@ from tdx.errors import KeyNotFoundError, did_you_mean
 from tdx.inspection.chain import ChainFlow, Direction, KeyFlow, StageFlow, analyze_chain
 from tdx.inspection.leaf import LeafSpec, Part
 from tdx.keys import NestedKey, format_key
-from tdx.results import Entries, Entry, Result, key_entry
+from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase

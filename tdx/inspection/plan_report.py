@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from tdx.core.plan import Plan, PlanStage, Version, plan_of
 from tdx.errors import KeyNotFoundError, did_you_mean
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
-from tdx.results import Entries, Entry, Result, keys_entry
+from tdx.serialization import Entries, Entry, Result, keys_entry
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase

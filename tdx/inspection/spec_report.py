@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from tdx.errors import KeyNotFoundError, did_you_mean
 from tdx.inspection.leaf import PARTS, LeafSpec, Part, composite_leaves
 from tdx.keys import NestedKey, format_key
-from tdx.results import Entries, Entry, Result, key_entry
+from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase

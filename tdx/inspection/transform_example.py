@@ -14,7 +14,7 @@ from tdx.errors import TdxError
 from tdx.inspection.leaf import Domain, LeafSpec
 from tdx.inspection.spec_report import KeyChange, StageReport, inspect_spec
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, format_stage, parse_stage
-from tdx.results import Entries, Entry, Result
+from tdx.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

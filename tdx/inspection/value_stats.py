@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.inspection.leaf import LeafSpec
 from tdx.keys import NestedKey
-from tdx.results import Entries, Entry, Result, key_entry, keys_entry
+from tdx.serialization import Entries, Entry, Result, key_entry, keys_entry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +43,7 @@ class ValueStats(Result):
     json_entries: ClassVar[Entries] = (
         *("version", key_entry("key"), "shape", "dtype", "device", "elements"),
         *(Entry("min", "minimum"), "mean", Entry("max", "maximum"), "nans", "outside"),
-        *(Entry("lies", "violations"), "spec"),
+        *("violations", "spec"),
     )
 
     key: NestedKey
@@ -253,7 +253,7 @@ class ValueViolation(Result):
 
     json_entries: ClassVar[Entries] = (
         *("phase", "step", "count", "kind", Entry("stage", "index"), "name", key_entry("key")),
-        *(Entry("lie", "code"), "message", "hint", "spec"),
+        *(Entry("violation", "code"), "message", "hint", "spec"),
     )
 
     phase: Phase

@@ -17,7 +17,7 @@ from tdx.inspection.value_stats import (
     ValueViolation,
 )
 from tdx.keys import NestedKey
-from tdx.results import Entries, Entry, Result
+from tdx.serialization import Entries, Result
 
 if TYPE_CHECKING:
     from tdx.core import StageTrace, StepTrace
@@ -42,7 +42,7 @@ class ValuesReport(Result):
 
     json_entries: ClassVar[Entries] = (
         *("env", "batch_size", "steps", "resets", "phases"),
-        *(Entry("lies", "violations"), "error"),
+        *("violations", "error"),
     )
 
     env: str

@@ -148,8 +148,8 @@ def test_diff_does_not_write_the_file(tdx: Tdx, golden: Golden, chain: Path) -> 
     golden("findings.diff", outcome.out)
     assert chain.read_text() == TEXT
     document = json.loads(tdx("check", chain.name, "--diff", "--format", "json").out)
-    assert document["mended"]["diff"] == outcome.out
-    assert [each["code"] for each in document["mended"]["fixes"]] == ["TDX421", "TDX451"]
+    assert document["fixed"]["diff"] == outcome.out
+    assert [each["code"] for each in document["fixed"]["fixes"]] == ["TDX421", "TDX451"]
 
 
 def test_fix_keeps_comments(tdx: Tdx, chain: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
-from tdx.results import Entries, Entry, Result, key_entry, keys_entry, to_json_value
+from tdx.serialization import Entries, Entry, Result, key_entry, keys_entry, to_plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def test_optional_entry_is_present_if_set() -> None:
 
 def test_errors_and_containers_are_serialized() -> None:
     error = ArgumentError("steps must be at least 1, got 0")
-    assert to_json_value({"errors": (error,), "nan": math.nan}) == {
+    assert to_plain({"errors": (error,), "nan": math.nan}, strict=True) == {
         "errors": [error.to_dict()],
         "nan": "nan",
     }
@@ -69,4 +69,4 @@ def test_errors_and_containers_are_serialized() -> None:
 
 def test_unknown_type_is_refused() -> None:
     with pytest.raises(TypeError, match="JSON cannot represent complex"):
-        to_json_value([1j])
+        to_plain([1j], strict=True)

@@ -18,7 +18,6 @@ from tdx.pipeline.editing.forms import (
     set_argument,
     set_env_field,
 )
-from tdx.pipeline.editing.fuzzy import fuzzy_match, fuzzy_sorted
 
 NAMES = ("RewardSum", "StepCounter", "InitTracker", "CatFrames")
 EDITS = st.lists(
@@ -195,19 +194,6 @@ def test_fields_of_the_env(name: str, text: str, value: object) -> None:
 def test_invalid_env_field_text_is_refused(name: str, text: str) -> None:
     with pytest.raises((PipelineError, ArgumentError)):
         set_env_field(EnvConfig("Pendulum-v1"), name, text)
-
-
-def test_search_finds_by_initials_words_and_parts() -> None:
-    names = load_catalog().names
-    for query, first in [
-        ("cf", "CatFrames"),
-        ("stepc", "StepCounter"),
-        ("onorm", "ObservationNorm"),
-    ]:
-        assert fuzzy_sorted(query, names, str)[0][0] == first
-    assert fuzzy_match("", "x") is not None
-    assert fuzzy_sorted("zzz", names, str) == []
-    assert [name for name, _ in fuzzy_sorted("", names, str)] == names
 
 
 def test_every_preset_is_a_pipeline_with_a_title() -> None:

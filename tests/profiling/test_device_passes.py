@@ -241,7 +241,7 @@ def test_values_are_unchanged_by_passes_that_raise(setting: Setting) -> None:
 
 def test_a_missing_device_is_refused() -> None:
     missing = "cuda:99" if torch.cuda.is_available() else "cuda"
-    with pytest.raises(DeviceError, match=f"no device {missing}") as caught:
+    with pytest.raises(DeviceError, match=f"device {missing} is not available") as caught:
         TorchAccelerator(missing)
     assert caught.value.hint
     assert caught.value.exit_code is ExitCode.ENVIRONMENT

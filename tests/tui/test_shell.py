@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from textual.command import Hit
 
+from tdx.pipeline import load_catalog
 from tdx.tui.app import CommandProvider
 from tdx.tui.preferences import Preferences, load_preferences
-from tdx.tui.screens.dialogs import JumpScreen
+from tdx.tui.screens.dialogs import JumpScreen, fuzzy_sort
 from tests.tui.driving import driven
 
 
@@ -213,3 +214,17 @@ async def test_check_with_steps_finds_what_only_a_step_shows() -> None:
     async with driven("RewardSum") as app:
         await app.press("k")
         assert app.app.workspace.status.checked == app.app.workspace.editor.revision
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [("cf", "CatFrames"), ("stepc", "StepCounter"), ("onorm", "ObservationNorm")],
+)
+def test_search_finds_by_initials_words_and_parts(query: str, first: str) -> None:
+    assert fuzzy_sort(query, load_catalog().names, str)[0][0] == first
+
+
+def test_search_without_a_query_keeps_the_order() -> None:
+    names = load_catalog().names
+    assert fuzzy_sort("zzz", names, str) == []
+    assert [name for name, _ in fuzzy_sort("", names, str)] == names

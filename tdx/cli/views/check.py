@@ -50,7 +50,7 @@ def check_view(report: CheckReport, fixes: dict[str, Any] | None = None) -> View
         return [head, table, *([Heading("findings"), *findings] if findings else [])]
 
     records = [finding.to_dict() for finding in report.findings]
-    data = report.to_dict() if fixes is None else {**report.to_dict(), "mended": fixes}
+    data = report.to_dict() if fixes is None else {**report.to_dict(), "fixed": fixes}
     return View("check", data, records, blocks, _COLUMNS)
 
 

@@ -225,7 +225,7 @@ def _marginal_cost_data(stage: MarginalCost) -> dict[str, Any]:
     return {
         "saved_us": None if cost is None else finite(cost.saved_us),
         "noise_us": None if cost is None else finite(cost.noise_us),
-        "for_neighbours_us": finite(stage.for_neighbors_us),
+        "for_neighbors_us": finite(stage.for_neighbors_us),
         "significant": cost is not None and bool(cost.is_significant),
         "turns": 0 if cost is None else cost.turns,
     }
@@ -286,7 +286,7 @@ def advice_data(mode: Mode, result: Suggestions) -> dict[str, Any]:
     return {
         "mode": mode,
         "advice": [_advice_item_data(each) for each in result.advice],
-        "in_vain": [_advice_item_data(each) for each in result.without_gain],
+        "without_gain": [_advice_item_data(each) for each in result.without_gain],
         "refused": list(result.refused),
         "interrupted": result.interrupted,
     }

@@ -185,7 +185,7 @@ def available_device(device: torch.device | str | int | None) -> torch.device:
     if found.type in ("cpu", "meta"):
         return found
     if (found.index or 0) >= _device_count(found.type):
-        raise DeviceError(f"there is no device {found} on this machine", hint="use 'cpu'")
+        raise DeviceError(f"device {found} is not available", hint="use 'cpu'")
     return as_device(found)
 
 

@@ -93,19 +93,6 @@ def _normalize_codes(codes: Sequence[str]) -> tuple[str, ...]:
     return normalized
 
 
-_FAMILIES = (
-    keys,
-    rewards,
-    images,
-    observations,
-    episodes,
-    dtypes,
-    actions,
-    policies,
-    redundant,
-)
-
-
 @dataclass(frozen=True, slots=True)
 class LintFinding:
     """A rule and one violation of it."""

@@ -11,7 +11,7 @@ from tdx.keys import NestedKey
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
-from tdx.results import Entries, Entry, Result
+from tdx.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import LintContext

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tdx.errors import StorageError
 from tdx.keys import NestedKey, normalize_key, split_key
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields, PlainData
+from tdx.rollouts.dump.json_fields import DAMAGED, Fields
+from tdx.serialization import Entries, Entry, Result, to_plain
 
 MAX_ROWS = 2**24
 """Largest number of batch elements that is accepted."""
@@ -26,13 +27,8 @@ Columns = dict[str, NDArray[Any]]
 """Episodes by column: ``row``, ``start``, ``length``, ``return`` and ``terminated``."""
 
 
-def plain_number(number: float) -> float | str:
-    """Return a number that JSON can hold; infinities and NaN as text."""
-    return number if np.isfinite(number) else str(number)
-
-
 @dataclass(frozen=True, slots=True)
-class Episode(PlainData):
+class Episode(Result):
     """One episode.
 
     Args:
@@ -44,10 +40,14 @@ class Episode(PlainData):
         finished: Whether it ended within the rollout.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *("row", "start", "length", Entry("return", "total_reward"), "terminated", "finished"),
+    )
+
     row: int
     start: int
     length: int
-    total_reward: float = field(metadata={"json": "return", "convert": plain_number})
+    total_reward: float
     terminated: bool
     finished: bool = True
 
@@ -146,13 +146,14 @@ class EpisodeIndex:
         """Return plain data; sums that are not finite as text."""
         columns: dict[str, list[Any]] = {n: held.tolist() for n, held in self._columns.items()}
         columns["terminated"] = list(map(bool, columns["terminated"]))
-        columns["return"] = list(map(plain_number, columns["return"]))
+        columns["return"] = to_plain(columns["return"], strict=True)
         running = {"start": self.starts.tolist(), "return": self.running()}
         return {**columns, "running": running}
 
     def running(self) -> list[float | str]:
         """Return the rewards of the running episodes as plain data, by row."""
-        return list(map(plain_number, self.sums.tolist()))
+        rewards: list[float | str] = to_plain(self.sums.tolist(), strict=True)
+        return rewards
 
     @classmethod
     def from_dict(cls, data: object, rows: int, steps: int) -> EpisodeIndex:
@@ -236,7 +237,7 @@ def check_row_count(rows: int) -> int:
 def line_columns(columns: Columns) -> dict[str, list[Any]]:
     """Return the episodes that ended in a chunk as plain data for the index."""
     found = {name: columns[name].tolist() for name in _PER_CHUNK}
-    found["return"] = list(map(plain_number, found["return"]))
+    found["return"] = to_plain(found["return"], strict=True)
     found["terminated"] = list(map(int, found["terminated"]))
     return found
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
 from tdx.errors import StorageError
@@ -165,29 +164,3 @@ def read_seal(text: bytes, seed: int = 0) -> int | None:
     """
     check = zlib.crc32(text[:-_LENGTH], seed)
     return check if text[-_LENGTH:] == _END % check else None
-
-
-class PlainData:
-    """Base of dataclasses that are printed as JSON."""
-
-    __slots__ = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data: the fields in order, with tuples as lists.
-
-        The metadata of a field may have a ``json`` name, ``None`` to leave the field out, and a
-        function ``convert`` for its value.
-        """
-        found: dict[str, Any] = {}
-        for each in fields(self):  # type: ignore[arg-type]
-            name = each.metadata.get("json", each.name)
-            if name is not None:
-                convert = each.metadata.get("convert", _to_plain)
-                found[name] = convert(getattr(self, each.name))
-        return found
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, PlainData):
-        return value.to_dict()
-    return [_to_plain(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from tensordict import TensorDictBase
@@ -18,8 +18,8 @@ from tdx.pipeline import Pipeline, format_stage, read_pipeline
 from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import MANIFEST
-from tdx.rollouts.dump.json_fields import PlainData
 from tdx.rollouts.dump.manifest import Manifest
+from tdx.serialization import Entries, Entry, Result, key_entry
 
 _BINS = 20
 _MAX_VALUES = 2_000_000
@@ -78,7 +78,7 @@ def open_dump(path: str | Path) -> Dump:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram(PlainData):
+class Histogram(Result):
     """Histogram of values.
 
     Args:
@@ -105,7 +105,7 @@ class Histogram(PlainData):
 
 
 @dataclass(frozen=True, slots=True)
-class EntryStatistics(PlainData):
+class EntryStatistics(Result):
     """Statistics of the values of one entry.
 
     Args:
@@ -117,11 +117,15 @@ class EntryStatistics(PlainData):
         histogram: Histogram of all finite values; ``None`` if there are none.
     """
 
-    key: NestedKey = field(metadata={"convert": format_key})
+    json_entries: ClassVar[Entries] = (
+        *(key_entry("key"), "shape", "dtype", "mean", Entry("nan", "nans"), "histogram"),
+    )
+
+    key: NestedKey
     shape: tuple[int, ...]
     dtype: str
     mean: float | None
-    nans: int = field(metadata={"json": "nan"})
+    nans: int
     histogram: Histogram | None
 
 

@@ -12,6 +12,7 @@ from tdx.envs import EnvBase
 from tdx.keys import split_key
 from tdx.rollouts.dump.entries import space_kind
 from tdx.rollouts.dump.json_fields import Fields
+from tdx.serialization import to_plain
 from tdx.specs import TensorSpec
 
 _MAX_BOUNDS = 256
@@ -47,20 +48,10 @@ def _describe_bound(leaf: TensorSpec, name: str, widest: Callable[[Tensor], Tens
     if not isinstance(bound, Tensor) or type(leaf).__name__.startswith("Unbounded"):
         return None
     if bound.numel() and bool((bound == bound.flatten()[0]).all()):
-        return _plain_number(bound.flatten()[0].item())
+        return to_plain(bound.flatten()[0].item(), strict=True)
     if bound.numel() > _MAX_BOUNDS:
-        return _plain_number(widest(bound).item())
-    return _plain_numbers(bound.tolist())
-
-
-def _plain_numbers(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain_numbers(each) for each in value]
-    return _plain_number(value)
-
-
-def _plain_number(number: float) -> float | str:
-    return number if abs(number) != float("inf") and number == number else str(number)
+        return to_plain(widest(bound).item(), strict=True)
+    return to_plain(bound.tolist(), strict=True)
 
 
 def parse_spec_entries(fields: Fields) -> list[dict[str, Any]]:

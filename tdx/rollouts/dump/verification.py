@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,11 +18,11 @@ from tdx.keys import format_key, split_key
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA, INDEX, POLICY_COPIES, open_data, open_dump_folder
-from tdx.rollouts.dump.json_fields import PlainData
 from tdx.rollouts.dump.manifest import Manifest, load_manifest
 from tdx.rollouts.dump.specs import describe_violation
 from tdx.rollouts.dump.state_files import read_state
 from tdx.rollouts.dump.track import Track
+from tdx.serialization import Entries, Entry, Result
 
 _BLOCK = 2**23
 """Number of bytes that are read at a time."""
@@ -31,7 +31,7 @@ Kind = Literal["missing", "short", "checksum", "spec", "episodes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem(PlainData):
+class Problem(Result):
     """A part of a dump that differs from its manifest.
 
     Args:
@@ -41,14 +41,16 @@ class Problem(PlainData):
         message: Description for the user.
     """
 
-    kind: Kind = field(metadata={"json": "problem"})
+    json_entries: ClassVar[Entries] = (Entry("problem", "kind"), "file", "chunk", "message")
+
+    kind: Kind
     file: str
     chunk: int | None
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class Verification(PlainData):
+class Verification(Result):
     """Result of a verification.
 
     Args:
@@ -60,11 +62,15 @@ class Verification(PlainData):
         problems: All problems.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *("path", "chunks", Entry("bytes", "size"), "complete", "problems"),
+    )
+
     path: str
     chunks: int
-    size: int = field(metadata={"json": "bytes"})
+    size: int
     complete: bool
-    source: str | None = field(metadata={"json": None})
+    source: str | None
     problems: tuple[Problem, ...]
 
     @property

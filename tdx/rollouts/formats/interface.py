@@ -8,16 +8,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from tdx.errors import ArgumentError, StorageError
 from tdx.rollouts.dump.entries import Parts
-from tdx.rollouts.dump.json_fields import PlainData
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.arrays import Array, FileColumn
 from tdx.rollouts.formats.files import check_key
+from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import MAX_ENVS, parse_json, validate_shape
 
 NOTE = "tdx"
@@ -65,7 +65,7 @@ class ExportColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedEntry(PlainData):
+class ExportedEntry(Result):
     """An entry of a dump, and its place in the file.
 
     Args:
@@ -99,7 +99,7 @@ class ExportPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported(PlainData):
+class Exported(Result):
     """Result of an export, or of its dry run.
 
     Args:
@@ -115,6 +115,11 @@ class Exported(PlainData):
         entries: Entries and their places in the file.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *("source", "path", "format", "written", "steps", "batch_size", "episodes"),
+        *(Entry("bytes", "size"), "notes", "entries"),
+    )
+
     source: str
     path: str
     format: str
@@ -122,7 +127,7 @@ class Exported(PlainData):
     steps: int
     batch_size: tuple[int, ...]
     episodes: int
-    size: int | None = field(metadata={"json": "bytes"})
+    size: int | None
     notes: tuple[str, ...]
     entries: tuple[ExportedEntry, ...]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +17,7 @@ from tdx.errors import ArgumentError
 from tdx.rollouts.dump.entries import flatten_tensors, unflatten_tensors
 from tdx.rollouts.recording.env_state import restore_env_state, save_env_state
 from tdx.rollouts.recording.raw_envs import RecordingEnv
+from tdx.serialization import to_plain
 
 STATE_FIELDS = frozenset(
     ("steps", "rng", "device_rng", "chain", "memory", "env", "root", "groups", "raw_root")
@@ -44,15 +44,11 @@ def describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         name: {
             "dtype": str(value.dtype).removeprefix("torch."),
             "shape": list(value.shape),
-            "values": [_plain_number(each) for each in value.cpu().flatten().tolist()],
+            "values": to_plain(value.cpu().flatten().tolist(), strict=True),
         }
         for name, value in tensors.items()
         if value.numel() <= _MAX_DESCRIBED
     }
-
-
-def _plain_number(value: float) -> float | str:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Checkpointer:

@@ -39,15 +39,7 @@ Composite(
         dtype=torch.float32,
         domain=continuous), device=cpu, shape=torch.Size([]))"""
 
-UNBOUNDED = """\
-UnboundedContinuous(
-    shape=torch.Size([1]),
-    space=ContinuousBox(
-        low=Tensor(shape=torch.Size([1]), device=cpu, dtype=torch.float32, contiguous=True),
-        high=Tensor(shape=torch.Size([1]), device=cpu, dtype=torch.float32, contiguous=True)),
-    device=cpu,
-    dtype=torch.float32,
-    domain=continuous)"""
+UNBOUNDED = ACTION.replace("BoundedContinuous", "UnboundedContinuous")
 
 SCALAR_FLAG = """\
 Categorical(

@@ -135,11 +135,11 @@ def test_a_step_takes_a_tensordict_from_another_device() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an accelerator")
 @pytest.mark.parametrize("device", ["cuda", "cuda:7"])
 def test_a_device_that_is_not_there_is_an_error(device: str) -> None:
-    with pytest.raises(DeviceError, match=f"there is no device {device} on this machine"):
+    with pytest.raises(DeviceError, match=f"device {device} is not available"):
         CountingEnv(device=device)
-    with pytest.raises(DeviceError, match=f"there is no device {device}"):
+    with pytest.raises(DeviceError, match=f"device {device} is not available"):
         CountingEnv().to(device)
-    with pytest.raises(DeviceError, match="there is no device cuda"):
+    with pytest.raises(DeviceError, match=r"device cuda.* is not available"):
         CountingEnv().cuda()
 
 
