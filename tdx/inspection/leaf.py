@@ -23,7 +23,6 @@ MAX_LISTED_BOUNDS = 1_000
 """Largest number of bounds that are listed element by element."""
 _MAX_REPEATED = 64
 """Bounds with more elements are reduced to size 1 along dims in which they do not differ."""
-Number = int | float
 Numbers = Any
 """A number, or numbers in lists nested like the shape."""
 _MAX_LENGTH = 34

@@ -61,11 +61,6 @@ class Type:
         """Members of a union; any other type is its own only option."""
         return self.items if self.name == "union" else (self,)
 
-    @property
-    def is_optional(self) -> bool:
-        """True if ``None`` is allowed."""
-        return any(option.name in ("none", "any") for option in self.options)
-
     def words(self) -> str:
         """Return the type as a phrase for messages.
 

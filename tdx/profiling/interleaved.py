@@ -80,10 +80,6 @@ class InterleavedTimes:
     failures: dict[int, str] = field(default_factory=dict)
     interrupted: bool = False
 
-    def median_us(self, place: int) -> float:
-        """Return the median step time of a contender; NaN before the first turn is complete."""
-        return float(np.median(self.step_us[:, place])) if len(self.step_us) else float("nan")
-
     def difference(self, before: int, after: int) -> TimeDifference:
         """Return the difference between two contenders, by index."""
         return compute_difference(self.step_us[:, before], self.step_us[:, after])

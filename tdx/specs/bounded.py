@@ -18,6 +18,7 @@ from tdx.specs.intervals import (
     bound_tensor,
     cast,
     clamp,
+    clip,
     contains,
     extremes,
     is_continuous,
@@ -410,7 +411,7 @@ def clamp_spec(spec: TensorSpec, low: float | None, high: float | None) -> Tenso
         high: Upper bound. ``None``: unbounded above.
 
     Raises:
-        SpecError: The dtype cannot represent a bound.
+        SpecError: No number of the dtype is within the bounds.
 
     Example:
         >>> clamp_spec(Bounded(-5.0, 1.0, shape=(2,)), 0.0, 9.0).high
@@ -418,13 +419,7 @@ def clamp_spec(spec: TensorSpec, low: float | None, high: float | None) -> Tenso
     """
     if low is None and high is None:
         return spec
-    try:
-        dtype = torch.zeros((), dtype=spec.dtype).clamp(low, high).dtype
-    except RuntimeError as error:
-        raise SpecError(
-            f"the bounds [{low}, {high}] do not fit {spec.dtype}",
-            hint="choose bounds that the dtype can represent",
-        ) from error
+    dtype = clip(torch.zeros((), dtype=spec.dtype), low, high).dtype
     # Integers are clamped as int64, which holds the bounds, and then cast.
     work = dtype if dtype.is_floating_point else torch.int64
     smallest, largest = (

@@ -124,6 +124,35 @@ def contains(low: Tensor, high: Tensor, value: Tensor) -> bool:
     return bool(((ordered(low) <= value) & (value <= ordered(high))).all())
 
 
+def clip(value: Tensor, low: float | None, high: float | None) -> Tensor:
+    """Return ``value.clamp(low, high)``, also if an integer dtype ends before a bound.
+
+    torch before 2.15 refuses such bounds.
+
+    Args:
+        value: Tensor of any shape and real dtype.
+        low: Lower bound. ``None``: unbounded below.
+        high: Upper bound. ``None``: unbounded above.
+
+    Raises:
+        SpecError: No number of the dtype is within the bounds.
+    """
+    dtype = value.dtype
+    if dtype.is_floating_point or isinstance(low, float) or isinstance(high, float):
+        return value.clamp(low, high)
+    least, most = extremes(dtype)
+    if (low is not None and low > most) or (high is not None and high < least):
+        raise SpecError(
+            f"the bounds [{low}, {high}] do not fit {dtype}",
+            hint="choose bounds that the dtype can represent",
+        )
+    if dtype is torch.bool:
+        return value.clamp(low, high)
+    return value.clamp(
+        None if low is None else max(low, least), None if high is None else min(high, most)
+    )
+
+
 def clamp(low: Tensor, high: Tensor, value: Tensor) -> Tensor:
     """Clamp values to their intervals. NaN is treated as 0."""
     if value.is_floating_point():

@@ -11,9 +11,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tdx import BinarizeReward, Bounded, RewardClipping, RewardScaling, TransformedEnv, Unbounded
-from tdx.core.transforms.spec_maps import clamp_bounds
 from tdx.errors import ArgumentError, ChainError
 from tdx.specs import TensorSpec
+from tdx.specs.bounded import clamp_spec
 from tdx.transforms import ObservationTransform, Transform
 from tests.transforms.envs import RowsEnv
 
@@ -70,7 +70,7 @@ def test_casting_does_not_round_the_bounds() -> None:
     ],
 )
 def test_clamped_bounds(spec: TensorSpec, low: float, high: float) -> None:
-    clamped = clamp_bounds(spec, -1, 2)
+    clamped = clamp_spec(spec, -1, 2)
     assert isinstance(clamped, Bounded)
     assert (clamped.low.item(), clamped.high.item()) == (low, high)
     assert clamped.dtype is spec.dtype

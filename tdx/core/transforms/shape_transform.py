@@ -12,7 +12,6 @@ from torch import Tensor
 
 from tdx.core.transforms.families import ObservationTransform
 from tdx.core.transforms.pointwise import TimeBehaviour
-from tdx.core.transforms.spec_maps import view_spec
 from tdx.errors import SpecError
 from tdx.keys import NestedKey
 from tdx.specs import Binary, Composite, MultiOneHot, OneHot, TensorSpec
@@ -56,7 +55,7 @@ class ShapeTransform(ObservationTransform):
         if isinstance(spec, (OneHot, MultiOneHot)) and _moves_columns(spec, self._apply_transform):
             example = self._apply_transform(spec.zero())
             return Binary(shape=example.shape, dtype=example.dtype, device=example.device)
-        return view_spec(spec, self._apply_transform)
+        return spec.apply_view(self._apply_transform)
 
     def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
         self._check_features(spec.shape[self._leading :])
@@ -65,7 +64,7 @@ class ShapeTransform(ObservationTransform):
                 f"the env takes a {type(spec).__name__}, whose last dim must not change",
                 hint="choose other dims, or remove the key from in_keys_inv",
             )
-        return view_spec(spec, self._apply_transform)
+        return spec.apply_view(self._apply_transform)
 
     def _map_spec(self, spec: Composite) -> Composite:
         self._leading = len(spec.shape)

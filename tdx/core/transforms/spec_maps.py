@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -178,82 +177,6 @@ def map_bounds(spec: TensorSpec, function: Callable[[Tensor], Tensor]) -> Tensor
     ends = function(spec.low), function(spec.high)
     low, high = torch.minimum(*ends), torch.maximum(*ends)
     return Bounded(low, high, shape=low.shape, dtype=low.dtype, device=low.device)
-
-
-def clamp(tensor: Tensor, low: float | None, high: float | None) -> Tensor:
-    """Return ``tensor.clamp(low, high)``, also if an integer dtype ends before a bound.
-
-    torch before 2.15 refuses such bounds.
-
-    Args:
-        tensor: Numbers of any dtype.
-        low: Lower bound. ``None``: unbounded below.
-        high: Upper bound. ``None``: unbounded above.
-
-    Raises:
-        RuntimeError: No number of the dtype is within the bounds.
-    """
-    dtype = tensor.dtype
-    if dtype.is_floating_point or dtype is torch.bool or isinstance(low or high, float):
-        return tensor.clamp(low, high)
-    limits = torch.iinfo(dtype)
-    if (low is not None and low > limits.max) or (high is not None and high < limits.min):
-        raise RuntimeError(f"no number of {dtype} is within {low} and {high}")
-    return tensor.clamp(
-        None if low is None else max(low, limits.min),
-        None if high is None else min(high, limits.max),
-    )
-
-
-def clamp_bounds(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:
-    """Return the spec of ``value.clamp(low, high)``.
-
-    Args:
-        spec: Spec of the value.
-        low: Lower bound. ``None``: unbounded below.
-        high: Upper bound. ``None``: unbounded above.
-
-    Raises:
-        RuntimeError: The dtype of the spec cannot hold a bound.
-    """
-    if low is None and high is None:
-        return spec
-    dtype = clamp(torch.zeros((), dtype=spec.dtype), low, high).dtype
-    ends = []
-    for end in range_of(spec):
-        wide = end.to(dtype) if dtype.is_floating_point else end.to(torch.int64)
-        clamped = wide.clamp(low, high)
-        if not dtype.is_floating_point:
-            limits = torch.iinfo(dtype)
-            clamped = clamped.clamp(limits.min, limits.max)
-        ends.append(clamped.to(dtype).expand(spec.shape))
-    return Bounded(ends[0], ends[1], shape=spec.shape, dtype=dtype, device=spec.device)
-
-
-def range_of(spec: TensorSpec) -> tuple[Tensor, Tensor]:
-    """Return the smallest and the largest value of a spec, from its bounds or its dtype."""
-    dtype, device = spec.dtype or torch.get_default_dtype(), spec.device
-    if isinstance(spec, Bounded):
-        return spec.low, spec.high
-    low, high = -math.inf, math.inf
-    if isinstance(spec, Binary) or dtype is torch.bool:
-        low, high = 0, 1
-    elif not dtype.is_floating_point:
-        limits = torch.iinfo(dtype)
-        low, high = limits.min, limits.max
-    wide = dtype if dtype.is_floating_point else torch.int64
-    ends = (torch.full(spec.shape, end, dtype=wide, device=device) for end in (low, high))
-    return next(ends), next(ends)
-
-
-def view_spec(spec: TensorSpec, view: Callable[[Tensor], Tensor]) -> TensorSpec:
-    """Return the spec of a view of a tensor.
-
-    Args:
-        spec: Spec of the tensor.
-        view: Function that moves or drops elements and changes none.
-    """
-    return spec.apply_view(view)
 
 
 # Sums

@@ -82,11 +82,6 @@ class Draft:
         """Position in the draft of each stage of the pipeline."""
         return tuple(place for place, stage in enumerate(self.stages) if stage.enabled)
 
-    def index_of(self, place: int) -> int | None:
-        """Return the pipeline index of the stage at a position; ``None`` if it is disabled."""
-        positions = self.positions
-        return positions.index(place) if place in positions else None
-
     def place_of(self, number: int) -> int | None:
         """Return the position of a stage by its number; ``None`` if it does not exist."""
         numbers = [stage.number for stage in self.stages]

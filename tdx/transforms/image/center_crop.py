@@ -10,7 +10,6 @@ from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
 from tdx.core.transforms.linear_image import LinearImage, crop_matrix
-from tdx.core.transforms.spec_maps import view_spec
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
@@ -64,7 +63,7 @@ class CenterCrop(ObservationTransform):
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         self._check_image(spec.shape)
-        return view_spec(spec, self._apply_transform)
+        return spec.apply_view(self._apply_transform)
 
     def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         if dtype != LinearImage.out_dtype:

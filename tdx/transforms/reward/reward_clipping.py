@@ -8,11 +8,12 @@ from torch import Tensor
 
 from tdx.core.transforms import RewardTransform, TimeBehaviour
 from tdx.core.transforms.scalars import ScalarTransform
-from tdx.core.transforms.spec_maps import clamp, clamp_bounds
 from tdx.core.transforms.validation import check_range
-from tdx.errors import ChainError
+from tdx.errors import ChainError, SpecError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
+from tdx.specs.bounded import clamp_spec
+from tdx.specs.intervals import clip
 
 
 class RewardClipping(ScalarTransform, RewardTransform):
@@ -63,12 +64,12 @@ class RewardClipping(ScalarTransform, RewardTransform):
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         low, high = self._scalars.values()
-        return tensor.clone() if low is None and high is None else clamp(tensor, low, high)
+        return tensor.clone() if low is None and high is None else clip(tensor, low, high)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         try:
-            return clamp_bounds(spec, *self._bounds)
-        except RuntimeError as error:
+            return clamp_spec(spec, *self._bounds)
+        except SpecError as error:
             raise ChainError(
                 f"no reward of {spec.dtype} is within the bounds {self._bounds}",
                 hint="choose bounds that the reward can reach, or cast it with DTypeCastTransform",

@@ -14,7 +14,6 @@ from tdx.tui.backend.messages import (
     Cancel,
     Failure,
     Push,
-    Ready,
     Request,
     Send,
     Submit,
@@ -137,7 +136,6 @@ class _WorkerHandle:
     pushed: dict[tuple[int, str], Any] = field(default_factory=dict)
     delivery: asyncio.TimerHandle | None = None
     delivered: float = 0.0
-    ready: bool = False
 
 
 class ProcessBackend:
@@ -216,10 +214,6 @@ class ProcessBackend:
         """Return the process id of each running worker."""
         return {name: handle.process.pid for name, handle in self._workers.items()}
 
-    def is_ready(self, worker: str = "look") -> bool:
-        """Return True if a worker has started."""
-        return worker in self._workers and self._workers[worker].ready
-
     def _start_worker(self, name: str) -> _WorkerHandle:
         loop = asyncio.get_running_loop()
 
@@ -265,9 +259,7 @@ class ProcessBackend:
         handle = self._workers.get(name)
         if handle is None or handle.process is not process:
             return
-        if isinstance(message, Ready):
-            handle.ready = True
-        elif isinstance(message, Push):
+        if isinstance(message, Push):
             handle.pushed[message.number, message.topic] = message.value
             self._schedule_delivery(handle)
         elif isinstance(message, Answer):

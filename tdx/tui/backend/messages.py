@@ -48,11 +48,6 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """Reports that the worker has started."""
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """Result of a request."""
 

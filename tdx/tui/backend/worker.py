@@ -24,7 +24,6 @@ from tdx.tui.backend.messages import (
     Failure,
     Job,
     Push,
-    Ready,
     Request,
     Send,
     Submit,
@@ -99,7 +98,6 @@ class _Worker:
 
     def run(self) -> None:
         threading.Thread(target=self._listen, daemon=True).start()
-        self._send(Ready())
         while True:
             message = self._queue.get()
             job = self._jobs[message.number]
