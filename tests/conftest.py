@@ -10,7 +10,7 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-# What the user has set for all runs is no part of the tests.
+# Tests do not depend on the user's configuration.
 os.environ["TDX_CONFIG"] = os.devnull
 
 import random

@@ -108,7 +108,7 @@ def test_growth_that_was_not_measured_has_no_table() -> None:
     assert growth_table(LENGTH, {}) is None
 
 
-def test_stretch_is_told_in_the_goal() -> None:
+def test_stretch_is_part_of_the_goal() -> None:
     assert Goal(1.2, "bare", stretch=True).describe("µs") == "≤ 1.2 × bare (stretch)"
 
 

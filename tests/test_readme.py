@@ -1,7 +1,7 @@
 """What README and docs show is what happens.
 
 A ``console`` block is run in a folder of its own: each line that begins with ``$`` is a command,
-and what stands below it is all that it prints. A ``pycon`` block is a doctest. With
+followed by its complete output. A ``pycon`` block is a doctest. With
 TDX_UPDATE_GOLDEN=1 the pages take over what is printed.
 """
 
@@ -79,7 +79,7 @@ def test_console_example_prints_what_the_page_shows(
 
 
 def printed_by_process(arguments: list[str]) -> str:
-    """All that ``tdx`` writes with these arguments."""
+    """Return the output of ``tdx`` with these arguments."""
     done = subprocess.run(
         [sys.executable, "-m", "tdx", *arguments],
         stdout=subprocess.PIPE,

@@ -63,7 +63,7 @@ def squared(tensordict: TensorDictBase) -> TensorDictBase:
 STAGES: dict[str, Callable[[], Any]] = {
     "action_scaling": ActionScaling,
     "cat_frames": lambda: CatFrames(2, -1, in_keys=["observation"]),
-    "cat_frames_beside": lambda: CatFrames(3, -1, ["observation"], ["stack"], "constant", 7.0),
+    "cat_frames_to_new_key": lambda: CatFrames(3, -1, ["observation"], ["stack"], "constant", 7.0),
     "cat_frames_nested": lambda: CatFrames(2, -1, ["observation"], [("a", "stack")]),
     "clip": lambda: RewardClipping(-1.0, 0.5),
     "compose": lambda: Compose(RewardScaling(0.1, 0.2), RewardSum(out_keys=["inner_sum"])),
@@ -79,7 +79,7 @@ STAGES: dict[str, Callable[[], Any]] = {
     "rename_action": lambda: RenameTransform([], [], ["action"], ["push"]),
     "rename_sum": lambda: RenameTransform(["episode_reward"], ["renamed_sum"]),
     "scale": lambda: RewardScaling(0.5, 3.0),
-    "scale_beside": lambda: RewardScaling(0.5, 3.0, ["reward"], ["scaled"]),
+    "scale_to_new_key": lambda: RewardScaling(0.5, 3.0, ["reward"], ["scaled"]),
     "step_counter": lambda: StepCounter(5),
     "sum": RewardSum,
 }

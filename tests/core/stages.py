@@ -35,7 +35,7 @@ def zero_action(tensordict: TensorDictBase) -> TensorDictBase:
 
 
 class Shift(Transform):
-    """Adds 1 to each in-key; takes 1 off on the way in."""
+    """Adds 1 to each in-key; subtracts 1 in the inverse."""
 
     def _apply_transform(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor + 1

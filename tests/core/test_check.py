@@ -1,4 +1,4 @@
-"""check_env_specs names the stage that lies."""
+"""check_env_specs names the stage that violates its spec."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.envs.mocks import CountingEnv, FaultyEnv
 
 
 class Declares(Transform):
-    """Declares ``extra`` and writes it, unless told not to."""
+    """Declares ``extra`` and writes it, unless switched off."""
 
     def __init__(self, writes: bool = True, declares: bool = True, on_reset: bool = True) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Drops(Transform):
 
 
 class DoublesAction(Transform):
-    """Doubles the action on its way in, and does not narrow the outer spec for it."""
+    """Doubles the action in the inverse, without narrowing the outer spec."""
 
     def __init__(self) -> None:
         super().__init__(in_keys_inv=["action"])
@@ -117,7 +117,9 @@ def chain_of(*stages: Transform, env: EnvBase | None = None) -> TransformedEnv:
 
 
 def blamed(env: TransformedEnv) -> list[tuple[str, Any, int | None, str | None]]:
-    return [(lie.code, lie.key, lie.stage, lie.transform) for lie in find_spec_violations(env)]
+    return [
+        (found.code, found.key, found.stage, found.transform) for found in find_spec_violations(env)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,7 @@ def test_the_env_before_the_chain_is_not_blamed_on_a_stage() -> None:
 def test_an_action_that_the_env_does_not_take_names_the_stage() -> None:
     env = chain_of(InitTracker(), DoublesAction(), StepCounter())
     findings = find_spec_violations(env, seed=0)
-    assert [(lie.code, lie.key, lie.phase, lie.stage) for lie in findings] == [
+    assert [(found.code, found.key, found.phase, found.stage) for found in findings] == [
         ("bounds", "action", "inverse", 1)
     ]
 

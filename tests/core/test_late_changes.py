@@ -116,7 +116,7 @@ def test_inverse_keys() -> None:
          {"padding_value": 50.0}, (6,), 50.0),
     ],
 )  # fmt: skip
-def test_an_argument_set_anew(
+def test_an_argument_that_is_set_later(
     stage: Callable[[], Transform], changes: dict[str, Any], shape: tuple[int, ...], high: float
 ) -> None:
     made = stage()
@@ -202,7 +202,7 @@ def test_a_custom_stage() -> None:
     env = used(stage)
     specs = env.output_spec
     env.rollout(2)
-    assert env.output_spec is specs, "what a stage counts is no change of what it declares"
+    assert env.output_spec is specs, "the state of a stage does not change its specs"
     stage.times = 4
     assert env.observation_spec["observation"].shape == (12,)
     assert_kept(env)

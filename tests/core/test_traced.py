@@ -39,7 +39,7 @@ from tests.envs.mocks import CountingEnv
 
 
 class Clock:
-    """Goes on by what is said, and by one nanosecond whenever it is read."""
+    """Advances by given times, and by one nanosecond per reading."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -163,7 +163,7 @@ def test_the_way_in_has_versions_of_its_own() -> None:
     assert tracer.step(TensorDict(push=torch.zeros(1))).tensordict["push"].tolist() == [0.0]
 
 
-def test_undeclared_writes_are_told() -> None:
+def test_undeclared_writes_are_reported() -> None:
     def adds(tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.set("surprise", tensordict["observation"] + 1)
 

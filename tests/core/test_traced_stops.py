@@ -99,7 +99,7 @@ def test_what_is_not_finite_is_blamed_on_the_stage_where_it_arose(number: float,
     assert run.reason.message == f"reward@2 holds {what}, written by 1 Spoils"
 
 
-def test_a_value_outside_its_spec_is_blamed_on_the_stage_that_lies() -> None:
+def test_a_value_outside_its_spec_is_blamed_on_the_stage_that_violates_it() -> None:
     env = TransformedEnv(CountingEnv(99), RewardClipping(-1.0, 1.0))
     env.append_transform(Spoils(1, 7.0))
     env.append_transform(RewardScaling(0.0, 1.0))
@@ -122,21 +122,23 @@ def test_a_spec_that_nothing_is_written_for_is_held_against_what_is_there() -> N
 
 
 def test_what_the_env_or_the_caller_gets_wrong_has_no_stage() -> None:
-    class Lies(CountingEnv):
+    class WrongRewards(CountingEnv):
         def __init__(self) -> None:
             super().__init__(99)
             self.reward_spec = Bounded(-0.1, 0.1, (1,))
 
-    env = TransformedEnv(Lies(), RewardScaling(0.0, 2.0))
+    env = TransformedEnv(WrongRewards(), RewardScaling(0.0, 2.0))
     tracer = Tracer(env, lambda tensordict: tensordict.set("action", torch.ones(2)))
     reason = tracer.run(5, until="spec").reason
-    assert reason.message == "Lies, key 'reward': it holds 2 after a step, outside [-0.1, 0.1]"
+    assert (
+        reason.message == "WrongRewards, key 'reward': it holds 2 after a step, outside [-0.1, 0.1]"
+    )
     tracer = Tracer(env, lambda tensordict: tensordict.set("action", torch.full((2,), 3.0)))
     reason = tracer.run(5, until="spec").reason
     assert reason.message == "<lambda>, key 'action': it holds 3 after the inverse, outside [-1, 1]"
 
 
-def test_an_honest_chain_has_no_lies() -> None:
+def test_a_correct_chain_has_no_violations() -> None:
     env = TransformedEnv(PendulumEnv(batch_size=[3]), StepCounter(4))
     assert Tracer(env).run(9, until=OutOfSpec() | NotFinite()).reason.condition == "Steps"
 

@@ -184,8 +184,8 @@ def test_moving_moves_env_and_chain() -> None:
     assert env.device.type == env.base_env.device.type == "meta"
     assert next(env.transform.parameters()).is_meta
     assert env.observation_spec["step_count"].device.type == "meta"
-    begun = env.reset().set("action", env.action_spec.zero())
-    assert env.step(begun)["next", "reward"].is_meta
+    first = env.reset().set("action", env.action_spec.zero())
+    assert env.step(first)["next", "reward"].is_meta
 
 
 def test_the_device_argument_moves_the_env() -> None:
@@ -299,10 +299,10 @@ def test_whatever_a_stage_raises_says_where() -> None:
 
     env = TransformedEnv(CountingEnv(), Compose(StepCounter(), Fails()))
     start = env.reset()
-    with pytest.raises(ZeroDivisionError, match="on purpose") as caught:
+    with pytest.raises(ZeroDivisionError, match="on purpose") as located:
         env.rand_step(start)
     assert caught.value.__notes__ == ["tdx: raised in stage 1 (Fails) during a step"]
-    with pytest.raises(ChainError, match="ZeroDivisionError: on purpose") as told:
+    with pytest.raises(ChainError, match="ZeroDivisionError: on purpose") as located:
         env.rollout(2)
-    assert str(told.value).startswith("stage 1 (Fails), step 0: ")
-    assert isinstance(told.value.__cause__, ZeroDivisionError)
+    assert str(located.value).startswith("stage 1 (Fails), step 0: ")
+    assert isinstance(located.value.__cause__, ZeroDivisionError)

@@ -107,7 +107,7 @@ def test_the_ring_is_followed_over_its_end() -> None:
 
 
 def test_rollouts_that_were_cut() -> None:
-    """Without a flag only the observations tell that another episode goes on."""
+    """Without a flag, only the observations show that another episode follows."""
     parts = [rollout([7], first=i, ended=False) for i in range(4)]
     assert not any(part["next", "done"].any() for part in parts)
     assert_pieces(buffer_of(*parts, slice_len=4).sample(400), 4)

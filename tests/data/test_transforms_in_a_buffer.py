@@ -1,4 +1,4 @@
-"""Transforms on the way into a buffer and out of it."""
+"""Transforms applied when a buffer is written and sampled."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_stacks_of_batches_of_envs() -> None:
 
 
 def test_stored_stacks_equal_those_of_the_env() -> None:
-    """Stacked on the way in: whole episodes give what the env gives step by step."""
+    """Stacked when written: whole episodes equal the steps of the env."""
     stack: dict[str, Any] = {"N": 4, "dim": -1, "in_keys": ["observation"], "out_keys": ["stack"]}
     env = TransformedEnv(GymEnv("CartPole-v1"), CatFrames(**stack))
     env.set_seed(0)

@@ -57,11 +57,11 @@ class ChangedEnv(CountingEnv):
 
 @pytest.mark.parametrize("flag", ["done", "terminated", "truncated"])
 def test_flags_that_contradict_each_other_are_found(flag: str) -> None:
-    def lie(result: TensorDictBase) -> None:
+    def corrupt(result: TensorDictBase) -> None:
         for name in ("done", "terminated", "truncated"):
             result[name] = torch.tensor([name == flag])
 
-    findings = find_spec_violations(ChangedEnv(step=lie))
+    findings = find_spec_violations(ChangedEnv(step=corrupt))
     assert [finding.identity for finding in findings] == [("done", "done")]
 
 
@@ -127,13 +127,13 @@ def test_an_honest_env_passes(env: EnvBase) -> None:
         (None, lambda td: td.set("reward", torch.ones(1).double()), ("dtype", "reward", "step")),
     ],
 )
-def test_a_lie_is_found_once_with_its_key(
+def test_a_violation_is_reported_once_with_its_key(
     reset: Change | None, step: Change | None, expected: tuple[str, Any, str]
 ) -> None:
     assert only(ChangedEnv(reset, step)) == expected
 
 
-def test_the_first_lie_is_raised_with_the_number_of_the_others() -> None:
+def test_the_first_violation_is_raised_with_the_number_of_the_others() -> None:
     env = ChangedEnv(
         reset=lambda td: td.set("first", torch.ones(1)),
         step=lambda td: td.set("second", torch.ones(1)),
@@ -151,7 +151,7 @@ def test_a_dtype_may_be_left_unchecked() -> None:
     assert find_spec_violations(env, check_dtype=False) == []
 
 
-def test_values_beyond_the_bounds_are_told_with_the_bounds() -> None:
+def test_values_outside_the_bounds_are_reported_with_the_bounds() -> None:
     env = ChangedEnv()
     env.observation_spec = Composite(observation=Bounded(0, 2, (1,), dtype=torch.int64))
     findings = find_spec_violations(env)
@@ -159,7 +159,7 @@ def test_values_beyond_the_bounds_are_told_with_the_bounds() -> None:
     assert findings[0].message == "it holds 3 after a rollout, outside [0, 2]"
 
 
-def test_a_rounding_beyond_a_bound_is_no_lie() -> None:
+def test_rounding_beyond_a_bound_is_accepted() -> None:
     env = ChangedEnv(
         reset=lambda td: td.set("observation", torch.full((1,), 1.0000001)),
         step=lambda td: td.set("observation", torch.full((1,), 1.0000001)),
@@ -187,7 +187,7 @@ def test_nan_without_bounds_is_found_and_is_no_error() -> None:
     check_env_specs(env)
 
 
-def test_a_lie_that_comes_late_is_found_in_the_rollout() -> None:
+def test_a_late_violation_is_found_in_the_rollout() -> None:
     def late(tensordict: TensorDictBase) -> None:
         if int(tensordict["observation"]) == 3:
             tensordict["late"] = torch.ones(1)

@@ -135,10 +135,10 @@ def test_keys_are_chosen_freely() -> None:
     module = LSTMModule(
         3,
         4,
-        in_keys=[("agents", "x"), "h", ("s", "c"), "begun"],
+        in_keys=[("agents", "x"), "h", ("s", "c"), "first"],
         out_keys=["y", ("next", "h"), ("next", "s", "c")],
     )
-    entries = {("agents", "x"): torch.ones(2, 3), "begun": torch.zeros(2, 1, dtype=torch.bool)}
+    entries = {("agents", "x"): torch.ones(2, 3), "first": torch.zeros(2, 1, dtype=torch.bool)}
     result = module(TensorDict(entries, batch_size=[2]))
     assert result["next", "s", "c"].shape == (2, 1, 4)
     short = GRUModule(3, 4, in_keys=["x", "h"], out_keys=["y", ("next", "h")])

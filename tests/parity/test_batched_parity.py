@@ -1,6 +1,6 @@
 """Batches of envs against the oracle's, value by value.
 
-The oracle resets once more than it is told to after ``set_seed``, so here tdx resets twice. Its
+The oracle resets one more time than requested after ``set_seed``, so here tdx resets twice. Its
 chain of seeds is another one, so every env gets the same seed.
 """
 

@@ -1,6 +1,6 @@
 """Gymnasium envs against TorchRL's: specs, and seeded rollouts value by value.
 
-TorchRL resets once more than it is told to after ``set_seed``: its first episode is the second one
+TorchRL resets one more time than requested after ``set_seed``: its first episode is the second one
 that Gymnasium gives for that seed. tdx begins with Gymnasium's first, so here it resets twice.
 """
 

@@ -1,4 +1,4 @@
-"""Replay buffers beside the oracle's: the same steps in the same places, and the same batches."""
+"""Parity of replay buffers: the same steps at the same positions, and the same batches."""
 
 from __future__ import annotations
 

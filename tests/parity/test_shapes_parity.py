@@ -94,7 +94,7 @@ def test_shapes_of_actions(stages: Stages, workers: int | None) -> None:
     ids=["1", "4", "first", "after-reward", "after-observation"],
 )
 def test_frame_skip_without_ends(stages: Stages, workers: int | None) -> None:
-    """Without an end: the oracle goes on stepping an env that is done."""
+    """Without a done flag: the oracle keeps stepping an env that is done."""
     ours, theirs = (chained(m, "Pendulum-v1", stages, workers) for m in (tdx, ORACLE))
     assert_same_specs(ours, theirs)
     assert_same_values(fixed_rollout(ours, 12), fixed_rollout(theirs, 12))
@@ -155,7 +155,7 @@ def test_images(name: str, kwargs: dict[str, Any], image: Tensor) -> None:
     ids=["default", "float32", "float64", "kept"],
 )
 def test_differences_in_stored_data(kwargs: dict[str, Any]) -> None:
-    """The oracle drops the next observation in the env, tdx on the way into a buffer."""
+    """The oracle drops the next observation in the env, tdx when a buffer is written."""
     ours, theirs = (
         m.TransformedEnv(m.GymEnv("Pendulum-v1"), m.NextObservationDelta(["observation"], **kwargs))
         for m in (tdx, ORACLE)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 DIFFERENT = {
     "BurnInTransform": "its modules are not part of a chain's state, as they are the policy's",
-    "CatFrames": "frames of the running episode are no state: every reset writes them anew",
+    "CatFrames": "frames of the running episode are not state: every reset overwrites them",
     "R3MTransform": "the oracle is a chain of five transforms, whose constants it saves too",
     "VecNorm": "statistics are buffers; the oracle puts them into an extra state",
 }

@@ -119,7 +119,7 @@ def test_pixels_of_an_env(workers: int | None) -> None:
     assert {key: (spec.shape, spec.dtype) for key, spec in mine.items()} == {
         key: (spec.shape, spec.dtype) for key, spec in wanted.items()
     }
-    # As above: a product in the place of a quotient.
+    # As above: a product instead of a quotient.
     assert_same_values(fixed_rollout(ours, 4), fixed_rollout(theirs, 4), rtol=1e-6, atol=1e-6)
 
 

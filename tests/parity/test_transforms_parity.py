@@ -38,7 +38,7 @@ PENDULUM: dict[str, Stages] = {
     ],
     "DoubleToFloat": lambda m: [m.DoubleToFloat()],
     "InitTracker": lambda m: [m.StepCounter(7), m.InitTracker()],
-    "InitTracker-named": lambda m: [m.StepCounter(7), m.InitTracker("begun")],
+    "InitTracker-named": lambda m: [m.StepCounter(7), m.InitTracker("first")],
     "ObservationNorm": lambda m: [m.ObservationNorm(0.1, 2.0, in_keys=["observation"])],
     "ObservationNorm-standard": lambda m: [
         m.ObservationNorm(0.1, 2.5, ["observation"], ["normal"], standard_normal=True)

@@ -1,4 +1,4 @@
-"""Traps 13 and 14 of the reference: instances, chains without an env, modes, lies."""
+"""Traps 13 and 14 of the reference: instances, chains without an env, modes, spec violations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_appended_transform_takes_over_the_mode(training: bool) -> None:
     assert put.training is training
 
 
-# Lies
+# Spec violations
 
 
 class Declares(Transform):
@@ -78,11 +78,11 @@ class Writes(Transform):
         return next_tensordict.set("unannounced", torch.zeros(1))
 
 
-@pytest.mark.parametrize(("lie", "key"), [(Declares, "promised"), (Writes, "unannounced")])
-def test_the_stage_that_violates_its_spec_is_named(lie: type[Transform], key: str) -> None:
-    chain = Compose(StepCounter(), ActionScaling(), lie(), RewardSum())
+@pytest.mark.parametrize(("wrong", "key"), [(Declares, "promised"), (Writes, "unannounced")])
+def test_the_stage_that_violates_its_spec_is_named(wrong: type[Transform], key: str) -> None:
+    chain = Compose(StepCounter(), ActionScaling(), wrong(), RewardSum())
     with pytest.raises(TdxError) as caught:
         check_env_specs(TransformedEnv(RowsEnv(), chain))
     assert caught.value.where.stage == 2
-    assert caught.value.where.transform == lie.__name__
+    assert caught.value.where.transform == wrong.__name__
     assert key in str(caught.value)

@@ -1,4 +1,4 @@
-"""Images and shapes: layouts, leading dims, dtypes, bounds, the way in, and what does not fit."""
+"""Images and shapes: layouts, leading dims, dtypes, bounds, the inverse, and invalid inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences of observations: in an env, and in the place of the next one in stored data."""
+"""Differences of observations: in an env, and instead of the next observation in stored data."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_it_is_the_change_since_the_current_observation() -> None:
 def test_it_is_zero_where_an_episode_begins() -> None:
     chain = Compose(StepCounter(), NextObservationDelta(["observation"], ["change"]))
     rollout = fixed_rollout(TransformedEnv(RowsEnv((4,)), chain), 8)
-    begun = (rollout["step_count"] == 0).squeeze(-1)
-    assert begun.sum() > 4
-    assert not rollout["change"][begun].any()
-    assert rollout["change"][~begun].any(-1).all()
+    starts = (rollout["step_count"] == 0).squeeze(-1)
+    assert starts.sum() > 4
+    assert not rollout["change"][starts].any()
+    assert rollout["change"][~starts].any(-1).all()
     assert rollout["next", "change"].any(-1).all()
 
 

@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 from tdx import Composite, PendulumEnv, Transform, Unbounded
 
 NAME = "[red]ключ[/]"
-"""A key that is no ASCII, and that looks like a tag of Textual's markup."""
+"""A non-ASCII key that looks like a tag of Textual's markup."""
 
 
 class Bad(PendulumEnv):

@@ -1,4 +1,4 @@
-"""What bad input gets, in the whole process on a terminal: it is said, and the app stays alive."""
+"""Bad input in the whole process on a terminal: it is reported, and the app stays alive."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_rollout_survives_whatever_env_and_stages_do(tmp_path: Path, mood: Moo
         )
         app.press("Left", "Left")
         app.sees("reward@0", gone="◉ live")
-        # An env that raises, prints without end, and makes nan: it can go on after each of them.
+        # An env that raises, prints without end, and makes nan: it continues after each of them.
         mood("raise step")
         app.press("s")
         app.sees("the env raised ValueError", f"{NAME} is stuck")

@@ -156,9 +156,9 @@ class NextObservationDelta(Transform):
             first = chunk.first.get(in_key, self._last.get(in_key, following[0]))
             current = torch.cat((first.unsqueeze(0), following[:-1]))
             if chunk.times:
-                begun, times = chunk.resets[in_key], list(chunk.times)
-                rows = chunk.reset_rows(in_key, begun)
-                current[times] = begun.where(rows, current[times])
+                first, times = chunk.resets[in_key], list(chunk.times)
+                rows = chunk.reset_rows(in_key, first)
+                current[times] = first.where(rows, current[times])
             delta = chunk.steps[out_key] = self._delta(following, current)
             if chunk.times:
                 held = delta[[time - 1 for time in times]]

@@ -1,4 +1,4 @@
-"""An env is an nn.Module, with all that comes with it."""
+"""An env is an nn.Module: devices, states and hooks."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ def test_moving_an_env_moves_its_specs_and_parameters() -> None:
     for spec in (env.action_spec, env.observation_spec, env.reward_spec, env.input_spec):
         assert spec.device is not None
         assert spec.device.type == "meta"
-    begun = env.reset().set("action", env.action_spec.zero())
-    assert env.step(begun)["next", "observation"].is_meta
+    first = env.reset().set("action", env.action_spec.zero())
+    assert env.step(first)["next", "observation"].is_meta
     assert env.fake_tensordict()["observation"].is_meta
 
 

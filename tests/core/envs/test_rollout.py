@@ -109,7 +109,7 @@ class Pair(nn.Module):
 
 
 class Observing(CountingEnv):
-    """Its observation is a float, beside a state."""
+    """Observes a float and has a state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def test_the_callback_sees_each_step() -> None:
     assert seen == [(env, 1), (env, 2), (env, 3)]
 
 
-def test_without_auto_reset_it_starts_where_it_is_told() -> None:
+def test_without_auto_reset_it_starts_from_the_given_tensordict() -> None:
     env = CountingEnv(100)
     start = env.step_mdp(env.rand_step(env.reset()))
     kept = start.clone()

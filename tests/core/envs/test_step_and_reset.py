@@ -74,7 +74,7 @@ def test_a_locked_tensordict_is_an_error_and_makes_no_step() -> None:
 
 
 class PartialEnv(EnvBase):
-    """Writes just the flags and the reward it is told to."""
+    """Writes only the given flags and reward."""
 
     def __init__(self, flags: dict[str, bool], declared: tuple[str, ...], reward: Any) -> None:
         super().__init__()
@@ -115,9 +115,9 @@ def test_flags_that_the_env_left_out_are_filled_in(
     flags: dict[str, bool], declared: tuple[str, ...], expected: tuple[bool, ...]
 ) -> None:
     env = PartialEnv(flags, declared, torch.ones(1))
-    begun = env.reset()
-    assert {name: begun[name].item() for name in declared} == dict.fromkeys(declared, False)
-    following = env.rand_step(begun)["next"]
+    first = env.reset()
+    assert {name: first[name].item() for name in declared} == dict.fromkeys(declared, False)
+    following = env.rand_step(first)["next"]
     assert tuple(following[name].item() for name in declared) == expected
     assert {following[name].shape for name in declared} == {torch.Size([1])}
 
@@ -268,7 +268,7 @@ def test_a_tensordict_of_another_batch_size_is_an_error(call: str) -> None:
         getattr(env, call)(TensorDict(action=torch.zeros(3, 2), batch_size=[3]))
 
 
-def test_a_random_action_is_written_beside_the_rest() -> None:
+def test_a_random_action_is_added_to_the_other_entries() -> None:
     env = CountingEnv()
     env.action_spec = Composite({"hand": {"grip": Bounded(0.0, 1.0, (2,)), "turn": Categorical(3)}})
     tensordict = TensorDict(mine=torch.ones(1))

@@ -1,4 +1,4 @@
-"""Envs that fail when they are told to, and rollouts that fail with them."""
+"""Envs that fail at a given step, and rollouts of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BAD_STEP = 5
 
 
 class Counting(gymnasium.Env[np.ndarray[Any, Any], np.ndarray[Any, Any]]):
-    """Observes how many steps it was stepped; fails where it is told to."""
+    """Observes the number of steps; fails at the given ones."""
 
     observation_space = gymnasium.spaces.Box(-100.0, 100.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)

@@ -1,4 +1,4 @@
-"""After a planned rollout everything goes on as after an eager one."""
+"""After a planned rollout, env and chain are in the same state as after an eager one."""
 
 from __future__ import annotations
 

@@ -55,17 +55,17 @@ class SaysPointwise(Transform):
 
 
 @pytest.mark.parametrize("base", sorted(BASES))
-def test_an_undeclared_write_is_right_and_told_once(base: str) -> None:
+def test_an_undeclared_write_is_correct_and_reported_once(base: str) -> None:
     results = []
     for planned in (True, False):
         env = chained(BASES[base](), planned, WritesMore(), InitTracker())
         torch.manual_seed(0)
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             results.append(env.rollout(8, break_when_any_done=False))
-            first = [str(each.message) for each in told]
+            first = [str(each.message) for each in caught]
             env.rollout(8, break_when_any_done=False)
-        assert [str(each.message) for each in told] == first
+        assert [str(each.message) for each in caught] == first
         if planned:
             (message,) = first
             assert "stage 1 (WritesMore)" in message

@@ -115,7 +115,7 @@ def test_only_what_the_policy_s_keys_need_runs_now(reads: Any, now: set[str]) ->
     assert plan.policy_reads == (None if reads is None else tuple(reads))
 
 
-def test_it_says_for_whom_a_stage_runs_now() -> None:
+def test_the_reader_that_makes_a_stage_immediate_is_named() -> None:
     whys = [stage.why for stage in plan_of(chain(), ["stack"]).stages]
     assert whys[0] == "stage 2 needs observation"
     assert whys[2] == "the policy needs stack"
@@ -318,7 +318,7 @@ def test_an_env_that_reads_its_own_entry_is_planned() -> None:
     compared(*results)
 
 
-# The plan is made anew
+# The plan is computed again
 
 
 def test_a_plan_is_made_once_for_the_same_reads() -> None:

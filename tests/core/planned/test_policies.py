@@ -184,10 +184,10 @@ def test_a_recurrent_policy_gets_what_it_wrote_below_next(base: str) -> None:
 
     planned, _ = both(base, policy, lambda: TensorDictPrimer(hidden=Unbounded((1,))), planned=False)
     after, before = planned["next", "hidden"], planned["hidden"]
-    begun = planned["step_count"] == 0
-    assert bool((before[begun] == 0).all())
+    starts = planned["step_count"] == 0
+    assert bool((before[starts] == 0).all())
     assert torch.equal(
-        before[..., 1:, :][~begun[..., 1:, :]], after[..., :-1, :][~begun[..., 1:, :]]
+        before[..., 1:, :][~starts[..., 1:, :]], after[..., :-1, :][~starts[..., 1:, :]]
     )
 
 

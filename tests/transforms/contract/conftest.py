@@ -1,6 +1,6 @@
 """Runs every test of this folder for every transform there is.
 
-Tests that take ``name`` put it into an env; those that take ``any_name`` do not.
+Tests with ``name`` put it into an env; tests with ``any_name`` do not.
 """
 
 from __future__ import annotations

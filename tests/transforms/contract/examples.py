@@ -44,7 +44,7 @@ class Example:
         arguments: its constructor's, for ``RowsEnv``.
         nested: for ``GroupsEnv``, whose keys are all nested.
         out: for ``RowsEnv``, so that it writes to keys of its own; ``None`` where it writes
-            nothing on the way out.
+            nothing in the forward direction.
         no_twin: why the oracle has no transform of the same name, if it has none.
         rows: the env for ``arguments`` and ``out``; ``RowsEnv`` or a subclass.
         groups: the env for ``nested``; ``GroupsEnv`` or a subclass.
@@ -52,7 +52,7 @@ class Example:
         lasting: whether what it keeps is one thing for all rows and outlasts episodes, so that
             a second rollout differs from the first, and a row by itself from one among others.
 
-    The key ``"*"`` in arguments holds those that have no name.
+    The key ``"*"`` in arguments contains the positional ones.
     """
 
     arguments: Arguments = field(default_factory=dict)
@@ -159,7 +159,7 @@ EXAMPLES: dict[str, Example] = {
     "InitTracker": Example(
         arguments={},
         nested={},
-        out={"init_key": "begun"},
+        out={"init_key": "first"},
     ),
     "NextObservationDelta": Example(
         arguments={"in_keys": ["observation", "precise"]},
@@ -336,7 +336,7 @@ def online() -> list[str]:
 
 
 def skip_if_lasting(name: str) -> None:
-    """Skip a test that holds only for what begins anew with each episode."""
+    """Skip a test of transforms whose state ends with the episode."""
     if example_of(name).lasting:
         pytest.skip("it outlasts episodes")
 
@@ -344,7 +344,7 @@ def skip_if_lasting(name: str) -> None:
 def whole_chain() -> Compose:
     """Every transform for ``RowsEnv`` in one chain, but the one that drops what others write.
 
-    Each writes to keys of its own where it can; those that change what the others need come last.
+    Each writes to its own keys if possible; transforms that change what others need come last.
     """
     last = [
         "",

@@ -66,7 +66,7 @@ def test_in_a_replay_buffer(any_name: str) -> None:
     batch = buffer.sample(2)
     assert batch.batch_size == expected.batch_size
     marked = [("next", "truncated")]
-    if "Primer" not in any_name:  # it draws its entries anew
+    if "Primer" not in any_name:  # it draws its entries again
         assert_same(batch.exclude(*marked), expected.exclude(*marked))
     assert_same(buffer.storage[:], data)
 
@@ -89,7 +89,7 @@ def test_episodes_in_a_replay_buffer_do_not_touch(any_name: str) -> None:
 
 
 def test_unrelated_steps_in_a_replay_buffer(any_name: str) -> None:
-    """Each step by itself, or a refusal: never one step beside another."""
+    """Each step on its own, or a refusal: steps are never combined."""
     data = written(any_name)
     sampler = SamplerWithoutReplacement(shuffle=False)
     buffer = buffer_of(any_name, data, sampler)

@@ -14,18 +14,18 @@ def test_versions_and_writers_are_those_of_a_step(name: str, which: str) -> None
     example = example_of(name)
     base = example.rows() if which == "arguments" else example.groups()
     env = TransformedEnv(base, made(name, which))
-    told = {
+    declared = {
         (version.lane, version.name): str(version.writer)
         for version in inspect_keys(env).versions
         if version.writer.kind == "stage"
     }
     tracer = Tracer(env)
     tracer.reset()
-    assert told == seen(tracer.step(), inputs(env))
+    assert declared == seen(tracer.step(), inputs(env))
 
 
 def seen(trace: StepTrace, inputs: set[object]) -> dict[tuple[str, str], str]:
-    """The versions that stages made; on the way in those of what the env takes."""
+    """Versions that stages wrote; in the inverse direction, those of the env's inputs."""
     return {
         (version.lane, version.name): stage.place
         for stage in trace.stages

@@ -41,7 +41,7 @@ DECLARED = {
 """Transforms whose offline form differs from their steps by definition, and in what."""
 
 MAPS_NEXT = {"CatFrames", "InitTracker", "NextObservationDelta", "RewardSum", "SelectTransform"}
-"""Transforms that map what is under ``next`` without being told."""
+"""Transforms that map entries under ``next`` by default."""
 
 
 def prepared(name: str, batch_size: tuple[int, ...]) -> Transform:

@@ -28,7 +28,7 @@ def test_rows_that_are_not_reset_keep_everything(
     name: str, which: str, batch_size: tuple[int, ...]
 ) -> None:
     if getattr(example_of(name), which) is None:
-        pytest.skip("it writes nothing on the way out")
+        pytest.skip("it writes nothing in the forward direction")
     env = TransformedEnv(rows_of(name, batch_size, endless=True), made(name, which))
     before = steps_into_an_episode(env, 2)
     rows = torch.rand(batch_size) < 0.5
@@ -54,7 +54,7 @@ def test_reset_rows_equal_a_new_episode(name: str, batch_size: tuple[int, ...]) 
 
 
 def test_the_steps_after_are_those_of_the_single_rows(name: str) -> None:
-    """A row does not notice when and whether the other rows begin anew."""
+    """Resets of other rows do not affect a row."""
     skip_if_lasting(name)
     together = TransformedEnv(rows_of(name, (4,)), made(name))
     rollout = together.rollout(8, FixedActions(together), break_when_any_done=False)

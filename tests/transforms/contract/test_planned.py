@@ -40,7 +40,7 @@ def known_env(name: str, which: str, batch_size: tuple[int, ...]) -> EnvBase:
 def test_planned_is_eager(name: str, which: str, stop: bool) -> None:
     example = example_of(name)
     if example.offline or not getattr(example, which):
-        pytest.skip("it refuses an env" if example.offline else "there is no such example")
+        pytest.skip("it refuses an env" if example.offline else "no example has this form")
     for batch_size in ((), (4,)):
         results = []
         for planned in (True, False):

@@ -1,4 +1,4 @@
-"""What a transform writes lies in the spec that it promises, and it mutates no spec upstream."""
+"""The output of a transform is within its declared spec, and upstream specs are not mutated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BATCH_IDS = ["single", "4", "2x3"]
 
 
 def assert_keeps_promise(env: EnvBase) -> None:
-    """A rollout has exactly the promised keys, and each value lies in its spec."""
+    """A rollout has exactly the declared keys, and each value is within its spec."""
     rollout = fixed_rollout(env, 6)
     given = {normalize_key(key) for key in env.full_action_spec.keys(True, True)}
     expected: dict[str, Composite] = {
@@ -73,7 +73,7 @@ def test_nested_keys(name: str, batch_size: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
 def test_a_custom_out_key_leaves_the_rest_untouched(name: str, batch_size: tuple[int, ...]) -> None:
     if example_of(name).out is None:
-        pytest.skip("it writes nothing on the way out")
+        pytest.skip("it writes nothing in the forward direction")
     plain, env = (
         rows_of(name, batch_size),
         TransformedEnv(rows_of(name, batch_size), made(name, "out")),

@@ -1,4 +1,4 @@
-"""Whole apps on a terminal that are ended from outside; the next one has all that was edited."""
+"""Apps on a terminal that are killed; the next start restores all edits."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_the_chain_and_its_history_are_there_at_the_next_start(tmp_path: Path, e
             assert first.wait() == (-number if ending == "SIGKILL" else 128 + number)
         if ending in ("SIGTERM", "SIGINT"):
             assert b"unsaved edits are kept" in first.seen
-            assert b"\x1b[?1049l" in first.seen  # the terminal is as it was
+            assert b"\x1b[?1049l" in first.seen  # the terminal is restored
         assert all_gone(kin)
     finally:
         first.close()
