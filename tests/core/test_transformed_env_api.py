@@ -299,7 +299,7 @@ def test_whatever_a_stage_raises_says_where() -> None:
 
     env = TransformedEnv(CountingEnv(), Compose(StepCounter(), Fails()))
     start = env.reset()
-    with pytest.raises(ZeroDivisionError, match="on purpose") as located:
+    with pytest.raises(ZeroDivisionError, match="on purpose") as caught:
         env.rand_step(start)
     assert caught.value.__notes__ == ["tdx: raised in stage 1 (Fails) during a step"]
     with pytest.raises(ChainError, match="ZeroDivisionError: on purpose") as located:
