@@ -113,6 +113,17 @@ def test_readme_has_the_two_commands_that_set_everything_up() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:)([^)#]+)[^)]*\)", page.read_text())
-    broken = [target for target in targets if not (page.parent / target).exists()]
+    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text())
+    broken = [
+        f"{target}#{anchor}"
+        for target, anchor in links
+        if not (page.parent / target).exists()
+        or (anchor and anchor not in anchors(page.parent / target if target else page))
+    ]
     assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub names them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

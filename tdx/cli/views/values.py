@@ -34,7 +34,7 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
         batch = f"batch {shape_text(report.batch_size)}  {facts}"
         result: list[Block] = [Heading(report.env, batch, level=1), *stage_list(calls)]
         for phase in report.phases:
-            result.append(Heading(phase.phase, _phase_range(phase)))
+            result.append(_phase_heading(phase))
             result += _phase(phase, width)
         if report.violations:
             result.append(Heading("spec violations"))
@@ -44,10 +44,11 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
     return View("values", data, list(_records(report)), blocks)
 
 
-def _phase_range(phase: PhaseValues) -> str:
+def _phase_heading(phase: PhaseValues) -> Heading:
     if phase.count > 1:
-        return f"{phase.count} combined"
-    return f"before step {phase.first}" if phase.phase == "reset" else f"{phase.first}"
+        return Heading(f"{phase.count} {phase.phase}s", "combined")
+    place = f"before step {phase.first}" if phase.phase == "reset" else f"{phase.first}"
+    return Heading(phase.phase, place)
 
 
 def _phase(phase: PhaseValues, width: int) -> list[Block]:
