@@ -27,7 +27,7 @@ from tdx import LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
 from tdx.errors import StorageError
 from tdx.pipeline.model import Batching
 from tdx.rollouts import DumpRequest, Goal, Manifest, resume, roll_out, verify
-from tdx.rollouts.recording.stream import Progress
+from tdx.rollouts.dump.writing import Progress
 
 _STAGES = ("RewardSum", "StepCounter")
 

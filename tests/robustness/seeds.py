@@ -10,7 +10,7 @@ from torch import nn
 
 from tdx import Pipeline, export_dump, save_mlp_policy
 from tdx.rollouts import DumpRequest, Goal, roll_out
-from tdx.rollouts.recording.stream import Progress
+from tdx.rollouts.dump.writing import Progress
 from tests.cli.processes import run
 from tests.robustness.cases import FORMATS
 

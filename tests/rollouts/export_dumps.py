@@ -11,9 +11,9 @@ from tensordict import TensorDict, TensorDictBase
 from tdx import Pipeline, open_dump, write_pipeline
 from tdx.keys import NestedKey
 from tdx.rollouts import Goal, Manifest
-from tdx.rollouts.dump.creation import create_dump
 from tdx.rollouts.dump.entries import list_keys
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
+from tdx.rollouts.dump.writing import create_dump
 
 STEPS = 23
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 
 from tdx import EnvConfig, Pipeline, TdxError, build_env, open_dump, record_dump
 from tdx.rollouts import Goal, Manifest, list_dumps, look_at, verify
-from tdx.rollouts.dump.state_files import pack, unpack
+from tdx.rollouts.dump.encoding import pack, unpack
 from tests.rollouts.recordings import CHAIN, CHUNK, SEED, STEPS, record, same
 
 

@@ -16,7 +16,7 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.model import EnvConfig
 from tdx.rollouts import open_dump, replay, verify
 from tdx.rollouts.dump.entries import NotStoredWarning, list_skipped
-from tdx.rollouts.recording.run import record_dump
+from tdx.rollouts.recording.rollout import record_dump
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 ODD: dict[str, spaces.Space[Any]] = {

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from tdx import Dump, export_dump, import_dump, open_dump
 from tdx.errors import ArgumentError, MissingPackageError, StorageError, UnknownNameError
 from tdx.rollouts import Goal, Manifest, export_formats, verify
-from tdx.rollouts.formats.registry import find_format
+from tdx.rollouts.formats.interface import find_format
 from tests.rollouts.export_dumps import (
     assert_same_bits,
     assert_same_dump,

@@ -18,8 +18,8 @@ from tdx import ArgumentError, PipelineFile, TdxError, open_dump, record_dump, s
 from tdx.core.planned.keyed_policy import keyed_policy
 from tdx.envs import EnvBase, GymEnv
 from tdx.pipeline.policies import ACTIVATIONS
+from tdx.rollouts.policies.loaders import _build_head
 from tdx.rollouts.policies.mlp_files import ACTIVATION_MODULES
-from tdx.rollouts.policies.networks import _build_head
 from tdx.rollouts.policies.policy import load_policy
 from tdx.specs import (
     Binary,

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.envs import EnvBase
 from tdx.errors import StorageError
 from tdx.keys import NestedKey, normalize_key, split_key
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields
+from tdx.rollouts.dump.encoding import DAMAGED, Fields
 from tdx.serialization import Entries, Entry, Result, to_plain
 
 MAX_ROWS = 2**24
@@ -312,6 +313,11 @@ class EpisodeKeys:
 
     rewards: tuple[NestedKey, ...]
     ends: tuple[NestedKey, ...]
+
+    @classmethod
+    def of(cls, env: EnvBase) -> EpisodeKeys:
+        """Return the keys of an env."""
+        return cls(tuple(env.reward_keys), tuple(env.done_keys))
 
     def read(self, chunk: TensorDictBase, dim: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rewards, ends and terminations of a chunk ``[*B, T]``, each ``[rows, T]``."""

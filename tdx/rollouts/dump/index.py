@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import IO, Any, overload
 
 from tdx.errors import StorageError
+from tdx.rollouts.dump.encoding import DAMAGED, Fields, is_crc32, read_seal, seal
 from tdx.rollouts.dump.episodes import Columns, line_columns, parse_line_columns
-from tdx.rollouts.dump.folder import RAW, TRACKS, write_all
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields, is_crc32, read_seal, seal
-from tdx.rollouts.dump.state_files import StateFile
+from tdx.rollouts.dump.folder import RAW, TRACKS, StateFile, write_all
 from tdx.rollouts.dump.track import Track
 from tdx.untrusted import parse_json
 

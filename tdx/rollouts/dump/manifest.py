@@ -14,11 +14,14 @@ from typing import Any
 
 from tdx.confined_files import open_folder, write_below
 from tdx.errors import StorageError
+from tdx.rollouts.dump.encoding import DAMAGED, Fields, read_seal, seal
+from tdx.rollouts.dump.entries import parse_spec_entries
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_count
 from tdx.rollouts.dump.folder import (
     INDEX,
     MANIFEST,
     TRACKS,
+    StateFile,
     check_links,
     missing_dump,
     open_data,
@@ -33,9 +36,6 @@ from tdx.rollouts.dump.index import (
     parse_entry,
     read_lines,
 )
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields, read_seal, seal
-from tdx.rollouts.dump.specs import parse_spec_entries
-from tdx.rollouts.dump.state_files import StateFile
 from tdx.rollouts.dump.track import Track
 from tdx.untrusted import MAX_HEADER_BYTES, parse_json
 

@@ -24,9 +24,9 @@ from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_b
 from tdx.data.layout import Layout, Leaves
 from tdx.errors import ArgumentError, StorageError, Where
 from tdx.keys import format_key, normalize_key
-from tdx.rollouts.dump.entries import DTYPES, LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
+from tdx.rollouts.dump.encoding import DAMAGED, DTYPES, MAX_COUNT, Fields
+from tdx.rollouts.dump.entries import LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
 from tdx.rollouts.dump.folder import open_data, write_all
-from tdx.rollouts.dump.json_fields import DAMAGED, MAX_COUNT, Fields
 from tdx.untrusted import MAX_NESTING
 
 _DESCRIPTION = "meta.json"

@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import Array, FileColumn, array_bytes, array_format, to_array
+from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,
     FREE_BYTES,
     MAX_CHUNK_BYTES,
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
+    Array,
+    FileColumn,
+    array_bytes,
+    array_format,
     check_expansion,
     check_free_space,
-)
-from tdx.rollouts.formats.interface import (
-    NOTE,
-    ColumnReader,
-    ExportColumn,
-    ExportOptions,
     parse_note,
+    to_array,
 )
-from tdx.rollouts.formats.stored import ExportSource
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
 from tdx.untrusted import MAX_NESTING
 
 if TYPE_CHECKING:

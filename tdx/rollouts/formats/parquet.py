@@ -12,23 +12,21 @@ import numpy as np
 
 from tdx.errors import StorageError
 from tdx.rollouts.dump.folder import DATA
-from tdx.rollouts.formats.arrays import (
+from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
+from tdx.rollouts.formats.files import (
+    MAX_COLUMNS,
+    MAX_NOTE_BYTES,
+    ZSTD_RATIO,
     Array,
     FileColumn,
     array_bytes,
     array_format,
+    check_expansion,
     is_numeric,
+    parse_note,
     to_array,
 )
-from tdx.rollouts.formats.files import MAX_COLUMNS, MAX_NOTE_BYTES, ZSTD_RATIO, check_expansion
-from tdx.rollouts.formats.interface import (
-    NOTE,
-    ColumnReader,
-    ExportColumn,
-    ExportOptions,
-    parse_note,
-)
-from tdx.rollouts.formats.stored import EpisodeLookup, ExportSource, name_columns
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,16 +18,9 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import Array, FileColumn, to_array
-from tdx.rollouts.formats.files import MAX_COLUMNS
-from tdx.rollouts.formats.interface import (
-    NOTE,
-    ColumnReader,
-    ExportColumn,
-    ExportOptions,
-    parse_note,
-)
-from tdx.rollouts.formats.stored import ExportSource, name_columns
+from tdx.rollouts.formats.export_source import ExportSource, name_columns
+from tdx.rollouts.formats.files import MAX_COLUMNS, Array, FileColumn, parse_note, to_array
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
 from tdx.untrusted import parse_json, validate_shape
 
 _NAMES = {

@@ -14,6 +14,7 @@ from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
 from tdx.errors import EnvError, StorageError
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import (
     Parts,
     flatten_tensors,
@@ -21,7 +22,6 @@ from tdx.rollouts.dump.entries import (
     select_storable_spec,
     unflatten_tensors,
 )
-from tdx.rollouts.dump.json_fields import DAMAGED
 from tdx.specs import NonTensor
 
 RESET_KEY = "reset_before"

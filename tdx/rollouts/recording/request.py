@@ -13,15 +13,21 @@ import torch
 
 from tdx.core import TransformedEnv
 from tdx.core.planned.executor import chunk_steps_for
+from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.pipeline import Pipeline, build_env, write_pipeline
-from tdx.rollouts.dump.creation import check_target
-from tdx.rollouts.dump.entries import check_storable, key_names, list_keys, select_entries
-from tdx.rollouts.dump.episodes import EpisodeIndex
+from tdx.rollouts.dump.entries import (
+    check_storable,
+    describe_specs,
+    key_names,
+    list_keys,
+    select_entries,
+)
+from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA, RAW
 from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
-from tdx.rollouts.dump.specs import describe_specs
 from tdx.rollouts.dump.track import Track
+from tdx.rollouts.dump.writing import check_target
 from tdx.rollouts.policies.policy import (
     NamedPolicy,
     PolicyRequest,
@@ -29,7 +35,6 @@ from tdx.rollouts.policies.policy import (
     check_policy,
     load_policy,
 )
-from tdx.rollouts.recording.stream import find_episode_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +82,39 @@ def prepare_dump(
         _check_keys(keys, env)
     check_storable(env, keys)
     pipeline = replace(request.pipeline, env=replace(request.pipeline.env, seed=seed))
-    manifest = Manifest(
-        pipeline=write_pipeline(pipeline),
+    manifest = create_manifest(
+        env,
+        pipeline,
+        goal,
         seed=seed,
         policy=policy.name,
         policy_sha256=policy.sha256,
-        goal=goal,
         chunk_steps=chunk_steps_for(env, request.chunk_steps, None),
         keys=keys,
+        keeps_raw=request.raw and bool(pipeline.transforms),
+    )
+    return policy, manifest
+
+
+def create_manifest(env: EnvBase, pipeline: Pipeline, goal: Goal, **details: Any) -> Manifest:
+    """Return the manifest of a dump without steps.
+
+    Args:
+        env: Env with its chain.
+        pipeline: Pipeline that it was built from.
+        goal: Length of the rollout.
+        **details: Other arguments of :class:`Manifest`.
+    """
+    return Manifest(
+        pipeline=write_pipeline(pipeline),
+        goal=goal,
         batch_size=tuple(env.batch_size),
         specs=describe_specs(env),
         versions=package_versions(),
-        keeps_raw=request.raw and bool(pipeline.transforms),
-        flags=find_episode_keys(env),
+        flags=EpisodeKeys.of(env),
         episodes=EpisodeIndex(max(env.batch_size.numel(), 1)),
+        **details,
     )
-    return policy, manifest
 
 
 def _find_goal(request: DumpRequest, policy: NamedPolicy) -> Goal:
@@ -185,7 +207,7 @@ class Estimate:
 
 
 def estimate(request: DumpRequest, folder: Path, *, force: bool = False) -> Estimate:
-    """Estimate what :func:`~tdx.rollouts.recording.run.roll_out` writes, without a step.
+    """Estimate what :func:`~tdx.rollouts.recording.rollout.roll_out` writes, without a step.
 
     Raises:
         TdxError: The request is invalid.
