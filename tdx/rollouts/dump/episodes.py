@@ -302,14 +302,22 @@ def _unsorted(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
     return back
 
 
+def _split_keys(keys: tuple[NestedKey, ...]) -> list[tuple[str, ...]]:
+    return [split_key(key) for key in keys]
+
+
 @dataclass(frozen=True, slots=True)
-class EpisodeKeys:
+class EpisodeKeys(Result):
     """Keys of the rewards and done flags, which are below ``next`` in a rollout.
 
     Args:
         rewards: Keys of the rewards.
         ends: Keys of all done flags.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("rewards", convert=_split_keys), Entry("ends", convert=_split_keys)),
+    )
 
     rewards: tuple[NestedKey, ...]
     ends: tuple[NestedKey, ...]
@@ -351,13 +359,6 @@ class EpisodeKeys:
             if split_key(key)[-1] == "terminated":
                 terminated |= flag
         return rewards, ends, terminated
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "rewards": [list(split_key(key)) for key in self.rewards],
-            "ends": [list(split_key(key)) for key in self.ends],
-        }
 
     @classmethod
     def from_fields(cls, fields: Fields) -> EpisodeKeys:

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, ClassVar
 
 from tdx.confined_files import open_below, open_folder, open_subfolder
 from tdx.errors import ArgumentError, StorageError, TdxError
 from tdx.rollouts.dump.encoding import Fields
+from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import MAX_NESTING
 
 MANIFEST = "manifest.json"
@@ -172,13 +173,15 @@ def check_not_locked(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class StateFile:
+class StateFile(Result):
     """File with the state to resume from after a chunk.
 
     Args:
         name: Name in the folder ``state``.
         crc32: Checksum of the file.
     """
+
+    json_entries: ClassVar[Entries] = (Entry("file", "name"), "crc32")
 
     name: str
     crc32: str
@@ -187,10 +190,6 @@ class StateFile:
     def path(self) -> str:
         """Path of the file, relative to the dump's folder."""
         return f"{STATE}/{self.name}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"file": self.name, "crc32": self.crc32}
 
     @classmethod
     def from_fields(cls, fields: Fields | None) -> StateFile | None:

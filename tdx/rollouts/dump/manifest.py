@@ -37,6 +37,7 @@ from tdx.rollouts.dump.index import (
     read_lines,
 )
 from tdx.rollouts.dump.track import Track
+from tdx.serialization import to_plain
 from tdx.untrusted import MAX_HEADER_BYTES, parse_json
 
 FORMAT, VERSION = "tdx-dump", 2
@@ -161,7 +162,7 @@ class Manifest:
             "pipeline": self.pipeline,
             "seed": self.seed,
             "policy": {"name": self.policy, "sha256": self.policy_sha256},
-            "goal": {"steps": self.goal.steps, "episodes": self.goal.episodes},
+            "goal": to_plain(self.goal),
             "chunk_steps": self.chunk_steps,
             "keys": None if self.keys is None else list(self.keys),
             "batch_size": list(self.batch_size),

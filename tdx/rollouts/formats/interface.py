@@ -190,7 +190,7 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportColumn:
+class ExportColumn(Result):
     """An entry of a dump and its name in a file.
 
     Args:
@@ -199,13 +199,11 @@ class ExportColumn:
         name: Name in the file.
     """
 
+    json_entries: ClassVar[Entries] = ("track", Entry("key", "path"), "name")
+
     track: str
     path: tuple[str, ...]
     name: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"track": self.track, "key": list(self.path), "name": self.name}
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +275,7 @@ class Exported(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(Result):
     """Result of an import.
 
     Args:
@@ -288,20 +286,15 @@ class Imported:
         notes: Remarks for the user.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *(Entry("summary", inline=True), Entry("imported", "source"), "format", "notes"),
+    )
+
     source: str
     format: str
     path: str
     summary: dict[str, Any]
     notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            **self.summary,
-            "imported": self.source,
-            "format": self.format,
-            "notes": list(self.notes),
-        }
 
 
 class ColumnReader(ABC):

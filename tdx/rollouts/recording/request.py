@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -35,6 +35,7 @@ from tdx.rollouts.policies.policy import (
     check_policy,
     load_policy,
 )
+from tdx.serialization import Entries, Entry, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def build_seeded_env(
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Result):
     """Size of a dump, before a step is made.
 
     Args:
@@ -176,6 +177,12 @@ class Estimate:
         step_bytes: Number of bytes per step of all envs.
         entries: Number of bytes per step, by file.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("path", "goal", Entry("seed", "manifest.seed"), Entry("policy", "manifest.policy")),
+        *(Entry("chunk_steps", "manifest.chunk_steps"), "step_bytes", Entry("bytes", "size")),
+        "entries",
+    )
 
     path: str
     manifest: Manifest
@@ -191,19 +198,6 @@ class Estimate:
     def size(self) -> int | None:
         """Number of bytes in all; ``None`` if the goal is a number of episodes."""
         return None if self.goal.steps is None else self.goal.steps * self.step_bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "path": self.path,
-            "goal": {"steps": self.goal.steps, "episodes": self.goal.episodes},
-            "seed": self.manifest.seed,
-            "policy": self.manifest.policy,
-            "chunk_steps": self.manifest.chunk_steps,
-            "step_bytes": self.step_bytes,
-            "bytes": self.size,
-            "entries": self.entries,
-        }
 
 
 def estimate(request: DumpRequest, folder: Path, *, force: bool = False) -> Estimate:
