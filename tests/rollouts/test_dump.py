@@ -18,10 +18,10 @@ from tests.rollouts.recordings import CHAIN, CHUNK, SEED, STEPS, record, same
 
 def run_rollout(env: str, **options: Any) -> Any:
     """Return the same rollout without a dump."""
-    made = build_env(Pipeline.of(EnvConfig(env, **options), *CHAIN))
-    made.set_seed(SEED)
+    environment = build_env(Pipeline.of(EnvConfig(env, **options), *CHAIN))
+    environment.set_seed(SEED)
     torch.manual_seed(SEED)
-    return torch.cat(list(made.iter_rollout(STEPS, chunk_steps=CHUNK)), -1)
+    return torch.cat(list(environment.iter_rollout(STEPS, chunk_steps=CHUNK)), -1)
 
 
 @pytest.mark.parametrize(

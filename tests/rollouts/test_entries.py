@@ -87,8 +87,8 @@ def test_tensor_entries_are_stored(
     assert "action" in dump.data.keys()
     assert dump.manifest.complete
     assert verify(tmp_path / "dump").is_fine
-    (kept,) = list_skipped(dump.manifest.specs).values()
-    assert kept == kind
+    (skipped_kind,) = list_skipped(dump.manifest.specs).values()
+    assert skipped_kind == kind
 
 
 def test_action_that_is_not_a_tensor(tmp_path: Path) -> None:

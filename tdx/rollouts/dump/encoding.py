@@ -252,14 +252,14 @@ def _decode(node: Any, blocks: memoryview) -> Any:
         return [_decode(each, blocks) for each in node]
     if not isinstance(node, dict):
         return node
-    ((kind, held),) = node.items()
+    ((kind, content),) = node.items()
     if kind == _TUPLE:
-        return tuple(_decode(each, blocks) for each in held)
+        return tuple(_decode(each, blocks) for each in content)
     if kind == _MAP:
-        return {_key(_decode(key, blocks)): _decode(each, blocks) for key, each in held}
+        return {_key(_decode(key, blocks)): _decode(each, blocks) for key, each in content}
     if kind not in (_TENSOR, _ARRAY):
         raise ValueError(f"{kind!r} is not a kind of packed value")
-    dtype, sizes, start, size, *scalar = held
+    dtype, sizes, start, size, *scalar = content
     shape = validate_shape(sizes, "an array")
     if min(start, size) < 0:
         raise ValueError("a place is negative")

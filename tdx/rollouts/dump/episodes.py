@@ -89,8 +89,8 @@ class EpisodeIndex:
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a copy of one column of the episodes that ended, in the order of their ends."""
-        held = self._columns[name]
-        return np.array(held, dtype=held.typecode)
+        values = self._columns[name]
+        return np.array(values, dtype=values.typecode)
 
     def add(self, rewards: Tensor, ends: Tensor, terminated: Tensor) -> Columns:
         """Add a chunk.
@@ -145,7 +145,7 @@ class EpisodeIndex:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; sums that are not finite as text."""
-        columns: dict[str, list[Any]] = {n: held.tolist() for n, held in self._columns.items()}
+        columns: dict[str, list[Any]] = {n: each.tolist() for n, each in self._columns.items()}
         columns["terminated"] = list(map(bool, columns["terminated"]))
         columns["return"] = to_plain(columns["return"], strict=True)
         running = {"start": self.starts.tolist(), "return": self.running()}

@@ -237,15 +237,15 @@ def remove_leftovers(root: int, state: StateFile | None) -> None:
         root: Descriptor of the dump's folder.
         state: State file that the index names; ``None``: it names none.
     """
-    kept = None if state is None else state.name
+    current = None if state is None else state.name
     with suppress(FileNotFoundError):
         with open_subfolder(root, STATE) as folder:
             for name in os.listdir(folder):
-                if name != kept and (
+                if name != current and (
                     TEMPORARY_FILE.fullmatch(name) or name.endswith(_STATE_SUFFIX)
                 ):
                     os.unlink(name, dir_fd=folder)
-        if kept is None:
+        if current is None:
             with suppress(OSError):
                 os.rmdir(STATE, dir_fd=root)
     for name in os.listdir(root):

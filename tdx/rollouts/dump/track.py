@@ -144,15 +144,6 @@ class Track:
             )
         return columns
 
-    def append(self, folder: Path, columns: Leaves, start: int) -> dict[str, str]:
-        """Write a chunk after ``start`` steps of a dump that no other process uses.
-
-        Returns:
-            Checksum of each entry, by its file.
-        """
-        with open_folder(folder) as root:
-            return self.write(root, columns, start)
-
     def write(
         self, root: int, columns: Leaves, start: int, pool: Executor | None = None
     ) -> dict[str, str]:
@@ -213,11 +204,6 @@ class Track:
             whole = {**entries, "shape": shape, "device": "cpu", "_type": kind}
             found[f"{self._folder(path)}/{_DESCRIPTION}"] = json.dumps(whole)
         return found
-
-    def describe(self, folder: Path, steps: int) -> None:
-        """Write :meth:`descriptions`."""
-        with open_folder(folder) as root:
-            self.write_descriptions(root, steps)
 
     def write_descriptions(self, root: int, steps: int) -> None:
         """Write :meth:`descriptions` below the descriptor of a dump's folder."""

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO
 
+from tdx.confined_files import open_folder
 from tdx.errors import (
     ArgumentError,
     MissingPackageError,
@@ -218,16 +219,20 @@ def import_dump(
     check_target(folder, force, hint="use --force to replace it")
     read = find_codec(kind).read
     assert read is not None
-    with read(source) as reader, replace_atomically(folder, folder=True) as part:
+    with (
+        read(source) as reader,
+        replace_atomically(folder, folder=True) as part,
+        open_folder(part) as root,
+    ):
         check_columns(reader.columns(), source, folder)
         if reader.note is None:
-            manifest, notes = ForeignImport(reader, source, env).write(part, on_rows)
+            manifest, notes = ForeignImport(reader, source, env).write(root, on_rows)
         else:
             if env is not None:
                 raise ArgumentError(f"{source} already names its env", hint="leave --env out")
-            manifest, notes = OwnImport(reader, reader.note, source).write(part, on_rows)
+            manifest, notes = OwnImport(reader, reader.note, source).write(root, on_rows)
         for track, steps in manifest.tracks:
-            track.describe(part, steps)
+            track.write_descriptions(root, steps)
         manifest.save(part)
     return Imported(str(source), kind.name, str(folder), summarize(str(folder), manifest), notes)
 
@@ -379,9 +384,9 @@ def report_write_errors(path: str | Path) -> Iterator[None]:
 
 def _errno_of(error: BaseException | None) -> int | None:
     """Return the error number of the system; some libraries only quote its text."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         if isinstance(error, OSError) and error.errno:
             return abs(error.errno)
         text = str(error).lower()

@@ -45,7 +45,8 @@ MAX_COLUMNS = 10_000
 MAX_FILES = 1_000_000
 MAX_NAME_BYTES = 200
 """Size of a part of a key, which becomes a file name."""
-_FORGED = "the file is damaged or was made to look larger than it is; do not use it"
+FORGED = "the file is damaged or was made to look larger than it is; do not use it"
+"""Hint for a file whose sizes contradict each other."""
 _COPY = "copy the data into the folder, or do not use it"
 _SPARE = 2**18
 """Number of bytes for the metadata that a library writes."""
@@ -208,7 +209,7 @@ def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:
     """
     if claimed > stored * ratio + FREE_BYTES:
         raise StorageError(
-            f"{what} declares {claimed:,} bytes, but only {stored:,} are stored", hint=_FORGED
+            f"{what} declares {claimed:,} bytes, but only {stored:,} are stored", hint=FORGED
         )
 
 
@@ -235,7 +236,7 @@ def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path)
         size = array_bytes(each.shape, each.dtype, what)
         if each.shape and array_bytes(each.shape[1:], each.dtype, what) > MAX_STEP_BYTES:
             raise StorageError(
-                f"{what} has more than {MAX_STEP_BYTES:,} bytes in a step", hint=_FORGED
+                f"{what} has more than {MAX_STEP_BYTES:,} bytes in a step", hint=FORGED
             )
         total += size
     place = next(each for each in (target, *target.absolute().parents) if each.is_dir())

@@ -80,9 +80,13 @@ class OwnImport:
             self._names.setdefault(each["track"], {})[tuple(each["key"])] = each["name"]
 
     def write(
-        self, folder: Path, on_rows: Callable[[Progress], None]
+        self, root: int, on_rows: Callable[[Progress], None]
     ) -> tuple[Manifest, tuple[str, ...]]:
-        """Write the tracks into the folder of a new dump.
+        """Write the tracks into a new dump.
+
+        Args:
+            root: Descriptor of its folder.
+            on_rows: Called with the progress.
 
         Returns:
             The manifest, which is not written yet, and remarks for the user.
@@ -90,7 +94,7 @@ class OwnImport:
         manifest = self._manifest
         for track, steps in manifest.tracks:
             self._check_columns(track, steps)
-            self._copy(track, folder, on_rows)
+            self._copy(track, root, on_rows)
         if not self._reader.is_at_end():
             raise self._changed("it has more steps")
         notes: tuple[str, ...] = ()
@@ -110,7 +114,7 @@ class OwnImport:
                 found_steps = column.shape[0] if column.shape else 0
                 raise self._changed(f"it has {found_steps:,} steps, not {steps:,}")
 
-    def _copy(self, track: Track, folder: Path, on_rows: Callable[[Progress], None]) -> None:
+    def _copy(self, track: Track, root: int, on_rows: Callable[[Progress], None]) -> None:
         manifest, places = self._manifest, self._names.get(track.name, {})
         start, names = 0, [places[path] for path in track.leaves]
         goal = Goal(steps=manifest.steps)
@@ -123,7 +127,7 @@ class OwnImport:
                     columns[path] = from_array(rows[places[path]], dtype, (steps, *shape))
                 except (ValueError, RuntimeError, TypeError) as error:
                     raise self._changed(f"{places[path]!r} has another shape") from error
-            for file, crc in track.append(folder, columns, start).items():
+            for file, crc in track.write(root, columns, start).items():
                 if chunk.crc32.get(file) != crc:
                     raise self._changed(f"the checksum of chunk {index} of {file} differs")
             start += steps
@@ -212,9 +216,13 @@ class ForeignImport:
         return _Leaf(name, path, dtype, shape)
 
     def write(
-        self, folder: Path, on_rows: Callable[[Progress], None]
+        self, root: int, on_rows: Callable[[Progress], None]
     ) -> tuple[Manifest, tuple[str, ...]]:
-        """Write the entries into the folder of a new dump.
+        """Write the entries into a new dump.
+
+        Args:
+            root: Descriptor of its folder.
+            on_rows: Called with the progress.
 
         Returns:
             The manifest, which is not written yet, and remarks for the user.
@@ -230,7 +238,7 @@ class ForeignImport:
         for start in range(0, self._steps, steps):
             count = min(steps, self._steps - start)
             columns = self._columns(self._reader.read_steps(names, start, start + count), count)
-            sums = track.append(folder, columns, start)
+            sums = track.write(root, columns, start)
             manifest.episodes.add(*_read_episodes(columns, count))
             manifest.chunks.append(Chunk(count, 0, sums))
             on_rows(Progress(start + count, 0, manifest.goal, start + count))

@@ -58,7 +58,7 @@ def keep_rollout(
 
     Args:
         rollout: Result of ``env.rollout``, ``[*B, T]``.
-        env: Env that it was made with, including its chain.
+        env: Env that returned it, with its chain.
         pipeline: Pipeline that the env was built from.
         path: New folder.
         seed: Seed of the env. ``None``: unknown, recorded as 0.

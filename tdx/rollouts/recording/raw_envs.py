@@ -221,10 +221,10 @@ def find_reset_rows(env: EnvBase, tensordict: TensorDictBase | None) -> Tensor:
     return rows
 
 
-def _merge_rows(fresh: Tensor, kept: Tensor, rows: Tensor) -> Tensor:
+def _merge_rows(fresh: Tensor, previous: Tensor, rows: Tensor) -> Tensor:
     extra = fresh.ndim - rows.ndim
     mask = rows.reshape(*rows.shape, *[1] * extra) if extra >= 0 else rows.squeeze(-1)
-    return torch.where(mask, fresh, kept)
+    return torch.where(mask, fresh, previous)
 
 
 def _copy_to_cpu(leaves: dict[Parts, Tensor]) -> Leaves:

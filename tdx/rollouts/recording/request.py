@@ -169,7 +169,7 @@ def build_seeded_env(
 
 @dataclass(frozen=True, slots=True)
 class Estimate(Result):
-    """Size of a dump, before a step is made.
+    """Size of a dump, before its first step.
 
     Args:
         path: Folder of the dump.

@@ -17,7 +17,6 @@ from tdx.pipeline import Pipeline, read_pipeline
 from tdx.rollouts.dump.encoding import DAMAGED, MAX_COUNT
 from tdx.rollouts.dump.episodes import EpisodeKeys
 from tdx.rollouts.dump.folder import MANIFEST, remove_leftovers
-from tdx.rollouts.dump.index import Position
 from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.writing import (
     DumpWriter,
@@ -138,7 +137,16 @@ def resume(
                 hint=f"replay {manifest.source} again with --force",
             )
         _check_stored(root, folder, manifest)
-        return _resume(root, folder, manifest, end, policy, allow_code, on_chunk)
+        pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
+        with build_seeded_env(pipeline, manifest.seed, allow_code) as (env, _):
+            recorded = _load_policy(manifest, folder, env, policy, allow_code)
+            if manifest.keeps_raw:
+                env.base_env = RecordingEnv(env.base_env)
+            checkpointer = Checkpointer(env, recorded.is_code)
+            with DumpWriter(root, folder, manifest, end) as writer:
+                remove_leftovers(root, manifest.state)
+                start = _restore(env, recorded, writer, checkpointer)
+                return stream_rollout(env, recorded, writer, checkpointer, start, on_chunk)
 
 
 def _check_stored(root: int, folder: Path, manifest: Manifest) -> None:
@@ -156,38 +164,20 @@ def _check_stored(root: int, folder: Path, manifest: Manifest) -> None:
         )
 
 
-def _resume(
-    root: int,
-    folder: Path,
-    manifest: Manifest,
-    end: Position,
-    typed_policy: str | None,
-    allow_code: bool,
-    on_chunk: OnChunk,
-) -> Manifest:
-    pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
-    with build_seeded_env(pipeline, manifest.seed, allow_code) as (env, _):
-        policy = load_recorded_policy(
-            manifest.policy,
-            manifest.policy_sha256,
-            folder,
-            env,
-            typed=typed_policy,
-            allow_code=allow_code,
+def _load_policy(
+    manifest: Manifest, folder: Path, env: TransformedEnv, typed: str | None, allow_code: bool
+) -> NamedPolicy:
+    """Load the policy of a dump, and check that it and the episodes fit the env."""
+    policy = load_recorded_policy(
+        manifest.policy, manifest.policy_sha256, folder, env, typed=typed, allow_code=allow_code
+    )
+    check_policy(policy, env)
+    if EpisodeKeys.of(env) != manifest.flags:
+        raise StorageError(
+            f"{folder} was recorded with other rewards or other ends of episodes",
+            hint=_RECORD_AGAIN,
         )
-        check_policy(policy, env)
-        if EpisodeKeys.of(env) != manifest.flags:
-            raise StorageError(
-                f"{folder} was recorded with other rewards or other ends of episodes",
-                hint=_RECORD_AGAIN,
-            )
-        if manifest.keeps_raw:
-            env.base_env = RecordingEnv(env.base_env)
-        checkpointer = Checkpointer(env, policy.is_code)
-        with DumpWriter(root, folder, manifest, end) as writer:
-            remove_leftovers(root, manifest.state)
-            start = _restore(env, policy, writer, checkpointer)
-            return stream_rollout(env, policy, writer, checkpointer, start, on_chunk)
+    return policy
 
 
 def _restore(
@@ -322,21 +312,12 @@ class _ChunkStream:
         raw = base.pop_steps() if isinstance(base, RecordingEnv) else None
         steps = self._count_steps(chunk)
         if steps < length:
+            has_equal_length = raw is not None and raw.shape == chunk.shape
             chunk = self._cut(chunk, steps)
-            raw = self._cut(raw, steps) if raw is not None and raw.shape == chunk.shape else raw
+            raw = self._cut(raw, steps) if has_equal_length else raw
         self.steps += steps
         state = None if partial or self.is_over else self._checkpointer.save(chunk, self.steps)
         transforms = None if partial else self._checkpointer.describe_changes()
-        return self._write_task(chunk, raw, state, transforms, partial)
-
-    def _write_task(
-        self,
-        chunk: TensorDictBase,
-        raw: TensorDictBase | None,
-        state: dict[str, Any] | None,
-        transforms: dict[str, Any] | None,
-        partial: bool,
-    ) -> Callable[[], None]:
         progress = Progress(self.steps, self.episodes, self._goal, self.steps - self._first_step)
 
         def write() -> None:
