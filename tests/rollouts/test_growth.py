@@ -63,7 +63,7 @@ def written_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_a_late_commit_writes_no_more_than_an_early_one(
+def test_late_commit_writes_as_much_as_an_early_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline.of("tdx/CartPole", "StepCounter(max_steps=4)")
@@ -183,7 +183,7 @@ def test_files_never_shrink_while_a_chunk_is_repeated(
     assert verify(partial).is_fine
 
 
-def test_partial_chunk_is_kept_until_its_repetition_is_complete(
+def test_partial_chunk_counts_until_its_repetition_is_complete(
     partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Manifest.load(partial)

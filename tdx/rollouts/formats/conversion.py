@@ -356,14 +356,14 @@ def replace_atomically(path: Path, *, folder: bool) -> Iterator[Path]:
     Raises:
         OutputError: It cannot be written.
     """
-    with report_write_errors(path):
+    with _report_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(path) if folder else atomic_path(path) as part:
             yield part
 
 
 @contextmanager
-def report_write_errors(path: str | Path) -> Iterator[None]:
+def _report_write_errors(path: str | Path) -> Iterator[None]:
     """Turn the errors of all libraries about a full or read-only disk into one line.
 
     Raises:
