@@ -43,6 +43,13 @@ def test_dump_is_the_rollout(tmp_path: Path, env: str, options: dict[str, Any]) 
     assert manifest.size == sum(leaf.numel() * leaf.itemsize for leaf in wanted.values(True, True))
 
 
+def test_columns_are_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdx.rollouts.dump.track._BLOCK", 100)
+    record(tmp_path / "dump", num_envs=3)
+    assert same(open_dump(tmp_path / "dump").data, run_rollout("CartPole-v1", num_envs=3))
+    assert verify(tmp_path / "dump").is_fine
+
+
 def test_tensordict_loads_the_data(tmp_path: Path) -> None:
     record(tmp_path / "dump", num_envs=3)
     loaded = TensorDict.load_memmap(tmp_path / "dump" / "data")
