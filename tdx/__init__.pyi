@@ -108,11 +108,11 @@ from .profiling.run import ProfilePlan as ProfilePlan
 from .profiling.run import profile_env as profile_env
 from .rollouts.dump.reading import Dump as Dump
 from .rollouts.dump.reading import open_dump as open_dump
-from .rollouts.formats.exporting import export_dump as export_dump
-from .rollouts.formats.importing import import_dump as import_dump
-from .rollouts.recording.run import keep_rollout as keep_rollout
+from .rollouts.formats.conversion import export_dump as export_dump
+from .rollouts.formats.conversion import import_dump as import_dump
+from .rollouts.recording.existing_steps import keep_rollout as keep_rollout
 from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
-from .rollouts.recording.run import record_dump as record_dump
+from .rollouts.recording.rollout import record_dump as record_dump
 
 # transforms: generated
 from .transforms.action.action_discretizer import ActionDiscretizer as ActionDiscretizer

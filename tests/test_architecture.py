@@ -26,7 +26,7 @@ IMPORTS_BY_STRING = {
     "tdx/inspection/transform_example.py",
     "tdx/pipeline/resolver.py",
     # Packages that a format of an exported dump needs.
-    "tdx/rollouts/formats/codecs.py",
+    "tdx/rollouts/formats/conversion.py",
 }
 """Modules that load optional libraries, lazy names or modules of the user."""
 

@@ -41,14 +41,14 @@ def complete_name(incomplete: str) -> list[Completion]:
 
 def complete_export(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx export``."""
-    from tdx.rollouts.formats.registry import export_formats
+    from tdx.rollouts.formats.interface import export_formats
 
     return _matching(incomplete, [(each.name, each.title) for each in export_formats()])
 
 
 def complete_import(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx import``."""
-    from tdx.rollouts.formats.registry import export_formats
+    from tdx.rollouts.formats.interface import export_formats
 
     formats = [each for each in export_formats() if each.can_import]
     return _matching(incomplete, [(each.name, each.title) for each in formats])

@@ -23,7 +23,7 @@ STORED = ("--keys", "observation,action,reward,done", "--keys", "step_count")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Working directory, with fixed package versions in manifests."""
     monkeypatch.chdir(tmp_path)
-    for module in ("recording.request", "recording.run", "formats.foreign"):
+    for module in ("recording.request", "formats.import_writers"):
         monkeypatch.setattr(f"tdx.rollouts.{module}.package_versions", lambda: {"tdx": "0.1.0"})
     return tmp_path
 

@@ -26,8 +26,7 @@ from tensordict import TensorDict, TensorDictBase
 from tdx import LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
 from tdx.errors import StorageError
 from tdx.pipeline.model import Batching
-from tdx.rollouts import DumpRequest, Goal, Manifest, resume, roll_out, verify
-from tdx.rollouts.recording.stream import Progress
+from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, resume, roll_out, verify
 
 _STAGES = ("RewardSum", "StepCounter")
 
@@ -62,9 +61,9 @@ class Tally:
     """Counts of one configuration.
 
     Args:
-        kills: Processes that were killed before they had ended.
-        runs: Dumps that were completed and compared.
-        lost: What was lost, in words.
+        kills: Number of processes that were killed before they ended.
+        runs: Number of dumps that were completed and compared.
+        lost: Descriptions of what was lost.
     """
 
     kills: int = 0
@@ -115,7 +114,7 @@ def kill_after(child: int, reading: int, seconds: float) -> tuple[bool, int]:
 
 
 def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random) -> Tally:
-    """Kill and resume rollouts until they have survived a number of kills.
+    """Kill and resume rollouts, a number of times in all.
 
     Args:
         request: What to roll out.
@@ -123,11 +122,11 @@ def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random
         folder: Empty folder to work in.
         random: Chooses the moments.
     """
-    began = time.monotonic()
+    start = time.monotonic()
     # In a child process, so that no worker of this process outlives a kill.
     child, reading = start_in_fork(partial(_resume_dump, request, folder / "whole"))
     os.waitpid(child, 0)
-    span = (time.monotonic() - began) * 0.7
+    span = (time.monotonic() - start) * 0.7
     whole = open_dump(folder / "whole")
     tally = Tally()
     while tally.kills < kills:
@@ -135,8 +134,8 @@ def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random
         stored = 0
         while tally.kills < kills:
             child, reading = start_in_fork(partial(_resume_dump, request, dump))
-            lived, reported = kill_after(child, reading, random.uniform(0, span))
-            tally.kills += lived
+            was_running, reported = kill_after(child, reading, random.uniform(0, span))
+            tally.kills += was_running
             stored = max(stored, reported)
             if not (dump / "manifest.json").exists():
                 if stored:
@@ -147,7 +146,7 @@ def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random
                 tally.fault(f"{found.steps} of {stored} reported steps")
             if found.steps and (wrong := verify(dump).problems):
                 tally.fault(f"verify: {wrong[0]}")
-            if not lived:
+            if not was_running:
                 break
         child, reading = start_in_fork(partial(_resume_dump, request, dump))
         if os.waitpid(child, 0)[1]:
@@ -183,8 +182,8 @@ def kill_saves(kills: int, folder: Path, random: Random) -> Tally:
     low = 0
     while tally.kills < kills:
         child, reading = start_in_fork(partial(_save_often, buffers, target, low))
-        lived, reported = kill_after(child, reading, random.uniform(0, 0.3))
-        tally.kills += lived
+        was_running, reported = kill_after(child, reading, random.uniform(0, 0.3))
+        tally.kills += was_running
         low = max(low, reported)
         try:
             found = _load(target)
@@ -193,7 +192,7 @@ def kill_saves(kills: int, folder: Path, random: Random) -> Tally:
             buffers[low % _VARIANTS].dumps(target)
             continue
         if found not in (low % _VARIANTS, (low + 1) % _VARIANTS):
-            tally.fault(f"save {found} is there, {low % _VARIANTS} was reported")
+            tally.fault(f"save {found} was found, {low % _VARIANTS} was reported")
         low += found != low % _VARIANTS
         tally.runs += 1
     return tally

@@ -9,8 +9,7 @@ import numpy as np
 from torch import nn
 
 from tdx import Pipeline, export_dump, save_mlp_policy
-from tdx.rollouts import DumpRequest, Goal, roll_out
-from tdx.rollouts.recording.stream import Progress
+from tdx.rollouts import DumpRequest, Goal, Progress, roll_out
 from tests.cli.processes import run
 from tests.robustness.cases import FORMATS
 

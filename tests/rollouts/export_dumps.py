@@ -11,9 +11,9 @@ from tensordict import TensorDict, TensorDictBase
 from tdx import Pipeline, open_dump, write_pipeline
 from tdx.keys import NestedKey
 from tdx.rollouts import Goal, Manifest
-from tdx.rollouts.dump.creation import create_dump
 from tdx.rollouts.dump.entries import list_keys
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
+from tdx.rollouts.dump.writing import create_dump
 
 STEPS = 23
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -42,17 +42,21 @@ def random_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 def create_step_data(batch: tuple[int, ...], steps: int) -> TensorDict:
     """Return a chunk ``[*B, T]`` with all dtypes, awkward names, nested groups and empty shapes."""
     size = (*batch, steps)
-    made: dict[str, Any] = {str(d).removeprefix("torch."): random_bits(d, *size, 2) for d in DTYPES}
+    entries: dict[str, Any] = {
+        str(d).removeprefix("torch."): random_bits(d, *size, 2) for d in DTYPES
+    }
     special = torch.tensor([float("nan"), float("inf"), -float("inf"), -0.0, 1e-45, 0.1])
     for dtype in FLOATS:
-        made[f"special_{dtype}".replace("torch.", "")] = special.to(dtype).expand(*size, 6).clone()
-    made |= {name: torch.randn(*size) for name in NAMED}
+        entries[f"special_{dtype}".replace("torch.", "")] = (
+            special.to(dtype).expand(*size, 6).clone()
+        )
+    entries |= {name: torch.randn(*size) for name in NAMED}
     agents = TensorDict({"position": torch.randn(*size, 3, 2)}, (*size, 3))
-    made |= {"agents": agents, "a": TensorDict({"b": torch.randn(*size, 1)}, size)}
-    made |= {"empty": torch.zeros(*size, 0), "picture": random_bits(torch.uint8, *size, 9, 8, 3)}
+    entries |= {"agents": agents, "a": TensorDict({"b": torch.randn(*size, 1)}, size)}
+    entries |= {"empty": torch.zeros(*size, 0), "picture": random_bits(torch.uint8, *size, 9, 8, 3)}
     observed = torch.randn(*batch, steps + 1, 4)
-    made["observation"] = observed[..., :-1, :].clone()
-    made["action"] = torch.nn.functional.one_hot(torch.randint(0, 3, size), 3)
+    entries["observation"] = observed[..., :-1, :].clone()
+    entries["action"] = torch.nn.functional.one_hot(torch.randint(0, 3, size), 3)
     flags = torch.rand(3, *size, 1) < 0.2
     following = {
         "observation": observed[..., 1:, :].clone(),
@@ -61,7 +65,7 @@ def create_step_data(batch: tuple[int, ...], steps: int) -> TensorDict:
         "truncated": flags[1],
         "done": flags[0] | flags[1],
     }
-    return TensorDict({**made, "next": TensorDict(following, size)}, size)
+    return TensorDict({**entries, "next": TensorDict(following, size)}, size)
 
 
 def create_dump_of_all_dtypes(folder: Path, batch: tuple[int, ...] = ()) -> Path:

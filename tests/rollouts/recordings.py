@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import tempfile
@@ -33,9 +34,9 @@ def request(env: str = "CartPole-v1", *stages: str, **options: Any) -> DumpReque
     """Return a request for a short rollout.
 
     Args:
-        env: its id.
-        stages: of its chain; a usual one by default.
-        options: fields of the request, or of the env; ``bare`` for no chain.
+        env: Id of the env.
+        stages: Stages of the chain. Defaults to :data:`CHAIN`.
+        options: Fields of the request or of the env. ``bare=True``: no chain.
     """
     goal = options.pop("goal", Goal(steps=STEPS))
     chain = () if options.pop("bare", False) else stages or CHAIN
@@ -72,10 +73,10 @@ class CutError(Exception):
 
 def interrupt_after(chunks: int) -> Callable[[Progress], None]:
     """Return a callback that interrupts a rollout after a number of chunks."""
-    seen = iter(range(1, 1_000_000))
+    numbers = itertools.count(1)
 
     def on_chunk(progress: Progress) -> None:
-        if next(seen) == chunks:
+        if next(numbers) == chunks:
             raise CutError
 
     return on_chunk
@@ -85,11 +86,11 @@ def run_and_kill_at(die_at: int | None, job: Callable[[], object]) -> int:
     """Run a job in a child process that kills itself at a call that changes the disk.
 
     Args:
-        die_at: Which of these calls it does not live to see; ``None``: it lives.
-        job: What to do.
+        die_at: Number of the call before which it kills itself, from 1. ``None``: it finishes.
+        job: Job to run.
 
     Returns:
-        Number of calls it made; -1 if it was killed.
+        Number of calls; -1 if it was killed.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():

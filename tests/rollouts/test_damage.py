@@ -13,8 +13,8 @@ import torch
 
 from tdx import StorageError, TdxError, open_dump
 from tdx.rollouts import Goal, Manifest, list_dumps, resume, roll_out, verify
+from tdx.rollouts.dump.encoding import seal
 from tdx.rollouts.dump.episodes import EpisodeIndex
-from tdx.rollouts.dump.json_fields import seal
 from tests.rollouts.recordings import CutError, interrupt_after, record, request
 
 

@@ -12,16 +12,16 @@ from tensordict import TensorDict
 
 from tdx import EnvConfig, Pipeline, TdxError, build_env, open_dump, record_dump
 from tdx.rollouts import Goal, Manifest, list_dumps, look_at, verify
-from tdx.rollouts.dump.state_files import pack, unpack
+from tdx.rollouts.dump.encoding import pack, unpack
 from tests.rollouts.recordings import CHAIN, CHUNK, SEED, STEPS, record, same
 
 
 def run_rollout(env: str, **options: Any) -> Any:
     """Return the same rollout without a dump."""
-    made = build_env(Pipeline.of(EnvConfig(env, **options), *CHAIN))
-    made.set_seed(SEED)
+    environment = build_env(Pipeline.of(EnvConfig(env, **options), *CHAIN))
+    environment.set_seed(SEED)
     torch.manual_seed(SEED)
-    return torch.cat(list(made.iter_rollout(STEPS, chunk_steps=CHUNK)), -1)
+    return torch.cat(list(environment.iter_rollout(STEPS, chunk_steps=CHUNK)), -1)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,13 @@ def test_dump_is_the_rollout(tmp_path: Path, env: str, options: dict[str, Any]) 
     assert not (tmp_path / "dump" / "state").exists()
     assert verify(tmp_path / "dump").is_fine
     assert manifest.size == sum(leaf.numel() * leaf.itemsize for leaf in wanted.values(True, True))
+
+
+def test_columns_are_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdx.rollouts.dump.track._BLOCK", 100)
+    record(tmp_path / "dump", num_envs=3)
+    assert same(open_dump(tmp_path / "dump").data, run_rollout("CartPole-v1", num_envs=3))
+    assert verify(tmp_path / "dump").is_fine
 
 
 def test_tensordict_loads_the_data(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tdx.pipeline import Pipeline
 from tdx.pipeline.model import EnvConfig
 from tdx.rollouts import open_dump, replay, verify
 from tdx.rollouts.dump.entries import NotStoredWarning, list_skipped
-from tdx.rollouts.recording.run import record_dump
+from tdx.rollouts.recording.rollout import record_dump
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 ODD: dict[str, spaces.Space[Any]] = {
@@ -87,8 +87,8 @@ def test_tensor_entries_are_stored(
     assert "action" in dump.data.keys()
     assert dump.manifest.complete
     assert verify(tmp_path / "dump").is_fine
-    (kept,) = list_skipped(dump.manifest.specs).values()
-    assert kept == kind
+    (skipped_kind,) = list_skipped(dump.manifest.specs).values()
+    assert skipped_kind == kind
 
 
 def test_action_that_is_not_a_tensor(tmp_path: Path) -> None:

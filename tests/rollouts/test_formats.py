@@ -17,7 +17,7 @@ from gymnasium import spaces
 from tdx import Dump, export_dump, import_dump, open_dump
 from tdx.errors import ArgumentError, MissingPackageError, StorageError, UnknownNameError
 from tdx.rollouts import Goal, Manifest, export_formats, verify
-from tdx.rollouts.formats.registry import find_format
+from tdx.rollouts.formats.interface import find_format
 from tests.rollouts.export_dumps import (
     assert_same_bits,
     assert_same_dump,
@@ -281,7 +281,7 @@ def test_selected_entries(dumps: Path, tmp_path: Path, name: str) -> None:
         export_dump(dumps / "cart", tmp_path / "none", to=name, keys=["rewrd"])
 
 
-def test_the_same_dump_gives_the_same_file(dumps: Path, tmp_path: Path) -> None:
+def test_export_is_deterministic(dumps: Path, tmp_path: Path) -> None:
     for name in ("npz", "safetensors", "jsonl"):
         both = [export_dump(dumps / "cart", tmp_path / str(i), to=name).path for i in (1, 2)]
         assert Path(both[0]).read_bytes() == Path(both[1]).read_bytes()
@@ -289,7 +289,9 @@ def test_the_same_dump_gives_the_same_file(dumps: Path, tmp_path: Path) -> None:
             Path(path).unlink()
 
 
-def test_existing_export_is_kept_until_the_new_one_is_complete(dumps: Path, tmp_path: Path) -> None:
+def test_existing_export_is_unchanged_until_the_new_one_is_complete(
+    dumps: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "cart.npz"
     export_dump(dumps / "cart", path)
     before = path.read_bytes()

@@ -14,9 +14,9 @@ from tensordict import TensorDictBase
 
 from tdx import EnvError, Pipeline, build_env, open_dump, write_pipeline
 from tdx.rollouts import Goal, Manifest, Progress, resume, roll_out, verify
-from tdx.rollouts.dump.creation import create_dump
+from tdx.rollouts.dump.episodes import EpisodeKeys
 from tdx.rollouts.dump.index import Chunk, ChunkList
-from tdx.rollouts.recording.stream import find_episode_keys
+from tdx.rollouts.dump.writing import create_dump
 from tests.rollouts.recordings import (
     CutError,
     assert_same_dump,
@@ -63,7 +63,7 @@ def written_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_a_late_commit_writes_no_more_than_an_early_one(
+def test_late_commit_writes_as_much_as_an_early_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline.of("tdx/CartPole", "StepCounter(max_steps=4)")
@@ -78,7 +78,7 @@ def test_a_late_commit_writes_no_more_than_an_early_one(
         chunk_steps=20,
         keys=None,
         batch_size=(),
-        flags=find_episode_keys(env),
+        flags=EpisodeKeys.of(env),
     )
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     counts = written_bytes(monkeypatch)
@@ -183,7 +183,7 @@ def test_files_never_shrink_while_a_chunk_is_repeated(
     assert verify(partial).is_fine
 
 
-def test_partial_chunk_is_kept_until_its_repetition_is_complete(
+def test_partial_chunk_counts_until_its_repetition_is_complete(
     partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = Manifest.load(partial)
@@ -194,7 +194,7 @@ def test_partial_chunk_is_kept_until_its_repetition_is_complete(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("tdx.rollouts.dump.writer.append_entry", failing)
+        patched.setattr("tdx.rollouts.dump.writing.append_entry", failing)
         with pytest.raises(KeyboardInterrupt):
             resume(partial, allow_code=True)
     assert Manifest.load(partial) == before

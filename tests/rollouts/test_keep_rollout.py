@@ -22,14 +22,14 @@ def test_saved_rollout_equals_a_recorded_dump(tmp_path: Path, num_envs: int | No
     env.set_seed(3)
     torch.manual_seed(3)
     rollout = env.rollout(40, break_when_any_done=False)
-    manifest = keep_rollout(rollout, env, pipeline, tmp_path / "kept", seed=3, policy="random")
-    kept, recorded = open_dump(tmp_path / "kept"), open_dump(tmp_path / "recorded")
-    assert same(kept.data, recorded.data)
+    manifest = keep_rollout(rollout, env, pipeline, tmp_path / "saved", seed=3, policy="random")
+    saved, recorded = open_dump(tmp_path / "saved"), open_dump(tmp_path / "recorded")
+    assert same(saved.data, recorded.data)
     assert list(manifest.episodes) == list(wanted.episodes)
     assert manifest.specs == wanted.specs
     assert manifest.pipeline == wanted.pipeline
-    assert all(manifest.transforms[name] == held for name, held in wanted.transforms.items())
-    assert verify(tmp_path / "kept").problems == ()
+    assert all(manifest.transforms[name] == value for name, value in wanted.transforms.items())
+    assert verify(tmp_path / "saved").problems == ()
 
 
 def test_existing_dumps_and_invalid_rollouts_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tdx import ArgumentError, StorageError, export_dump, open_dump
 from tdx.pipeline import parse_stage
 from tdx.rollouts import Manifest, list_dumps, replay, resume, roll_out, verify
-from tdx.rollouts.dump.writer import DumpWriter
+from tdx.rollouts.dump.writing import DumpWriter
 from tests.rollouts.recordings import CutError, interrupt_after, record, request
 
 CONTENT = b"precious"

@@ -18,8 +18,8 @@ from tdx import ArgumentError, PipelineFile, TdxError, open_dump, record_dump, s
 from tdx.core.planned.keyed_policy import keyed_policy
 from tdx.envs import EnvBase, GymEnv
 from tdx.pipeline.policies import ACTIVATIONS
+from tdx.rollouts.policies.loaders import _build_head
 from tdx.rollouts.policies.mlp_files import ACTIVATION_MODULES
-from tdx.rollouts.policies.networks import _build_head
 from tdx.rollouts.policies.policy import load_policy
 from tdx.specs import (
     Binary,
@@ -176,7 +176,7 @@ def test_modules_that_are_not_an_mlp_are_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_an_existing_file_needs_force(tmp_path: Path) -> None:
+def test_existing_file_needs_force(tmp_path: Path) -> None:
     save_mlp_policy(actor(3, 1), tmp_path / "a.safetensors")
     with pytest.raises(ArgumentError, match="already exists"):
         save_mlp_policy(actor(3, 1), tmp_path / "a.safetensors")
@@ -281,7 +281,7 @@ def pipeline_file(folder: Path, policy: str) -> Any:
         "{mlp: {weights: a.safetensors, activation: tanh, output: clamp, in_keys: [observation]}}",
     ],
 )
-def test_a_pipeline_file_names_files_in_its_folder(tmp_path: Path, policy: str) -> None:
+def test_pipeline_file_can_name_files_in_its_folder(tmp_path: Path, policy: str) -> None:
     for folder in (tmp_path, tmp_path / "sub"):
         folder.mkdir(exist_ok=True)
         save_mlp_policy(actor(3, 4, 1), folder / "a.safetensors")
@@ -291,7 +291,7 @@ def test_a_pipeline_file_names_files_in_its_folder(tmp_path: Path, policy: str) 
 
 @pytest.mark.parametrize("allow_code", [False, True])
 @pytest.mark.parametrize("kind", ["parent", "absolute", "link", "linked folder"])
-def test_a_pipeline_file_names_no_files_elsewhere(
+def test_pipeline_file_cannot_name_files_elsewhere(
     tmp_path: Path, kind: str, allow_code: bool
 ) -> None:
     save_mlp_policy(actor(3, 4, 1), tmp_path / "a.safetensors")
@@ -322,7 +322,7 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
             load_policy(name, env)
 
 
-def test_double_precision_is_kept(tmp_path: Path) -> None:
+def test_double_precision_is_preserved(tmp_path: Path) -> None:
     module = actor(3, 4, 1).double()
     save_mlp_policy(module, tmp_path / "a.safetensors")
     env = GymEnv("Pendulum-v1")

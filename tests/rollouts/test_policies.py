@@ -81,7 +81,7 @@ def test_actions_in_a_file(tmp_path: Path, suffix: str, num_envs: int | None) ->
 
 
 @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1", "FrozenLake-v1"])
-def test_zero(tmp_path: Path, env: str) -> None:
+def test_zero_actions(tmp_path: Path, env: str) -> None:
     record(tmp_path / "dump", env, bare=True, policy="zero")
     action = open_dump(tmp_path / "dump").data["action"]
     number = action if env == "Pendulum-v1" else action.argmax(-1)

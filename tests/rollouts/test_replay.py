@@ -10,7 +10,7 @@ import pytest
 from tdx import ArgumentError, EnvError, open_dump
 from tdx.cli.views.dumps import summary_view
 from tdx.pipeline import parse_stage
-from tdx.rollouts import Manifest, replay, resume, verify
+from tdx.rollouts import Goal, Manifest, replay, resume, verify
 from tests.rollouts.recordings import record, same
 
 
@@ -65,6 +65,16 @@ def test_replay_equals_a_rollout(
     assert verify(tmp_path / "replayed").is_fine
 
 
+def test_raw_steps_end_with_the_last_episode(tmp_path: Path) -> None:
+    stage = "StepCounter(max_steps=12)"
+    record(tmp_path / "source", "CartPole-v1", stage, raw=True, goal=Goal(episodes=3))
+    dump = open_dump(tmp_path / "source")
+    assert dump.manifest.raw_steps == dump.manifest.steps
+    replay_stages(tmp_path / "source", tmp_path / "replayed", stage)
+    assert same(open_dump(tmp_path / "replayed").data, dump.data)
+    assert verify(tmp_path / "source").is_fine
+
+
 def test_actions_with_other_inverse_stages(tmp_path: Path) -> None:
     record(tmp_path / "scaled", "Pendulum-v1", "ActionScaling", raw=True)
     replay_stages(tmp_path / "scaled", tmp_path / "replayed", "RewardSum")
@@ -109,9 +119,9 @@ def test_dump_without_raw_steps_is_refused(tmp_path: Path) -> None:
 
 def test_replay_cannot_be_resumed(tmp_path: Path) -> None:
     record(tmp_path / "source", "Pendulum-v1", bare=True)
-    made = replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
-    made.complete = False
-    made.save(tmp_path / "replayed")
+    manifest = replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
+    manifest.complete = False
+    manifest.save(tmp_path / "replayed")
     with pytest.raises(ArgumentError, match="is a replay"):
         resume(tmp_path / "replayed")
 
@@ -133,9 +143,9 @@ def test_failed_replay_keeps_the_existing_dump(tmp_path: Path, exists: bool) -> 
 
 def test_unfinished_replay_is_not_offered_for_resuming(tmp_path: Path) -> None:
     record(tmp_path / "source", "Pendulum-v1", bare=True)
-    made = replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
-    made.complete = False
-    made.save(tmp_path / "replayed")
+    manifest = replay_stages(tmp_path / "source", tmp_path / "replayed", "RewardSum")
+    manifest.complete = False
+    manifest.save(tmp_path / "replayed")
     shown = str(summary_view("replayed", Manifest.load(tmp_path / "replayed")).blocks(100)[0])
     assert "--resume" not in shown
     assert f"replay {tmp_path / 'source'} again with --force" in shown

@@ -14,7 +14,7 @@ from torch import nn
 
 from tdx import EnvError, TdxError, open_dump, save_mlp_policy
 from tdx.rollouts import Goal, Manifest, resume, roll_out, verify
-from tdx.rollouts.recording import run
+from tdx.rollouts.recording import rollout
 from tests.rollouts.recordings import (
     CHUNK,
     CutError,
@@ -85,7 +85,7 @@ def test_resumed_rollout_equals_an_uninterrupted_one(
     with pytest.raises(CutError):
         roll_out(request(env, *chosen, **options), tmp_path / "cut", on_chunk=interrupt_after(2))
     if snapshot:
-        monkeypatch.delattr(run, "_run_again")
+        monkeypatch.delattr(rollout, "_run_again")
     before = torch.get_rng_state()
     resume(tmp_path / "cut")
     assert torch.equal(torch.get_rng_state(), before)
@@ -181,7 +181,7 @@ def test_mlp_policy_is_resumed_without_permission(tmp_path: Path, typed: bool) -
     roll_out(asked, tmp_path / "whole")
     if typed:
         (tmp_path / "cut" / "policy.safetensors").unlink()
-        run.resume(tmp_path / "cut", policy=f"mlp:{file}")
+        rollout.resume(tmp_path / "cut", policy=f"mlp:{file}")
     else:
         file.unlink()
         resume(tmp_path / "cut")
@@ -217,7 +217,7 @@ def test_code_is_not_imported_by_resuming(tmp_path: Path) -> None:
             on_chunk=interrupt_after(1),
         )
     with pytest.raises(TdxError, match="is Python code"):
-        run.resume(tmp_path / "cut")
+        rollout.resume(tmp_path / "cut")
 
 
 @pytest.mark.gpu

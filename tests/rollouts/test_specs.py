@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tdx import Binary, Bounded, Composite, EnvBase, OneHot, TensorSpec, Unbounded
-from tdx.rollouts.dump.specs import describe_specs, describe_violation
+from tdx.rollouts.dump.entries import describe_specs, describe_violation
 
 
 def entry_of(spec: TensorSpec) -> dict[str, Any]:

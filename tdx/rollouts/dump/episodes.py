@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.envs import EnvBase
 from tdx.errors import StorageError
 from tdx.keys import NestedKey, normalize_key, split_key
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields
+from tdx.rollouts.dump.encoding import DAMAGED, Fields
 from tdx.serialization import Entries, Entry, Result, to_plain
 
 MAX_ROWS = 2**24
@@ -88,8 +89,8 @@ class EpisodeIndex:
 
     def column(self, name: str) -> NDArray[Any]:
         """Return a copy of one column of the episodes that ended, in the order of their ends."""
-        held = self._columns[name]
-        return np.array(held, dtype=held.typecode)
+        values = self._columns[name]
+        return np.array(values, dtype=values.typecode)
 
     def add(self, rewards: Tensor, ends: Tensor, terminated: Tensor) -> Columns:
         """Add a chunk.
@@ -144,7 +145,7 @@ class EpisodeIndex:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data; sums that are not finite as text."""
-        columns: dict[str, list[Any]] = {n: held.tolist() for n, held in self._columns.items()}
+        columns: dict[str, list[Any]] = {n: each.tolist() for n, each in self._columns.items()}
         columns["terminated"] = list(map(bool, columns["terminated"]))
         columns["return"] = to_plain(columns["return"], strict=True)
         running = {"start": self.starts.tolist(), "return": self.running()}
@@ -301,8 +302,12 @@ def _unsorted(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
     return back
 
 
+def _split_keys(keys: tuple[NestedKey, ...]) -> list[tuple[str, ...]]:
+    return [split_key(key) for key in keys]
+
+
 @dataclass(frozen=True, slots=True)
-class EpisodeKeys:
+class EpisodeKeys(Result):
     """Keys of the rewards and done flags, which are below ``next`` in a rollout.
 
     Args:
@@ -310,8 +315,17 @@ class EpisodeKeys:
         ends: Keys of all done flags.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *(Entry("rewards", convert=_split_keys), Entry("ends", convert=_split_keys)),
+    )
+
     rewards: tuple[NestedKey, ...]
     ends: tuple[NestedKey, ...]
+
+    @classmethod
+    def of(cls, env: EnvBase) -> EpisodeKeys:
+        """Return the keys of an env."""
+        return cls(tuple(env.reward_keys), tuple(env.done_keys))
 
     def read(self, chunk: TensorDictBase, dim: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return rewards, ends and terminations of a chunk ``[*B, T]``, each ``[rows, T]``."""
@@ -345,13 +359,6 @@ class EpisodeKeys:
             if split_key(key)[-1] == "terminated":
                 terminated |= flag
         return rewards, ends, terminated
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "rewards": [list(split_key(key)) for key in self.rewards],
-            "ends": [list(split_key(key)) for key in self.ends],
-        }
 
     @classmethod
     def from_fields(cls, fields: Fields) -> EpisodeKeys:

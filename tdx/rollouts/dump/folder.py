@@ -1,4 +1,4 @@
-"""Folder of a dump: names of its files, opening them without following links, and its lock."""
+"""Folder of a dump: names of its files, opening them without following links, lock, state files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import errno
 import fcntl
 import os
 import re
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 from tdx.confined_files import open_below, open_folder, open_subfolder
 from tdx.errors import ArgumentError, StorageError, TdxError
+from tdx.rollouts.dump.encoding import Fields
+from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import MAX_NESTING
 
 MANIFEST = "manifest.json"
@@ -29,6 +33,7 @@ TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 _MAX_FILES = 100_000
 _NOT_OURS = "tdx did not write it; do not use dumps from a source that you do not trust"
 _LOCKED = (errno.EWOULDBLOCK, errno.EACCES)
+_STATE_SUFFIX = ".state"
 
 
 @contextmanager
@@ -165,3 +170,85 @@ def check_not_locked(folder: Path) -> None:
     if folder.is_dir() and os.access(folder, os.R_OK):
         with lock_for_writing(folder):
             pass
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile(Result):
+    """File with the state to resume from after a chunk.
+
+    Args:
+        name: Name in the folder ``state``.
+        crc32: Checksum of the file.
+    """
+
+    json_entries: ClassVar[Entries] = (Entry("file", "name"), "crc32")
+
+    name: str
+    crc32: str
+
+    @property
+    def path(self) -> str:
+        """Path of the file, relative to the dump's folder."""
+        return f"{STATE}/{self.name}"
+
+    @classmethod
+    def from_fields(cls, fields: Fields | None) -> StateFile | None:
+        """Parse the output of :meth:`to_dict`.
+
+        Raises:
+            StorageError: A field is invalid, or the name is that of another file.
+        """
+        if fields is None:
+            return None
+        name = fields.text("file")
+        if "/" in name or "\0" in name or not name.endswith(_STATE_SUFFIX) or name[0] == ".":
+            raise fields.invalid("file", "the name of a state file")
+        return cls(name, fields.crc32("crc32"))
+
+    @classmethod
+    def after(cls, steps: int, crc32: int) -> StateFile:
+        """Return the state file after a number of steps."""
+        return cls(f"{steps:012}{_STATE_SUFFIX}", f"{crc32:08x}")
+
+
+def read_state(root: int, state: StateFile) -> bytes:
+    """Return the content of a state file.
+
+    Args:
+        root: Descriptor of the dump's folder.
+        state: The file.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: Its checksum differs.
+        StorageError: It is a link.
+    """
+    with open_data(root, state.path) as file:
+        block = file.read()
+    if f"{zlib.crc32(block):08x}" != state.crc32:
+        raise ValueError("its checksum differs")
+    return block
+
+
+def remove_leftovers(root: int, state: StateFile | None) -> None:
+    """Remove state files that the index does not name, and temporary files of killed writers.
+
+    Args:
+        root: Descriptor of the dump's folder.
+        state: State file that the index names; ``None``: it names none.
+    """
+    current = None if state is None else state.name
+    with suppress(FileNotFoundError):
+        with open_subfolder(root, STATE) as folder:
+            for name in os.listdir(folder):
+                if name != current and (
+                    TEMPORARY_FILE.fullmatch(name) or name.endswith(_STATE_SUFFIX)
+                ):
+                    os.unlink(name, dir_fd=folder)
+        if current is None:
+            with suppress(OSError):
+                os.rmdir(STATE, dir_fd=root)
+    for name in os.listdir(root):
+        if TEMPORARY_FILE.fullmatch(name):
+            with suppress(OSError):
+                os.unlink(name, dir_fd=root)

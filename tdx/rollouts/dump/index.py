@@ -11,21 +11,21 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, overload
+from typing import IO, Any, ClassVar, overload
 
 from tdx.errors import StorageError
+from tdx.rollouts.dump.encoding import DAMAGED, Fields, is_crc32, read_seal, seal
 from tdx.rollouts.dump.episodes import Columns, line_columns, parse_line_columns
-from tdx.rollouts.dump.folder import RAW, TRACKS, write_all
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields, is_crc32, read_seal, seal
-from tdx.rollouts.dump.state_files import StateFile
+from tdx.rollouts.dump.folder import RAW, TRACKS, StateFile, write_all
 from tdx.rollouts.dump.track import Track
+from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import parse_json
 
 _NONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Result):
     """A block of steps that is written at once.
 
     Args:
@@ -35,15 +35,12 @@ class Chunk:
         partial: Whether the env failed in it; such a chunk is the last one.
     """
 
+    json_entries: ClassVar[Entries] = ("steps", "raw_steps", "partial", "crc32")
+
     steps: int
     raw_steps: int
     crc32: Mapping[str, str]
     partial: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        counts = {"steps": self.steps, "raw_steps": self.raw_steps, "partial": self.partial}
-        return {**counts, "crc32": dict(self.crc32)}
 
 
 class ChunkList(Sequence[Chunk]):
@@ -201,7 +198,7 @@ def parse_entry(fields: Fields, tracks: dict[str, Track], batch: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class Position(Result):
     """Position between two lines of the index.
 
     Args:
@@ -210,13 +207,13 @@ class Position:
         lines: Number of preceding lines.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *("lines", Entry("bytes", "offset"), Entry("check", convert="{:08x}".format)),
+    )
+
     check: int
     offset: int = 0
     lines: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"lines": self.lines, "bytes": self.offset, "check": f"{self.check:08x}"}
 
 
 def read_lines(file: IO[bytes], start: Position, source: str) -> Iterator[tuple[Fields, Position]]:

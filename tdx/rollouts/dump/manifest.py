@@ -14,11 +14,14 @@ from typing import Any
 
 from tdx.confined_files import open_folder, write_below
 from tdx.errors import StorageError
+from tdx.rollouts.dump.encoding import DAMAGED, Fields, read_seal, seal
+from tdx.rollouts.dump.entries import parse_spec_entries
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_count
 from tdx.rollouts.dump.folder import (
     INDEX,
     MANIFEST,
     TRACKS,
+    StateFile,
     check_links,
     missing_dump,
     open_data,
@@ -33,10 +36,8 @@ from tdx.rollouts.dump.index import (
     parse_entry,
     read_lines,
 )
-from tdx.rollouts.dump.json_fields import DAMAGED, Fields, read_seal, seal
-from tdx.rollouts.dump.specs import parse_spec_entries
-from tdx.rollouts.dump.state_files import StateFile
 from tdx.rollouts.dump.track import Track
+from tdx.serialization import to_plain
 from tdx.untrusted import MAX_HEADER_BYTES, parse_json
 
 FORMAT, VERSION = "tdx-dump", 2
@@ -161,7 +162,7 @@ class Manifest:
             "pipeline": self.pipeline,
             "seed": self.seed,
             "policy": {"name": self.policy, "sha256": self.policy_sha256},
-            "goal": {"steps": self.goal.steps, "episodes": self.goal.episodes},
+            "goal": to_plain(self.goal),
             "chunk_steps": self.chunk_steps,
             "keys": None if self.keys is None else list(self.keys),
             "batch_size": list(self.batch_size),

@@ -19,7 +19,7 @@ from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import MANIFEST
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.serialization import Entries, Entry, Result, key_entry
+from tdx.serialization import Entries, Entry, Result, key_entry, to_plain
 
 _BINS = 20
 _MAX_VALUES = 2_000_000
@@ -130,7 +130,7 @@ class EntryStatistics(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(Result):
     """Summary of a dump.
 
     Args:
@@ -142,6 +142,11 @@ class Overview:
         lengths: Lengths of the episodes that ended.
         entries: Statistics of each entry.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("summary", inline=True), "calls", Entry("versions", "manifest.versions")),
+        *(Entry("transforms", "manifest.transforms"), "returns", "lengths", "entries", "episodes"),
+    )
 
     path: str
     manifest: Manifest
@@ -156,18 +161,10 @@ class Overview:
         """Episodes that ended."""
         return [each for each in self.episodes if each.finished]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            **summarize(self.path, self.manifest),
-            "calls": list(self.calls),
-            "versions": self.manifest.versions,
-            "transforms": self.manifest.transforms,
-            "returns": None if self.returns is None else self.returns.to_dict(),
-            "lengths": None if self.lengths is None else self.lengths.to_dict(),
-            "entries": [each.to_dict() for each in self.entries],
-            "episodes": [each.to_dict() for each in self.episodes],
-        }
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Result of :func:`summarize`."""
+        return summarize(self.path, self.manifest)
 
 
 def summarize(path: str, manifest: Manifest) -> dict[str, Any]:
@@ -181,7 +178,7 @@ def summarize(path: str, manifest: Manifest) -> dict[str, Any]:
         "env": manifest.env,
         "complete": manifest.complete,
         "steps": manifest.steps,
-        "goal": {"steps": manifest.goal.steps, "episodes": manifest.goal.episodes},
+        "goal": to_plain(manifest.goal),
         "batch_size": list(manifest.batch_size),
         "episodes_ended": len(index),
         "not_stored": [
@@ -241,7 +238,7 @@ def _compute_statistics(key: NestedKey, values: Tensor, dims: int) -> EntryStati
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Result):
     """One of the dumps below a folder.
 
     Args:
@@ -250,13 +247,16 @@ class Listed:
         problem: Why it cannot be read.
     """
 
+    json_entries: ClassVar[Entries] = (Entry("columns", inline=True), "problem")
+
     path: str
     summary: dict[str, Any] | None
     problem: str | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {**(self.summary or {"path": self.path}), "problem": self.problem}
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Columns of the dump in a list of dumps, as plain data."""
+        return self.summary or {"path": self.path}
 
 
 def list_dumps(folder: str | Path) -> list[Listed]:

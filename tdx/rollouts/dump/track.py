@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,12 +24,14 @@ from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_b
 from tdx.data.layout import Layout, Leaves
 from tdx.errors import ArgumentError, StorageError, Where
 from tdx.keys import format_key, normalize_key
-from tdx.rollouts.dump.entries import DTYPES, LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
+from tdx.rollouts.dump.encoding import DAMAGED, DTYPES, MAX_COUNT, Fields
+from tdx.rollouts.dump.entries import LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
 from tdx.rollouts.dump.folder import open_data, write_all
-from tdx.rollouts.dump.json_fields import DAMAGED, MAX_COUNT, Fields
 from tdx.untrusted import MAX_NESTING
 
 _DESCRIPTION = "meta.json"
+_BLOCK = 2**20
+"""Number of bytes that are copied and written at a time, unless a step is larger."""
 _FREE_STEPS = 2**24
 """Largest number of steps of a track whose entries have no bytes."""
 
@@ -144,15 +146,6 @@ class Track:
             )
         return columns
 
-    def append(self, folder: Path, columns: Leaves, start: int) -> dict[str, str]:
-        """Write a chunk after ``start`` steps of a dump that no other process uses.
-
-        Returns:
-            Checksum of each entry, by its file.
-        """
-        with open_folder(folder) as root:
-            return self.write(root, columns, start)
-
     def write(
         self, root: int, columns: Leaves, start: int, pool: Executor | None = None
     ) -> dict[str, str]:
@@ -213,11 +206,6 @@ class Track:
             whole = {**entries, "shape": shape, "device": "cpu", "_type": kind}
             found[f"{self._folder(path)}/{_DESCRIPTION}"] = json.dumps(whole)
         return found
-
-    def describe(self, folder: Path, steps: int) -> None:
-        """Write :meth:`descriptions`."""
-        with open_folder(folder) as root:
-            self.write_descriptions(root, steps)
 
     def write_descriptions(self, root: int, steps: int) -> None:
         """Write :meth:`descriptions` below the descriptor of a dump's folder."""
@@ -316,7 +304,7 @@ def _is_name(part: str) -> bool:
 
 def _write(root: int, file: str, offset: int, column: Tensor, *, sync: bool = False) -> str:
     """Write a column into a file at an offset; returns its checksum."""
-    data = _bytes_of(column)
+    crc = 0
     descriptor = open_below(root, file, os.O_WRONLY | os.O_CREAT)
     try:
         if os.fstat(descriptor).st_nlink != 1:
@@ -324,19 +312,30 @@ def _write(root: int, file: str, offset: int, column: Tensor, *, sync: bool = Fa
                 f"{file!r} has a second name outside the dump, whose content would change",
                 hint="copy the dump with `cp -r`, and resume the copy",
             )
-        write_all(descriptor, data, offset)
+        for data in _blocks(column):
+            write_all(descriptor, data, offset)
+            crc, offset = zlib.crc32(data, crc), offset + len(data)
         if sync:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return f"{zlib.crc32(data):08x}"
+    return f"{crc:08x}"
 
 
 def checksum(column: Tensor) -> str:
     """Return the checksum of a column."""
-    return f"{zlib.crc32(_bytes_of(column)):08x}"
+    crc = 0
+    for data in _blocks(column):
+        crc = zlib.crc32(data, crc)
+    return f"{crc:08x}"
 
 
-def _bytes_of(column: Tensor) -> memoryview:
-    flat: Any = column.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return memoryview(flat)
+def _blocks(column: Tensor) -> Iterator[memoryview]:
+    """Yield the bytes of a column ``[T, *B, ...]`` in order.
+
+    Blocks are small, because the allocator keeps the copies of every writing thread.
+    """
+    step = column[:1].numel() * column.itemsize
+    for block in column.detach().cpu().split(max(1, _BLOCK // max(step, 1))):
+        flat: Any = block.contiguous().reshape(-1).view(torch.uint8).numpy()
+        yield memoryview(flat)

@@ -15,12 +15,17 @@ import torch
 from torch import Tensor
 
 from tdx.keys import format_key, split_key
-from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.entries import Parts, describe_violation
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
-from tdx.rollouts.dump.folder import DATA, INDEX, POLICY_COPIES, open_data, open_dump_folder
+from tdx.rollouts.dump.folder import (
+    DATA,
+    INDEX,
+    POLICY_COPIES,
+    open_data,
+    open_dump_folder,
+    read_state,
+)
 from tdx.rollouts.dump.manifest import Manifest, load_manifest
-from tdx.rollouts.dump.specs import describe_violation
-from tdx.rollouts.dump.state_files import read_state
 from tdx.rollouts.dump.track import Track
 from tdx.serialization import Entries, Entry, Result
 

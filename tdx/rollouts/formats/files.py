@@ -1,22 +1,34 @@
-"""Files of other formats: checks on untrusted ones before reading, and atomic exports."""
+"""Files of other formats: their arrays and note, and checks on untrusted files before reading.
+
+Tensors without an array that every library reads are stored in another form, bit for bit: bfloat16
+is widened to float32, float8 is viewed as bytes, and complex numbers, if the library does not
+know them, become pairs.
+
+The note is the metadata that tdx stores in an export, so that it can be imported as the same dump.
+"""
 
 from __future__ import annotations
 
 import errno
+import math
 import os
-import re
 import resource
 import stat
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tdx.errors import ArgumentError, OutputError, StorageError, TdxError
-from tdx.files import atomic_folder, atomic_path, check_replaceable
-from tdx.rollouts.formats.arrays import FileColumn, array_bytes, is_numeric
-from tdx.rollouts.formats.registry import Format
+import numpy as np
+import torch
+from torch import Tensor
 
+from tdx.errors import ArgumentError, StorageError
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.untrusted import MAX_ENVS, parse_json, validate_shape
+
+Array = np.ndarray[Any, np.dtype[Any]]
 DEFLATE_RATIO = 1100
 """Expansion that deflate (gzip, zip) can reach: 1032 to 1."""
 ZSTD_RATIO = 33_000
@@ -33,12 +45,112 @@ MAX_COLUMNS = 10_000
 MAX_FILES = 1_000_000
 MAX_NAME_BYTES = 200
 """Size of a part of a key, which becomes a file name."""
-_FORGED = "the file is damaged or was made to look larger than it is; do not use it"
+FORGED = "the file is damaged or was made to look larger than it is; do not use it"
+"""Hint for a file whose sizes contradict each other."""
 _COPY = "copy the data into the folder, or do not use it"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _SPARE = 2**18
 """Number of bytes for the metadata that a library writes."""
-_FULL_TEXT = {os.strerror(number).lower(): number for number in _FULL}
+VERSION = 1
+"""Version of the note."""
+_INVALID = (
+    *(KeyError, IndexError, TypeError, ValueError, AttributeError),
+    *(OverflowError, RecursionError, MemoryError, StorageError, ArgumentError, AssertionError),
+)
+"""What parsing a damaged or forged manifest can raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileColumn:
+    """A column of a file.
+
+    Args:
+        dtype: NumPy's dtype.
+        shape: Shape of the whole column, time first.
+    """
+
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+def array_bytes(shape: Iterable[object], dtype: Any, what: str) -> int:
+    """Return the size of an array that a header declares.
+
+    Raises:
+        StorageError: The shape is impossible.
+    """
+    return math.prod(validate_shape(shape, what)) * int(np.dtype(dtype).itemsize)
+
+
+def is_numeric(dtype: Any) -> bool:
+    """Return True for booleans and numbers, False for objects, text, records and subarrays."""
+    try:
+        known = np.dtype(dtype)
+    except (TypeError, ValueError):
+        return False
+    return known.kind in "biufc" and known.subdtype is None
+
+
+def to_array(tensor: Tensor, *, splits_complex: bool = False) -> Array:
+    """Convert a tensor to an array.
+
+    Args:
+        tensor: A tensor on the CPU.
+        splits_complex: Whether complex numbers become pairs, in an additional last dimension.
+
+    Example:
+        >>> to_array(torch.tensor([1.5], dtype=torch.bfloat16))
+        array([1.5], dtype=float32)
+    """
+    dtype = tensor.dtype
+    if dtype is torch.bfloat16:
+        # Shift the bits: a conversion would not keep those of a NaN.
+        bits = tensor.contiguous().view(torch.int16).to(torch.int32)
+        tensor = (bits << 16).view(torch.float32)
+    elif _is_float8(dtype):
+        tensor = tensor.contiguous().view(torch.uint8)
+    elif dtype is torch.complex32 or (dtype.is_complex and splits_complex):
+        tensor = torch.view_as_real(tensor)
+    array: Array = tensor.numpy()
+    return array
+
+
+def array_format(
+    dtype: torch.dtype, *, splits_complex: bool = False
+) -> tuple[Any, tuple[int, ...]]:
+    """Return the dtype of the result of :func:`to_array`, and the dimensions that it adds."""
+    array = to_array(torch.empty((0,), dtype=dtype), splits_complex=splits_complex)
+    return array.dtype, array.shape[1:]
+
+
+def from_array(array: Array, dtype: torch.dtype, shape: Sequence[int]) -> Tensor:
+    """Convert the result of :func:`to_array` back to a tensor.
+
+    Args:
+        array: The numbers, in any shape.
+        dtype: Dtype of the tensor.
+        shape: Shape of the tensor.
+
+    Raises:
+        ValueError: The array has another number of elements.
+    """
+    native = np.ascontiguousarray(array)
+    if not native.dtype.isnative:
+        native = native.astype(native.dtype.newbyteorder("="))
+    tensor = torch.from_numpy(native if native.flags.writeable else native.copy())
+    if dtype is torch.bfloat16:
+        bits = tensor.to(torch.float32).view(torch.int32) >> 16
+        tensor = bits.to(torch.int16).view(torch.bfloat16)
+    elif _is_float8(dtype):
+        tensor = tensor.to(torch.uint8).view(dtype)
+    elif dtype.is_complex and not tensor.dtype.is_complex:
+        tensor = torch.view_as_complex(tensor.reshape(*shape, 2))
+    if torch.Size(shape).numel() != tensor.numel():
+        raise ValueError(f"{tensor.numel()} numbers, not {torch.Size(shape).numel()}")
+    return tensor.to(dtype).reshape(tuple(shape))
+
+
+def _is_float8(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize == 1
 
 
 def check_regular_file(path: Path) -> None:
@@ -97,7 +209,7 @@ def check_expansion(claimed: int, stored: int, ratio: int, what: str) -> None:
     """
     if claimed > stored * ratio + FREE_BYTES:
         raise StorageError(
-            f"{what} declares {claimed:,} bytes, but only {stored:,} are stored", hint=_FORGED
+            f"{what} declares {claimed:,} bytes, but only {stored:,} are stored", hint=FORGED
         )
 
 
@@ -124,7 +236,7 @@ def check_columns(columns: Mapping[str, FileColumn], source: Path, target: Path)
         size = array_bytes(each.shape, each.dtype, what)
         if each.shape and array_bytes(each.shape[1:], each.dtype, what) > MAX_STEP_BYTES:
             raise StorageError(
-                f"{what} has more than {MAX_STEP_BYTES:,} bytes in a step", hint=_FORGED
+                f"{what} has more than {MAX_STEP_BYTES:,} bytes in a step", hint=FORGED
             )
         total += size
     place = next(each for each in (target, *target.absolute().parents) if each.is_dir())
@@ -152,89 +264,6 @@ def check_key(parts: Iterable[str], source: Path) -> None:
             )
 
 
-def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> None:
-    """Check that an export may be written, before any work is done.
-
-    Args:
-        path: Target.
-        kind: Format of the export.
-        folder: Whether a folder is written.
-        force: Whether an existing export of that format is replaced.
-
-    Raises:
-        ArgumentError: The target exists and may not be replaced, or is a link.
-    """
-    if not folder:
-        check_replaceable(path, force=force)
-        return
-    check_no_link(path)
-    if not os.path.lexists(path):
-        return
-    if not path.is_dir() or not _is_export(path, kind):
-        raise ArgumentError(f"{path} exists and is not {kind.name}", hint="name another place")
-    if not force:
-        raise ArgumentError(f"{path} already exists", hint="use --force to replace it")
-
-
-def check_no_link(folder: Path) -> None:
-    """Refuse a symbolic link as the target folder.
-
-    Raises:
-        ArgumentError: It is a link.
-    """
-    if folder.is_symlink():
-        raise ArgumentError(
-            f"{folder} is a symbolic link to {os.readlink(folder)}",
-            hint="name the folder itself; tdx neither replaces nor follows links",
-        )
-
-
-def _is_export(path: Path, kind: Format) -> bool:
-    inside = list(path.iterdir())
-    if kind.is_folder:
-        return not inside or kind.is_in(path)
-    return all(kind.is_in(each) for each in inside)
-
-
-@contextmanager
-def replace_atomically(path: Path, *, folder: bool) -> Iterator[Path]:
-    """Yield a temporary file or folder, which replaces ``path`` when the block ends.
-
-    If the block raises, or the process is killed, ``path`` is unchanged.
-
-    Args:
-        path: Target; missing folders around it are created.
-        folder: Whether a folder is written.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    with report_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_folder(path) if folder else atomic_path(path) as part:
-            yield part
-
-
-@contextmanager
-def report_write_errors(path: str | Path) -> Iterator[None]:
-    """Turn the errors of all libraries about a full or read-only disk into one line.
-
-    Raises:
-        OutputError: The path cannot be written.
-    """
-    try:
-        yield
-    except (TdxError, BrokenPipeError):
-        raise
-    except Exception as error:
-        number = _errno_of(error)
-        if number is None:
-            raise
-        hint = "make room, or name another place" if number in _FULL else "name another place"
-        reason = os.strerror(number).lower()
-        raise OutputError(f"cannot write {path}: {reason}", hint=hint) from error
-
-
 def check_free_space(file: Path, size: int) -> None:
     """Check that bytes can be written, for a library that crashes on a full disk.
 
@@ -254,19 +283,49 @@ def check_free_space(file: Path, size: int) -> None:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
-def _errno_of(error: BaseException | None) -> int | None:
-    """Return the error number of the system; some libraries only quote its text."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, OSError) and error.errno:
-            return abs(error.errno)
-        text = str(error).lower()
-        for reason, number in _FULL_TEXT.items():
-            if reason in text:
-                return number
-        found = re.search(r"errno[ =:]+(\d+)", text)
-        if found:
-            return int(found.group(1))
-        error = error.__cause__ or error.__context__
-    return None
+def parse_note(text: str | bytes, path: Path) -> dict[str, Any]:
+    """Parse the note of a file; see :func:`check_note`."""
+    try:
+        note = parse_json(text, path)
+    except StorageError as error:
+        raise _invalid_note(path) from error
+    return check_note(note, path)
+
+
+def check_note(note: Any, path: Path) -> dict[str, Any]:
+    """Validate the note of a file.
+
+    Raises:
+        StorageError: The note is of a newer version, or contradicts itself.
+    """
+    if not isinstance(note, dict) or "export" not in note:
+        raise _invalid_note(path)
+    if note["export"] != VERSION:
+        raise StorageError(
+            f"{path} is an export of version {note['export']}, "
+            f"this release reads version {VERSION}",
+            hint="read it with a newer release: pip install -U tdx",
+        )
+    try:
+        batch = validate_shape(note["manifest"]["batch_size"], "batch_size")
+        if not 1 <= math.prod(batch) <= MAX_ENVS:
+            raise ValueError(f"batch_size is {batch}")
+        manifest = Manifest.from_dict(note["manifest"])
+        named = {(each["track"], tuple(each["key"])): each["name"] for each in note["columns"]}
+        if not all(isinstance(name, str) for name in named.values()):
+            raise TypeError("a column has no name")
+        if manifest.data is None:
+            raise ValueError("it has no data")
+        for track, _ in manifest.tracks:
+            for leaf in track.leaves:
+                named[track.name, leaf]
+    except _INVALID as error:
+        raise _invalid_note(path) from error
+    for track, _ in manifest.tracks:
+        for leaf in track.leaves:
+            check_key(leaf, path)
+    return note
+
+
+def _invalid_note(path: Path) -> StorageError:
+    return StorageError(f"the note of tdx in {path} is invalid", hint="export the dump again")

@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import Array, FileColumn, array_bytes, array_format, to_array
+from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,
+    FORGED,
     FREE_BYTES,
     MAX_CHUNK_BYTES,
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
+    Array,
+    FileColumn,
+    array_bytes,
+    array_format,
     check_expansion,
     check_free_space,
-)
-from tdx.rollouts.formats.interface import (
-    NOTE,
-    ColumnReader,
-    ExportColumn,
-    ExportOptions,
     parse_note,
+    to_array,
 )
-from tdx.rollouts.formats.stored import ExportSource
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
 from tdx.untrusted import MAX_NESTING
 
 if TYPE_CHECKING:
@@ -136,7 +136,6 @@ _SMALL_CHUNK = 2**18
 _CHECKSUM = 4
 """Bytes that fletcher32 adds to a chunk."""
 _NOT_INSIDE = "the data is outside the file: copy it in with h5repack, or do not use it"
-_FORGED = "the file is damaged or was made to look larger than it is; do not use it"
 
 
 @contextmanager
@@ -183,7 +182,7 @@ def find_datasets(path: Path, file: h5py.File, most: int = MAX_COLUMNS) -> dict[
     if stored > path.stat().st_size:
         raise StorageError(
             f"{path} declares {stored:,} stored bytes, but has only {path.stat().st_size:,}",
-            hint=_FORGED,
+            hint=FORGED,
         )
     return found
 
@@ -239,7 +238,7 @@ def _check_storage(path: Path, name: str, dataset: h5py.Dataset) -> int:
     is_chunked = layout == h5py.h5d.CHUNKED
     check_expansion(claimed, stored, DEFLATE_RATIO if is_chunked else 1, what)
     if not shape and claimed > MAX_NOTE_BYTES:
-        raise StorageError(f"{what} is a single value of {claimed:,} bytes", hint=_FORGED)
+        raise StorageError(f"{what} is a single value of {claimed:,} bytes", hint=FORGED)
     if is_chunked:
         deflate = filters.index(_DEFLATE) if _DEFLATE in filters else None
         _check_chunks(what, dataset, claimed, deflate)
@@ -262,4 +261,4 @@ def _check_chunks(what: str, dataset: h5py.Dataset, claimed: int, deflate: int |
             data = dataset.id.read_direct_chunk(chunk.chunk_offset)[1]
             found = len(zlib.decompressobj().decompress(data, size + _CHECKSUM + 1))
         if found > size + _CHECKSUM:
-            raise StorageError(f"a chunk of {what} is larger than it declares", hint=_FORGED)
+            raise StorageError(f"a chunk of {what} is larger than it declares", hint=FORGED)

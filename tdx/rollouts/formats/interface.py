@@ -1,29 +1,173 @@
-"""Interface between the formats and the jobs: codecs, readers, options, plans and the note.
+"""Formats by name, and the interface of their modules: options, plans, results, and readers.
 
-The note is the metadata that tdx stores in an export, so that it can be imported as the same dump.
+Loads neither torch nor the library of any format.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.errors import ArgumentError, StorageError
-from tdx.rollouts.dump.entries import Parts
-from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.formats.arrays import Array, FileColumn
-from tdx.rollouts.formats.files import check_key
+from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.serialization import Entries, Entry, Result
-from tdx.untrusted import MAX_ENVS, parse_json, validate_shape
+
+if TYPE_CHECKING:
+    from tdx.rollouts.formats.files import Array, FileColumn
 
 NOTE = "tdx"
 """Name of the note in a file."""
-VERSION = 1
-"""Version of the note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format that dumps are exported to.
+
+    Args:
+        name: Name in ``--to`` and ``--from``.
+        title: Description.
+        suffixes: File suffixes; the first is that of a new export.
+        mark: File that a folder of this format has; ``None``: the format is a file.
+        packages: Modules that must be importable.
+        extra: Extra of tdx that installs them.
+        can_import: Whether it can be imported as a dump.
+        has_frames: Whether it is a video, with nothing but the pixels.
+        holds_raw: Whether raw steps of the base env are exported too.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    mark: str | None = None
+    packages: tuple[str, ...] = ()
+    extra: str | None = None
+    can_import: bool = True
+    has_frames: bool = False
+    holds_raw: bool = False
+
+    @property
+    def is_folder(self) -> bool:
+        """True if an export is a folder."""
+        return self.mark is not None
+
+    def is_in(self, path: Path) -> bool:
+        """Return True if a file or folder appears to have this format."""
+        if self.mark is not None:
+            return (path / self.mark).exists()
+        return path.suffix.lower() in self.suffixes
+
+
+_FORMATS = (
+    Format(
+        "minari",
+        "a Minari dataset: episodes with T+1 observations, in HDF5",
+        ("-v0",),
+        mark="data/metadata.json",
+        packages=("minari", "h5py"),
+        extra="minari",
+    ),
+    Format(
+        "parquet",
+        "a table with one row per step, for pyarrow, pandas, Polars and DuckDB",
+        (".parquet", ".pq"),
+        packages=("pyarrow",),
+        extra="parquet",
+    ),
+    Format(
+        "hdf5",
+        "one HDF5 file, one dataset per entry",
+        (".h5", ".hdf5", ".hdf"),
+        packages=("h5py",),
+        extra="hdf5",
+        holds_raw=True,
+    ),
+    Format(
+        "zarr",
+        "a Zarr 3 group, one array per entry",
+        (".zarr",),
+        mark="zarr.json",
+        packages=("zarr",),
+        extra="zarr",
+        holds_raw=True,
+    ),
+    Format(
+        "safetensors",
+        "one safetensors file, one tensor per entry",
+        (".safetensors",),
+        holds_raw=True,
+    ),
+    Format("npz", "one file for numpy.load, one array per entry", (".npz",), holds_raw=True),
+    Format("jsonl", "one line of JSON per step", (".jsonl", ".ndjson")),
+    Format(
+        "mp4",
+        "a video of the pixels, lossless H.264",
+        (".mp4",),
+        packages=("av",),
+        extra="video",
+        can_import=False,
+        has_frames=True,
+    ),
+    Format(
+        "gif",
+        "a video of the pixels in 256 colors",
+        (".gif",),
+        packages=("PIL",),
+        extra="video",
+        can_import=False,
+        has_frames=True,
+    ),
+)
+
+
+def export_formats() -> tuple[Format, ...]:
+    """Return every format.
+
+    Example:
+        >>> [each.name for each in export_formats() if not each.packages]
+        ['safetensors', 'npz', 'jsonl']
+    """
+    return _FORMATS
+
+
+def find_format(name: str) -> Format:
+    """Return the format of a name.
+
+    Raises:
+        UnknownNameError: The name is unknown.
+    """
+    known = {each.name: each for each in _FORMATS}
+    if name not in known:
+        hint = did_you_mean(name, known, otherwise=f"one of {', '.join(known)}")
+        raise UnknownNameError(f"unknown format {name!r}", hint=hint)
+    return known[name]
+
+
+def format_of_suffix(path: str | Path | None) -> Format:
+    """Return the format of the suffix of a path to write.
+
+    Raises:
+        ArgumentError: The path is missing, or its suffix is unknown.
+    """
+    for each in _FORMATS:
+        if path is not None and Path(path).suffix.lower() in each.suffixes:
+            return each
+    names = ", ".join(each.name for each in _FORMATS)
+    raise ArgumentError("the export has no format", hint=f"add --to: {names}")
+
+
+def detect_format(path: Path) -> Format:
+    """Return the format of an existing file or folder.
+
+    Raises:
+        ArgumentError: It cannot be detected.
+    """
+    for each in _FORMATS:
+        if path.is_dir() == each.is_folder and each.is_in(path):
+            return each
+    names = ", ".join(each.name for each in _FORMATS if each.can_import)
+    raise ArgumentError(f"the format of {path} cannot be detected", hint=f"add --from: {names}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +190,7 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ExportColumn:
+class ExportColumn(Result):
     """An entry of a dump and its name in a file.
 
     Args:
@@ -55,13 +199,11 @@ class ExportColumn:
         name: Name in the file.
     """
 
-    track: str
-    path: Parts
-    name: str
+    json_entries: ClassVar[Entries] = ("track", Entry("key", "path"), "name")
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {"track": self.track, "key": list(self.path), "name": self.name}
+    track: str
+    path: tuple[str, ...]
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +275,7 @@ class Exported(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(Result):
     """Result of an import.
 
     Args:
@@ -144,20 +286,15 @@ class Imported:
         notes: Remarks for the user.
     """
 
+    json_entries: ClassVar[Entries] = (
+        *(Entry("summary", inline=True), Entry("imported", "source"), "format", "notes"),
+    )
+
     source: str
     format: str
     path: str
     summary: dict[str, Any]
     notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            **self.summary,
-            "imported": self.source,
-            "format": self.format,
-            "notes": list(self.notes),
-        }
 
 
 class ColumnReader(ABC):
@@ -189,58 +326,3 @@ class ColumnReader(ABC):
     def notes(self) -> tuple[str, ...]:
         """Return remarks for the user about a file that tdx did not export."""
         return ()
-
-
-def parse_note(text: str | bytes, path: Path) -> dict[str, Any]:
-    """Parse the note of a file; see :func:`check_note`."""
-    try:
-        note = parse_json(text, path)
-    except StorageError as error:
-        raise _invalid_note(path) from error
-    return check_note(note, path)
-
-
-def check_note(note: Any, path: Path) -> dict[str, Any]:
-    """Validate the note of a file.
-
-    Raises:
-        StorageError: The note is of a newer version, or contradicts itself.
-    """
-    if not isinstance(note, dict) or "export" not in note:
-        raise _invalid_note(path)
-    if note["export"] != VERSION:
-        raise StorageError(
-            f"{path} is an export of version {note['export']}, "
-            f"this release reads version {VERSION}",
-            hint="read it with a newer release: pip install -U tdx",
-        )
-    try:
-        batch = validate_shape(note["manifest"]["batch_size"], "batch_size")
-        if not 1 <= math.prod(batch) <= MAX_ENVS:
-            raise ValueError(f"batch_size is {batch}")
-        manifest = Manifest.from_dict(note["manifest"])
-        named = {(each["track"], tuple(each["key"])): each["name"] for each in note["columns"]}
-        if not all(isinstance(name, str) for name in named.values()):
-            raise TypeError("a column has no name")
-        if manifest.data is None:
-            raise ValueError("it has no data")
-        for track, _ in manifest.tracks:
-            for leaf in track.leaves:
-                named[track.name, leaf]
-    except _INVALID as error:
-        raise _invalid_note(path) from error
-    for track, _ in manifest.tracks:
-        for leaf in track.leaves:
-            check_key(leaf, path)
-    return note
-
-
-_INVALID = (
-    *(KeyError, IndexError, TypeError, ValueError, AttributeError),
-    *(OverflowError, RecursionError, MemoryError, StorageError, ArgumentError, AssertionError),
-)
-"""What parsing a damaged or forged manifest can raise."""
-
-
-def _invalid_note(path: Path) -> StorageError:
-    return StorageError(f"the note of tdx in {path} is invalid", hint="export the dump again")

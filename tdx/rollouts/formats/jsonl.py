@@ -20,11 +20,17 @@ from tdx.errors import StorageError
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.formats.arrays import Array, FileColumn, array_format, to_array
-from tdx.rollouts.formats.files import MAX_NOTE_BYTES
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
+from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
+from tdx.rollouts.formats.files import (
+    MAX_NOTE_BYTES,
+    Array,
+    FileColumn,
+    array_format,
+    check_note,
+    to_array,
+)
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions
 from tdx.rollouts.formats.parquet import name_index_columns
-from tdx.rollouts.formats.stored import EpisodeLookup, ExportSource, name_columns
 from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, parse_json, validate_shape
 
 

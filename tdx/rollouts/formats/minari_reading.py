@@ -14,11 +14,26 @@ import numpy as np
 from tdx.errors import StorageError
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.formats.arrays import Array, FileColumn, array_bytes, array_format
-from tdx.rollouts.formats.files import MAX_NOTE_BYTES, check_expansion, check_folder
+from tdx.rollouts.formats.files import (
+    MAX_NOTE_BYTES,
+    Array,
+    FileColumn,
+    array_bytes,
+    array_format,
+    check_expansion,
+    check_folder,
+    check_note,
+)
 from tdx.rollouts.formats.hdf5 import find_datasets, open_hdf5
-from tdx.rollouts.formats.interface import ColumnReader, check_note
-from tdx.rollouts.formats.minari_layout import INFOS, NEXT, ONE_HOT, ROOT, flatten_arrays
+from tdx.rollouts.formats.interface import NOTE, ColumnReader
+from tdx.rollouts.formats.minari import (
+    INFOS,
+    NEXT,
+    ONE_HOT,
+    ROOT,
+    flatten_arrays,
+    ignore_warnings,
+)
 from tdx.untrusted import parse_json, read_limited, validate_shape
 
 if TYPE_CHECKING:
@@ -30,6 +45,27 @@ _MAX_OBJECTS = 10_000_000
 _DTYPE = re.compile(r"bool|u?int(8|16|32|64)|float(16|32|64)")
 _SPACES = ("observation_space", "action_space")
 _AGAIN = "write the dataset again with Minari 0.5 or newer"
+_EXPANSION = 16
+"""Largest ratio of the entries' size to the stored size."""
+
+
+@contextmanager
+def read(path: Path) -> Iterator[ColumnReader]:
+    """Open a dataset; episodes are read on demand."""
+    from minari.dataset.minari_storage import MinariStorage
+
+    metadata, size = check_dataset(path)
+    note = metadata.get(NOTE)
+    try:
+        with ignore_warnings():
+            storage = MinariStorage.read(path / "data")
+    except Exception as error:
+        message = f"{path} cannot be read as a Minari dataset: {' '.join(str(error).split())}"
+        raise StorageError(message, hint="name the folder that `data` is in") from error
+    if note is None:
+        yield ForeignReader(storage)
+    else:
+        yield OwnReader(storage, note, path, size)
 
 
 def check_dataset(folder: Path) -> tuple[dict[str, Any], int]:
@@ -88,10 +124,6 @@ def _parts(space: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(space, list):
         for each in space:
             yield from _parts(each)
-
-
-_EXPANSION = 16
-"""Largest ratio of the entries' size to the stored size."""
 
 
 @contextmanager

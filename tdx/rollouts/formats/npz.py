@@ -13,17 +13,21 @@ from typing import IO, Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import (
+from tdx.rollouts.formats.export_source import ExportSource, name_columns
+from tdx.rollouts.formats.files import (
+    DEFLATE_RATIO,
+    MAX_COLUMNS,
+    MAX_NOTE_BYTES,
     Array,
     FileColumn,
     array_bytes,
     array_format,
+    check_expansion,
     is_numeric,
+    parse_note,
     to_array,
 )
-from tdx.rollouts.formats.files import DEFLATE_RATIO, MAX_COLUMNS, MAX_NOTE_BYTES, check_expansion
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, parse_note
-from tdx.rollouts.formats.stored import ExportSource, name_columns
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions
 from tdx.untrusted import validate_shape
 
 

@@ -12,23 +12,22 @@ import numpy as np
 
 from tdx.errors import StorageError
 from tdx.rollouts.dump.folder import DATA
-from tdx.rollouts.formats.arrays import (
+from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
+from tdx.rollouts.formats.files import (
+    FORGED,
+    MAX_COLUMNS,
+    MAX_NOTE_BYTES,
+    ZSTD_RATIO,
     Array,
     FileColumn,
     array_bytes,
     array_format,
+    check_expansion,
     is_numeric,
+    parse_note,
     to_array,
 )
-from tdx.rollouts.formats.files import MAX_COLUMNS, MAX_NOTE_BYTES, ZSTD_RATIO, check_expansion
-from tdx.rollouts.formats.interface import (
-    NOTE,
-    ColumnReader,
-    ExportColumn,
-    ExportOptions,
-    parse_note,
-)
-from tdx.rollouts.formats.stored import EpisodeLookup, ExportSource, name_columns
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -247,13 +246,10 @@ def _check_sizes(path: Path, metadata: Any) -> None:
         sizes = [(each.total_compressed_size, each.total_uncompressed_size) for each in chunks]
         columns = metadata.num_columns
     if metadata.num_rows != rows or rows < 0 or min(map(min, sizes), default=0) < 0:
-        raise StorageError(f"{path} has contradicting numbers of rows", hint=_FORGED)
+        raise StorageError(f"{path} has contradicting numbers of rows", hint=FORGED)
     if columns > MAX_COLUMNS:
         raise StorageError(f"{path} has {columns:,} columns", hint=f"{MAX_COLUMNS:,} are read")
     stored = sum(compressed for compressed, _ in sizes)
     check_expansion(stored, path.stat().st_size, 1, str(path))
     for compressed, size in sizes:
         check_expansion(size, compressed, ZSTD_RATIO, f"a column of {path}")
-
-
-_FORGED = "the file is damaged or was made to look larger than it is; do not use it"

@@ -18,16 +18,9 @@ import torch
 from torch import Tensor
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import Array, FileColumn, to_array
-from tdx.rollouts.formats.files import MAX_COLUMNS
-from tdx.rollouts.formats.interface import (
-    NOTE,
-    ColumnReader,
-    ExportColumn,
-    ExportOptions,
-    parse_note,
-)
-from tdx.rollouts.formats.stored import ExportSource, name_columns
+from tdx.rollouts.formats.export_source import ExportSource, name_columns
+from tdx.rollouts.formats.files import FORGED, MAX_COLUMNS, Array, FileColumn, parse_note, to_array
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
 from tdx.untrusted import parse_json, validate_shape
 
 _NAMES = {
@@ -112,7 +105,7 @@ class _Reader(ColumnReader):
         stored = sum(math.prod(shape) * kind.itemsize for kind, shape, _ in self._places.values())
         if stored > self._size:
             raise StorageError(
-                f"{path} declares {stored:,} bytes, but has only {self._size:,}", hint=_FORGED
+                f"{path} declares {stored:,} bytes, but has only {self._size:,}", hint=FORGED
             )
         self.note = None if note is None else parse_note(note, path)
 
@@ -127,7 +120,7 @@ class _Reader(ColumnReader):
         if not is_whole or not 0 <= begin <= end <= self._size or end - begin != size:
             raise StorageError(
                 f"{name!r} in {self._path} has the impossible offsets {begin!r} to {end!r}",
-                hint=_FORGED,
+                hint=FORGED,
             )
         return dtype, shape, begin
 
@@ -168,6 +161,3 @@ def _header(path: Path, file: IO[bytes]) -> tuple[dict[str, Any], int]:
 
 def _not_safetensors(path: Path) -> StorageError:
     return StorageError(f"{path} is not a safetensors file", hint="the file may be truncated")
-
-
-_FORGED = "the file is damaged or was made to look larger than it is; do not use it"

@@ -16,9 +16,9 @@ from tdx.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
-from tdx.rollouts.formats.arrays import Array
+from tdx.rollouts.formats.export_source import ExportSource
+from tdx.rollouts.formats.files import Array
 from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, ExportPlan
-from tdx.rollouts.formats.stored import ExportSource
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -14,26 +14,25 @@ from typing import Any
 import numpy as np
 
 from tdx.errors import StorageError
-from tdx.rollouts.formats.arrays import (
-    Array,
-    FileColumn,
-    array_bytes,
-    array_format,
-    is_numeric,
-    to_array,
-)
+from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
     FREE_BYTES,
     MAX_CHUNK_BYTES,
     MAX_COLUMNS,
     MAX_NOTE_BYTES,
     ZSTD_RATIO,
+    Array,
+    FileColumn,
+    array_bytes,
+    array_format,
     check_expansion,
     check_folder,
+    check_note,
+    is_numeric,
+    to_array,
 )
 from tdx.rollouts.formats.hdf5 import chunk_shape, name_grouped_columns
-from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions, check_note
-from tdx.rollouts.formats.stored import ExportSource
+from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions
 from tdx.untrusted import parse_json, read_limited, validate_shape
 
 _CHUNK = 2**22

@@ -24,13 +24,14 @@ from tdx.pipeline import CodeReference
 from tdx.pipeline.policies import PolicySource, parse_policy
 from tdx.pipeline.resolver import ValueResolver
 from tdx.rollouts.dump.folder import POLICY_COPY
-from tdx.rollouts.policies.actions import (
+from tdx.rollouts.policies.loaders import (
     build_zero_actions,
     expand_to_batch,
+    load_mlp,
+    load_module,
     read_actions,
     read_dump_actions,
 )
-from tdx.rollouts.policies.networks import load_mlp, load_module
 from tdx.untrusted import MAX_POLICY_BYTES
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
 from tdx.errors import EnvError, StorageError
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import (
     Parts,
     flatten_tensors,
@@ -21,7 +22,6 @@ from tdx.rollouts.dump.entries import (
     select_storable_spec,
     unflatten_tensors,
 )
-from tdx.rollouts.dump.json_fields import DAMAGED
 from tdx.specs import NonTensor
 
 RESET_KEY = "reset_before"
@@ -221,10 +221,10 @@ def find_reset_rows(env: EnvBase, tensordict: TensorDictBase | None) -> Tensor:
     return rows
 
 
-def _merge_rows(fresh: Tensor, kept: Tensor, rows: Tensor) -> Tensor:
+def _merge_rows(fresh: Tensor, previous: Tensor, rows: Tensor) -> Tensor:
     extra = fresh.ndim - rows.ndim
     mask = rows.reshape(*rows.shape, *[1] * extra) if extra >= 0 else rows.squeeze(-1)
-    return torch.where(mask, fresh, kept)
+    return torch.where(mask, fresh, previous)
 
 
 def _copy_to_cpu(leaves: dict[Parts, Tensor]) -> Leaves:

@@ -7,21 +7,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from tdx.core import TransformedEnv
 from tdx.core.planned.executor import chunk_steps_for
+from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.pipeline import Pipeline, build_env, write_pipeline
-from tdx.rollouts.dump.creation import check_target
-from tdx.rollouts.dump.entries import check_storable, key_names, list_keys, select_entries
-from tdx.rollouts.dump.episodes import EpisodeIndex
+from tdx.rollouts.dump.entries import (
+    check_storable,
+    describe_specs,
+    key_names,
+    list_keys,
+    select_entries,
+)
+from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA, RAW
 from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
-from tdx.rollouts.dump.specs import describe_specs
 from tdx.rollouts.dump.track import Track
+from tdx.rollouts.dump.writing import check_target
 from tdx.rollouts.policies.policy import (
     NamedPolicy,
     PolicyRequest,
@@ -29,7 +35,7 @@ from tdx.rollouts.policies.policy import (
     check_policy,
     load_policy,
 )
-from tdx.rollouts.recording.stream import find_episode_keys
+from tdx.serialization import Entries, Entry, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +83,39 @@ def prepare_dump(
         _check_keys(keys, env)
     check_storable(env, keys)
     pipeline = replace(request.pipeline, env=replace(request.pipeline.env, seed=seed))
-    manifest = Manifest(
-        pipeline=write_pipeline(pipeline),
+    manifest = create_manifest(
+        env,
+        pipeline,
+        goal,
         seed=seed,
         policy=policy.name,
         policy_sha256=policy.sha256,
-        goal=goal,
         chunk_steps=chunk_steps_for(env, request.chunk_steps, None),
         keys=keys,
+        keeps_raw=request.raw and bool(pipeline.transforms),
+    )
+    return policy, manifest
+
+
+def create_manifest(env: EnvBase, pipeline: Pipeline, goal: Goal, **details: Any) -> Manifest:
+    """Return the manifest of a dump without steps.
+
+    Args:
+        env: Env with its chain.
+        pipeline: Pipeline that it was built from.
+        goal: Length of the rollout.
+        **details: Other arguments of :class:`Manifest`.
+    """
+    return Manifest(
+        pipeline=write_pipeline(pipeline),
+        goal=goal,
         batch_size=tuple(env.batch_size),
         specs=describe_specs(env),
         versions=package_versions(),
-        keeps_raw=request.raw and bool(pipeline.transforms),
-        flags=find_episode_keys(env),
+        flags=EpisodeKeys.of(env),
         episodes=EpisodeIndex(max(env.batch_size.numel(), 1)),
+        **details,
     )
-    return policy, manifest
 
 
 def _find_goal(request: DumpRequest, policy: NamedPolicy) -> Goal:
@@ -145,8 +168,8 @@ def build_seeded_env(
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """Size of a dump, before a step is made.
+class Estimate(Result):
+    """Size of a dump, before its first step.
 
     Args:
         path: Folder of the dump.
@@ -154,6 +177,12 @@ class Estimate:
         step_bytes: Number of bytes per step of all envs.
         entries: Number of bytes per step, by file.
     """
+
+    json_entries: ClassVar[Entries] = (
+        *("path", "goal", Entry("seed", "manifest.seed"), Entry("policy", "manifest.policy")),
+        *(Entry("chunk_steps", "manifest.chunk_steps"), "step_bytes", Entry("bytes", "size")),
+        "entries",
+    )
 
     path: str
     manifest: Manifest
@@ -170,22 +199,9 @@ class Estimate:
         """Number of bytes in all; ``None`` if the goal is a number of episodes."""
         return None if self.goal.steps is None else self.goal.steps * self.step_bytes
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        return {
-            "path": self.path,
-            "goal": {"steps": self.goal.steps, "episodes": self.goal.episodes},
-            "seed": self.manifest.seed,
-            "policy": self.manifest.policy,
-            "chunk_steps": self.manifest.chunk_steps,
-            "step_bytes": self.step_bytes,
-            "bytes": self.size,
-            "entries": self.entries,
-        }
-
 
 def estimate(request: DumpRequest, folder: Path, *, force: bool = False) -> Estimate:
-    """Estimate what :func:`~tdx.rollouts.recording.run.roll_out` writes, without a step.
+    """Estimate what :func:`~tdx.rollouts.recording.rollout.roll_out` writes, without a step.
 
     Raises:
         TdxError: The request is invalid.

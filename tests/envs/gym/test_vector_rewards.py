@@ -19,7 +19,7 @@ from tdx.errors import EnvError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.model import EnvConfig
 from tdx.rollouts import open_dump, verify
-from tdx.rollouts.recording.run import record_dump
+from tdx.rollouts.recording.rollout import record_dump
 from tests.envs.gym.mocks import SpaceEnv
 
 

@@ -1,10 +1,14 @@
-"""Import a file that tdx did not export: entries named after its columns, specs inferred."""
+"""Write the content of a file into the folder of a new dump.
+
+An export of tdx becomes the same dump. The entries of any other file are named after its columns,
+and their specs are inferred.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +21,19 @@ from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import DATA
-from tdx.rollouts.dump.index import Chunk
+from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.formats.arrays import FileColumn, from_array, is_numeric
-from tdx.rollouts.formats.files import check_key
-from tdx.rollouts.formats.interface import ColumnReader
-from tdx.rollouts.recording.stream import Progress
+from tdx.rollouts.dump.writing import Progress
+from tdx.rollouts.formats.files import (
+    FileColumn,
+    check_key,
+    from_array,
+    is_numeric,
+)
+from tdx.rollouts.formats.interface import (
+    ColumnReader,
+)
 
 UNKNOWN = "unknown"
 _BLOCK = 2**23
@@ -51,6 +61,82 @@ _ALIASES: dict[str, Parts] = {
 }
 """Common names of entries in other libraries."""
 _HINT = "each column needs one row of numbers per step"
+
+
+class OwnImport:
+    """Restores the dump that a file was exported from.
+
+    Args:
+        reader: Reader of the file.
+        note: Its note.
+        source: The file.
+    """
+
+    def __init__(self, reader: ColumnReader, note: Mapping[str, Any], source: Path) -> None:
+        self._reader, self._source = reader, source
+        self._manifest = Manifest.from_dict(note["manifest"])
+        self._names: dict[str, dict[Parts, str]] = {}
+        for each in note["columns"]:
+            self._names.setdefault(each["track"], {})[tuple(each["key"])] = each["name"]
+
+    def write(
+        self, root: int, on_rows: Callable[[Progress], None]
+    ) -> tuple[Manifest, tuple[str, ...]]:
+        """Write the tracks into a new dump.
+
+        Args:
+            root: Descriptor of its folder.
+            on_rows: Called with the progress.
+
+        Returns:
+            The manifest, which is not written yet, and remarks for the user.
+        """
+        manifest = self._manifest
+        for track, steps in manifest.tracks:
+            self._check_columns(track, steps)
+            self._copy(track, root, on_rows)
+        if not self._reader.is_at_end():
+            raise self._changed("it has more steps")
+        notes: tuple[str, ...] = ()
+        if not manifest.complete:
+            manifest.complete, manifest.goal = True, Goal(steps=manifest.steps)
+            manifest.chunks = ChunkList(replace(each, partial=False) for each in manifest.chunks)
+            notes = ("the rollout was unfinished; the imported dump cannot be resumed",)
+        return manifest, notes
+
+    def _check_columns(self, track: Track, steps: int) -> None:
+        found, names = self._reader.columns(), self._names.get(track.name, {})
+        for path in track.leaves:
+            column = found.get(names.get(path, ""))
+            if column is None:
+                raise self._changed(f"{names.get(path)!r} is missing")
+            if column.shape[:1] != (steps,):
+                found_steps = column.shape[0] if column.shape else 0
+                raise self._changed(f"it has {found_steps:,} steps, not {steps:,}")
+
+    def _copy(self, track: Track, root: int, on_rows: Callable[[Progress], None]) -> None:
+        manifest, places = self._manifest, self._names.get(track.name, {})
+        start, names = 0, [places[path] for path in track.leaves]
+        goal = Goal(steps=manifest.steps)
+        for index, chunk in enumerate(manifest.chunks):
+            steps = chunk.steps if track is manifest.data else chunk.raw_steps
+            rows = self._reader.read_steps(names, start, start + steps)
+            columns = {}
+            for path, (dtype, shape) in track.leaves.items():
+                try:
+                    columns[path] = from_array(rows[places[path]], dtype, (steps, *shape))
+                except (ValueError, RuntimeError, TypeError) as error:
+                    raise self._changed(f"{places[path]!r} has another shape") from error
+            for file, crc in track.write(root, columns, start).items():
+                if chunk.crc32.get(file) != crc:
+                    raise self._changed(f"the checksum of chunk {index} of {file} differs")
+            start += steps
+            on_rows(Progress(min(start, manifest.steps), 0, goal, start))
+
+    def _changed(self, what: str) -> StorageError:
+        return StorageError(
+            f"{self._source} was changed after its export: {what}", hint="export the dump again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +216,13 @@ class ForeignImport:
         return _Leaf(name, path, dtype, shape)
 
     def write(
-        self, folder: Path, on_rows: Callable[[Progress], None]
+        self, root: int, on_rows: Callable[[Progress], None]
     ) -> tuple[Manifest, tuple[str, ...]]:
-        """Write the entries into the folder of a new dump.
+        """Write the entries into a new dump.
+
+        Args:
+            root: Descriptor of its folder.
+            on_rows: Called with the progress.
 
         Returns:
             The manifest, which is not written yet, and remarks for the user.
@@ -148,7 +238,7 @@ class ForeignImport:
         for start in range(0, self._steps, steps):
             count = min(steps, self._steps - start)
             columns = self._columns(self._reader.read_steps(names, start, start + count), count)
-            sums = track.append(folder, columns, start)
+            sums = track.write(root, columns, start)
             manifest.episodes.add(*_read_episodes(columns, count))
             manifest.chunks.append(Chunk(count, 0, sums))
             on_rows(Progress(start + count, 0, manifest.goal, start + count))

@@ -1,45 +1,40 @@
-"""Record a rollout as a dump, resume an interrupted one, or save an existing rollout."""
+"""Roll out a pipeline into a dump chunk by chunk, and resume an interrupted rollout."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import torch
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
-from tdx.core.planned.executor import chunk_steps_for
-from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
-from tdx.pipeline import Pipeline, read_pipeline, write_pipeline
-from tdx.rollouts.dump.creation import check_target, create_dump, lock_interrupted_dump
-from tdx.rollouts.dump.episodes import EpisodeIndex
-from tdx.rollouts.dump.folder import MANIFEST
-from tdx.rollouts.dump.index import Position
-from tdx.rollouts.dump.json_fields import DAMAGED, MAX_COUNT
-from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
-from tdx.rollouts.dump.specs import describe_specs
-from tdx.rollouts.dump.state_files import remove_leftovers
-from tdx.rollouts.dump.writer import DumpWriter
+from tdx.pipeline import Pipeline, read_pipeline
+from tdx.rollouts.dump.encoding import DAMAGED, MAX_COUNT
+from tdx.rollouts.dump.episodes import EpisodeKeys
+from tdx.rollouts.dump.folder import MANIFEST, remove_leftovers
+from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.writing import (
+    DumpWriter,
+    OnChunk,
+    Progress,
+    check_target,
+    create_dump,
+    ignore_progress,
+    lock_interrupted_dump,
+)
 from tdx.rollouts.policies.policy import NamedPolicy, check_policy, load_recorded_policy
 from tdx.rollouts.recording.checkpoint import (
     STATE_FIELDS,
     Checkpointer,
-    describe_tensors,
-    read_chain_state,
 )
 from tdx.rollouts.recording.raw_envs import RecordingEnv
 from tdx.rollouts.recording.request import DumpRequest, build_seeded_env, prepare_dump
-from tdx.rollouts.recording.stream import (
-    OnChunk,
-    find_episode_keys,
-    ignore_progress,
-    stream_rollout,
-)
 
-UNKNOWN = "unknown"
 _RECORD_AGAIN = "record the dump again: --force replaces it"
 
 
@@ -112,74 +107,6 @@ def record_dump(
     return roll_out(request, Path(path), force=force)
 
 
-def keep_rollout(
-    rollout: TensorDictBase,
-    env: EnvBase,
-    pipeline: Pipeline,
-    path: str | Path,
-    *,
-    seed: int | None = None,
-    policy: str = UNKNOWN,
-    force: bool = False,
-) -> Manifest:
-    """Save an existing rollout as a dump.
-
-    Args:
-        rollout: Result of ``env.rollout``, ``[*B, T]``.
-        env: Env that it was made with, including its chain.
-        pipeline: Pipeline that the env was built from.
-        path: New folder.
-        seed: Seed of the env. ``None``: unknown, recorded as 0.
-        policy: Name of the policy in the dump, for the reader.
-        force: Whether an existing dump may be replaced.
-
-    Returns:
-        The manifest; :func:`open_dump` opens the dump.
-
-    Raises:
-        TdxError: The rollout is empty or does not fit the env, or the dump cannot be written.
-
-    Example:
-        >>> import tempfile
-        >>> from tdx import Pipeline, build_env, keep_rollout, open_dump
-        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
-        >>> env, folder = build_env(pipeline), tempfile.mkdtemp() + "/dump"
-        >>> rollout = env.rollout(5)
-        >>> keep_rollout(rollout, env, pipeline, folder).steps
-        5
-        >>> bool((open_dump(folder).data == rollout).all())
-        True
-    """
-    dim, folder = len(env.batch_size), Path(path)
-    if rollout.shape[:dim] != env.batch_size or rollout.ndim <= dim or not rollout.shape[dim]:
-        wanted = [*env.batch_size, "T"]
-        raise ArgumentError(
-            f"a rollout of this env has shape {wanted}, this one has {list(rollout.shape)}",
-            hint="pass the result of env.rollout(...) with at least one step",
-        )
-    steps = rollout.shape[dim]
-    manifest = Manifest(
-        pipeline=write_pipeline(replace(pipeline, env=replace(pipeline.env, seed=seed))),
-        seed=seed or 0,
-        policy=policy,
-        policy_sha256=None,
-        goal=Goal(steps=steps),
-        chunk_steps=chunk_steps_for(env, None, None),
-        keys=None,
-        batch_size=tuple(env.batch_size),
-        specs=describe_specs(env),
-        versions=package_versions(),
-        flags=find_episode_keys(env),
-        episodes=EpisodeIndex(max(env.batch_size.numel(), 1)),
-        transforms=describe_tensors(read_chain_state(env)),
-    )
-    with create_dump(folder, manifest, force=force, atomic=True) as writer:
-        for chunk in rollout.split(manifest.chunk_steps, dim):
-            writer.append(chunk, None, None)
-        writer.finish()
-    return manifest
-
-
 def resume(
     folder: Path,
     *,
@@ -210,7 +137,16 @@ def resume(
                 hint=f"replay {manifest.source} again with --force",
             )
         _check_stored(root, folder, manifest)
-        return _resume(root, folder, manifest, end, policy, allow_code, on_chunk)
+        pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
+        with build_seeded_env(pipeline, manifest.seed, allow_code) as (env, _):
+            recorded = _load_policy(manifest, folder, env, policy, allow_code)
+            if manifest.keeps_raw:
+                env.base_env = RecordingEnv(env.base_env)
+            checkpointer = Checkpointer(env, recorded.is_code)
+            with DumpWriter(root, folder, manifest, end) as writer:
+                remove_leftovers(root, manifest.state)
+                start = _restore(env, recorded, writer, checkpointer)
+                return stream_rollout(env, recorded, writer, checkpointer, start, on_chunk)
 
 
 def _check_stored(root: int, folder: Path, manifest: Manifest) -> None:
@@ -228,38 +164,20 @@ def _check_stored(root: int, folder: Path, manifest: Manifest) -> None:
         )
 
 
-def _resume(
-    root: int,
-    folder: Path,
-    manifest: Manifest,
-    end: Position,
-    typed_policy: str | None,
-    allow_code: bool,
-    on_chunk: OnChunk,
-) -> Manifest:
-    pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
-    with build_seeded_env(pipeline, manifest.seed, allow_code) as (env, _):
-        policy = load_recorded_policy(
-            manifest.policy,
-            manifest.policy_sha256,
-            folder,
-            env,
-            typed=typed_policy,
-            allow_code=allow_code,
+def _load_policy(
+    manifest: Manifest, folder: Path, env: TransformedEnv, typed: str | None, allow_code: bool
+) -> NamedPolicy:
+    """Load the policy of a dump, and check that it and the episodes fit the env."""
+    policy = load_recorded_policy(
+        manifest.policy, manifest.policy_sha256, folder, env, typed=typed, allow_code=allow_code
+    )
+    check_policy(policy, env)
+    if EpisodeKeys.of(env) != manifest.flags:
+        raise StorageError(
+            f"{folder} was recorded with other rewards or other ends of episodes",
+            hint=_RECORD_AGAIN,
         )
-        check_policy(policy, env)
-        if find_episode_keys(env) != manifest.flags:
-            raise StorageError(
-                f"{folder} was recorded with other rewards or other ends of episodes",
-                hint=_RECORD_AGAIN,
-            )
-        if manifest.keeps_raw:
-            env.base_env = RecordingEnv(env.base_env)
-        checkpointer = Checkpointer(env, policy.is_code)
-        with DumpWriter(root, folder, manifest, end) as writer:
-            remove_leftovers(root, manifest.state)
-            start = _restore(env, policy, writer, checkpointer)
-            return stream_rollout(env, policy, writer, checkpointer, start, on_chunk)
+    return policy
 
 
 def _restore(
@@ -326,3 +244,137 @@ def _run_again(
                 hint="this dump cannot be resumed exactly: record it again with --force",
             )
     return checkpointer.start_after(chunk)
+
+
+class _BackgroundWriter:
+    """Runs tasks in one thread, in order; at most one is pending.
+
+    An error in a task is raised by the next call.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "tdx-dump")
+        self._last: Future[None] | None = None
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Wait for the previous task, and start this one."""
+        self.wait()
+        self._last = self._pool.submit(task)
+
+    def wait(self) -> None:
+        """Wait for the pending task."""
+        last, self._last = self._last, None
+        if last is not None:
+            last.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class _ChunkStream:
+    """Cuts the chunks of one rollout to its goal, and prepares what is written with them."""
+
+    def __init__(
+        self,
+        env: TransformedEnv,
+        writer: DumpWriter,
+        checkpointer: Checkpointer,
+        on_chunk: OnChunk,
+    ) -> None:
+        self._env, self._writer, self._on_chunk = env, writer, on_chunk
+        self._checkpointer = checkpointer
+        manifest = writer.manifest
+        self._dim = len(manifest.batch_size)
+        self._keys = EpisodeKeys.of(env)
+        self._goal, self._chunk_steps = manifest.goal, manifest.chunk_steps
+        # The writing thread changes the manifest, so that its counts cannot be read here.
+        self._first_step = self.steps = manifest.steps
+        self.episodes = len(manifest.episodes)
+
+    @property
+    def is_over(self) -> bool:
+        """True if the goal is reached."""
+        goal = self._goal
+        if goal.steps is not None:
+            return self.steps >= goal.steps
+        return goal.episodes is not None and self.episodes >= goal.episodes
+
+    def add(self, chunk: TensorDictBase) -> Callable[[], None]:
+        """Count a chunk ``[*B, T]``; returns the task that writes it."""
+        length, expected = int(chunk.shape[self._dim]), self._chunk_steps
+        if self._goal.steps is not None:
+            expected = min(expected, self._goal.steps - self.steps)
+        partial = length < expected
+        base = self._env.base_env
+        raw = base.pop_steps() if isinstance(base, RecordingEnv) else None
+        steps = self._count_steps(chunk)
+        if steps < length:
+            has_equal_length = raw is not None and raw.shape == chunk.shape
+            chunk = self._cut(chunk, steps)
+            raw = self._cut(raw, steps) if has_equal_length else raw
+        self.steps += steps
+        state = None if partial or self.is_over else self._checkpointer.save(chunk, self.steps)
+        transforms = None if partial else self._checkpointer.describe_changes()
+        progress = Progress(self.steps, self.episodes, self._goal, self.steps - self._first_step)
+
+        def write() -> None:
+            if transforms is not None:
+                self._writer.manifest.transforms = transforms
+            self._writer.append(chunk, raw, state, partial=partial)
+            self._on_chunk(progress)
+
+        return write
+
+    def _count_steps(self, chunk: TensorDictBase) -> int:
+        """Return how many steps of a chunk belong to the rollout, and count its episodes."""
+        ended = self._keys.read(chunk, self._dim)[1].sum(0).cumsum(0)
+        left = None if self._goal.episodes is None else self._goal.episodes - self.episodes
+        steps = len(ended)
+        if left is not None and int(ended[-1]) >= left:
+            steps = int((ended >= left).nonzero()[0]) + 1
+        self.episodes += int(ended[steps - 1])
+        return steps
+
+    def _cut(self, data: TensorDictBase, steps: int) -> TensorDictBase:
+        return data[(*[slice(None)] * self._dim, slice(0, steps))]
+
+
+def stream_rollout(
+    env: TransformedEnv,
+    policy: NamedPolicy,
+    writer: DumpWriter,
+    checkpointer: Checkpointer,
+    start: TensorDictBase | None,
+    on_chunk: OnChunk,
+) -> Manifest:
+    """Roll out until the goal of a dump is reached.
+
+    Args:
+        env: Env with its chain.
+        policy: Policy of the rollout.
+        writer: Writer of the dump.
+        checkpointer: Saves the state after each chunk.
+        start: Root of the first step, ``[*B]``; ``None``: the rollout starts with a reset.
+        on_chunk: Called in the writing thread after each chunk is on the disk.
+    """
+    manifest = writer.manifest
+    stream = _ChunkStream(env, writer, checkpointer, on_chunk)
+    with torch.no_grad(), _BackgroundWriter() as background:
+        if not stream.is_over:
+            chunks = env.iter_rollout(
+                None if manifest.goal.steps is None else manifest.goal.steps - stream.steps,
+                policy.start_at(stream.steps),
+                chunk_steps=manifest.chunk_steps,
+                auto_reset=start is None,
+                tensordict=start,
+            )
+            for chunk in chunks:
+                background.submit(stream.add(chunk))
+                if stream.is_over:
+                    break
+        background.wait()
+        writer.finish()
+    return manifest

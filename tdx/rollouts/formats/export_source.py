@@ -1,4 +1,4 @@
-"""A dump as the source of an export: its entries in blocks, and its note."""
+"""A dump as the source of an export: its entries in blocks, its episodes, and its note."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tdx.rollouts.dump.folder import DATA, RAW, open_data
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.track import Track
-from tdx.rollouts.formats.arrays import Array
-from tdx.rollouts.formats.interface import VERSION, ExportColumn, ExportedEntry, ExportPlan
-from tdx.rollouts.recording.stream import Progress, ignore_progress
+from tdx.rollouts.dump.writing import Progress, ignore_progress
+from tdx.rollouts.formats.files import VERSION, Array
+from tdx.rollouts.formats.interface import ExportColumn, ExportedEntry, ExportPlan
 
 _BLOCK = 2**23
 """Number of bytes that are read at a time, unless a chunk is larger."""

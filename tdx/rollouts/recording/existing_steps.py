@@ -1,4 +1,7 @@
-"""Apply another chain to the recorded steps of a dump."""
+"""Write existing steps as a dump: a rollout in memory, or a recording behind another chain.
+
+Such a dump appears complete or not at all, because it cannot be resumed.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,99 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
-from tdx.envs import ActionSequence
+from tdx.core.planned.executor import chunk_steps_for
+from tdx.envs import ActionSequence, EnvBase
 from tdx.errors import ArgumentError, StorageError
 from tdx.keys import format_key
-from tdx.pipeline import Pipeline, StageConfig, build_env, format_stage, write_pipeline
-from tdx.rollouts.dump.creation import check_target, create_dump
-from tdx.rollouts.dump.episodes import EpisodeIndex
-from tdx.rollouts.dump.json_fields import DAMAGED
-from tdx.rollouts.dump.manifest import Goal, Manifest, package_versions
-from tdx.rollouts.dump.reading import Dump
-from tdx.rollouts.dump.specs import describe_specs
-from tdx.rollouts.policies.policy import NamedPolicy
-from tdx.rollouts.recording.checkpoint import Checkpointer
-from tdx.rollouts.recording.raw_envs import RESET_KEY, PlaybackEnv
-from tdx.rollouts.recording.stream import (
-    OnChunk,
-    find_episode_keys,
-    ignore_progress,
-    stream_rollout,
+from tdx.pipeline import (
+    Pipeline,
+    StageConfig,
+    build_env,
+    format_stage,
 )
+from tdx.rollouts.dump.encoding import DAMAGED
+from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.reading import Dump
+from tdx.rollouts.dump.writing import (
+    OnChunk,
+    check_target,
+    create_dump,
+    ignore_progress,
+)
+from tdx.rollouts.policies.policy import NamedPolicy
+from tdx.rollouts.recording.checkpoint import (
+    Checkpointer,
+    describe_tensors,
+    read_chain_state,
+)
+from tdx.rollouts.recording.raw_envs import RESET_KEY, PlaybackEnv
+from tdx.rollouts.recording.request import create_manifest
+from tdx.rollouts.recording.rollout import stream_rollout
+
+UNKNOWN = "unknown"
+
+
+def keep_rollout(
+    rollout: TensorDictBase,
+    env: EnvBase,
+    pipeline: Pipeline,
+    path: str | Path,
+    *,
+    seed: int | None = None,
+    policy: str = UNKNOWN,
+    force: bool = False,
+) -> Manifest:
+    """Save an existing rollout as a dump.
+
+    Args:
+        rollout: Result of ``env.rollout``, ``[*B, T]``.
+        env: Env that returned it, with its chain.
+        pipeline: Pipeline that the env was built from.
+        path: New folder.
+        seed: Seed of the env. ``None``: unknown, recorded as 0.
+        policy: Name of the policy in the dump, for the reader.
+        force: Whether an existing dump may be replaced.
+
+    Returns:
+        The manifest; :func:`open_dump` opens the dump.
+
+    Raises:
+        TdxError: The rollout is empty or does not fit the env, or the dump cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from tdx import Pipeline, build_env, keep_rollout, open_dump
+        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
+        >>> env, folder = build_env(pipeline), tempfile.mkdtemp() + "/dump"
+        >>> rollout = env.rollout(5)
+        >>> keep_rollout(rollout, env, pipeline, folder).steps
+        5
+        >>> bool((open_dump(folder).data == rollout).all())
+        True
+    """
+    dim, folder = len(env.batch_size), Path(path)
+    if rollout.shape[:dim] != env.batch_size or rollout.ndim <= dim or not rollout.shape[dim]:
+        wanted = [*env.batch_size, "T"]
+        raise ArgumentError(
+            f"a rollout of this env has shape {wanted}, this one has {list(rollout.shape)}",
+            hint="pass the result of env.rollout(...) with at least one step",
+        )
+    manifest = create_manifest(
+        env,
+        replace(pipeline, env=replace(pipeline.env, seed=seed)),
+        Goal(steps=rollout.shape[dim]),
+        seed=seed or 0,
+        policy=policy,
+        policy_sha256=None,
+        chunk_steps=chunk_steps_for(env, None, None),
+        keys=None,
+        transforms=describe_tensors(read_chain_state(env)),
+    )
+    with create_dump(folder, manifest, force=force, atomic=True) as writer:
+        for chunk in rollout.split(manifest.chunk_steps, dim):
+            writer.append(chunk, None, None)
+        writer.finish()
+    return manifest
 
 
 def replay(
@@ -66,10 +143,21 @@ def replay(
     env = build_env(pipeline, allow_code)
     try:
         actions = _find_actions(dump, env, stages, recorded, allow_code)
-        manifest = _create_manifest(dump, pipeline, env)
+        old = dump.manifest
+        manifest = create_manifest(
+            env,
+            pipeline,
+            Goal(steps=old.steps),
+            seed=old.seed,
+            policy=old.policy,
+            policy_sha256=old.policy_sha256,
+            chunk_steps=old.chunk_steps,
+            keys=None,
+            source=str(dump.path),
+        )
         env.base_env = PlaybackEnv(env.base_env, recorded)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(dump.manifest.seed)
+            torch.manual_seed(old.seed)
             policy = NamedPolicy("replay", None, None, lambda step: ActionSequence(actions))
             with create_dump(folder, manifest, force=force, atomic=True) as writer:
                 checkpointer = Checkpointer(env)
@@ -138,22 +226,3 @@ def _inverse_stages(env: TransformedEnv, stages: tuple[StageConfig, ...]) -> lis
     """Return the stages that transform actions."""
     pairs = zip(env.stages, stages, strict=True)
     return [format_stage(config) for stage, config in pairs if stage.invertible]
-
-
-def _create_manifest(dump: Dump, pipeline: Pipeline, env: TransformedEnv) -> Manifest:
-    old = dump.manifest
-    return Manifest(
-        pipeline=write_pipeline(pipeline),
-        seed=old.seed,
-        policy=old.policy,
-        policy_sha256=old.policy_sha256,
-        goal=Goal(steps=old.steps),
-        chunk_steps=old.chunk_steps,
-        keys=None,
-        batch_size=tuple(env.batch_size),
-        specs=describe_specs(env),
-        versions=package_versions(),
-        source=str(dump.path),
-        flags=find_episode_keys(env),
-        episodes=EpisodeIndex(max(env.batch_size.numel(), 1)),
-    )

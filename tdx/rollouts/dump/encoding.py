@@ -1,9 +1,12 @@
-"""JSON in a dump: typed access to untrusted fields, and text with its own checksum.
+"""Encodings in a dump: JSON with typed fields and checksums, and packed values.
 
 A sealed text is a JSON object whose last member is ``"check"``: the CRC-32 of all bytes before it,
 in eight hexadecimal digits. CRC-32 detects every change within four successive bytes. Passing the
 checksum of the preceding text as ``seed`` chains texts, so that a removed, repeated or moved one is
 detected as well.
+
+Packed values are a tree of numbers, texts, arrays and tensors in a binary block. They contain no
+pickle: reading them runs no code.
 """
 
 from __future__ import annotations
@@ -11,16 +14,35 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from tdx.errors import StorageError
-from tdx.untrusted import validate_shape
+from tdx.untrusted import parse_json, validate_shape
 
 MAX_COUNT = 2**48
 """Largest number of steps, bytes or episodes."""
 DAMAGED = "the dump is damaged or was edited; restore it from a copy, or record it again"
 _SHOWN = 60
 _SEED_RANGE = (-(2**63), 2**64 - 1)
+_END = b', "check": "%08x"}\n'
+_LENGTH = len(_END % 0)
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+        *(torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.complex32, torch.complex64, torch.complex128),
+        *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+    )
+}
+"""Dtypes that a dump can store, by name."""
+_ARRAY, _TENSOR, _TUPLE, _MAP = "$array", "$tensor", "$tuple", "$map"
 
 
 class Fields:
@@ -134,10 +156,6 @@ def _abbreviate(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-_END = b', "check": "%08x"}\n'
-_LENGTH = len(_END % 0)
-
-
 def seal(data: Mapping[str, Any], seed: int = 0, indent: int | None = None) -> tuple[bytes, int]:
     r"""Return a JSON object as sealed text, and its checksum.
 
@@ -164,3 +182,106 @@ def read_seal(text: bytes, seed: int = 0) -> int | None:
     """
     check = zlib.crc32(text[:-_LENGTH], seed)
     return check if text[-_LENGTH:] == _END % check else None
+
+
+def pack(value: Any) -> bytes:
+    """Encode a tree of numbers, texts, lists, tuples, dicts, arrays and tensors as bytes.
+
+    Raises:
+        TypeError: It has a value of another type.
+
+    Example:
+        >>> unpack(pack({"count": 3, "rows": (1.5, None)}))
+        {'count': 3, 'rows': (1.5, None)}
+    """
+    blocks: list[bytes] = []
+    head = json.dumps(_encode(value, blocks)).encode()
+    return len(head).to_bytes(8, "little") + head + b"".join(blocks)
+
+
+def unpack(data: bytes) -> Any:
+    """Decode the output of :func:`pack`.
+
+    Raises:
+        ValueError: It is invalid or truncated.
+    """
+    end = 8 + int.from_bytes(data[:8], "little")
+    if len(data) < 8 or end > len(data):
+        raise ValueError("the block is truncated")
+    try:
+        return _decode(parse_json(data[8:end], "its header"), memoryview(data)[end:])
+    except StorageError as error:
+        raise ValueError(error.message) from error
+    except (KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError("its header does not describe packed values") from error
+
+
+def _encode(value: Any, blocks: list[bytes]) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value if type(value) is not np.float64 else float(value)
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().contiguous()
+        name = str(flat.dtype).removeprefix("torch.")
+        place = _place(flat.reshape(-1).view(torch.uint8).numpy().tobytes(), blocks)
+        return {_TENSOR: [name, list(flat.shape), *place]}
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if array.dtype.hasobject or array.dtype.names:
+            raise TypeError(f"an array of {array.dtype} cannot be packed")
+        scalar = isinstance(value, np.generic)
+        place = _place(array.tobytes(), blocks)
+        return {_ARRAY: [array.dtype.str, list(array.shape), *place, scalar]}
+    if isinstance(value, tuple):
+        return {_TUPLE: [_encode(each, blocks) for each in value]}
+    if isinstance(value, list):
+        return [_encode(each, blocks) for each in value]
+    if isinstance(value, dict):
+        pairs = [[_encode(key, blocks), _encode(each, blocks)] for key, each in value.items()]
+        return {_MAP: pairs}
+    raise TypeError(f"{type(value).__name__} cannot be packed")
+
+
+def _place(data: bytes, blocks: list[bytes]) -> tuple[int, int]:
+    start = sum(map(len, blocks))
+    blocks.append(data)
+    return start, len(data)
+
+
+def _decode(node: Any, blocks: memoryview) -> Any:
+    if isinstance(node, list):
+        return [_decode(each, blocks) for each in node]
+    if not isinstance(node, dict):
+        return node
+    ((kind, content),) = node.items()
+    if kind == _TUPLE:
+        return tuple(_decode(each, blocks) for each in content)
+    if kind == _MAP:
+        return {_key(_decode(key, blocks)): _decode(each, blocks) for key, each in content}
+    if kind not in (_TENSOR, _ARRAY):
+        raise ValueError(f"{kind!r} is not a kind of packed value")
+    dtype, sizes, start, size, *scalar = content
+    shape = validate_shape(sizes, "an array")
+    if min(start, size) < 0:
+        raise ValueError("a place is negative")
+    data = bytearray(blocks[start : start + size])
+    if len(data) != size:
+        raise ValueError("the block is truncated")
+    if kind == _TENSOR:
+        return _tensor(data, DTYPES[dtype], shape)
+    found = np.dtype(dtype)
+    if found.hasobject or found.names or found.subdtype or found.itemsize * prod(shape) != size:
+        raise ValueError(f"{size} bytes are not an array of {dtype} {list(shape)}")
+    array = np.frombuffer(data, found).reshape(shape) if size else np.empty(shape, found)
+    return array[()] if scalar[0] else array
+
+
+def _tensor(data: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    if dtype.itemsize * prod(shape) != len(data):
+        raise ValueError(f"{len(data)} bytes are not a tensor of {dtype} {list(shape)}")
+    if not data:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)
+
+
+def _key(key: Any) -> Any:
+    return tuple(key) if isinstance(key, list) else key

@@ -1,41 +1,52 @@
-"""Append chunks to a dump, which can be opened with every finished chunk after any crash."""
+"""Write a dump: create or replace it, lock an interrupted one, append chunks, report progress.
+
+A dump can be opened with every finished chunk after any crash.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from tensordict import TensorDictBase
 
-from tdx.confined_files import open_below, unlink_below, write_below
-from tdx.errors import OutputError, StorageError, TdxError
+from tdx.confined_files import open_below, open_folder, unlink_below, write_below
+from tdx.errors import ArgumentError, OutputError, StorageError, TdxError
+from tdx.files import atomic_folder, sync_path
+from tdx.rollouts.dump.encoding import pack, unpack
 from tdx.rollouts.dump.entries import select_entries, select_storable
 from tdx.rollouts.dump.episodes import Columns
 from tdx.rollouts.dump.folder import (
     DATA,
     INDEX,
+    MANIFEST,
+    POLICY_COPIES,
     RAW,
-)
-from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, append_entry
-from tdx.rollouts.dump.manifest import Manifest
-from tdx.rollouts.dump.state_files import (
+    STATE,
+    TEMPORARY_FILE,
     StateFile,
-    pack,
+    check_not_locked,
+    lock_for_writing,
     read_state,
     remove_leftovers,
-    unpack,
 )
+from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, append_entry
+from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
 from tdx.rollouts.dump.track import Track, checksum
 
 _MAX_THREADS = 8
 """Number of files that are written concurrently."""
 RESUME_HINT = "make room, then --resume continues after the last finished chunk"
+_FILES = frozenset({MANIFEST, INDEX, DATA, RAW, STATE, *POLICY_COPIES})
+_RERUN = "make room, then run the command again"
+_EXISTING = "--resume continues it, --force replaces it"
 
 
 class DumpWriter:
@@ -220,3 +231,153 @@ def report_write_errors(folder: Path, full_hint: str) -> Iterator[None]:
         is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         hint = full_hint if is_full else "name another place"
         raise OutputError(f"cannot write {folder}: {reason}", hint=hint) from error
+
+
+def check_target(folder: Path, force: bool, hint: str = _EXISTING) -> None:
+    """Check that a dump may be written, before any work is done.
+
+    Args:
+        folder: Folder of the dump.
+        force: Whether an existing dump may be replaced.
+        hint: Hint of the error about an existing dump.
+
+    Raises:
+        ArgumentError: A dump exists and may not be replaced, another process is writing it,
+            or the folder has something else.
+    """
+    check_not_locked(folder)
+    _check_free(folder, force, hint)
+
+
+def _check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
+    if not has_dump(folder):
+        if os.path.lexists(folder) and not _is_empty(folder):
+            raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
+        return
+    if not force:
+        raise ArgumentError(f"{folder} already has a dump", hint=hint)
+    if folder.is_symlink():
+        raise ArgumentError(
+            f"{folder} is a symbolic link to {os.readlink(folder)}",
+            hint="name the folder itself; tdx neither replaces nor follows links",
+        )
+    others = sorted(
+        each.name
+        for each in folder.iterdir()
+        if each.name not in _FILES and not TEMPORARY_FILE.fullmatch(each.name)
+    )
+    if others:
+        raise ArgumentError(
+            f"{folder} has {others[0]!r}, which does not belong to a dump",
+            hint="move it elsewhere: --force replaces the whole folder",
+        )
+
+
+def has_dump(folder: Path) -> bool:
+    """Return True if the folder has a manifest."""
+    return os.path.lexists(folder / MANIFEST)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Return True if the folder has nothing but what precedes the manifest of a dump."""
+    if not folder.is_dir():
+        return False
+    return all(
+        TEMPORARY_FILE.fullmatch(each.name) or (each.name == INDEX and not each.lstat().st_size)
+        for each in folder.iterdir()
+    )
+
+
+@contextmanager
+def create_dump(
+    folder: Path, manifest: Manifest, *, force: bool = False, atomic: bool = False
+) -> Iterator[DumpWriter]:
+    """Create a dump, and lock it; an existing dump is exchanged in a single step.
+
+    Args:
+        folder: Folder of the dump.
+        manifest: Manifest of a dump without steps, with ``flags``.
+        force: Whether an existing dump may be replaced.
+        atomic: True: the dump appears complete, or not at all. False: it grows in its folder.
+
+    Raises:
+        ArgumentError: A dump exists and may not be replaced, or another process writes it.
+        OutputError: It cannot be written.
+    """
+    check_target(folder, force)
+    create, hint = (_create_atomically, _RERUN) if atomic else (_create_growing, RESUME_HINT)
+    with (
+        create(folder, manifest) as root,
+        DumpWriter(root, folder, manifest, manifest.start(), hint) as writer,
+    ):
+        yield writer
+
+
+@contextmanager
+def _create_growing(folder: Path, manifest: Manifest) -> Iterator[int]:
+    """Create an empty dump; yields the descriptor of its locked folder."""
+    with ExitStack() as stack:
+        with report_write_errors(folder, _RERUN):
+            if has_dump(folder):
+                with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
+                    manifest.save(part)
+                root = stack.enter_context(lock_for_writing(folder))
+            else:
+                folder.mkdir(parents=True, exist_ok=True)
+                root = stack.enter_context(lock_for_writing(folder))
+                _check_free(folder, False)
+                manifest.save(folder)
+                sync_path(folder.absolute().parent)
+        yield root
+
+
+@contextmanager
+def _create_atomically(folder: Path, manifest: Manifest) -> Iterator[int]:
+    """Create an empty dump in a temporary folder, which is renamed when the block ends."""
+    with report_write_errors(folder, _RERUN), ExitStack() as stack:
+        if has_dump(folder):
+            stack.enter_context(lock_for_writing(folder))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        part = stack.enter_context(atomic_folder(os.path.abspath(folder)))
+        manifest.save(part)
+        yield stack.enter_context(open_folder(part))
+
+
+@contextmanager
+def lock_interrupted_dump(folder: Path) -> Iterator[tuple[int, Manifest, Position]]:
+    """Lock an interrupted dump, and read it without a partial chunk.
+
+    Yields:
+        The folder's descriptor, the manifest, and the end of the index.
+
+    Raises:
+        ArgumentError: Another process writes it.
+        StorageError: It is damaged.
+    """
+    with lock_for_writing(folder) as root:
+        manifest, end = load_manifest(root, folder, without_partial=True)
+        yield root, manifest, end
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a rollout.
+
+    Args:
+        steps: Number of steps of each env so far.
+        episodes: Number of episodes that ended so far.
+        goal: Length of the whole rollout.
+        new_steps: Number of steps since the rollout was started or resumed.
+    """
+
+    steps: int
+    episodes: int
+    goal: Goal
+    new_steps: int
+
+
+OnChunk = Callable[[Progress], None]
+
+
+def ignore_progress(progress: Progress) -> None:
+    """Do nothing: the default of every progress callback."""

@@ -1,0 +1,400 @@
+"""Export a dump to another format, and import a file as a dump."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import IO
+
+from tdx.confined_files import open_folder
+from tdx.errors import (
+    ArgumentError,
+    MissingPackageError,
+    OutputError,
+    StorageError,
+    TdxError,
+    UnknownNameError,
+)
+from tdx.files import atomic_folder, atomic_path, check_replaceable
+from tdx.rollouts.dump.reading import Dump, open_dump, summarize
+from tdx.rollouts.dump.writing import Progress, check_target, ignore_progress
+from tdx.rollouts.formats import (
+    hdf5,
+    jsonl,
+    minari,
+    minari_reading,
+    npz,
+    parquet,
+    safetensors,
+    video,
+    zarr,
+)
+from tdx.rollouts.formats.export_source import ExportSource, measure_bytes
+from tdx.rollouts.formats.files import (
+    check_columns,
+    check_regular_file,
+)
+from tdx.rollouts.formats.import_writers import ForeignImport, OwnImport
+from tdx.rollouts.formats.interface import (
+    ColumnReader,
+    Exported,
+    ExportOptions,
+    ExportPlan,
+    Format,
+    Imported,
+    detect_format,
+    export_formats,
+    find_format,
+    format_of_suffix,
+)
+from tdx.rollouts.formats.jsonl import write_lines
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_TEXT = {os.strerror(number).lower(): number for number in _FULL}
+
+
+def export_dump(
+    dump: str | Path | Dump,
+    path: str | Path | None = None,
+    *,
+    to: str | None = None,
+    keys: Sequence[str] | None = None,
+    episodes: Sequence[int] | None = None,
+    fps: int = 30,
+    split: bool = False,
+    lossy: bool = False,
+    force: bool = False,
+    dry_run: bool = False,
+    on_rows: Callable[[Progress], None] = ignore_progress,
+) -> Exported:
+    """Write a dump in another format: its numbers bit for bit, and its manifest.
+
+    Args:
+        dump: The dump, or its folder.
+        path: Target. ``None``: next to the dump, with its name.
+        to: Format: ``minari``, ``parquet``, ``hdf5``, ``zarr``, ``safetensors``, ``npz``,
+            ``jsonl``, ``mp4`` or ``gif``. ``None``: that of the suffix of ``path``.
+        keys: Entries to export, as ``reward`` or ``next.reward``. ``None``: all.
+        episodes: Indices of the episodes in a video, as in the manifest. ``None``: all.
+        fps: Frames per second of a video.
+        split: Whether each episode of a video gets its own file, in a folder.
+        lossy: Whether an mp4 plays everywhere, rather than being exact.
+        force: Whether an existing export may be replaced.
+        dry_run: Whether nothing is written.
+        on_rows: Called with the progress.
+
+    Returns:
+        What was written; :func:`import_dump` imports it as a dump.
+
+    Raises:
+        TdxError: The format cannot hold the dump, a package is missing, the target exists, or the
+            disk is full. A failed export leaves nothing behind.
+
+    Example:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from tdx import Pipeline, export_dump, record_dump
+        >>> folder = tempfile.mkdtemp() + "/pendulum"
+        >>> _ = record_dump(Pipeline.of("Pendulum-v1"), folder, steps=250, seed=0)
+        >>> exported = export_dump(folder, to="npz")
+        >>> np.load(exported.path)["next.reward"].shape
+        (250, 1)
+    """
+    opened = dump if isinstance(dump, Dump) else open_dump(dump)
+    kind = find_format(to) if to is not None else format_of_suffix(path)
+    options = ExportOptions(None if episodes is None else tuple(episodes), fps, split, lossy)
+    _check_options(kind, options)
+    target = Path(path) if path is not None else _default_target(opened.path, kind, split)
+    is_folder = kind.is_folder or split
+    check_export_target(target, kind, is_folder, force)
+    source = ExportSource(opened, keys, raw=kind.holds_raw, on_rows=on_rows)
+    codec = find_codec(kind)
+    plan = codec.plan(source, options)
+    notes = (*_list_omissions(opened, source, kind), *plan.notes)
+    size = plan.size
+    if not dry_run:
+        with replace_atomically(target, folder=is_folder) as part:
+            notes += codec.write(source, part, replace(options, name=target.name))
+            size = measure_bytes(part)
+    return Exported(
+        source=str(opened.path),
+        path=str(target),
+        format=kind.name,
+        written=not dry_run,
+        steps=source.steps,
+        batch_size=source.batch_size,
+        episodes=plan.episodes,
+        size=size,
+        notes=notes,
+        entries=plan.entries,
+    )
+
+
+def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | None = None) -> None:
+    """Write a dump as JSON lines to a stream, one line per step of each env.
+
+    Args:
+        dump: Folder of the dump.
+        stream: Target.
+        keys: Entries to export. ``None``: all.
+    """
+    write_lines(ExportSource(open_dump(dump), keys, raw=False), stream)
+
+
+def _check_options(kind: Format, options: ExportOptions) -> None:
+    if kind.has_frames:
+        if options.lossy and kind.name != "mp4":
+            raise ArgumentError("--lossy is for mp4", hint=f"leave it out for {kind.name}")
+        return
+    for name in ("episodes", "split", "lossy"):
+        if getattr(options, name):
+            raise ArgumentError(f"--{name} is for videos", hint=f"leave it out for {kind.name}")
+
+
+def _default_target(folder: Path, kind: Format, split: bool) -> Path:
+    resolved = folder.resolve()
+    name = resolved.name + (f"-{kind.name}" if split else kind.suffixes[0])
+    return folder.parent / name if folder.name else resolved.parent / name
+
+
+def _list_omissions(dump: Dump, source: ExportSource, kind: Format) -> tuple[str, ...]:
+    notes = []
+    if dump.raw is not None and source.manifest.raw is None and not kind.has_frames:
+        reason = "" if kind.holds_raw else f": {kind.name} has one row per step"
+        notes.append(f"the raw steps (--raw) are left out{reason}")
+    if not dump.manifest.complete:
+        notes.append("the rollout is unfinished: the steps so far are exported")
+    return tuple(notes)
+
+
+def import_dump(
+    path: str | Path,
+    out: str | Path,
+    *,
+    format: str | None = None,
+    env: str | None = None,
+    force: bool = False,
+    on_rows: Callable[[Progress], None] = ignore_progress,
+) -> Imported:
+    """Import a file in another format as a dump.
+
+    An export of :func:`export_dump` becomes an identical dump, with the same checksums. For any
+    other file, entries are named after its columns, and specs are inferred from the values.
+
+    Args:
+        path: A file, or the folder of a Minari dataset or a Zarr group.
+        out: New folder for the dump.
+        format: Format of the file. ``None``: detected by its name or content.
+        env: Id of the env that the data comes from, for a file that tdx did not export.
+        force: Whether an existing dump may be replaced.
+        on_rows: Called with the progress.
+
+    Raises:
+        TdxError: The file cannot be read, a package is missing, or the disk is full. A failed
+            import leaves nothing behind.
+
+    Example:
+        >>> import tempfile
+        >>> from tdx import Pipeline, export_dump, import_dump, open_dump, record_dump
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = record_dump(Pipeline.of("Pendulum-v1"), f"{folder}/dump", steps=250, seed=0)
+        >>> _ = export_dump(f"{folder}/dump", f"{folder}/data.npz")
+        >>> _ = import_dump(f"{folder}/data.npz", f"{folder}/again")
+        >>> before, after = open_dump(f"{folder}/dump"), open_dump(f"{folder}/again")
+        >>> before.manifest == after.manifest, bool((before.data == after.data).all())
+        (True, True)
+    """
+    source, folder = Path(path), Path(out)
+    if not source.exists():
+        raise StorageError(f"{source} does not exist", hint="name the file or folder of an export")
+    check_regular_file(source)
+    kind = _find_import_format(source, format)
+    check_no_link(folder)
+    check_target(folder, force, hint="use --force to replace it")
+    read = find_codec(kind).read
+    assert read is not None
+    with (
+        read(source) as reader,
+        replace_atomically(folder, folder=True) as part,
+        open_folder(part) as root,
+    ):
+        check_columns(reader.columns(), source, folder)
+        if reader.note is None:
+            manifest, notes = ForeignImport(reader, source, env).write(root, on_rows)
+        else:
+            if env is not None:
+                raise ArgumentError(f"{source} already names its env", hint="leave --env out")
+            manifest, notes = OwnImport(reader, reader.note, source).write(root, on_rows)
+        for track, steps in manifest.tracks:
+            track.write_descriptions(root, steps)
+        manifest.save(part)
+    return Imported(str(source), kind.name, str(folder), summarize(str(folder), manifest), notes)
+
+
+def _find_import_format(source: Path, name: str | None) -> Format:
+    kind = detect_format(source) if name is None else find_format(name)
+    if not kind.can_import:
+        names = ", ".join(each.name for each in export_formats() if each.can_import)
+        raise UnknownNameError(f"{kind.name} cannot be imported", hint=f"these can: {names}")
+    if source.is_dir() != kind.is_folder:
+        found, wanted = ("file", "folder") if kind.is_folder else ("folder", "file")
+        raise ArgumentError(
+            f"{source} is a {found}, but {kind.name} is a {wanted}", hint=f"name a {wanted}"
+        )
+    return kind
+
+
+def _plan_all_entries(source: ExportSource, options: ExportOptions) -> ExportPlan:
+    return source.plan()
+
+
+@dataclass(frozen=True, slots=True)
+class FormatCodec:
+    """Functions of one format.
+
+    Args:
+        write: Writes a dump to a path, and returns remarks for the user.
+        read: Opens a file or folder; ``None`` if the format cannot be imported.
+        plan: Returns what ``write`` would write.
+    """
+
+    write: Callable[[ExportSource, Path, ExportOptions], tuple[str, ...]]
+    read: Callable[[Path], AbstractContextManager[ColumnReader]] | None = None
+    plan: Callable[[ExportSource, ExportOptions], ExportPlan] = _plan_all_entries
+
+
+_CODECS = {
+    "minari": FormatCodec(minari.write, minari_reading.read, minari.plan),
+    "parquet": FormatCodec(parquet.write, parquet.read),
+    "hdf5": FormatCodec(hdf5.write, hdf5.read),
+    "zarr": FormatCodec(zarr.write, zarr.read),
+    "safetensors": FormatCodec(safetensors.write, safetensors.read),
+    "npz": FormatCodec(npz.write, npz.read),
+    "jsonl": FormatCodec(jsonl.write, jsonl.read),
+    "mp4": FormatCodec(video.write_mp4, plan=video.plan),
+    "gif": FormatCodec(video.write_gif, plan=video.plan),
+}
+
+
+def find_codec(kind: Format) -> FormatCodec:
+    """Return the functions of a format.
+
+    Raises:
+        MissingPackageError: A package that it needs is not installed.
+    """
+    for package in kind.packages:
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise MissingPackageError(
+                f"{kind.name} needs {package}, which is not installed",
+                hint=f"pip install 'tdx[{kind.extra}]'",
+            ) from error
+    return _CODECS[kind.name]
+
+
+def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> None:
+    """Check that an export may be written, before any work is done.
+
+    Args:
+        path: Target.
+        kind: Format of the export.
+        folder: Whether a folder is written.
+        force: Whether an existing export of that format is replaced.
+
+    Raises:
+        ArgumentError: The target exists and may not be replaced, or is a link.
+    """
+    if not folder:
+        check_replaceable(path, force=force)
+        return
+    check_no_link(path)
+    if not os.path.lexists(path):
+        return
+    if not path.is_dir() or not _is_export(path, kind):
+        raise ArgumentError(f"{path} exists and is not {kind.name}", hint="name another place")
+    if not force:
+        raise ArgumentError(f"{path} already exists", hint="use --force to replace it")
+
+
+def check_no_link(folder: Path) -> None:
+    """Refuse a symbolic link as the target folder.
+
+    Raises:
+        ArgumentError: It is a link.
+    """
+    if folder.is_symlink():
+        raise ArgumentError(
+            f"{folder} is a symbolic link to {os.readlink(folder)}",
+            hint="name the folder itself; tdx neither replaces nor follows links",
+        )
+
+
+def _is_export(path: Path, kind: Format) -> bool:
+    inside = list(path.iterdir())
+    if kind.is_folder:
+        return not inside or kind.is_in(path)
+    return all(kind.is_in(each) for each in inside)
+
+
+@contextmanager
+def replace_atomically(path: Path, *, folder: bool) -> Iterator[Path]:
+    """Yield a temporary file or folder, which replaces ``path`` when the block ends.
+
+    If the block raises, or the process is killed, ``path`` is unchanged.
+
+    Args:
+        path: Target; missing folders around it are created.
+        folder: Whether a folder is written.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    with _report_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_folder(path) if folder else atomic_path(path) as part:
+            yield part
+
+
+@contextmanager
+def _report_write_errors(path: str | Path) -> Iterator[None]:
+    """Turn the errors of all libraries about a full or read-only disk into one line.
+
+    Raises:
+        OutputError: The path cannot be written.
+    """
+    try:
+        yield
+    except (TdxError, BrokenPipeError):
+        raise
+    except Exception as error:
+        number = _errno_of(error)
+        if number is None:
+            raise
+        hint = "make room, or name another place" if number in _FULL else "name another place"
+        reason = os.strerror(number).lower()
+        raise OutputError(f"cannot write {path}: {reason}", hint=hint) from error
+
+
+def _errno_of(error: BaseException | None) -> int | None:
+    """Return the error number of the system; some libraries only quote its text."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
+        if isinstance(error, OSError) and error.errno:
+            return abs(error.errno)
+        text = str(error).lower()
+        for reason, number in _FULL_TEXT.items():
+            if reason in text:
+                return number
+        found = re.search(r"errno[ =:]+(\d+)", text)
+        if found:
+            return int(found.group(1))
+        error = error.__cause__ or error.__context__
+    return None
