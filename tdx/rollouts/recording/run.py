@@ -10,7 +10,7 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
-from tdx.core.planned.executor import chunk_steps_for
+from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.pipeline import Pipeline, read_pipeline, write_pipeline
