@@ -22,7 +22,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.meter import Part
 from tdx.core.stage_forms import PlannedStage
 from tdx.core.transforms import Transform
-from tdx.core.transforms.linear_image import LinearImage, Matrix
+from tdx.core.transforms.images import LinearImage, Matrix
 from tdx.keys import NestedKey, normalize_key
 
 Array = np.ndarray[Any, np.dtype[Any]]

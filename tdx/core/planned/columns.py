@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.transforms.chunk import Chunk, Columns, new_column
+from tdx.core.transforms.kernels import Chunk, Columns, new_column
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import new_tensordict, read

@@ -15,7 +15,7 @@ from tdx.core.meter import Meter, Part
 from tdx.core.plan.build import PlanCache, Program
 from tdx.core.stage_forms import PlannedStage
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, Columns
+from tdx.core.transforms.kernels import Chunk, Columns
 from tdx.errors import DeviceError
 from tdx.keys import NestedKey
 

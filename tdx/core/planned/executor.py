@@ -15,7 +15,7 @@ A planned rollout in the order of its calls:
       (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step and resets the
       rows that are done. The result is one *column* ``[T, *B, ...]`` per key.
    b. :func:`run_deferred` (:mod:`tdx.core.planned.stages`) runs each deferred stage once over the
-      whole :class:`~tdx.core.transforms.chunk.Chunk`: its ``_chunk_kernel``, which for a
+      whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``_chunk_kernel``, which for a
       :class:`~tdx.RewardClipping` is its ``_apply_transform`` applied to the reward column.
    c. :func:`assemble` (:mod:`tdx.core.planned.columns`) makes a TensorDict ``[*B, T]`` of the
       columns. The root is not computed: it is ``next``, shifted by one step.

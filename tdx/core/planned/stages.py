@@ -22,7 +22,7 @@ from tdx.core.planned.compiled import CompiledStages
 from tdx.core.stage_forms import PlannedStage, not_pointwise, step_form_inplace, with_stage
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
-from tdx.core.transforms.chunk import Chunk, Columns
+from tdx.core.transforms.kernels import Chunk, Columns
 from tdx.errors import EnvError
 from tdx.keys import NestedKey, format_key, normalize_key
 

@@ -10,18 +10,13 @@ from tensordict import TensorDictBase, is_tensor_collection
 from tensordict.nn import dispatch
 
 from tdx.core.transforms.chain_member import ChainMember
-from tdx.core.transforms.chunk import ChunkKernel, StepLimit
-from tdx.core.transforms.keys import (
-    call_with_tensors,
-    missing_key_error,
-    normalize_keys,
-    pair_keys,
-    require_keys,
-)
-from tdx.core.transforms.linear_image import LinearImage
-from tdx.core.transforms.pointwise import (
+from tdx.core.transforms.images import LinearImage
+from tdx.core.transforms.kernels import (
+    ChunkKernel,
     DictStep,
+    StepLimit,
     TimeBehaviour,
+    call_with_tensors,
     chunk_kernel,
     dict_step,
     map_entries,
@@ -32,6 +27,12 @@ from tdx.core.transforms.spec_maps import (
     require_leaf,
     require_uniform,
     unlocked_copy,
+)
+from tdx.core.transforms.validation import (
+    missing_key_error,
+    normalize_keys,
+    pair_keys,
+    require_keys,
 )
 from tdx.errors import ArgumentError, KeyNotFoundError
 from tdx.keys import NestedKey, normalize_key

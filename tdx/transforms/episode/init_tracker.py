@@ -9,9 +9,8 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
 from tdx.core.transforms.episodes import DoneGroup, done_groups, stored_groups
-from tdx.core.transforms.pointwise import DictStep, Entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import batched_shape, require_free_key, with_entries
 from tdx.core.transforms.validation import check_name

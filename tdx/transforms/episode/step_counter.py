@@ -12,7 +12,6 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import RunningTransform, TimeBehaviour
-from tdx.core.transforms.chunk import Chunk, ChunkKernel, StepLimit
 from tdx.core.transforms.episodes import (
     DoneGroup,
     StoredGroup,
@@ -20,6 +19,7 @@ from tdx.core.transforms.episodes import (
     steps_since_start,
     stored_groups,
 )
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, StepLimit
 from tdx.core.transforms.spec_maps import batched_shape, require_free_key, with_entries
 from tdx.core.transforms.validation import check_integer, check_name
 from tdx.errors import ArgumentError

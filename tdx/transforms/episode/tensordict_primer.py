@@ -12,8 +12,9 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel, init_reset_states
 from tdx.core.transforms.episodes import done_groups
+from tdx.core.transforms.kernels import Chunk, ChunkKernel
+from tdx.core.transforms.scan import init_reset_states
 from tdx.core.transforms.spec_maps import with_entries
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, normalize_key, sibling_key

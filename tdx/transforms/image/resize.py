@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.linear_image import LinearImage, Matrix
+from tdx.core.transforms.images import LinearImage, Matrix, check_channels_first, image_size
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import UnknownNameError, did_you_mean
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
-from tdx.transforms.image.layout import check_channels_first, image_size
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
 INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)

@@ -9,10 +9,9 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
-from tdx.core.transforms.keys import KeyPairs, flat_pairs, normalize_keys, require_keys
-from tdx.core.transforms.pointwise import DictStep, Entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries, flat_pairs
 from tdx.core.transforms.spec_maps import require_free_key
+from tdx.core.transforms.validation import KeyPairs, normalize_keys, require_keys
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, parent_key
 from tdx.specs import Composite

@@ -10,11 +10,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
 from tdx.core.transforms.compose import upstream
-from tdx.core.transforms.keys import missing_key_error, normalize_keys
+from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import with_entries
+from tdx.core.transforms.validation import missing_key_error, normalize_keys
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded

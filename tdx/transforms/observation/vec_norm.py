@@ -13,9 +13,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Compose, TimeBehaviour
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
-from tdx.core.transforms.keys import flat_pairs, missing_key_error, output_keys
-from tdx.core.transforms.pointwise import DictStep, Entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries, flat_pairs
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.statistics import (
     Lock,
@@ -25,7 +23,7 @@ from tdx.core.transforms.statistics import (
     loc_and_scale,
     moments_over_time,
 )
-from tdx.core.transforms.validation import check_positive
+from tdx.core.transforms.validation import check_positive, missing_key_error, output_keys
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite, TensorSpec, Unbounded

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tdx.core.transforms import RewardTransform, TimeBehaviour
-from tdx.core.transforms.scalars import ScalarTransform
+from tdx.core.transforms.parameters import ScalarTransform
 from tdx.core.transforms.validation import check_range
 from tdx.errors import ChainError, SpecError
 from tdx.keys import NestedKey

@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions
 from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
 from tdx.core.planned.columns import CollectedSteps
-from tdx.core.transforms.chunk import StepLimit
+from tdx.core.transforms.kernels import StepLimit
 from tdx.envs.gym.raw_rows import RawEnv
 from tdx.envs.gym.rows.loops import follow, follow_one, play, play_one
 from tdx.envs.gym.rows.run import NEVER, GymRun, RowSettings
