@@ -45,7 +45,7 @@ class ScalarTransform(Transform):
             name: check_number(values[name], name, self.scalar_hint) for name in self.scalar_names
         }
         for name, value in self._scalars.items():
-            self.register_buffer(name, _to_tensor(value))
+            self.register_buffer(name, _as_buffer(value))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.scalar_names or name not in self.__dict__.get("_buffers", {}):
@@ -54,7 +54,7 @@ class ScalarTransform(Transform):
         number = check_number(value, name, self.scalar_hint)
         self._scalars = {**self._scalars, name: number}
         held = self._buffers[name]
-        super().__setattr__(name, _to_tensor(number, None if held is None else held.device))
+        super().__setattr__(name, _as_buffer(number, None if held is None else held.device))
         self._notify_changed()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -62,7 +62,7 @@ class ScalarTransform(Transform):
         for name, value in self._scalars.items():
             held = self._buffers[name]
             if held is not None:
-                self._buffers[name] = _to_tensor(value, held.device)
+                self._buffers[name] = _as_buffer(value, held.device)
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -76,8 +76,12 @@ class ScalarTransform(Transform):
                 setattr(self, name, value)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def __repr__(self) -> str:
+        values = [f"{name}={value}" for name, value in self._scalars.items()]
+        return f"{type(self).__name__}({', '.join([*values, f'keys={self.in_keys}'])})"
 
-def _to_tensor(value: float | None, device: torch.device | None = None) -> Tensor | None:
+
+def _as_buffer(value: float | None, device: torch.device | None = None) -> Tensor | None:
     """Return a number as a tensor, in float64 if the default dtype would round it."""
     if value is None:
         return None

@@ -37,6 +37,7 @@ class RunningTransform(Transform):
     """
 
     time_behaviour = TimeBehaviour.SCAN
+    _episode_memory = ("_last",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -196,12 +197,6 @@ class RunningTransform(Transform):
     def __getstate__(self) -> dict[str, Any]:
         last = {key: state.detach() for key, state in self._last.items()}
         return {**super().__getstate__(), "_last": last}
-
-    def clone(self) -> Any:
-        """Return a copy without the state of the running episode."""
-        copied = super().clone()
-        copied._last = {}
-        return copied
 
 
 def follow_device(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, KeyNotFoundError, Where, find_similar_names
+from tdx.errors import (
+    ArgumentError,
+    KeyNotFoundError,
+    UnknownNameError,
+    Where,
+    did_you_mean,
+    find_similar_names,
+)
 from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite
 
@@ -195,6 +202,24 @@ def check_positive(value: object, name: str, maximum: float, hint: str) -> float
         limit = "" if math.isinf(maximum) else f" and at most {maximum:g}"
         raise ArgumentError(f"{name} must be a number above 0{limit}, got {value!r}", hint=hint)
     return float(value)  # type: ignore[arg-type]
+
+
+def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
+    """Check that an argument is one of several names.
+
+    Args:
+        value: Argument.
+        name: Name of the argument, for the message.
+        choices: Valid names.
+
+    Raises:
+        UnknownNameError: The value is none of them.
+    """
+    if value not in choices:
+        raise UnknownNameError(
+            f"unknown {name} {value!r}",
+            hint=did_you_mean(str(value), choices, f"one of {', '.join(choices)}"),
+        )
 
 
 def check_dim(value: object, name: str, allow_positive: bool) -> int:

@@ -47,6 +47,7 @@ class WindowTransform(ObservationTransform):
     """
 
     time_behaviour = TimeBehaviour.SCAN
+    _episode_memory = ("_earlier",)
 
     def __init__(
         self,
@@ -351,12 +352,6 @@ class WindowTransform(ObservationTransform):
     def __getstate__(self) -> dict[str, Any]:
         earlier = {key: [entry.detach() for entry in kept] for key, kept in self._earlier.items()}
         return {**super().__getstate__(), "_earlier": earlier}
-
-    def clone(self) -> Any:
-        """Return a copy without the entries of the running episode."""
-        copied = super().clone()
-        copied._earlier = {}
-        return copied
 
 
 def _concatenate(parts: list[Tensor]) -> Tensor:

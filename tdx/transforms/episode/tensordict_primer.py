@@ -15,7 +15,7 @@ from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.episodes import done_groups
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import init_reset_states
-from tdx.core.transforms.spec_maps import with_entries
+from tdx.core.transforms.spec_maps import broadcasts_to, with_entries
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, normalize_key, sibling_key
 from tdx.specs import Composite, NonTensor, TensorSpec
@@ -135,7 +135,7 @@ class TensorDictPrimer(Transform):
         if given.shape[: len(batch_size)] == batch_size:
             return given
         if self.expand_specs is not False:
-            if not _expands_to(given.shape, batch_size):
+            if not broadcasts_to(given.shape, batch_size):
                 raise ChainError(
                     f"the primer's batch size {tuple(given.shape)} cannot be expanded to the "
                     f"env's, {tuple(batch_size)}",
@@ -358,10 +358,3 @@ def _broadcast(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
             where=Where(key=key),
             hint="pass a number, or a tensor with the shape of the spec",
         ) from None
-
-
-def _expands_to(shape: torch.Size, batch_size: torch.Size) -> bool:
-    ahead = len(batch_size) - len(shape)
-    return ahead >= 0 and all(
-        size in (1, wanted) for size, wanted in zip(shape, batch_size[ahead:], strict=True)
-    )

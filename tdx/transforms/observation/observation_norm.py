@@ -10,6 +10,7 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
 from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
+from tdx.core.transforms.spec_maps import broadcasts_to
 from tdx.core.transforms.validation import check_integer, missing_key_error
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, normalize_key
@@ -114,7 +115,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         loc, scale = _statistics(
             data, dims, keep_dims or (), dims[0] if cat_dim is None else cat_dim
         )
-        if not _broadcasts(loc.shape, spec.shape):
+        if not broadcasts_to(loc.shape, spec.shape):
             raise ArgumentError(
                 f"the mean over dims {dims} of the data {tuple(data.shape)} has shape "
                 f"{tuple(loc.shape)}, which does not fit an observation {tuple(spec.shape)}",
@@ -172,10 +173,3 @@ def _statistics(
     for dim in gone:
         loc, scale = loc.squeeze(dim), scale.squeeze(dim)
     return loc, scale
-
-
-def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    try:
-        return torch.broadcast_shapes(shape, to) == to
-    except RuntimeError:
-        return False
