@@ -9,7 +9,6 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.core.transforms.spec_maps import batched_shape
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
 from tdx.specs import Categorical, Composite
@@ -18,6 +17,17 @@ from tdx.tensordicts import read
 FLAGS = ("done", "terminated", "truncated")
 
 # In an env
+
+
+def batched_shape(tensordict: TensorDictBase, shape: torch.Size, batch_dims: int) -> torch.Size:
+    """Return the shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``.
+
+    Args:
+        tensordict: TensorDict with the env's batch size, or with leading dims before it.
+        shape: Shape in the spec, ``[*B, ...]``.
+        batch_dims: Number of dims in ``B``.
+    """
+    return torch.Size((*tensordict.batch_size[: tensordict.ndim - batch_dims], *shape))
 
 
 @dataclass(frozen=True, slots=True)

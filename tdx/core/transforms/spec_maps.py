@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import ChainError, SpecError, Where
@@ -171,17 +170,6 @@ def clamped(spec: TensorSpec, low: float | None, high: float | None) -> TensorSp
             f"no value of {spec.dtype} is within the bounds ({low}, {high})",
             hint="choose bounds that the values can reach, or cast them with DTypeCastTransform",
         ) from error
-
-
-def batched_shape(tensordict: TensorDictBase, shape: torch.Size, batch_dims: int) -> torch.Size:
-    """Return the shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``.
-
-    Args:
-        tensordict: TensorDict with the env's batch size, or with leading dims before it.
-        shape: Shape in the spec, ``[*B, ...]``.
-        batch_dims: Number of dims in ``B``.
-    """
-    return torch.Size((*tensordict.batch_size[: tensordict.ndim - batch_dims], *shape))
 
 
 def broadcasts_to(shape: torch.Size, wanted: torch.Size) -> bool:

@@ -97,7 +97,7 @@ class ActionDiscretizer(ActionTransform):
         super().__init__([action_key], [outer], in_keys=[])
         self._set_keys((), ())
         self.num_intervals = _check_counts(num_intervals)
-        strategy = self.SamplingStrategy.MEDIAN if sampling is None else sampling
+        strategy: Any = self.SamplingStrategy.MEDIAN if sampling is None else sampling
         self.sampling = self.SamplingStrategy(strategy)
         self.categorical = categorical
         if self.sampling is self.SamplingStrategy.RANDOM:

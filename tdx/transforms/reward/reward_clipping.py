@@ -55,7 +55,8 @@ class RewardClipping(ScalarTransform, RewardTransform):
     ) -> None:
         super().__init__(in_keys, out_keys)
         self._set_scalars(clamp_min=clamp_min, clamp_max=clamp_max)
-        check_range(*self._scalars.values(), names=self.scalar_names)
+        low, high = self._scalars.values()
+        check_range(low, high, self.scalar_names)
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         low, high = self._scalars.values()
