@@ -24,7 +24,7 @@ class RenameTransform(Transform):
     Args:
         in_keys: Entries of the env's output: observations, rewards or done flags.
         out_keys: New keys, one per in-key.
-        in_keys_inv: Entries of the env's input, by the env's own keys; none by default.
+        in_keys_inv: Entries of the env's input, by the env's own keys. Default: no keys.
         out_keys_inv: Keys that the policy writes for them, one per inverse in-key.
         create_copy: Keep the entries under their old keys too.
 

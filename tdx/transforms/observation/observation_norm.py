@@ -29,7 +29,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
             :meth:`init_stats`.
         in_keys: Observations to read; ``observation`` by default.
         out_keys: Keys to write; the in-keys by default.
-        in_keys_inv: Inputs of the env to map by the inverse; none by default.
+        in_keys_inv: Inputs of the env to map by the inverse. Default: no keys.
         out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
         standard_normal: Map to ``(observation - loc) / scale`` instead.
         eps: Smallest absolute scale with ``standard_normal``.
@@ -89,7 +89,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
                 and the standard deviation.
             cat_dim: Time dim of the data. ``None``: ``reduce_dim``.
             key: Observation to measure; required if there are several in-keys.
-            keep_dims: Reduced dims to keep with size 1; none by default.
+            keep_dims: Reduced dims to keep with size 1. Default: no dims.
 
         Raises:
             ArgumentError: A dim or the key is missing and ambiguous, or the statistics over these
