@@ -192,8 +192,8 @@ class Transform(ChainMember):
         self, key: NestedKey, tensordict: TensorDictBase | dict[Any, Any]
     ) -> KeyNotFoundError:
         present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
-        known = [normalize_key(each) for each in present]
-        return missing_key_error(key, known, "the TensorDict").at(transform=type(self).__name__)
+        error = missing_key_error(key, list(map(normalize_key, present)), "the TensorDict")
+        return error.at(transform=type(self).__name__)
 
     def _entry(self, tensordict: TensorDictBase | dict[Any, Any], key: NestedKey) -> Any:
         """Return an entry of a TensorDict or of the columns of a chunk.
@@ -268,9 +268,7 @@ class Transform(ChainMember):
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        """Map the output of a reset: with an own :meth:`_call` if all in-keys are present.
-
-        Missing in-keys are skipped.
+        """Map the output of a reset; with an own :meth:`_call` only if all in-keys are present.
 
         Args:
             tensordict: Input of the reset, ``[*B]``, with its ``_reset`` masks.

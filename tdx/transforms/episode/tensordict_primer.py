@@ -188,10 +188,8 @@ class TensorDictPrimer(Transform):
         self, leaves: dict[NestedKey, TensorSpec], batch_size: torch.Size, mask: Tensor | None
     ) -> dict[NestedKey, Any]:
         assert callable(self.default_value)
-        if mask is None:
-            rows = torch.ones(batch_size, dtype=torch.bool)
-        else:
-            rows = mask.reshape(*batch_size, -1).any(-1)
+        rows = torch.ones(batch_size, dtype=torch.bool)
+        rows = rows if mask is None else mask.reshape(*batch_size, -1).any(-1)
         takes_reset = "reset" in inspect.signature(self.default_value).parameters
         result = self.default_value(reset=rows) if takes_reset else self.default_value()
         values = {}
@@ -254,9 +252,9 @@ class TensorDictPrimer(Transform):
         return next_tensordict
 
     def _chunk_kernel(self) -> ChunkKernel | None:
-        varies = self.random or callable(self.default_value) or self.single_default_value
-        if isinstance(self.default_value, Mapping):
-            varies = any(map(callable, self.default_value.values()))
+        default = self.default_value
+        values = default.values() if isinstance(default, Mapping) else (default,)
+        varies = self.random or any(map(callable, values))
         if varies or self.call_before_env_reset or self._batch_size is None:
             return None
         keys = tuple(_leaves(self.primers))
