@@ -266,7 +266,7 @@ class _VersionLog:
 def _versions(
     base: EnvBase, stages: Sequence[PlannedStage], policy_reads: Sequence[NestedKey]
 ) -> tuple[tuple[Version, ...], list[tuple[tuple[str, ...], tuple[str, ...]]]]:
-    """Return all versions of all keys, and those that each stage reads and writes."""
+    """Return every version of every key, and the names that each stage reads and writes."""
     log = _VersionLog()
     for part in base.output_spec.values():
         for key in part.keys(True, True):
