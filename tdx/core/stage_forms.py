@@ -21,8 +21,7 @@ from tdx.core.envs.failures import note_stage, stage_failure
 from tdx.core.meter import base_parts, meter_of
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import CallableTransform
-from tdx.core.transforms.chunk import ChunkKernel
-from tdx.core.transforms.pointwise import DictStep
+from tdx.core.transforms.kernels import ChunkKernel, DictStep
 from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey
 from tdx.tensordicts import TensorDictFactory, make_tensordict_factory

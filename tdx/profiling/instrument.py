@@ -18,7 +18,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.meter import DRAWING, TRANSFERS, UNATTRIBUTED, Meter, Part, base_parts, engine_part
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.chunk import Chunk
+from tdx.core.transforms.kernels import Chunk
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.wrapper import GymWrapper
 from tdx.errors import ArgumentError

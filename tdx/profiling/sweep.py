@@ -12,7 +12,7 @@ import torch
 
 from tdx.core.envs import EnvBase
 from tdx.core.meter import UNATTRIBUTED
-from tdx.core.planned.executor import step_bytes
+from tdx.core.planned.columns import step_bytes
 from tdx.errors import DeviceError, TdxError
 from tdx.pipeline import Pipeline, build_env
 from tdx.pipeline.envs import check_device

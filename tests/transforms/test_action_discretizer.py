@@ -74,7 +74,7 @@ def values_of(env: TransformedEnv, count: int) -> Tensor:
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("count", COUNTS)
-def test_there_are_exactly_so_many_bins(count: int, sampling: Any) -> None:
+def test_number_of_bins(count: int, sampling: Any) -> None:
     env = TransformedEnv(RowsEnv(), ActionDiscretizer(count, sampling=sampling))
     assert env.action_spec == MultiCategorical([count, count])
     values = values_of(env, count)

@@ -15,7 +15,7 @@ from tdx import (
     RewardSum,
     TransformedEnv,
 )
-from tdx.core.transforms.chunk import ChunkKernel
+from tdx.core.transforms.kernels import ChunkKernel
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 

@@ -87,28 +87,6 @@ def test_every_reward_is_summed_until_its_own_group_ends() -> None:
     assert rollout["next", "pair", "step_count"].max() == 3
 
 
-# Truncation by the step counter
-
-
-def test_truncated_and_done_are_set_at_every_leaf_in_its_shape() -> None:
-    env = TransformedEnv(GroupsEnv((2,)), StepCounter(max_steps=1))
-    following = fixed_rollout(env, 3)["next"]
-    for group, shape in (("solo", (2, 3, 1)), ("pair", (2, 3, 2, 1))):
-        for name in ("truncated", "done"):
-            assert following[group, name].shape == shape
-            assert following[group, name].all()
-        assert not following[group, "terminated"].any()
-
-
-def test_the_envs_own_truncation_stays_and_may_meet_a_termination() -> None:
-    plain = fixed_rollout(RowsEnv((3,)), 12)["next"]
-    env = TransformedEnv(RowsEnv((3,)), StepCounter(max_steps=4))
-    following = fixed_rollout(env, 12)["next"]
-    assert torch.equal(following["truncated"], plain["truncated"] | (following["step_count"] >= 4))
-    assert (following["truncated"] & following["terminated"]).any()
-    assert torch.equal(following["done"], following["truncated"] | following["terminated"])
-
-
 # Reset masks and reset inputs
 
 

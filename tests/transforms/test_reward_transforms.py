@@ -88,7 +88,7 @@ def test_bounds_that_no_reward_reaches() -> None:
             super().__init__()
             self.reward_spec = Unbounded((1,), dtype=torch.uint8)
 
-    with pytest.raises(ChainError, match=r"no reward of torch\.uint8 is within the bounds"):
+    with pytest.raises(ChainError, match=r"no value of torch\.uint8 is within the bounds"):
         TransformedEnv(ByteRewards(), RewardClipping(300, 400)).output_spec  # noqa: B018
 
 

@@ -26,7 +26,7 @@ from tests.transforms.envs import GroupsEnv, RowsEnv
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4])
 @pytest.mark.parametrize("expand_specs", [None, True])
-def test_a_dim_that_equals_the_number_of_workers_means_nothing(
+def test_specs_are_expanded_even_if_a_dim_equals_the_number_of_workers(
     workers: int, expand_specs: bool | None
 ) -> None:
     primer = TensorDictPrimer(
@@ -55,7 +55,7 @@ def test_batch_dims_are_given_by_a_composite_or_without_expansion() -> None:
         env.output_spec  # noqa: B018
 
 
-def test_sibling_nested_specs_survive() -> None:
+def test_sibling_nested_specs_are_kept() -> None:
     primer = TensorDictPrimer({("solo", "hidden"): Unbounded((2,))}, reset_key=("solo", "_reset"))
     base = GroupsEnv()
     env = TransformedEnv(base, primer)
@@ -64,7 +64,7 @@ def test_sibling_nested_specs_survive() -> None:
     assert env.reset()["solo"].keys() >= {"hidden", "observation", "precise"}
 
 
-def test_a_value_is_carried_into_next_unless_it_is_there() -> None:
+def test_values_are_carried_into_next_unless_present() -> None:
     env = TransformedEnv(RowsEnv(), TensorDictPrimer(mykey=Unbounded((3,)), default_value=2.0))
     first = env.reset()
     assert torch.equal(env.rand_step(first.clone())["next", "mykey"], torch.full((3,), 2.0))
@@ -74,7 +74,7 @@ def test_a_value_is_carried_into_next_unless_it_is_there() -> None:
     assert torch.equal(there["next", "mykey"], torch.ones(3))
 
 
-def test_one_call_makes_the_rows_that_are_reset() -> None:
+def test_single_default_value_returns_the_reset_rows() -> None:
     asked: list[list[bool]] = []
 
     def made(reset: Tensor) -> TensorDict:
@@ -91,7 +91,7 @@ def test_one_call_makes_the_rows_that_are_reset() -> None:
 
 
 @pytest.mark.parametrize("single", [True, False])
-def test_a_step_without_the_value_gets_a_new_one(single: bool) -> None:
+def test_steps_without_the_entry_get_a_new_value(single: bool) -> None:
     def made() -> Any:
         rows = torch.full((3, 2), 4.0)
         return TensorDict(h=rows, batch_size=[3]) if single else rows
@@ -102,7 +102,7 @@ def test_a_step_without_the_value_gets_a_new_one(single: bool) -> None:
     assert following["h"].tolist() == [[4.0, 4.0]] * 3
 
 
-def test_a_value_is_there_before_the_env_is_reset() -> None:
+def test_call_before_env_reset_passes_the_value_to_the_env() -> None:
     seen: list[Any] = []
 
     class Listening(RowsEnv):
@@ -127,6 +127,6 @@ def test_a_value_is_there_before_the_env_is_reset() -> None:
         lambda: TensorDictPrimer(h=Unbounded(1), default_value=torch.ones(7))(TensorDict()),
     ],
 )
-def test_arguments_that_do_not_fit_are_refused(make: Callable[[], Any]) -> None:
+def test_invalid_arguments(make: Callable[[], Any]) -> None:
     with pytest.raises(ArgumentError):
         make()

@@ -24,8 +24,8 @@ from tdx import (
     VecNorm,
 )
 from tdx.core.envs import EnvBase
+from tdx.core.transforms import statistics
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, WorkerError
-from tdx.transforms.observation import vec_norm
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import FixedActions, assert_same, entries, fixed_rollout
 
@@ -81,7 +81,7 @@ def test_workers_count_together(batch: Callable[..., Any]) -> None:
 
 def made_slow() -> EnvBase:
     """An env whose statistics take so long to change that others surely come in between."""
-    module = vars(vec_norm)
+    module = vars(statistics)
     add_values = module["add_values"]
 
     def slowly(moments: Tensor, *args: Any) -> None:
@@ -96,7 +96,7 @@ def made_slow() -> EnvBase:
 
 @pytest.mark.timeout(120)
 def test_no_update_of_a_worker_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(vars(vec_norm), "add_values", vars(vec_norm)["add_values"])
+    monkeypatch.setitem(vars(statistics), "add_values", vars(statistics)["add_values"])
     creator = EnvCreator(made_slow)
     env = ParallelEnv(3, creator)
     try:

@@ -112,7 +112,7 @@ class EnvBase(EnvSpecs):
 
     @property
     def _raw_rows(self) -> Any:
-        """A :class:`~tdx.core.planned.collector.RawRows`: steps without TensorDicts, if any."""
+        """A :class:`~tdx.core.planned.collectors.RawRows`: steps without TensorDicts, if any."""
         return None
 
     def _uses_global_generator(self) -> bool | None:

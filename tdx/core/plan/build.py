@@ -1,17 +1,26 @@
-"""The plan of a rollout, from a chain, the specs of the env and the keys that a policy reads."""
+"""Plan a rollout: which stages of a chain run in each step, which are deferred, and why.
+
+:func:`program_of` makes the plan from the chain, the specs of the env and the keys that the policy
+reads. It follows every version of every key through the chain. A stage is immediate if the policy
+or an immediate stage reads what it writes. If a plan is not possible, ``why_eager`` says why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
+from tdx.core.capabilities import owner
 from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.plan.eager_reasons import why_eager
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
 from tdx.core.stage_forms import PlannedStage, plan_stage
+from tdx.core.transformed_env import TransformedEnv
+from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.specs import Composite
+from tdx.specs.non_tensor import NonTensor
 
 Executor = Literal["planned", "eager"]
 When = Literal["now", "later", "fused"]
@@ -54,7 +63,7 @@ class PlanStage:
 
     Args:
         index: Position in the chain, from 0.
-        name: Class name of the transplanned.
+        name: Class name of the transform.
         behaviour: Time behavior: ``pointwise``, ``scan`` or ``control``.
         when: ``now``: in each step. ``later``: once per chunk. ``fused``: on each image as it
             arrives, as one operator with its neighbors.
@@ -123,6 +132,16 @@ class Program:
     fused: FusedImages | None = None
 
 
+class PlanCache(dict[Any, Any]):
+    """Programs of an env, by what they depend on. A copy of the env starts with an empty cache."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlanCache, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlanCache:
+        return PlanCache()
+
+
 def plan_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) -> Plan:
     """Return how a rollout of an env runs: what runs in each step, what is deferred, and why.
 
@@ -150,11 +169,12 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     base, transforms = flatten_chain(env)
     stages = tuple(plan_stage(index, stage) for index, stage in enumerate(transforms))
     reads = None if policy_reads is None else tuple(map(normalize_key, policy_reads))
-    reason = why_eager(env, base, stages) or _why_not_for_policy(stages, reads)
+    reason = next(_eager_reasons(env, base, stages, reads), "")
     needed = _immediate_stages(stages, reads or ())
     versions, used = _versions(base, stages, reads or ())
     rows = base._raw_rows
-    can_fuse = rows is not None and rows.has_array_observations and not reason
+    has_images = any(_has_linear_image(planned.stage) for planned in stages)
+    can_fuse = rows is not None and rows.has_array_observations and has_images and not reason
     fused = fuse_images(base, stages) if can_fuse else None
     indices = () if fused is None else fused.indices
     immediate = frozenset(needed).difference(indices)
@@ -177,12 +197,8 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     return Program(plan, base, stages, immediate, fused)
 
 
-def _why_not_for_policy(stages: Sequence[PlannedStage], reads: Sequence[NestedKey] | None) -> str:
-    """Return why a plan is not possible with a policy, although it is with given actions."""
-    moving = [planned for planned in stages if planned.stage._changes_batch]
-    if reads is None or not moving:
-        return ""
-    return f"stage {moving[0].index} ({moving[0].name}) moves what the policy reads in each step"
+def _has_linear_image(stage: Transform) -> bool:
+    return owner(type(stage), "_linear_image") is not Transform
 
 
 def _immediate_stages(
@@ -250,7 +266,7 @@ class _VersionLog:
 def _versions(
     base: EnvBase, stages: Sequence[PlannedStage], policy_reads: Sequence[NestedKey]
 ) -> tuple[tuple[Version, ...], list[tuple[tuple[str, ...], tuple[str, ...]]]]:
-    """Return all versions of all keys, and those that each stage reads and writes."""
+    """Return every version of every key, and the names that each stage reads and writes."""
     log = _VersionLog()
     for part in base.output_spec.values():
         for key in part.keys(True, True):
@@ -298,3 +314,130 @@ def _describe(
         if planned.stage.invertible
         else (),
     )
+
+
+# Why a plan is not possible
+
+
+def _eager_reasons(
+    env: EnvBase,
+    base: EnvBase,
+    stages: Sequence[PlannedStage],
+    policy_reads: Sequence[NestedKey] | None,
+) -> Iterator[str]:
+    """Yield every reason why the chain has to run step by step."""
+    yield from _env_reasons(env, base)
+    for planned in stages:
+        yield from _stage_reasons(planned)
+    yield from _read_reasons(base, stages)
+    yield from _inverse_reasons(env, base, stages)
+    yield from _feedback_reasons(base, stages)
+    yield from _end_reasons(env, base, stages)
+    yield from _value_reasons(env)
+    for planned in stages if policy_reads is not None else ():
+        if planned.stage._changes_batch:
+            where = f"stage {planned.index} ({planned.name})"
+            yield f"{where} moves what the policy reads in each step"
+
+
+def _env_reasons(env: EnvBase, base: EnvBase) -> Iterator[str]:
+    outer = env
+    while isinstance(env, TransformedEnv):
+        if not env.planned:
+            yield "planned=False"
+        if type(env) is not TransformedEnv:
+            yield f"{type(env).__name__} may override how it steps"
+        if env is not outer and env._chain._exposed_keys:
+            yield "an env inside writes entries for the policy when it maps an action"
+        env = env.base_env
+    if not base.planned:
+        yield "planned=False"
+    if base._step_reads is None:
+        yield f"{type(base).__name__} may read any entry in its steps"
+
+
+def _stage_reasons(planned: PlannedStage) -> Iterator[str]:
+    where = f"stage {planned.index} ({planned.name})"
+    if planned.stage._changes_batch and planned.chunk_form is None:
+        yield f"{where} changes the batch size or the device"
+    if planned.chunk_form is None and planned.sees_input:
+        yield f"{where} overrides _step or _reset, which may read any entry"
+    stage = planned.stage
+    if stage.invertible and stage.time_behaviour is not TimeBehaviour.POINTWISE:
+        yield f"the inverse of {where} depends on time"
+
+
+def _read_reasons(base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
+    """Every key that a stage reads has to be an existing tensor, not a group."""
+    present = {
+        normalize_key(key) for part in base.output_spec.values() for key in part.keys(True, True)
+    }
+    for planned in stages:
+        for key in planned.reads or ():
+            if key not in present:
+                where = f"stage {planned.index} ({planned.name})"
+                yield f"{where} reads {format_key(key)}, which is not a tensor"
+        present.difference_update(planned.drops)
+        present.update(planned.writes or ())
+
+
+def _inverse_reasons(env: EnvBase, base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
+    """The inverse of the chain has to map actions and nothing else."""
+    actions = set(base.action_keys)
+    for planned in stages:
+        if not planned.stage.invertible:
+            continue
+        inner, outer = planned.stage.in_keys_inv, planned.stage.out_keys_inv
+        where = f"stage {planned.index} ({planned.name})"
+        if not actions.issuperset(inner):
+            other = next(key for key in inner if key not in actions)
+            yield f"the inverse of {where} maps {format_key(other)}, which is not an action"
+        actions = actions.difference(inner).union(outer)
+    if actions != set(env.action_keys):
+        yield "the actions that the env takes are not those that the chain declares"
+
+
+def _feedback_reasons(base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
+    """Entries read from a step's input have to be those of the output before it."""
+    for planned in stages:
+        for key in planned.root:
+            for later in stages[planned.index + 1 :]:
+                if key in (later.writes or ()):
+                    yield (
+                        f"stage {later.index} ({later.name}) rewrites {format_key(key)}, which "
+                        f"stage {planned.index} ({planned.name}) reads back in the next step"
+                    )
+    for key in base._step_reads or ():
+        for planned in stages:
+            if key in (planned.writes or ()) or key in planned.drops:
+                yield (
+                    f"stage {planned.index} ({planned.name}) changes {format_key(key)}, which "
+                    f"{type(base).__name__} reads back in the next step"
+                )
+
+
+def _end_reasons(env: EnvBase, base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:
+    """Only flags of the env and step limits may end an episode."""
+    for group in env.done_keys_groups:
+        ends = [key for key in group if split_key(key)[-1] == "done"]
+        if not ends:
+            yield f"{', '.join(map(format_key, group))}: none of them is a done flag"
+        for key in ends:
+            if key not in base.done_keys:
+                yield f"the env does not write the flag {format_key(key)}"
+            for planned in stages:
+                limits = planned.stage._step_limits() if planned.chunk_form is not None else ()
+                counted = any(limit.done_key == key for limit in limits)
+                if key in (planned.writes or ()) and not counted:
+                    yield f"stage {planned.index} ({planned.name}) decides on {format_key(key)}"
+
+
+def _value_reasons(env: EnvBase) -> Iterator[str]:
+    for spec in (env.input_spec, env.output_spec):
+        for key, leaf in spec.items(True, True):
+            is_plain = not isinstance(leaf, NonTensor) and leaf.dtype is not None
+            if not is_plain or any(size < 0 for size in leaf.shape):
+                yield f"{format_key(key)} holds objects, or tensors of several shapes"
+        for part in spec.values(True):
+            if isinstance(part, Composite) and type(part) is not Composite:
+                yield "the envs of the batch have different specs"

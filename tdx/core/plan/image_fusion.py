@@ -19,9 +19,10 @@ from numpy.lib.stride_tricks import as_strided
 
 from tdx.core.capabilities import implements_together
 from tdx.core.envs.env_base import EnvBase
+from tdx.core.meter import Part
 from tdx.core.stage_forms import PlannedStage
 from tdx.core.transforms import Transform
-from tdx.core.transforms.linear_image import LinearImage, Matrix
+from tdx.core.transforms.images import LinearImage, Matrix
 from tdx.keys import NestedKey, normalize_key
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -313,11 +314,13 @@ class FusedImages:
         key: Key of the images, before and after.
         indices: Indices of the stages.
         kernel: The map.
+        part: The part that the map is measured as.
     """
 
     key: NestedKey
     indices: tuple[int, ...]
     kernel: ImageKernel
+    part: Part
 
 
 def fuse_images(base: EnvBase, stages: Sequence[PlannedStage]) -> FusedImages | None:
@@ -353,7 +356,11 @@ def fuse_images(base: EnvBase, stages: Sequence[PlannedStage]) -> FusedImages | 
         found.append(planned.index)
         whole = longer
     kernel = None if whole is None else compile_image(whole)
-    return None if kernel is None else FusedImages(key, tuple(found), kernel)
+    if kernel is None:
+        return None
+    name = " + ".join(type(stage).__name__ for stage in transforms)
+    part = Part("stage", found[0], name, "forward", found[-1])
+    return FusedImages(key, tuple(found), kernel, part)
 
 
 def _touches(planned: PlannedStage, key: NestedKey) -> bool:

@@ -1,1 +1,1 @@
-"""Rollouts by a plan: raw columns first, and what can wait over whole chunks of steps."""
+"""Execution of a plan; :mod:`tdx.core.planned.executor` follows a rollout from call to call."""

@@ -1,9 +1,16 @@
-"""Sources of actions: random or given ones for many steps at once, or a policy step by step."""
+"""Where the actions of a rollout come from, and how the inverse of the chain maps them.
+
+Random actions and those of an :class:`~tdx.ActionSequence` depend on no observation, so those of a
+whole chunk are drawn and mapped at once (:class:`OpenLoopActions`). A policy whose keys are known
+(:class:`KeyedPolicy`) acts step by step (:class:`PolicyActions`).
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,10 +21,17 @@ from torch import Tensor
 from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import stage_failure
-from tdx.core.envs.policies import ActionCheck, ActionSequence, first_nan, nan_error
+from tdx.core.envs.policies import (
+    ActionCheck,
+    ActionSequence,
+    first_nan,
+    nan_error,
+)
 from tdx.core.meter import DRAWING, GIVING, Meter, Part
+from tdx.core.plan.build import Program
 from tdx.core.planned.columns import as_tensordict, flatten
 from tdx.core.planned.keyed_policy import KeyedPolicy
+from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
 from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey
@@ -87,7 +101,7 @@ class ActionBlock:
     error: Exception | None = None
 
 
-class ActionSource:
+class ActionSource(ABC):
     """Source of the actions of a rollout.
 
     Args:
@@ -97,9 +111,9 @@ class ActionSource:
     def __init__(self, inverse: InversePath) -> None:
         self.inverse = inverse
 
+    @abstractmethod
     def measure(self, meter: Meter) -> None:
         """Measure every call that produces actions."""
-        raise NotImplementedError
 
 
 _OuterActions = tuple[TensorDictBase, Callable[[int], None], Exception | None]
@@ -138,9 +152,9 @@ class OpenLoopActions(ActionSource):
             part, self._outer, steps=lambda length: length
         )
 
+    @abstractmethod
     def _outer(self, length: int) -> _OuterActions:
         """Return actions before the inverse of the chain, ``keep`` and an error."""
-        raise NotImplementedError
 
 
 class RandomActions(OpenLoopActions):
@@ -262,6 +276,20 @@ class PolicyActions(ActionSource):
         return self.inverse.apply(outer)
 
 
+def action_source(
+    env: EnvBase, program: Program, policy: KeyedPolicy | ActionSequence | None
+) -> ActionSource:
+    """Return the source of the actions of a rollout; ``None`` as a policy: random actions."""
+    handed_out = env._chain._exposed_keys if isinstance(env, TransformedEnv) else ()
+    stages = [planned.stage for planned in program.stages if planned.stage.invertible]
+    inverse = InversePath(env, program.base, stages, handed_out)
+    if policy is None:
+        return RandomActions(env, inverse, partial(remember_generator_use, program.base, True))
+    if isinstance(policy, ActionSequence):
+        return GivenActions(policy, env, inverse)
+    return PolicyActions(policy, env, inverse)
+
+
 # Actions for many steps are drawn at once. That gives the numbers of as many single draws only if
 # nothing else draws from torch's global generator in between.
 
@@ -314,3 +342,18 @@ class DrawProbe:
         alone = _is_same_state(torch.get_rng_state(), now)
         torch.set_rng_state(now)
         return alone
+
+
+def random_policy(env: EnvBase, program: Program) -> tuple[DrawProbe | None, KeyedPolicy | None]:
+    """Return a policy that draws one action per step; ``None`` if many may be drawn at once.
+
+    Returns:
+        Probe of the draws, if it is not known whether the env draws too, and the policy.
+    """
+    shares_generator = uses_global_generator(program.base)
+    has_chunk_forms = all(planned.chunk_form is not None for planned in program.stages)
+    if shares_generator is False and has_chunk_forms:
+        return None, None
+    draw = DrawProbe(env.full_action_spec.rand)
+    policy = KeyedPolicy((), tuple(env.action_keys), lambda root: flatten(draw()), DRAWING.name)
+    return (draw if shares_generator is None else None), policy

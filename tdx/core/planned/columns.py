@@ -1,8 +1,9 @@
-"""Columns of entries over time, flat by key, and the TensorDicts made of them."""
+"""Columns of entries over time by key: collected, assembled to TensorDicts, and their size."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,9 +11,50 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
-from tdx.core.transforms.chunk import Chunk, Columns, new_column
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.transforms.kernels import Chunk, Columns, new_column
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import new_tensordict, read
+
+
+@dataclass(slots=True)
+class CollectedSteps:
+    """The steps of an env before its chain, with the results of the immediate stages.
+
+    Args:
+        length: Number of steps, ``T``.
+        steps: Output of the env's steps, ``[T, *B, ...]``.
+        resets: Output of the env's resets, ``[R, *B, ...]``.
+        times: For each reset, the step that follows it.
+        masks: Masks of the resets, ``[R, *B, ..., 1]``.
+        immediate_steps: What each immediate stage wrote, by its index and key.
+        immediate_resets: The same for the resets.
+        inputs: What the policy side wrote for each step, ``[T, *B, ...]``.
+        stopped: True if a done flag ended the rollout.
+        error: What was raised after the last of the steps.
+    """
+
+    length: int
+    steps: Columns = field(default_factory=dict)
+    resets: Columns = field(default_factory=dict)
+    times: tuple[int, ...] = ()
+    masks: Columns = field(default_factory=dict)
+    immediate_steps: dict[int, Columns] = field(default_factory=dict)
+    immediate_resets: dict[int, Columns] = field(default_factory=dict)
+    inputs: Columns = field(default_factory=dict)
+    stopped: bool = False
+    error: Exception | None = None
+
+    def cut(self, length: int, error: Exception) -> None:
+        """Keep the first steps only, because the step after them failed."""
+        self.length, self.stopped, self.error = length, False, error
+        self.times = tuple(time for time in self.times if time < length)
+        resets = len(self.times)
+        for columns in (self.steps, self.inputs, *self.immediate_steps.values()):
+            columns.update({key: value[:length] for key, value in columns.items()})
+        for columns in (self.resets, self.masks, *self.immediate_resets.values()):
+            columns.update({key: value[:resets] for key, value in columns.items()})
 
 
 def flatten(tensordict: TensorDictBase) -> dict[NestedKey, Any]:
@@ -241,3 +283,65 @@ def _entry_mask(key: NestedKey, masks: Columns, like: Tensor, lead: int) -> Tens
     mask = mask_for_entry(key, masks, lead)
     assert mask is not None
     return expand_mask(mask, like, lead)
+
+
+# Sizes of chunks
+
+STREAM_BYTES = 8 * 2**20
+"""Size of a chunk of ``iter_rollout``. Larger chunks save no time and need more memory."""
+
+WHOLE_BYTES = 256 * 2**20
+"""Size of a chunk of ``rollout``, where joining chunks costs more than small chunks save."""
+
+MAX_CHUNK_STEPS = 10_000
+
+
+def chunk_steps_for(env: EnvBase, chunk_steps: int | None, chunk_bytes: int | None) -> int:
+    """Return the number of steps of a chunk of ``iter_rollout``.
+
+    Args:
+        env: The env with its chain.
+        chunk_steps: Number of steps. ``None``: chosen by size.
+        chunk_bytes: Memory of a chunk of the result. ``None``: :data:`STREAM_BYTES`.
+
+    Raises:
+        ArgumentError: Both are given, or one is not an integer of at least 1.
+    """
+    if chunk_steps is not None and chunk_bytes is not None:
+        raise ArgumentError("chunk_steps and chunk_bytes are both given", hint="pass one of them")
+    for name, value in (("chunk_steps", chunk_steps), ("chunk_bytes", chunk_bytes)):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or value < 1
+        ):
+            raise ArgumentError(
+                f"{name} must be an integer of at least 1, got {value!r}",
+                hint="pass a positive integer, or leave it out for the default",
+            )
+    if chunk_steps is not None:
+        return chunk_steps
+    return steps_within(STREAM_BYTES if chunk_bytes is None else chunk_bytes, env)
+
+
+def steps_within(size: int, env: EnvBase) -> int:
+    """Return the number of steps of a chunk of at most ``size`` bytes."""
+    return max(1, min(MAX_CHUNK_STEPS, size // max(step_bytes(env), 1)))
+
+
+def step_bytes(env: EnvBase) -> int:
+    """Return the number of bytes of one step of a rollout, from the specs."""
+    total = 0
+    for part, copies in (
+        ("full_observation_spec", 2),
+        ("full_done_spec", 2),
+        ("full_reward_spec", 1),
+    ):
+        for spec in env.output_spec[part].values(True, True):
+            total += copies * _nbytes(spec)
+    return total + sum(_nbytes(spec) for spec in env.full_action_spec.values(True, True))
+
+
+def _nbytes(spec: object) -> int:
+    shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
+    if shape is None or dtype is None or any(size < 0 for size in shape):
+        return 0
+    return int(shape.numel()) * int(dtype.itemsize)

@@ -1,14 +1,42 @@
-"""``env.rollout`` and ``env.iter_rollout``: by a plan if that is safe, else step by step."""
+"""Run ``env.rollout`` and ``env.iter_rollout``: by a plan if that is safe, else step by step.
+
+A planned rollout in the order of its calls:
+
+1. :func:`rollout` resets the env (:func:`first_input`), and :func:`_chunks` splits the steps into
+   chunks, each as large as memory allows.
+2. :func:`prepare_run` gets the plan (:mod:`tdx.core.plan.build`): which stages are *immediate*
+   because the policy or the env needs their output in the next step, and which are *deferred*. It
+   returns a :class:`PlannedRun`, or ``None`` if a plan is not possible; then :class:`_EagerRun`
+   makes the same chunks with ``env.step``.
+3. :meth:`PlannedRun.chunk` makes one chunk:
+
+   a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium ``tdx.envs.gym.rows``) steps
+      the env before its chain. It takes actions from their source
+      (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step and resets the
+      rows that are done. The result is one *column* ``[T, *B, ...]`` per key.
+   b. :func:`run_deferred` (:mod:`tdx.core.planned.stages`) runs each deferred stage once over the
+      whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``_chunk_kernel``, which for a
+      :class:`~tdx.RewardClipping` is its ``_apply_transform`` applied to the reward column.
+   c. :func:`assemble` (:mod:`tdx.core.planned.columns`) makes a TensorDict ``[*B, T]`` of the
+      columns. The root is not computed: it is ``next``, shifted by one step.
+
+4. The root of the next chunk follows from the last step (:func:`last_root`). Scans such as sums and
+   counters read their state from it. At the end, :func:`_join` concatenates the chunks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 
+from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.policies import ActionSequence, as_policy
+from tdx.core.envs.policies import ActionCheck, ActionSequence, as_policy, first_nan, nan_error
 from tdx.core.envs.rollout import (
     StepLayout,
     collect,
@@ -19,18 +47,37 @@ from tdx.core.envs.rollout import (
     stack_steps,
 )
 from tdx.core.envs.services import RolloutRequest
-from tdx.core.meter import ASSEMBLY, LOOP, SETUP, Part, meter_of
-from tdx.core.planned.collector import Stop
-from tdx.core.planned.run import PlannedRun, RolloutChunk, prepare_run
-from tdx.errors import ArgumentError
-
-STREAM_BYTES = 8 * 2**20
-"""Size of a chunk of ``iter_rollout``. Larger chunks save no time and need more memory."""
-
-WHOLE_BYTES = 256 * 2**20
-"""Size of a chunk of ``rollout``, where joining chunks costs more than small chunks save."""
-
-MAX_CHUNK_STEPS = 10_000
+from tdx.core.meter import ASSEMBLY, CHUNKS, LOOP, SETUP, Meter, Part, base_parts, meter_of
+from tdx.core.plan.build import PlanCache, Program, program_of
+from tdx.core.planned.actions import (
+    DrawProbe,
+    RandomActions,
+    action_source,
+    random_policy,
+    remember_generator_use,
+)
+from tdx.core.planned.collectors import (
+    Collector,
+    CollectorSetup,
+    RawRows,
+    Stop,
+    TensorDictCollector,
+)
+from tdx.core.planned.columns import (
+    WHOLE_BYTES,
+    CollectedSteps,
+    assemble,
+    chunk_steps_for,
+    flatten,
+    last_root,
+    steps_within,
+)
+from tdx.core.planned.compiled import CompiledStages, compiled_stages
+from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
+from tdx.core.planned.stages import ImmediateStages, run_deferred
+from tdx.core.transformed_env import TransformedEnv
+from tdx.errors import TdxError
+from tdx.keys import NestedKey
 
 
 def rollout(
@@ -45,7 +92,7 @@ def rollout(
 ) -> TensorDictBase:
     """Return a whole rollout, ``[*B, T]``; see :meth:`~tdx.core.envs.EnvBase.rollout`."""
     start = _start(env, request, auto_reset, tensordict)
-    steps_per_chunk = _steps_of(WHOLE_BYTES, env)
+    steps_per_chunk = steps_within(WHOLE_BYTES, env)
     parts: list[TensorDictBase | list[TensorDictBase]] = []
     for chunk in _chunks(env, request, start, max_steps, steps_per_chunk):
         if chunk.error is not None:
@@ -128,7 +175,7 @@ def _chunks(
 ) -> Iterator[RolloutChunk]:
     """Iterate over the chunks of a rollout, each of at most ``size`` steps."""
     meter = meter_of(env)
-    prepare = _planned_run if meter is None else meter.timed(SETUP, _planned_run)
+    prepare = prepare_run if meter is None else meter.timed(SETUP, prepare_run)
     run = prepare(env, request, start) or _EagerRun(env, request)
     step_count = 0
     while max_steps is None or step_count < max_steps:
@@ -145,13 +192,208 @@ def _chunks(
             start = reset_done_rows(env, start, step_count)
 
 
-def _planned_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) -> PlannedRun | None:
+@dataclass(slots=True)
+class RolloutChunk:
+    """Consecutive steps of a rollout.
+
+    Args:
+        data: One block ``[*B, T]``; a list of steps ``[*B]`` if they cannot be one block.
+        length: Number of steps, ``T``.
+        stopped: True if a done flag ended the rollout.
+        error: What was raised after the last step.
+        following: Returns the root of the next step, ``[*B]``, as ``step_mdp`` does.
+    """
+
+    data: TensorDictBase | list[TensorDictBase]
+    length: int
+    stopped: bool = False
+    error: Exception | None = None
+    following: Callable[[], TensorDictBase] | None = None
+
+
+def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) -> PlannedRun | None:
+    """Return a planned run from a root ``[*B]``, or ``None`` if it has to run step by step."""
     if request.callback is not None or request.break_when_all_done:
         return None
-    if request.auto_cast_to_device and policy_device(request.policy) not in (None, env.device):
+    policy: Any = request.policy
+    if request.auto_cast_to_device and policy_device(policy) not in (None, env.device):
         return None
-    stop: Stop = "any" if request.break_when_any_done else "never"
-    return prepare_run(env, request.policy, start, stop)
+    reads = None
+    if policy is not None and not isinstance(policy, ActionSequence):
+        policy = keyed_policy(policy, env)
+        if policy is None:
+            return None
+        reads = policy.reads
+    program = cached_program(env, reads)
+    if program.plan.executor == "eager" or not _is_plannable(policy, env, program):
+        return None
+    run = PlannedRun(env, program, policy, "any" if request.break_when_any_done else "never")
+    return run if run.accepts(start) else None
+
+
+def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
+    """Return the plan for the keys that a policy reads, cached until the env's specs change."""
+    cache: PlanCache = env._key_cache.setdefault("programs", PlanCache())
+    modes = tuple(
+        (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
+        for stage in flatten_chain(env)[1]
+    )
+    key = (reads, _allows_plan(env), modes)
+    program: Program | None = cache.get(key)
+    if program is None:
+        program = cache[key] = program_of(env, reads)
+    return program
+
+
+def _allows_plan(env: EnvBase) -> bool:
+    """Return False if this env or an env inside has ``planned=False``."""
+    while isinstance(env, TransformedEnv) and env.planned:
+        env = env.base_env
+    return env.planned
+
+
+def _is_plannable(policy: Any, env: EnvBase, program: Program) -> bool:
+    """Return True if the policy writes all actions, and nothing that anything else reads."""
+    if not isinstance(policy, KeyedPolicy):
+        return True
+    known = {version.key for version in program.plan.versions}
+    fed_back = {key for planned in program.stages for key in planned.root}
+    fed_back.update(program.base._step_reads or ())
+    return (
+        not known.intersection(policy.writes)
+        and not fed_back.intersection(policy.writes)
+        and set(env.action_keys) <= set(policy.writes)
+    )
+
+
+class PlannedRun:
+    """Steps an env by a plan, chunk after chunk.
+
+    Args:
+        env: The env with its chain.
+        program: Its plan.
+        policy: The policy with its keys, or a sequence of actions. ``None``: random actions.
+        stop: ``any`` to stop at the first done flag, ``never`` to reset done rows.
+    """
+
+    def __init__(
+        self,
+        env: EnvBase,
+        program: Program,
+        policy: KeyedPolicy | ActionSequence | None,
+        stop: Stop,
+    ) -> None:
+        self._env, self._program, self._stop = env, program, stop
+        self._rewards = frozenset(env.reward_keys)
+        self._probe: DrawProbe | None = None
+        if policy is None:
+            self._probe, policy = random_policy(env, program)
+        self._inputs = action_source(env, program, policy)
+        self._reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
+        self._raw: RawRows | None = program.base._raw_rows if program.plan.rows == "raw" else None
+        backend = env.compiler if isinstance(env, TransformedEnv) else None
+        self._compiled: Mapping[int, CompiledStages] = {}
+        if backend is not None:
+            self._compiled = compiled_stages(env, program, backend)
+        self._step_count = 0
+        self._collect, self._run_deferred = self._collector().collect, run_deferred
+        self._assemble, self._last_root = assemble, last_root
+        meter = meter_of(env)
+        if meter is not None:
+            self._measure(meter)
+
+    def _measure(self, meter: Meter) -> None:
+        self._collect = meter.timed(LOOP, self._collect)
+        self._run_deferred = meter.timed(
+            CHUNKS, self._run_deferred, lambda program, collected, *_: collected.length
+        )
+        self._assemble = meter.timed(ASSEMBLY, self._assemble)
+        self._last_root = meter.timed(ASSEMBLY, self._last_root)
+        self._inputs.measure(meter)
+        self._compiled = {index: group.measured(meter) for index, group in self._compiled.items()}
+
+    def _collector(self) -> Collector:
+        """Return the loop that steps the env before its chain."""
+        env, program = self._env, self._program
+        base, stages = program.base, program.stages
+        immediate = [each for each in stages if each.index in program.immediate]
+        deferred = [each for each in stages if each.index not in program.immediate]
+        is_raw = self._raw is not None
+        in_step = ImmediateStages(
+            immediate, base.batch_size, base.device, is_raw, self._reads, deferred
+        )
+        # With TensorDicts, immediate stages have set their flags already, or had them overruled.
+        limiting = stages if is_raw else deferred
+        limits = [limit for each in limiting for limit in each.stage._step_limits()]
+        check = ActionCheck(env)
+        if self._raw is None:
+            return TensorDictCollector(base, limits, in_step, check)
+        fused = program.fused
+        kernel, part = (None, None) if fused is None else (fused.kernel, fused.part)
+        return self._raw.collector(
+            CollectorSetup(limits, in_step, check, kernel, part, meter_of(env), base_parts(base))
+        )
+
+    def accepts(self, start: TensorDictBase) -> bool:
+        """Return True if the plan can start from a root, ``[*B]``."""
+        leaves = flatten(start)
+        if not all(isinstance(value, Tensor) for value in leaves.values()):
+            return False
+        if not all(key in leaves for key in self._reads):
+            return False
+        final = {version.key for version in self._program.plan.versions if version.final}
+        # An entry that no step writes any longer would be read again in every step.
+        return all(
+            key not in leaves or key in final
+            for planned in self._program.stages
+            for key in planned.root
+        )
+
+    def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
+        """Make up to ``length`` steps from a root ``[*B]``."""
+        first = flatten(start)
+        if self._probe is not None:
+            self._probe.begin()
+        collected = self._collect(first, self._inputs, length, self._stop)
+        if self._probe is not None and collected.length:
+            remember_generator_use(self._program.base, not self._probe.was_alone())
+        self._cut_at_nan(collected)
+        if collected.length and self._raw is not None and self._program.fused is None:
+            self._raw.after_chunk({key: value[-1] for key, value in collected.steps.items()})
+        if not collected.length:
+            return RolloutChunk([], 0, error=self._with_step(collected.error, self._step_count))
+        size = self._env.batch_size
+        chunk = self._run_deferred(self._program, collected, first, size, self._compiled)
+        if not collected.length:
+            return RolloutChunk([], 0, error=self._with_step(collected.error, self._step_count))
+        error = self._with_step(collected.error, self._step_count + collected.length)
+        self._step_count += collected.length
+        inputs, rewards = collected.inputs, self._rewards
+        data = self._assemble(chunk, inputs, start, rewards)
+        return RolloutChunk(
+            data,
+            collected.length,
+            collected.stopped,
+            error,
+            lambda: self._last_root(chunk, inputs, start, rewards),
+        )
+
+    def _cut_at_nan(self, collected: CollectedSteps) -> None:
+        """Remove the steps from the first action on that is not a number."""
+        if isinstance(self._inputs, RandomActions):
+            return
+        for key in self._env.action_keys:
+            actions = collected.inputs.get(key)
+            bad = None if actions is None else first_nan(actions)
+            if bad is not None:
+                collected.cut(bad, nan_error(key))
+
+    def _with_step(self, error: Exception | None, step: int) -> Exception | None:
+        if isinstance(error, TdxError):
+            return error.at(step=step)
+        if error is not None:
+            error.add_note(f"tdx: raised at step {step} of the rollout")
+        return error
 
 
 class _EagerRun:
@@ -202,53 +444,3 @@ def _join(
     for part in parts:
         steps.extend(part if isinstance(part, list) else part.unbind(dim))
     return stack_steps(steps, dim, contiguous)
-
-
-def chunk_steps_for(env: EnvBase, chunk_steps: int | None, chunk_bytes: int | None) -> int:
-    """Return the number of steps of a chunk of ``iter_rollout``.
-
-    Args:
-        env: The env with its chain.
-        chunk_steps: Number of steps. ``None``: chosen by size.
-        chunk_bytes: Memory of a chunk of the result. ``None``: :data:`STREAM_BYTES`.
-
-    Raises:
-        ArgumentError: Both are given, or one is not an integer of at least 1.
-    """
-    if chunk_steps is not None and chunk_bytes is not None:
-        raise ArgumentError("chunk_steps and chunk_bytes are both given", hint="pass one of them")
-    for name, value in (("chunk_steps", chunk_steps), ("chunk_bytes", chunk_bytes)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or value < 1
-        ):
-            raise ArgumentError(
-                f"{name} must be an integer of at least 1, got {value!r}",
-                hint="pass a positive integer, or leave it out for the default",
-            )
-    if chunk_steps is not None:
-        return chunk_steps
-    return _steps_of(STREAM_BYTES if chunk_bytes is None else chunk_bytes, env)
-
-
-def _steps_of(size: int, env: EnvBase) -> int:
-    return max(1, min(MAX_CHUNK_STEPS, size // max(step_bytes(env), 1)))
-
-
-def step_bytes(env: EnvBase) -> int:
-    """Return the number of bytes of one step of a rollout, from the specs."""
-    total = 0
-    for part, copies in (
-        ("full_observation_spec", 2),
-        ("full_done_spec", 2),
-        ("full_reward_spec", 1),
-    ):
-        for spec in env.output_spec[part].values(True, True):
-            total += copies * _nbytes(spec)
-    return total + sum(_nbytes(spec) for spec in env.full_action_spec.values(True, True))
-
-
-def _nbytes(spec: object) -> int:
-    shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
-    if shape is None or dtype is None or any(size < 0 for size in shape):
-        return 0
-    return int(shape.numel()) * int(dtype.itemsize)

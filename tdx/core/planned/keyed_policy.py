@@ -29,7 +29,7 @@ class KeyedPolicy:
     Args:
         reads: Keys that it reads.
         writes: Keys that it writes.
-        act: Maps the entries that it reads, ``[*B, ...]``, by key, to those that it writes.
+        act: Maps the entries to read, ``[*B, ...]``, by key, to the entries to write.
         name: Display name.
     """
 
@@ -72,9 +72,9 @@ def _over_tensors(policy: TensorPolicy) -> KeyedPolicy:
 
 
 def _keeps_to_keys(policy: nn.Module) -> bool:
-    """Return True if all its parts read and write no keys but those that they name.
+    """Return True if each part reads and writes only the keys that it declares.
 
-    Classes that tensordict and TorchRL export do. A subclass may override their ``forward``.
+    This holds for classes exported by tensordict and TorchRL. A subclass may override ``forward``.
     """
     has_keys = hasattr(policy, "in_keys") and hasattr(policy, "out_keys")
     loaded = [sys.modules.get(name) for name in ("torchrl.modules", "torchrl.envs")]

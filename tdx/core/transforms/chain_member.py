@@ -6,8 +6,9 @@ import inspect
 import weakref
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import torch
 from torch import nn
 
 from tdx.errors import ChainError
@@ -25,6 +26,9 @@ class ChainMember(nn.Module):
     assignment to an attribute that a constructor declares, after a state was loaded and after a
     cast.
     """
+
+    _episode_memory: ClassVar[tuple[str, ...]] = ()
+    """Names of the dicts that hold entries of the running episode; they are not cloned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,11 +73,15 @@ class ChainMember(nn.Module):
         self._container_ref = None
 
     def clone(self) -> Self:
-        """Return a copy for another chain that shares parameters and buffers."""
+        """Return a copy for another chain that shares parameters and buffers.
+
+        It does not share the state of the running episode.
+        """
         copied = type(self).__new__(type(self))
         copied.__dict__.update(self.__dict__)
         for name in ("_parameters", "_buffers", "_modules"):
             copied.__dict__[name] = self.__dict__[name].copy()
+        copied.__dict__.update({name: {} for name in self._episode_memory})
         copied._container_ref = None
         return copied
 
@@ -87,6 +95,14 @@ class ChainMember(nn.Module):
         changed: Callable[[], None] | None = getattr(owner, "_chain_changed", None)
         if changed is not None:
             changed()
+
+    def _follow_device(self, device: torch.device) -> None:
+        """Move parameters and buffers to the device of the upstream env."""
+        held: list[Any] = [*self._parameters.values(), *self._buffers.values()]
+        if self._modules:
+            held = [*self.parameters(), *self.buffers()]
+        if any(tensor is not None and tensor.device != device for tensor in held):
+            self.to(device)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_container_ref") is None:

@@ -11,12 +11,23 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
-from tdx.specs import Composite
+from tdx.specs import Categorical, Composite
 from tdx.tensordicts import read
 
 FLAGS = ("done", "terminated", "truncated")
 
 # In an env
+
+
+def batched_shape(tensordict: TensorDictBase, shape: torch.Size, batch_dims: int) -> torch.Size:
+    """Return the shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``.
+
+    Args:
+        tensordict: TensorDict with the env's batch size, or with leading dims before it.
+        shape: Shape in the spec, ``[*B, ...]``.
+        batch_dims: Number of dims in ``B``.
+    """
+    return torch.Size((*tensordict.batch_size[: tensordict.ndim - batch_dims], *shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +39,14 @@ class DoneGroup:
         keys: Keys of the flags.
         shape: Shape of the flags, ``[*B, *G, 1]``.
         device: Device of the flags.
+        batch_dims: Number of dims in ``B``.
     """
 
     reset_key: NestedKey
     keys: tuple[NestedKey, ...]
     shape: torch.Size
     device: torch.device
+    batch_dims: int
 
     def sibling(self, name: str) -> NestedKey:
         """Return the key with that name in this group."""
@@ -42,6 +55,15 @@ class DoneGroup:
     def has(self, name: str) -> bool:
         """Return True if the group has a flag with that name."""
         return any(split_key(key)[-1] == name for key in self.keys)
+
+    def new_entry(self, value: float, dtype: torch.dtype, like: TensorDictBase) -> Tensor:
+        """Return an entry of the shape of the flags for a TensorDict ``[*A, *B]``."""
+        shape = batched_shape(like, self.shape, self.batch_dims)
+        return torch.full(shape, value, dtype=dtype, device=self.device)
+
+    def flag_spec(self) -> Categorical:
+        """Return the spec of a flag of the group."""
+        return Categorical(2, shape=self.shape, dtype=torch.bool, device=self.device)
 
 
 def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
@@ -52,7 +74,8 @@ def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
         reset_key = sibling_key(key, "_reset")
         earlier = groups[reset_key].keys if reset_key in groups else ()
         device = torch.device("cpu") if spec.device is None else spec.device
-        groups[reset_key] = DoneGroup(reset_key, (*earlier, key), spec.shape, device)
+        dims = full_done_spec.ndim
+        groups[reset_key] = DoneGroup(reset_key, (*earlier, key), spec.shape, device, dims)
     return tuple(groups.values())
 
 

@@ -1,4 +1,4 @@
-"""Base class of transforms that carry a running state through an episode."""
+"""Base class of transforms that carry a running state through an episode, and its recurrences."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import all_reset_masks, expand_mask, nearest_mask
-from tdx.core.transforms.chunk import Chunk, ChunkKernel, scan_chunk, sum_chunk
-from tdx.core.transforms.keys import flat_pairs
-from tdx.core.transforms.pointwise import DictStep, Entries, TimeBehaviour
+from tdx.core.transforms.kernels import (
+    Chunk,
+    ChunkKernel,
+    DictStep,
+    Entries,
+    TimeBehaviour,
+    flat_pairs,
+)
 from tdx.core.transforms.transform import Transform
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict, read, write
+
+_SUMMABLE = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 
 class RunningTransform(Transform):
@@ -29,6 +37,7 @@ class RunningTransform(Transform):
     """
 
     time_behaviour = TimeBehaviour.SCAN
+    _episode_memory = ("_last",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -189,12 +198,6 @@ class RunningTransform(Transform):
         last = {key: state.detach() for key, state in self._last.items()}
         return {**super().__getstate__(), "_last": last}
 
-    def clone(self) -> Any:
-        """Return a copy without the state of the running episode."""
-        copied = super().clone()
-        copied._last = {}
-        return copied
-
 
 def follow_device(tensor: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
     """Move a tensor of the running episode to the device that a module is moved to.
@@ -221,3 +224,101 @@ def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) 
     masks = all_reset_masks(tensordict)
     mask = nearest_mask(key, masks)
     return None if mask is None else expand_mask(mask, like, tensordict.ndim)
+
+
+# Recurrences over a chunk
+
+
+def init_reset_states(
+    chunk: Chunk, keys: tuple[NestedKey, NestedKey], initial: Tensor
+) -> Tensor | None:
+    """Write the initial state as the state after each reset of a chunk.
+
+    Args:
+        chunk: Chunk to write to.
+        keys: Key of the state, and the key whose reset mask applies.
+        initial: State after a reset, ``[*B, ...]``.
+
+    Returns:
+        Mask of the rows of each reset, ``[R, *B, ...]``; ``None`` without resets.
+    """
+    key, mask_key = keys
+    if not chunk.times:
+        return None
+    states = initial.expand(len(chunk.times), *initial.shape).clone()
+    chunk.resets[key] = states
+    return chunk.reset_rows(mask_key, states)
+
+
+def scan_chunk(
+    chunk: Chunk,
+    state: Tensor,
+    keys: tuple[NestedKey, NestedKey],
+    initial: Tensor,
+    advance: Callable[[Tensor, Tensor | None], Tensor],
+    values: Tensor | None,
+) -> Tensor:
+    """Run a recurrence over a chunk, step by step, and write the state after each step.
+
+    Args:
+        chunk: Chunk to write to.
+        state: State before the first step, ``[*B, ...]``.
+        keys: Key of the state, and the key whose reset mask applies.
+        initial: State after a reset, ``[*B, ...]``.
+        advance: Maps the state before a step and the value of the step to the state after it.
+        values: Values of the steps, ``[T, *B, ...]``, if there are any.
+
+    Returns:
+        State after the last step, ``[*B, ...]``.
+    """
+    after = []
+    rows = init_reset_states(chunk, keys, initial)
+    for start, stop, reset in chunk.segments():
+        if reset is not None and rows is not None:
+            state = chunk.resets[keys[0]][reset] = initial.where(rows[reset], state)
+        for index in range(start, stop):
+            state = advance(state, None if values is None else values[index])
+            after.append(state)
+    chunk.steps[keys[0]] = torch.stack(after)
+    return state
+
+
+def sum_chunk(
+    chunk: Chunk,
+    state: Tensor,
+    keys: tuple[NestedKey, NestedKey],
+    initial: Tensor,
+    values: Tensor,
+) -> Tensor:
+    """Run :func:`scan_chunk` for ``state + value``, in the same order and to the same bits.
+
+    Sums on an accelerator, of other dtypes or with a gradient are computed step by step.
+    """
+    parts = (state, initial, values)
+    if (
+        any(part.device.type != "cpu" or part.requires_grad for part in parts)
+        or {part.dtype for part in parts} - {values.dtype}
+        or values.dtype not in _SUMMABLE
+        or values.shape[1:] != state.shape
+    ):
+        return scan_chunk(chunk, state, keys, initial, _add, values)
+    rows = init_reset_states(chunk, keys, initial)
+    column = values.numpy()
+    after = np.empty_like(column)
+    last, fresh = state.numpy(), initial.numpy()
+    for start, stop, reset in chunk.segments():
+        if reset is not None and rows is not None:
+            last = np.where(rows[reset].numpy(), fresh, last)
+            chunk.resets[keys[0]][reset] = torch.from_numpy(last)
+        part = after[start:stop]
+        part[:] = column[start:stop]
+        part[0] += last
+        np.add.accumulate(part, axis=0, out=part)
+        last = part[-1]
+    chunk.steps[keys[0]] = torch.from_numpy(after)
+    return torch.from_numpy(last.copy())
+
+
+def _add(state: Tensor, value: Tensor | None) -> Tensor:
+    assert value is not None
+    return state + value

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.errors import ChainError, Where
+from tdx.errors import ChainError, SpecError, Where
 from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import (
     Binary,
@@ -22,6 +21,7 @@ from tdx.specs import (
     TensorSpec,
     Unbounded,
 )
+from tdx.specs.bounded import clamp_spec
 
 _NARROW_FLOATS = frozenset({torch.float16, torch.bfloat16})
 
@@ -58,7 +58,8 @@ def without_keys(spec: Composite, keys: Iterable[NestedKey]) -> Composite:
 def map_leaves(
     spec: Composite,
     pairs: Iterable[tuple[NestedKey, NestedKey]],
-    function: Callable[[TensorSpec, NestedKey], TensorSpec],
+    function: Callable[[TensorSpec], TensorSpec],
+    name: str | None = None,
     *,
     rename: bool = False,
 ) -> Composite:
@@ -67,15 +68,21 @@ def map_leaves(
     Args:
         spec: Composite; returned unchanged if it has none of the sources.
         pairs: Source key and target key of each entry.
-        function: Takes the spec and the key of a source.
+        function: Function of the spec of a source.
+        name: Class name of a transform that maps tensors and no groups. ``None``: maps both.
         rename: Remove a source whose target is another key.
+
+    Raises:
+        ChainError: A source is a group, and only tensors can be mapped.
     """
     present = [pair for pair in pairs if spec.get(pair[0], None) is not None]
     if not present:
         return spec
     result = unlocked_copy(spec)
     for source, target in present:
-        mapped = function(spec[source], source)
+        if name is not None:
+            require_leaf(spec[source], source, name)
+        mapped = function(spec[source])
         if rename and target != source:
             del result[source]
         result[target] = mapped
@@ -150,15 +157,27 @@ def require_free_key(spec: Composite, key: NestedKey) -> None:
         )
 
 
-def batched_shape(tensordict: TensorDictBase, shape: torch.Size, batch_dims: int) -> torch.Size:
-    """Return the shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``.
+def clamped(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:
+    """Return the spec of values clamped to a range; ``None``: unbounded on that side.
 
-    Args:
-        tensordict: TensorDict with the env's batch size, or with leading dims before it.
-        shape: Shape in the spec, ``[*B, ...]``.
-        batch_dims: Number of dims in ``B``.
+    Raises:
+        ChainError: No value of the dtype is in the range.
     """
-    return torch.Size((*tensordict.batch_size[: tensordict.ndim - batch_dims], *shape))
+    try:
+        return clamp_spec(spec, low, high)
+    except SpecError as error:
+        raise ChainError(
+            f"no value of {spec.dtype} is within the bounds ({low}, {high})",
+            hint="choose bounds that the values can reach, or cast them with DTypeCastTransform",
+        ) from error
+
+
+def broadcasts_to(shape: torch.Size, wanted: torch.Size) -> bool:
+    """Return True if a tensor of a shape can be expanded to another shape."""
+    try:
+        return torch.broadcast_shapes(shape, wanted) == wanted
+    except RuntimeError:
+        return False
 
 
 # Leaves

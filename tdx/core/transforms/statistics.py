@@ -7,8 +7,10 @@ that several instances can share them.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -16,9 +18,21 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms.kernels import (
+    Chunk,
+    ChunkKernel,
+    DictStep,
+    Entries,
+    TimeBehaviour,
+    flat_pairs,
+)
+from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.transform import Transform
+from tdx.core.transforms.validation import missing_key_error, output_keys
 from tdx.errors import ChainError, Where
 from tdx.keys import NestedKey, split_key
+from tdx.specs import Composite
+from tdx.tensordicts import read, write
 
 Lock = AbstractContextManager[Any]
 
@@ -180,17 +194,49 @@ def _decayed_on_device(moments: Tensor, new: Tensor, decay: float) -> Tensor:
     return torch.stack(after)
 
 
+def float_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return a floating dtype unchanged, else the default dtype."""
+    return dtype if dtype.is_floating_point else torch.get_default_dtype()
+
+
+def leaf_spec(output_spec: Composite, key: NestedKey) -> Any:
+    """Return the spec of an entry.
+
+    Raises:
+        KeyNotFoundError: The entry is in no part of the output spec.
+    """
+    for part in output_spec.values():
+        spec = part.get(key, None)
+        if spec is not None:
+            return spec
+    raise missing_key_error(key, output_keys(output_spec), "the env at this stage")
+
+
 class RunningStatistics(Transform):
-    """Keeps the running mean and variance of each in-key in buffers.
+    """Maps values by their running mean and variance, which are buffers.
+
+    A subclass implements the kernel :meth:`_map_values`. This class updates the statistics in train
+    mode, step by step, over a chunk and from stored data, and calls the kernel.
 
     Attributes:
         lock: Held while statistics are updated or read.
+        decay: Factor by which each update multiplies the weight of earlier values.
         eps: Smallest variance.
     """
 
+    time_behaviour = TimeBehaviour.SCAN
     lock: Lock | None = None
+    decay: float
     eps: float
     _frozen = False
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None = None,
+        out_keys: Sequence[NestedKey] | None = None,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        self._dtypes: dict[NestedKey, torch.dtype] = {}
 
     def _set_keys(
         self, in_keys: Sequence[NestedKey] | None, out_keys: Sequence[NestedKey] | None
@@ -221,6 +267,100 @@ class RunningStatistics(Transform):
         held = self._buffers[name]
         start = batch_dims if held is None else max(value.ndim - held.ndim + 1, 0)
         self._require(key, name, value.shape[start:], value.device)
+
+    # Specs
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        for key, name in self._names.items():
+            if self._missing_tolerance and all(key not in part for part in output_spec.values()):
+                continue
+            spec = leaf_spec(output_spec, key)
+            self._dtypes[key] = float_dtype(spec.dtype)
+            self._require(key, name, spec.shape[output_spec.ndim :], spec.device)
+
+    # Values
+
+    @abstractmethod
+    def _map_values(self, value: Tensor, moments: Tensor) -> Tensor:
+        """Map values ``[*B, ...]`` by moments ``[3, ...]``."""
+
+    def _update_and_map(self, key: NestedKey, value: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Add the rows of one entry ``[*B, ...]`` to its statistics and map it."""
+        statistics = self._buffers[self._names[key]]
+        assert statistics is not None
+        with self.lock or nullcontext():
+            if self.training and not self._frozen:
+                add_values(statistics, value, self.decay, rows)
+            current = statistics.clone()
+        return self._map_values(value, current)
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for in_key, out_key in self._pairs:
+            value = read(next_tensordict, in_key)
+            if value is not None:
+                self._require_for(in_key, value, next_tensordict.ndim)
+                write(next_tensordict, out_key, self._update_and_map(in_key, value))
+            elif not self._missing_tolerance:
+                raise self._missing_key(in_key, next_tensordict)
+        return next_tensordict
+
+    @property
+    def _has_statistics(self) -> bool:
+        return all(self._buffers[name] is not None for name in self._names.values())
+
+    def _step_dict(self) -> DictStep | None:
+        pairs = flat_pairs(self._pairs)
+        if pairs is None or not self._has_statistics or self._missing_tolerance:
+            return None
+
+        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+            for in_key, out_key in pairs:
+                value = fields.get(in_key)
+                if value is None:
+                    raise self._missing_key(in_key, fields)
+                fields[out_key] = self._update_and_map(in_key, value)
+
+        return step
+
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        if not self._has_statistics or self._missing_tolerance or self.lock is not None:
+            return None  # With a lock, another env may update the statistics between steps.
+        reads, writes = tuple(self.in_keys), tuple(self.out_keys)
+        return ChunkKernel(self._run_chunk, reads, writes, scan=True)
+
+    def _run_chunk(self, chunk: Chunk) -> None:
+        for in_key, out_key in self._pairs:
+            steps, resets = self._entry(chunk.steps, in_key), chunk.resets.get(in_key)
+            statistics = self._buffers[self._names[in_key]]
+            assert statistics is not None
+            if not self.training or self._frozen:
+                chunk.map(in_key, out_key, partial(self._map_values, moments=statistics))
+                continue
+            rows = None if resets is None else chunk.reset_rows(in_key, resets)
+            moments = moments_over_time(statistics, steps, resets, rows, chunk.times, self.decay)
+            for columns, values, known in zip(
+                (chunk.steps, chunk.resets), (steps, resets), moments, strict=True
+            ):
+                if values is not None and known is not None:
+                    # [3, T, 1..., ...]: the statistics of each step, with 1 for each batch dim.
+                    shape = (3, len(values), *[1] * (values.ndim - known.ndim + 1))
+                    wide = known.transpose(0, 1).reshape(*shape, *known.shape[2:])
+                    columns[out_key] = self._map_values(values, wide)
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        for in_key, out_key in self._pairs:
+            value = read(tensordict_reset, in_key)
+            if value is not None:
+                rows = reset_rows(tensordict, in_key, value)
+                self._require_for(in_key, value, tensordict_reset.ndim)
+                write(tensordict_reset, out_key, self._update_and_map(in_key, value, rows))
+        return tensordict_reset
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map stored data ``[*B]``, in place; in train mode, update the statistics first."""
+        return self._call(tensordict)
 
     # Statistics
 

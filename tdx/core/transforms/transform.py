@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,18 +10,13 @@ from tensordict import TensorDictBase, is_tensor_collection
 from tensordict.nn import dispatch
 
 from tdx.core.transforms.chain_member import ChainMember
-from tdx.core.transforms.chunk import ChunkKernel, StepLimit
-from tdx.core.transforms.keys import (
-    call_with_tensors,
-    missing_key_error,
-    normalize_keys,
-    pair_keys,
-    require_keys,
-)
-from tdx.core.transforms.linear_image import LinearImage
-from tdx.core.transforms.pointwise import (
+from tdx.core.transforms.images import LinearImage
+from tdx.core.transforms.kernels import (
+    ChunkKernel,
     DictStep,
+    StepLimit,
     TimeBehaviour,
+    call_with_tensors,
     chunk_kernel,
     dict_step,
     map_entries,
@@ -29,9 +24,14 @@ from tdx.core.transforms.pointwise import (
 from tdx.core.transforms.spec_maps import (
     map_leaves,
     map_parts,
-    require_leaf,
     require_uniform,
     unlocked_copy,
+)
+from tdx.core.transforms.validation import (
+    missing_key_error,
+    normalize_keys,
+    pair_keys,
+    require_keys,
 )
 from tdx.errors import ArgumentError, KeyNotFoundError
 from tdx.keys import NestedKey, normalize_key
@@ -79,8 +79,7 @@ class Transform(ChainMember):
     _is_verified: ClassVar[bool] = False
     """True if the contract tests cover the class; see :func:`tdx.core.capabilities.declares`.
 
-    They prove that it maps a block of steps as it maps the single steps, if it is pointwise, and
-    that it does not write its inputs in place.
+    They prove that it maps a block of steps like the single steps, and writes no input in place.
     """
 
     _steps_env: ClassVar[bool] = False
@@ -113,8 +112,8 @@ class Transform(ChainMember):
     ) -> None:
         self._in_keys_inv = normalize_keys(in_keys_inv, "in_keys_inv")
         self._out_keys_inv = normalize_keys(out_keys_inv, "out_keys_inv")
-        names = "in_keys_inv and out_keys_inv"
-        self._inverse_pairs = pair_keys(self._in_keys_inv, self._out_keys_inv, names)
+        keys = self._in_keys_inv, self._out_keys_inv
+        self._inverse_pairs = pair_keys(*keys, "in_keys_inv and out_keys_inv")
 
     def _on_keys_assigned(self) -> None:
         """Keep keys that were assigned instead of deriving them from the specs."""
@@ -187,19 +186,25 @@ class Transform(ChainMember):
         return bool(self._inverse_pairs) or self._overrides("_inv_call")
 
     def _overrides(self, *hooks: str) -> bool:
-        own = type(self)
-        return any(getattr(own, hook) is not getattr(Transform, hook) for hook in hooks)
+        return any(getattr(type(self), hook) is not getattr(Transform, hook) for hook in hooks)
 
     def _missing_key(
         self, key: NestedKey, tensordict: TensorDictBase | dict[Any, Any]
     ) -> KeyNotFoundError:
         present = tensordict if isinstance(tensordict, dict) else tensordict.keys(True, True)
-        known = [normalize_key(each) for each in present]
-        return missing_key_error(key, known, "the TensorDict").at(transform=type(self).__name__)
+        error = missing_key_error(key, list(map(normalize_key, present)), "the TensorDict")
+        return error.at(transform=type(self).__name__)
 
-    @property
-    def _on_missing(self) -> Callable[[NestedKey, Any], KeyNotFoundError] | None:
-        return None if self._missing_tolerance else self._missing_key
+    def _entry(self, tensordict: TensorDictBase | dict[Any, Any], key: NestedKey) -> Any:
+        """Return an entry of a TensorDict or of the columns of a chunk.
+
+        Raises:
+            KeyNotFoundError: It is missing.
+        """
+        value = tensordict.get(key) if isinstance(tensordict, dict) else read(tensordict, key)
+        if value is None:
+            raise self._missing_key(key, tensordict)
+        return value
 
     # Kernels
 
@@ -214,19 +219,19 @@ class Transform(ChainMember):
     def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         """Return :meth:`_apply_transform` of an image as a linear map, if it is one.
 
-        Ignored if a subclass overrides a data hook below the class that defines this.
-
         Args:
             shape: Shape of one image without batch dims.
             dtype: Dtype of the image.
         """
         return None
 
-    # Forms derived from the kernels
+    # Forms derived from the kernels. A form for dicts or chunks is ignored if a subclass overrides
+    # a hook that it stands for below the class that defines the form.
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         """Map the env's output ``[*B]`` key by key, in place."""
-        return map_entries(next_tensordict, self._pairs, self._apply_transform, self._on_missing)
+        missing = None if self._missing_tolerance else self._missing_key
+        return map_entries(next_tensordict, self._pairs, self._apply_transform, missing)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         """Map the output of a step.
@@ -238,11 +243,7 @@ class Transform(ChainMember):
         return self._call(next_tensordict)
 
     def _step_dict(self) -> DictStep | None:
-        """Return :meth:`_step` as a function of plain dicts, or ``None`` if it needs TensorDicts.
-
-        Defined for every transform that is defined by :meth:`_apply_transform` alone. Ignored if
-        a subclass overrides :meth:`_step` or :meth:`_call` below the class that defines this.
-        """
+        """Return :meth:`_step` as a function of plain dicts; ``None`` if it needs TensorDicts."""
         if self._missing_tolerance:
             return None
         return dict_step(self._pairs, self._apply_transform, self._missing_key)
@@ -255,11 +256,7 @@ class Transform(ChainMember):
         return self._step_dict()
 
     def _chunk_kernel(self) -> ChunkKernel | None:
-        """Return the data hooks as a function of a chunk, or ``None`` to run step by step.
-
-        Defined for every pointwise transform that is defined by :meth:`_apply_transform` alone.
-        Ignored if a subclass overrides a data hook below the class that defines this.
-        """
+        """Return the data hooks as a function of a chunk; ``None`` to run step by step."""
         if self.time_behaviour is not TimeBehaviour.POINTWISE or self._missing_tolerance:
             return None
         return chunk_kernel(self._pairs, self._apply_transform)
@@ -271,9 +268,7 @@ class Transform(ChainMember):
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        """Map the output of a reset; missing in-keys are skipped.
-
-        A subclass with its own :meth:`_call` gets that, if all in-keys are present.
+        """Map the output of a reset; with an own :meth:`_call` only if all in-keys are present.
 
         Args:
             tensordict: Input of the reset, ``[*B]``, with its ``_reset`` masks.
@@ -292,7 +287,8 @@ class Transform(ChainMember):
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Map the env's input ``[*B]`` key by key, in place."""
         pairs = ((outer, inner) for inner, outer in self._inverse_pairs)
-        return map_entries(tensordict, pairs, self._inv_apply_transform, self._on_missing)
+        missing = None if self._missing_tolerance else self._missing_key
+        return map_entries(tensordict, pairs, self._inv_apply_transform, missing)
 
     def _inv_present(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Map the entries of the env's input ``[*B]`` that are present, in place."""
@@ -323,11 +319,9 @@ class Transform(ChainMember):
             tensordict: Data of any shape ``[*B]`` or ``[*B, T]``.
         """
         for in_key, out_key in self._pairs:
-            value = read(tensordict, in_key)
-            if value is not None:
-                tensordict.set(out_key, self._apply_transform(value))
-            elif not self._missing_tolerance:
-                raise self._missing_key(in_key, tensordict)
+            if self._missing_tolerance and read(tensordict, in_key) is None:
+                continue
+            tensordict.set(out_key, self._apply_transform(self._entry(tensordict, in_key)))
         return tensordict
 
     def inv(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -344,31 +338,21 @@ class Transform(ChainMember):
 
     def _transform_spec(self, spec: Any) -> TensorSpec:
         """Return the spec of :meth:`_apply_transform` of a tensor of this spec."""
-        result: TensorSpec = spec
-        return result
+        return spec
 
     def _inv_transform_spec(self, spec: Any) -> TensorSpec:
         """Return the spec of the policy's tensor, given the spec of the env's tensor."""
-        result: TensorSpec = spec
-        return result
-
-    def _map_leaf(self, spec: TensorSpec, key: NestedKey) -> TensorSpec:
-        if self._overrides("_transform_spec"):
-            require_leaf(spec, key, type(self).__name__)
-        return self._transform_spec(spec)
-
-    def _map_inverse_leaf(self, spec: TensorSpec, key: NestedKey) -> TensorSpec:
-        if self._overrides("_transform_spec"):
-            require_leaf(spec, key, type(self).__name__)
-        return self._inv_transform_spec(spec)
+        return spec
 
     def _map_spec(self, spec: Composite) -> Composite:
         """Map one part of the output spec."""
-        return map_leaves(spec, self._pairs, self._map_leaf)
+        name = type(self).__name__ if self._overrides("_transform_spec") else None
+        return map_leaves(spec, self._pairs, self._transform_spec, name)
 
     def _map_inverse_spec(self, spec: Composite) -> Composite:
         """Map one part of the input spec."""
-        return map_leaves(spec, self._inverse_pairs, self._map_inverse_leaf, rename=True)
+        name = type(self).__name__ if self._overrides("_transform_spec") else None
+        return map_leaves(spec, self._inverse_pairs, self._inv_transform_spec, name, rename=True)
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Return the observation spec after this transform."""
@@ -457,14 +441,6 @@ class Transform(ChainMember):
     def transform_env_device(self, device: torch.device) -> torch.device:
         """Return the env's device after this transform."""
         return device
-
-    def _follow_device(self, device: torch.device) -> None:
-        """Move parameters and buffers to the device of the upstream env."""
-        held: list[Any] = [*self._parameters.values(), *self._buffers.values()]
-        if self._modules:
-            held = [*self.parameters(), *self.buffers()]
-        if any(tensor is not None and tensor.device != device for tensor in held):
-            self.to(device)
 
     def close(self) -> None:
         """Release resources of the transform."""

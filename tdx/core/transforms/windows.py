@@ -10,11 +10,17 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms.chunk import Chunk, ChunkKernel, new_column
 from tdx.core.transforms.episodes import episode_starts, steps_since_start
 from tdx.core.transforms.families import ObservationTransform
-from tdx.core.transforms.keys import flat_pairs
-from tdx.core.transforms.pointwise import DictStep, Entries, TimeBehaviour
+from tdx.core.transforms.kernels import (
+    Chunk,
+    ChunkKernel,
+    DictStep,
+    Entries,
+    TimeBehaviour,
+    flat_pairs,
+    new_column,
+)
 from tdx.core.transforms.scan import follow_device, reset_rows
 from tdx.errors import KeyNotFoundError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
@@ -41,6 +47,7 @@ class WindowTransform(ObservationTransform):
     """
 
     time_behaviour = TimeBehaviour.SCAN
+    _episode_memory = ("_earlier",)
 
     def __init__(
         self,
@@ -345,12 +352,6 @@ class WindowTransform(ObservationTransform):
     def __getstate__(self) -> dict[str, Any]:
         earlier = {key: [entry.detach() for entry in kept] for key, kept in self._earlier.items()}
         return {**super().__getstate__(), "_earlier": earlier}
-
-    def clone(self) -> Any:
-        """Return a copy without the entries of the running episode."""
-        copied = super().clone()
-        copied._earlier = {}
-        return copied
 
 
 def _concatenate(parts: list[Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.planned.actions import uses_global_generator
-from tdx.core.planned.collector import RawRows
+from tdx.core.planned.collectors import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.factories import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData

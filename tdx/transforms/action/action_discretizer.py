@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import Any, Literal
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
@@ -18,11 +17,11 @@ from tdx.core.transforms.families import (
     has_range,
     shared_bounds,
 )
-from tdx.core.transforms.spec_maps import with_entries
-from tdx.errors import ArgumentError, ChainError, UnknownNameError, Where, did_you_mean
+from tdx.core.transforms.spec_maps import map_leaves, with_entries
+from tdx.core.transforms.validation import check_choice
+from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key
 from tdx.specs import (
-    BoundedContinuous,
     Categorical,
     Composite,
     MultiCategorical,
@@ -30,7 +29,6 @@ from tdx.specs import (
     OneHot,
     TensorSpec,
 )
-from tdx.tensordicts import read, write
 
 
 class ActionDiscretizer(ActionTransform):
@@ -77,6 +75,16 @@ class ActionDiscretizer(ActionTransform):
         HIGH = 2
         RANDOM = 3
 
+        @classmethod
+        def _missing_(cls, value: object) -> ActionDiscretizer.SamplingStrategy:
+            if not isinstance(value, str):
+                raise ArgumentError(
+                    f"sampling must be a strategy or its name, got {value!r}",
+                    hint='for example sampling="median"',
+                )
+            check_choice(value.lower(), "sampling", [each.name.lower() for each in cls])
+            return cls[value.upper()]
+
     def __init__(
         self,
         num_intervals: int | Sequence[int] | Tensor,
@@ -89,7 +97,8 @@ class ActionDiscretizer(ActionTransform):
         super().__init__([action_key], [outer], in_keys=[])
         self._set_keys((), ())
         self.num_intervals = _check_counts(num_intervals)
-        self.sampling = self._strategy(sampling)
+        strategy: Any = self.SamplingStrategy.MEDIAN if sampling is None else sampling
+        self.sampling = self.SamplingStrategy(strategy)
         self.categorical = categorical
         if self.sampling is self.SamplingStrategy.RANDOM:
             self.time_behaviour = TimeBehaviour.CONTROL
@@ -101,26 +110,6 @@ class ActionDiscretizer(ActionTransform):
         self.width: Tensor | None
         for name in ("positions", "low", "width"):
             self.register_buffer(name, None, persistent=False)
-
-    @classmethod
-    def _strategy(cls, sampling: Any) -> SamplingStrategy:
-        if sampling is None:
-            return cls.SamplingStrategy.MEDIAN
-        if isinstance(sampling, str):
-            names = [each.name.lower() for each in cls.SamplingStrategy]
-            if sampling.lower() not in names:
-                raise UnknownNameError(
-                    f"unknown sampling {sampling!r}",
-                    hint=did_you_mean(sampling, names, f"one of {', '.join(names)}"),
-                )
-            return cls.SamplingStrategy[sampling.upper()]
-        try:
-            return cls.SamplingStrategy(sampling)
-        except ValueError:
-            raise ArgumentError(
-                f"sampling must be a strategy or its name, got {sampling!r}",
-                hint='for example sampling="median"',
-            ) from None
 
     @property
     def action_key(self) -> NestedKey:
@@ -144,14 +133,6 @@ class ActionDiscretizer(ActionTransform):
 
     # Data
 
-    def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        value = read(tensordict, self.out_action_key)
-        if value is not None:
-            write(tensordict, self.action_key, self._inv_apply_transform(value))
-        elif not self._missing_tolerance:
-            raise self._missing_key(self.out_action_key, tensordict)
-        return tensordict
-
     def _inv_apply_transform(self, action: Tensor) -> Tensor:
         positions, low, width = self.positions, self.low, self.width
         if positions is None or low is None or width is None:
@@ -160,7 +141,6 @@ class ActionDiscretizer(ActionTransform):
                 hint="put it into an env whose action has a range",
             )
         bins = self._bins(action)
-        self._check_bins(bins)
         table = positions.expand(*bins.shape, positions.shape[-1])
         place = table.gather(-1, bins.unsqueeze(-1)).squeeze(-1)
         if self.sampling is self.SamplingStrategy.RANDOM:
@@ -172,19 +152,17 @@ class ActionDiscretizer(ActionTransform):
 
     def _bins(self, action: Tensor) -> Tensor:
         """Return the bin indices, int64 ``[*B, elements]``."""
-        if self.categorical:
-            return action.long().unsqueeze(-1) if self._is_scalar else action.long()
-        blocks = action.split(self._counts, -1)
-        return torch.stack([block.to(torch.uint8).argmax(-1) for block in blocks], -1)
-
-    def _check_bins(self, bins: Tensor) -> None:
-        if bins.device.type == "cpu" and bins.numel():
-            counts = torch.tensor(self._counts)
-            if bool(((bins < 0) | (bins >= counts)).any()):
-                raise ArgumentError(
-                    f"the action has a bin index that is out of range for {self._counts} bins",
-                    hint="bin indices start at 0",
-                ).at(transform="ActionDiscretizer")
+        if not self.categorical:
+            blocks = action.split(self._counts, -1)
+            return torch.stack([block.to(torch.uint8).argmax(-1) for block in blocks], -1)
+        bins = action.long().unsqueeze(-1) if self._is_scalar else action.long()
+        # On an accelerator the host would wait for the values.
+        if bins.device.type == "cpu" and ((bins < 0) | (bins >= torch.tensor(self._counts))).any():
+            raise ArgumentError(
+                f"the action has a bin index that is out of range for {self._counts} bins",
+                hint="bin indices start at 0",
+            ).at(transform="ActionDiscretizer")
+        return bins
 
     # Specs
 
@@ -201,7 +179,12 @@ class ActionDiscretizer(ActionTransform):
         dims = batch_dims_of(input_spec["full_action_spec"], key)
         self._is_scalar = spec.ndim == dims
         self._counts = self._counts_for(spec, key)
-        self._set_range(spec, dims)
+        low, high = shared_bounds(spec.low, spec.high, dims)
+        self.low, self.width = low, high - low
+        rows = [self.custom_arange(count, spec.device) for count in self._counts]
+        longest = max(self._counts)
+        padded = [torch.nn.functional.pad(row, (0, longest - len(row))) for row in rows]
+        self.positions = torch.stack(padded).to(spec.dtype)
 
     def _counts_for(self, spec: TensorSpec, key: NestedKey) -> list[int]:
         elements = 1 if self._is_scalar else spec.shape[-1]
@@ -217,24 +200,11 @@ class ActionDiscretizer(ActionTransform):
             )
         return list(given)
 
-    def _set_range(self, spec: BoundedContinuous, batch_dims: int) -> None:
-        low, high = shared_bounds(spec.low, spec.high, batch_dims)
-        self.low, self.width = low, high - low
-        rows = [self.custom_arange(count, spec.device) for count in self._counts]
-        longest = max(self._counts)
-        padded = [torch.nn.functional.pad(row, (0, longest - len(row))) for row in rows]
-        self.positions = torch.stack(padded).to(spec.dtype)
-
     def transform_action_spec(self, action_spec: Composite) -> Composite:
         """Return the action spec with bins instead of the continuous action."""
-        result = action_spec.clone()
-        result.unlock_()
-        continuous = result[self.action_key]
-        del result[self.action_key]
-        result[self.out_action_key] = self._discrete(continuous)
-        return result
+        return map_leaves(action_spec, self._inverse_pairs, self._inv_transform_spec, rename=True)
 
-    def _discrete(self, spec: TensorSpec) -> TensorSpec:
+    def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
         lead = spec.shape if self._is_scalar else spec.shape[:-1]
         counts, device = self._counts, spec.device
         if self.categorical:

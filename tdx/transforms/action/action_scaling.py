@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.affine import AffineTransform, require_floating
 from tdx.core.transforms.families import ActionTransform, action_leaf, has_range, shared_bounds
+from tdx.core.transforms.parameters import AffineTransform, require_floating
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdx.core.envs.env_specs import available_device
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel, Columns
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, Columns
 from tdx.errors import ChainError
 from tdx.keys import NestedKey
 from tdx.specs import Composite

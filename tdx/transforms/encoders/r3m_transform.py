@@ -12,26 +12,26 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.keys import normalize_keys, require_keys
 from tdx.core.transforms.spec_maps import require_free_key
-from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError, UnknownNameError, Where, did_you_mean
+from tdx.core.transforms.validation import check_choice, check_integer, normalize_keys, require_keys
+from tdx.errors import ArgumentError, Where
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
-from tdx.transforms.encoders.checkpoint_files import (
+from tdx.transforms.encoders.checkpoints import (
     checkpoint_file,
     fetch_checkpoint,
     r3m_checkpoint,
+    read_resnet,
     torchvision_checkpoint,
 )
-from tdx.transforms.encoders.checkpoints import read_resnet
-from tdx.transforms.encoders.images import check_images, prepare_images
 from tdx.transforms.encoders.resnet import (
     FEATURES,
     RESNETS,
     ResNetName,
+    check_images,
     empty_resnet,
+    prepare_images,
     untrained_resnet,
 )
 
@@ -102,11 +102,7 @@ class R3MTransform(Transform):
         tensor_pixels_keys: Sequence[NestedKey] | None = None,
     ) -> None:
         super().__init__(in_keys=[])
-        if model_name not in RESNETS:
-            raise UnknownNameError(
-                f"unknown R3M model {model_name!r}",
-                hint=did_you_mean(str(model_name), RESNETS, f"one of {', '.join(RESNETS)}"),
-            )
+        check_choice(model_name, "R3M model", RESNETS)
         check_integer(size, "size", 1, "for example size=244")
         self.model_name, self.size, self.stack_images = model_name, size, stack_images
         self.download, self.download_path = download, download_path

@@ -1,12 +1,15 @@
-"""Residual networks of torchvision without their last layer."""
+"""Residual networks of torchvision without their last layer, and the images they take."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from tdx.errors import ArgumentError, Where
+from tdx.keys import NestedKey
 
 ResNetName = Literal["resnet18", "resnet34", "resnet50"]
 RESNETS: tuple[ResNetName, ...] = get_args(ResNetName)
@@ -45,3 +48,57 @@ def resnet_of(keys: Iterable[str]) -> str | None:
     if "layer1.0.conv3.weight" in known:
         return "resnet50" if "layer3.6.conv1.weight" not in known else "deeper resnet"
     return "resnet34" if "layer1.2.conv1.weight" in known else "resnet18"
+
+
+# Images
+
+CHANNELS = 3
+LARGEST_BYTE = 255
+
+
+def check_images(shape: Sequence[int], dtype: torch.dtype, key: NestedKey) -> None:
+    """Check that images of this shape and dtype can be encoded.
+
+    Raises:
+        ArgumentError: They have fewer than 3 dims, or do not have 3 channels.
+    """
+    if len(shape) < 3 or CHANNELS not in (shape[-3], shape[-1]) or dtype is torch.bool:
+        kind = "bools of " if dtype is torch.bool else ""
+        raise ArgumentError(
+            "images must be of shape [*B, H, W, 3], or [*B, 3, H, W] for floats, "
+            f"got {kind}shape {tuple(shape)}",
+            hint="name the images by in_keys",
+            where=Where(key=key),
+        )
+
+
+def prepare_images(image: Tensor, size: int, mean: Tensor, std: Tensor) -> Tensor:
+    """Resize and normalize images to ``[N, 3, size, size]``.
+
+    Args:
+        image: Images ``[*B, H, W, 3]`` or ``[*B, 3, H, W]``; integers to 255, or floats to 1.
+        size: Height and width of the result.
+        mean: Mean of each channel, ``[3, 1, 1]``; defines the device and dtype of the result.
+        std: Standard deviation of each channel, ``[3, 1, 1]``.
+    """
+    floating = image.is_floating_point()
+    first, last = image.shape[-3] == CHANNELS, image.shape[-1] == CHANNELS
+    if not first or (last and not floating):
+        image = image.movedim(-1, -3)
+    # Contiguous planes make the following operations faster, especially for a single image.
+    image = image.to(mean.device).reshape(-1, *image.shape[-3:]).contiguous()
+    # Half precision is too coarse here, and not supported by every kernel.
+    image = image.to(torch.promote_types(mean.dtype, torch.float32))
+    if not floating:
+        image = image / LARGEST_BYTE
+    if image.shape[-2:] != (size, size):
+        image = _resize(image, size)
+    return (image - mean.to(image)).div_(std.to(image)).to(mean.dtype)
+
+
+def _resize(image: Tensor, size: int) -> Tensor:
+    # Imported at the first call: torchvision takes longer to import than torch itself.
+    from torchvision.transforms.v2.functional import resize_image
+
+    result: Tensor = resize_image(image, [size, size], antialias=True)
+    return result

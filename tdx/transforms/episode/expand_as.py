@@ -7,8 +7,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
-from tdx.core.transforms.keys import missing_key_error, output_keys
+from tdx.core.transforms.kernels import Chunk, ChunkKernel
+from tdx.core.transforms.validation import missing_key_error, output_keys
 from tdx.errors import ArgumentError, TdxError, Where
 from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite, TensorSpec

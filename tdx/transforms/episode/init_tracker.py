@@ -9,14 +9,13 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
 from tdx.core.transforms.episodes import DoneGroup, done_groups, stored_groups
-from tdx.core.transforms.pointwise import DictStep, Entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
 from tdx.core.transforms.scan import reset_rows
-from tdx.core.transforms.spec_maps import batched_shape, require_free_key, with_entries
+from tdx.core.transforms.spec_maps import require_free_key, with_entries
 from tdx.core.transforms.validation import check_name
 from tdx.keys import NestedKey, format_key, join_keys
-from tdx.specs import Categorical, Composite
+from tdx.specs import Composite
 from tdx.tensordicts import read, write
 
 
@@ -47,33 +46,27 @@ class InitTracker(Transform):
         check_name(init_key, "init_key", "flags")
         super().__init__(in_keys=[], out_keys=[init_key])
         self.init_key = init_key
-        self._groups: tuple[DoneGroup, ...] = ()
-        self._batch_dims = 0
-        self._flags: tuple[tuple[NestedKey, torch.Size, torch.device], ...] = ()
+        self._groups: dict[NestedKey, DoneGroup] = {}
+        """Group of done flags of each flag, by the key of the flag."""
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
-        self._groups = done_groups(output_spec["full_done_spec"])
-        self._batch_dims = len(output_spec.shape)
-        self._flags = tuple(
-            (group.sibling(self.init_key), group.shape, group.device) for group in self._groups
-        )
-        self._set_keys([], [key for key, _, _ in self._flags])
+        groups = done_groups(output_spec["full_done_spec"])
+        self._groups = {group.sibling(self.init_key): group for group in groups}
+        self._set_keys([], list(self._groups))
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for key, shape, device in self._flags:
-            shape = batched_shape(next_tensordict, shape, self._batch_dims)
-            write(next_tensordict, key, torch.zeros(shape, dtype=torch.bool, device=device))
+        for key, group in self._groups.items():
+            write(next_tensordict, key, group.new_entry(False, torch.bool, next_tensordict))
         return next_tensordict
 
     def _step_dict(self) -> DictStep | None:
-        if len(self._flags) != 1:
+        if len(self._groups) != 1:
             return None
-        ((key, shape, device),) = self._flags
-        if not isinstance(key, str) or device.type != "cpu":
+        ((name, group),) = self._groups.items()
+        if not isinstance(name, str) or group.device.type != "cpu":
             return None
-        name = key
         # Copying an array is the fastest way to create a tensor on the CPU.
-        unset, tensor = np.zeros(shape, np.bool_).copy, torch.from_numpy
+        unset, tensor = np.zeros(group.shape, np.bool_).copy, torch.from_numpy
 
         def step(tensordict: Entries, fields: dict[str, Any]) -> None:
             fields[name] = tensor(unset())
@@ -83,20 +76,18 @@ class InitTracker(Transform):
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        for key, shape, device in self._flags:
-            shape = batched_shape(tensordict_reset, shape, self._batch_dims)
-            flag = torch.ones(shape, dtype=torch.bool, device=device)
+        for key, group in self._groups.items():
+            flag = group.new_entry(True, torch.bool, tensordict_reset)
             rows = reset_rows(tensordict, key, flag)
             write(tensordict_reset, key, flag if rows is None else flag & rows)
         return tensordict_reset
 
     def _chunk_kernel(self) -> ChunkKernel | None:
-        return ChunkKernel(
-            self._run_chunk, writes=tuple(key for key, _, _ in self._flags), scan=True
-        )
+        return ChunkKernel(self._run_chunk, writes=tuple(self._groups), scan=True)
 
     def _run_chunk(self, chunk: Chunk) -> None:
-        for key, shape, device in self._flags:
+        for key, group in self._groups.items():
+            shape, device = group.shape, group.device
             chunk.steps[key] = torch.zeros((chunk.length, *shape), dtype=torch.bool, device=device)
             if chunk.times:
                 flags = torch.ones((len(chunk.times), *shape), dtype=torch.bool, device=device)
@@ -104,15 +95,10 @@ class InitTracker(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Return the observation spec with the flags."""
-        for group in self._groups:
-            require_free_key(observation_spec, group.sibling(self.init_key))
-        return with_entries(
-            observation_spec,
-            {
-                key: Categorical(2, shape=shape, dtype=torch.bool, device=device)
-                for key, shape, device in self._flags
-            },
-        )
+        for key in self._groups:
+            require_free_key(observation_spec, key)
+        flags = {key: group.flag_spec() for key, group in self._groups.items()}
+        return with_entries(observation_spec, flags)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Mark the first steps of a stored rollout, at the root and in ``next``, in place.

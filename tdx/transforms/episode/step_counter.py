@@ -12,7 +12,6 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import RunningTransform, TimeBehaviour
-from tdx.core.transforms.chunk import Chunk, ChunkKernel, StepLimit
 from tdx.core.transforms.episodes import (
     DoneGroup,
     StoredGroup,
@@ -20,11 +19,12 @@ from tdx.core.transforms.episodes import (
     steps_since_start,
     stored_groups,
 )
-from tdx.core.transforms.spec_maps import batched_shape, require_free_key, with_entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, StepLimit
+from tdx.core.transforms.spec_maps import require_free_key, with_entries
 from tdx.core.transforms.validation import check_integer, check_name
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, format_key, join_keys
-from tdx.specs import Bounded, Categorical, Composite, TensorSpec
+from tdx.specs import Bounded, Composite, TensorSpec
 from tdx.tensordicts import read, write
 
 
@@ -64,62 +64,24 @@ class StepCounter(RunningTransform):
         update_done: bool = True,
     ) -> None:
         if max_steps is not None:
-            hint = "for example max_steps=200, or None to only count"
-            check_integer(max_steps, "max_steps", 1, hint)
-        self.max_steps = max_steps
+            check_integer(max_steps, "max_steps", 1, "for example 200, or None to only count")
         truncated_key = "truncated" if truncated_key is None else truncated_key
         step_count_key = "step_count" if step_count_key is None else step_count_key
         self.truncated_key = check_name(truncated_key, "truncated_key", "flags")
         self.step_count_key = check_name(step_count_key, "step_count_key", "counters")
-        self.update_done = update_done
         super().__init__(in_keys=[], out_keys=[self.step_count_key])
-        self._groups: tuple[DoneGroup, ...] = ()
-        self._batch_dims = 0
+        self.max_steps, self.update_done = max_steps, update_done
+        self._groups: dict[NestedKey, DoneGroup] = {}
+        """Group of done flags of each counter, by the key of the counter."""
         self._counters: tuple[tuple[None, NestedKey], ...] = ((None, self.step_count_key),)
 
-    @property
-    def _flag_names(self) -> tuple[str, ...]:
-        """Names of the flags that are set at ``max_steps``."""
-        names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)
-        return () if self.max_steps is None else tuple(dict.fromkeys(names))
-
-    @property
-    def _written_keys(self) -> tuple[NestedKey, ...]:
-        flags = (group.sibling(name) for group in self._groups for name in self._flag_names)
-        return (*super()._written_keys, *flags)
-
-    # The counter
-
-    def _state_pairs(self) -> tuple[tuple[None, NestedKey], ...]:
-        return self._counters
-
-    def _initial(self, key: NestedKey, tensordict_reset: TensorDictBase) -> Tensor:
-        for group in self._groups:
-            if group.sibling(self.step_count_key) == key:
-                shape = batched_shape(tensordict_reset, group.shape, self._batch_dims)
-                return torch.zeros(shape, dtype=torch.int64, device=group.device)
-        rows, device = tensordict_reset.batch_size, tensordict_reset.device
-        return torch.zeros(*rows, 1, dtype=torch.int64, device=device)
+    # Kernels
 
     def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
-        return (state if state.dtype is torch.int64 else self._widen(state, torch.int64)) + 1
-
-    def _widen(self, state: Tensor, dtype: torch.dtype) -> Tensor:
-        return state.to(dtype)
-
-    def _summands(
-        self, key: NestedKey, values: Tensor | None, shape: tuple[int, ...]
-    ) -> Tensor | None:
-        devices = {g.sibling(self.step_count_key): g.device for g in self._groups}
-        return torch.ones((), dtype=torch.int64, device=devices.get(key)).expand(shape)
-
-    # The flags
+        return (state if state.dtype is torch.int64 else state.long()) + 1
 
     def _truncate(
-        self,
-        group: DoneGroup | StoredGroup,
-        count: Tensor,
-        get: Callable[[NestedKey], Any],
+        self, group: DoneGroup | StoredGroup, count: Tensor, get: Callable[[NestedKey], Any]
     ) -> dict[NestedKey, Tensor]:
         """Return the flags of a group after a step; missing flags other than truncated stay so.
 
@@ -140,62 +102,88 @@ class StepCounter(RunningTransform):
                 flags[key] = ended.clone()
         return flags
 
+    @property
+    def _flag_names(self) -> tuple[str, ...]:
+        """Names of the flags that are set at ``max_steps``."""
+        names = (self.truncated_key, "done") if self.update_done else (self.truncated_key,)
+        return () if self.max_steps is None else tuple(dict.fromkeys(names))
+
+    @property
+    def _flags(self) -> list[NestedKey]:
+        """Keys of these flags in all groups."""
+        return [each.sibling(name) for each in self._groups.values() for name in self._flag_names]
+
+    @property
+    def _written_keys(self) -> tuple[NestedKey, ...]:
+        return (*super()._written_keys, *self._flags)
+
+    # The counter
+
+    def _state_pairs(self) -> tuple[tuple[None, NestedKey], ...]:
+        return self._counters
+
+    def _initial(self, key: NestedKey, tensordict_reset: TensorDictBase) -> Tensor:
+        if key in self._groups:
+            return self._groups[key].new_entry(0, torch.int64, tensordict_reset)
+        rows, device = tensordict_reset.batch_size, tensordict_reset.device
+        return torch.zeros(*rows, 1, dtype=torch.int64, device=device)
+
+    def _widen(self, state: Tensor, dtype: torch.dtype) -> Tensor:
+        return state.to(dtype)
+
+    def _summands(
+        self, key: NestedKey, values: Tensor | None, shape: tuple[int, ...]
+    ) -> Tensor | None:
+        device = self._groups[key].device if key in self._groups else None
+        return torch.ones((), dtype=torch.int64, device=device).expand(shape)
+
+    # The flags
+
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         next_tensordict = super()._step(tensordict, next_tensordict)
-        for group in self._groups if self._flag_names else ():
-            count = read(next_tensordict, group.sibling(self.step_count_key))
-            flags = self._truncate(group, count, partial(read, next_tensordict))
-            for key, flag in flags.items():
-                write(next_tensordict, key, flag)
+        get = partial(read, next_tensordict)
+        for key, group in self._groups.items() if self.max_steps is not None else ():
+            for flag_key, flag in self._truncate(group, get(key), get).items():
+                write(next_tensordict, flag_key, flag)
         return next_tensordict
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         tensordict_reset = super()._reset(tensordict, tensordict_reset)
-        for group in self._groups if self._flag_names else ():
+        for group in self._groups.values() if self.max_steps is not None else ():
             key = group.sibling(self.truncated_key)
             if read(tensordict_reset, key) is None:
-                shape = batched_shape(tensordict_reset, group.shape, self._batch_dims)
-                zeros = torch.zeros(shape, dtype=torch.bool, device=group.device)
-                write(tensordict_reset, key, zeros)
+                flag = group.new_entry(False, torch.bool, tensordict_reset)
+                write(tensordict_reset, key, flag)
         return tensordict_reset
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         kernel = super()._chunk_kernel()
         if kernel is None or self.max_steps is None:
             return kernel
-        known = {key for group in self._groups for key in group.keys}
-        flags = [
-            group.sibling(name)
-            for group in self._groups
-            for name in self._flag_names
-            if group.sibling(name) in known or name == self.truncated_key
-        ]
-        return replace(
-            kernel,
-            run=self._count_and_truncate,
-            reads=tuple(flag for flag in flags if flag in known),
-            writes=(*kernel.writes, *flags),
-        )
+        known = {key for group in self._groups.values() for key in group.keys}
+        truncated = {group.sibling(self.truncated_key) for group in self._groups.values()}
+        flags = [key for key in self._flags if key in known | truncated]
+        reads = tuple(flag for flag in flags if flag in known)
+        run, writes = self._count_and_truncate, (*kernel.writes, *flags)
+        return replace(kernel, run=run, reads=reads, writes=writes)
 
     def _count_and_truncate(self, chunk: Chunk) -> None:
         self._run_chunk(chunk)
-        for group in self._groups:
-            count = chunk.steps[group.sibling(self.step_count_key)]
+        for key, group in self._groups.items():
+            count, flag_key = chunk.steps[key], group.sibling(self.truncated_key)
             chunk.steps.update(self._truncate(group, count, chunk.steps.get))
-            key = group.sibling(self.truncated_key)
-            if chunk.times and key not in chunk.resets:
+            if chunk.times and flag_key not in chunk.resets:
                 shape = (len(chunk.times), *count.shape[1:])
-                chunk.resets[key] = count.new_zeros(shape, dtype=torch.bool)
+                chunk.resets[flag_key] = count.new_zeros(shape, dtype=torch.bool)
 
     def _step_limits(self) -> tuple[StepLimit, ...]:
         if self.max_steps is None or not self.update_done:
             return ()
         return tuple(
             StepLimit(self.max_steps, key, group.sibling("done"), partial(self._last.get, key))
-            for group in self._groups
-            for key in (group.sibling(self.step_count_key),)
+            for key, group in self._groups.items()
             if group.has("done")
         )
 
@@ -242,36 +230,31 @@ class StepCounter(RunningTransform):
             ).at(transform="StepCounter")
         following = tensordict.get("next", None)
         get = (lambda key: None) if following is None else partial(read, following)
-        flags = self._truncate(group, count, get)
-        for key, flag in flags.items():
-            is_new = get(key) is None
-            tensordict.set(join_keys("next", key), flag)
-            if is_new:
+        for key, flag in self._truncate(group, count, get).items():
+            if get(key) is None:
                 tensordict.set(key, torch.zeros_like(flag))
+            tensordict.set(join_keys("next", key), flag)
 
     # Specs
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
-        self._groups = done_groups(output_spec["full_done_spec"])
-        self._batch_dims = len(output_spec.shape)
-        self._counters = tuple((None, group.sibling(self.step_count_key)) for group in self._groups)
-        self._set_keys([], [key for _, key in self._counters])
+        groups = done_groups(output_spec["full_done_spec"])
+        self._groups = {group.sibling(self.step_count_key): group for group in groups}
+        self._counters = tuple((None, key) for key in self._groups)
+        self._set_keys([], list(self._groups))
 
     def _counter_specs(self) -> dict[NestedKey, TensorSpec]:
         high = torch.iinfo(torch.int64).max
         return {
-            group.sibling(self.step_count_key): Bounded(
-                0, high, shape=group.shape, dtype=torch.int64, device=group.device
-            )
-            for group in self._groups
+            key: Bounded(0, high, shape=group.shape, dtype=torch.int64, device=group.device)
+            for key, group in self._groups.items()
         }
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Return the observation spec with the counters."""
-        entries = self._counter_specs()
-        for key in entries:
+        for key in self._groups:
             require_free_key(observation_spec, key)
-        return with_entries(observation_spec, entries)
+        return with_entries(observation_spec, self._counter_specs())
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """Return the state spec with the counters, which a step reads."""
@@ -279,15 +262,9 @@ class StepCounter(RunningTransform):
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
         """Return the spec of the done flags with the truncated flags."""
-        if self.max_steps is None:
-            return done_spec
-        flags = {
-            group.sibling(self.truncated_key): Categorical(
-                2, shape=group.shape, dtype=torch.bool, device=group.device
-            )
-            for group in self._groups
-            if not group.has(self.truncated_key)
-        }
+        groups = self._groups.values() if self.max_steps is not None else ()
+        missing = [group for group in groups if not group.has(self.truncated_key)]
+        flags = {group.sibling(self.truncated_key): group.flag_spec() for group in missing}
         return with_entries(done_spec, flags)
 
     def __repr__(self) -> str:

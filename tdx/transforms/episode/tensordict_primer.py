@@ -12,9 +12,10 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel, init_reset_states
 from tdx.core.transforms.episodes import done_groups
-from tdx.core.transforms.spec_maps import with_entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel
+from tdx.core.transforms.scan import init_reset_states
+from tdx.core.transforms.spec_maps import broadcasts_to, with_entries
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, normalize_key, sibling_key
 from tdx.specs import Composite, NonTensor, TensorSpec
@@ -134,7 +135,7 @@ class TensorDictPrimer(Transform):
         if given.shape[: len(batch_size)] == batch_size:
             return given
         if self.expand_specs is not False:
-            if not _expands_to(given.shape, batch_size):
+            if not broadcasts_to(given.shape, batch_size):
                 raise ChainError(
                     f"the primer's batch size {tuple(given.shape)} cannot be expanded to the "
                     f"env's, {tuple(batch_size)}",
@@ -187,10 +188,8 @@ class TensorDictPrimer(Transform):
         self, leaves: dict[NestedKey, TensorSpec], batch_size: torch.Size, mask: Tensor | None
     ) -> dict[NestedKey, Any]:
         assert callable(self.default_value)
-        if mask is None:
-            rows = torch.ones(batch_size, dtype=torch.bool)
-        else:
-            rows = mask.reshape(*batch_size, -1).any(-1)
+        rows = torch.ones(batch_size, dtype=torch.bool)
+        rows = rows if mask is None else mask.reshape(*batch_size, -1).any(-1)
         takes_reset = "reset" in inspect.signature(self.default_value).parameters
         result = self.default_value(reset=rows) if takes_reset else self.default_value()
         values = {}
@@ -253,9 +252,9 @@ class TensorDictPrimer(Transform):
         return next_tensordict
 
     def _chunk_kernel(self) -> ChunkKernel | None:
-        varies = self.random or callable(self.default_value) or self.single_default_value
-        if isinstance(self.default_value, Mapping):
-            varies = any(map(callable, self.default_value.values()))
+        default = self.default_value
+        values = default.values() if isinstance(default, Mapping) else (default,)
+        varies = self.random or any(map(callable, values))
         if varies or self.call_before_env_reset or self._batch_size is None:
             return None
         keys = tuple(_leaves(self.primers))
@@ -357,10 +356,3 @@ def _broadcast(value: Any, spec: TensorSpec, key: NestedKey) -> Tensor:
             where=Where(key=key),
             hint="pass a number, or a tensor with the shape of the spec",
         ) from None
-
-
-def _expands_to(shape: torch.Size, batch_size: torch.Size) -> bool:
-    ahead = len(batch_size) - len(shape)
-    return ahead >= 0 and all(
-        size in (1, wanted) for size, wanted in zip(shape, batch_size[ahead:], strict=True)
-    )

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.episodes import DoneGroup, done_groups
-from tdx.core.transforms.keys import missing_key_error
 from tdx.core.transforms.spec_maps import with_entries
+from tdx.core.transforms.validation import missing_key_error
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Categorical, Composite

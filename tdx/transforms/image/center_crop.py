@@ -9,11 +9,16 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.linear_image import LinearImage, crop_matrix
+from tdx.core.transforms.images import (
+    LIKELY_CHANNELS,
+    LinearImage,
+    check_channels_first,
+    crop_matrix,
+    image_size,
+)
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.transforms.image.layout import LIKELY_CHANNELS, check_channels_first, image_size
 
 MOST_CHANNELS = max(LIKELY_CHANNELS)
 

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.linear_image import LinearImage
+from tdx.core.transforms.images import LinearImage, channels_last, check_channels_first
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.transforms.image.layout import channels_last, check_channels_first
 
 GRAY = (0.2989, 0.587, 0.114)
 

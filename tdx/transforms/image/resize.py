@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.linear_image import LinearImage, Matrix
+from tdx.core.transforms.images import LinearImage, Matrix, check_channels_first, image_size
 from tdx.core.transforms.spec_maps import map_bounds
-from tdx.errors import UnknownNameError, did_you_mean
+from tdx.core.transforms.validation import check_choice
 from tdx.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
-from tdx.transforms.image.layout import check_channels_first, image_size
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
 INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
@@ -63,11 +62,7 @@ class Resize(ObservationTransform):
         self.w = image_size(w, "w")
         self.h = self.w if h is None else image_size(h, "h")
         name = getattr(interpolation, "value", interpolation)  # accepts torchvision's enum too
-        if name not in INTERPOLATIONS:
-            raise UnknownNameError(
-                f"unknown interpolation {name!r}",
-                hint=did_you_mean(str(name), INTERPOLATIONS, f"one of {', '.join(INTERPOLATIONS)}"),
-            )
+        check_choice(name, "interpolation", INTERPOLATIONS)
         self.interpolation: Interpolation = name
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:

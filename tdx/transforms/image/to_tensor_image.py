@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.linear_image import LinearImage
+from tdx.core.transforms.images import LinearImage
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey

@@ -9,10 +9,9 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
-from tdx.core.transforms.keys import KeyPairs, flat_pairs, normalize_keys, require_keys
-from tdx.core.transforms.pointwise import DictStep, Entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries, flat_pairs
 from tdx.core.transforms.spec_maps import require_free_key
+from tdx.core.transforms.validation import KeyPairs, normalize_keys, require_keys
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, parent_key
 from tdx.specs import Composite
@@ -25,7 +24,7 @@ class RenameTransform(Transform):
     Args:
         in_keys: Entries of the env's output: observations, rewards or done flags.
         out_keys: New keys, one per in-key.
-        in_keys_inv: Entries of the env's input, by the env's own keys; none by default.
+        in_keys_inv: Entries of the env's input, by the env's own keys. Default: no keys.
         out_keys_inv: Keys that the policy writes for them, one per inverse in-key.
         create_copy: Keep the entries under their old keys too.
 

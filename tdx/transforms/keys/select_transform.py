@@ -8,11 +8,10 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
 from tdx.core.transforms.families import KeyFilter
-from tdx.core.transforms.keys import normalize_keys, output_keys, require_keys
-from tdx.core.transforms.pointwise import DictStep, Entries
+from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
 from tdx.core.transforms.spec_maps import without_keys
+from tdx.core.transforms.validation import normalize_keys, output_keys, require_keys
 from tdx.keys import NestedKey, normalize_key, split_key, unique_keys
 from tdx.specs import Composite
 

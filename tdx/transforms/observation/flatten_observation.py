@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.shape_transform import ShapeTransform
+from tdx.core.transforms.families import ShapeTransform
 from tdx.core.transforms.validation import check_dim
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey

@@ -10,11 +10,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour, Transform
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
 from tdx.core.transforms.compose import upstream
-from tdx.core.transforms.keys import missing_key_error, normalize_keys
+from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import reset_rows
-from tdx.core.transforms.spec_maps import with_entries
+from tdx.core.transforms.spec_maps import map_leaves
+from tdx.core.transforms.validation import missing_key_error, normalize_keys
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
@@ -53,6 +53,7 @@ class NextObservationDelta(Transform):
     _is_verified = True
 
     time_behaviour = TimeBehaviour.SCAN
+    _episode_memory = ("_last",)
 
     def __init__(
         self,
@@ -110,9 +111,7 @@ class NextObservationDelta(Transform):
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         for in_key, out_key in self._pairs:
-            following = read(next_tensordict, in_key)
-            if following is None:
-                raise self._missing_key(in_key, next_tensordict)
+            following = self._entry(next_tensordict, in_key)
             current = read(tensordict, in_key)
             if current is None:  # a later stage renamed or dropped it
                 current = self._last.get(in_key, following)
@@ -124,9 +123,7 @@ class NextObservationDelta(Transform):
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
         for in_key, out_key in self._pairs:
-            first = read(tensordict_reset, in_key)
-            if first is None:
-                raise self._missing_key(in_key, tensordict_reset)
+            first = self._entry(tensordict_reset, in_key)
             delta = torch.zeros_like(first, dtype=self.delta_dtype)
             rows, before = reset_rows(tensordict, in_key, first), self._last.get(in_key)
             if rows is not None and tensordict is not None:
@@ -140,19 +137,12 @@ class NextObservationDelta(Transform):
         return tensordict_reset
 
     def _chunk_kernel(self) -> ChunkKernel | None:
-        return ChunkKernel(
-            self._run_chunk,
-            tuple(self.in_keys),
-            tuple(self.out_keys),
-            root=tuple(self.in_keys),
-            scan=True,
-        )
+        reads, writes = tuple(self.in_keys), tuple(self.out_keys)
+        return ChunkKernel(self._run_chunk, reads, writes, root=reads, scan=True)
 
     def _run_chunk(self, chunk: Chunk) -> None:
         for in_key, out_key in self._pairs:
-            following = chunk.steps.get(in_key)
-            if following is None:
-                raise self._missing_key(in_key, chunk.steps)
+            following = self._entry(chunk.steps, in_key)
             first = chunk.first.get(in_key, self._last.get(in_key, following[0]))
             current = torch.cat((first.unsqueeze(0), following[:-1]))
             if chunk.times:
@@ -179,9 +169,7 @@ class NextObservationDelta(Transform):
             KeyNotFoundError: An observation is missing.
         """
         for in_key, out_key in self._stored_pairs():
-            current = read(tensordict, in_key)
-            if current is None:
-                raise self._missing_key(in_key, tensordict)
+            current = self._entry(tensordict, in_key)
             next_key, delta_key = join_keys("next", in_key), join_keys("next", out_key)
             following, delta = read(tensordict, next_key), read(tensordict, delta_key)
             if following is None and delta is None:
@@ -214,7 +202,7 @@ class NextObservationDelta(Transform):
         following = tensordict.get("next", None)
         if following is None or not self.invertible:
             return tensordict
-        following = _shallow(following)
+        following = following.exclude()  # a copy whose entries can be set and deleted
         for in_key, out_key in self._stored_pairs():
             current, value = read(tensordict, in_key), read(following, in_key)
             if current is not None and value is not None:
@@ -251,37 +239,20 @@ class NextObservationDelta(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Return the observation spec with the differences."""
-        entries = {
-            out_key: self._delta_spec(observation_spec[in_key])
-            for in_key, out_key in self._pairs
-            if observation_spec.get(in_key, None) is not None
-        }
-        return with_entries(observation_spec, entries)
+        return map_leaves(observation_spec, self._pairs, self._transform_spec)
 
-    def _delta_spec(self, spec: TensorSpec) -> TensorSpec:
+    def _transform_spec(self, spec: Any) -> TensorSpec:
         if isinstance(spec, Bounded):
             low, high = self._delta(spec.low, spec.high), self._delta(spec.high, spec.low)
             return Bounded(low, high, shape=spec.shape, dtype=low.dtype, device=spec.device)
         return Unbounded(shape=spec.shape, dtype=self.delta_dtype, device=spec.device)
 
-    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """Return the reward spec unchanged."""
-        return reward_spec
-
-    def transform_done_spec(self, done_spec: Composite) -> Composite:
-        """Return the spec of the done flags unchanged."""
-        return done_spec
-
-    # Copies
+    def _map_spec(self, spec: Composite) -> Composite:
+        """Return the reward spec and the spec of the done flags unchanged."""
+        return spec
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_last": {}}
-
-    def clone(self) -> Any:
-        """Return a copy without the observations of the running episode."""
-        copied = super().clone()
-        copied._last = {}
-        return copied
 
     def __repr__(self) -> str:
         return f"NextObservationDelta(delta_dtype={self.delta_dtype}, keys={self.in_keys})"
@@ -300,11 +271,6 @@ def _integer_difference(following: Tensor, current: Tensor) -> Tensor:
         return difference
     wrapped = ((following ^ current) & (following ^ difference)) < 0
     return torch.where(wrapped, following.double() - current.double(), difference.double())
-
-
-def _shallow(tensordict: TensorDictBase) -> TensorDictBase:
-    """Return a copy whose entries, including nested ones, can be set and deleted."""
-    return tensordict.exclude()
 
 
 def _drop(tensordict: TensorDictBase, key: NestedKey) -> None:

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import ObservationTransform, TimeBehaviour
-from tdx.core.transforms.affine import SMALLEST_SCALE, AffineTransform
-from tdx.core.transforms.keys import missing_key_error
-from tdx.core.transforms.validation import check_integer
+from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
+from tdx.core.transforms.spec_maps import broadcasts_to
+from tdx.core.transforms.validation import check_integer, missing_key_error
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.tensordicts import read
@@ -29,7 +29,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
             :meth:`init_stats`.
         in_keys: Observations to read; ``observation`` by default.
         out_keys: Keys to write; the in-keys by default.
-        in_keys_inv: Inputs of the env to map by the inverse; none by default.
+        in_keys_inv: Inputs of the env to map by the inverse. Default: no keys.
         out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
         standard_normal: Map to ``(observation - loc) / scale`` instead.
         eps: Smallest absolute scale with ``standard_normal``.
@@ -89,7 +89,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
                 and the standard deviation.
             cat_dim: Time dim of the data. ``None``: ``reduce_dim``.
             key: Observation to measure; required if there are several in-keys.
-            keep_dims: Reduced dims to keep with size 1; none by default.
+            keep_dims: Reduced dims to keep with size 1. Default: no dims.
 
         Raises:
             ArgumentError: A dim or the key is missing and ambiguous, or the statistics over these
@@ -115,7 +115,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         loc, scale = _statistics(
             data, dims, keep_dims or (), dims[0] if cat_dim is None else cat_dim
         )
-        if not _broadcasts(loc.shape, spec.shape):
+        if not broadcasts_to(loc.shape, spec.shape):
             raise ArgumentError(
                 f"the mean over dims {dims} of the data {tuple(data.shape)} has shape "
                 f"{tuple(loc.shape)}, which does not fit an observation {tuple(spec.shape)}",
@@ -173,10 +173,3 @@ def _statistics(
     for dim in gone:
         loc, scale = loc.squeeze(dim), scale.squeeze(dim)
     return loc, scale
-
-
-def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
-    try:
-        return torch.broadcast_shapes(shape, to) == to
-    except RuntimeError:
-        return False

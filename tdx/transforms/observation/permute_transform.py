@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.shape_transform import ShapeTransform
+from tdx.core.transforms.families import ShapeTransform
 from tdx.core.transforms.validation import require_some_keys
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
@@ -20,9 +20,9 @@ class PermuteTransform(ShapeTransform):
     Args:
         dims: Permutation of the numbers from ``-len(dims)`` to -1: the source of each of the last
             ``len(dims)`` dims of the result.
-        in_keys: Entries to read; none by default if ``in_keys_inv`` are given.
+        in_keys: Entries to read. Default: no keys if ``in_keys_inv`` are given.
         out_keys: Keys to write; the in-keys by default.
-        in_keys_inv: Inputs of the env to map by the inverse; none by default.
+        in_keys_inv: Inputs of the env to map by the inverse. Default: no keys.
         out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
 
     Raises:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.shape_transform import ShapeTransform
+from tdx.core.transforms.families import ShapeTransform
 from tdx.core.transforms.validation import check_dim, require_some_keys
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
@@ -19,9 +19,9 @@ class SqueezeTransform(ShapeTransform):
 
     Args:
         dim: Dim to remove. Negative, so that batch dims do not count.
-        in_keys: Entries to read; none by default if ``in_keys_inv`` are given.
+        in_keys: Entries to read. Default: no keys if ``in_keys_inv`` are given.
         out_keys: Keys to write; the in-keys by default.
-        in_keys_inv: Inputs of the env to insert the dim into; none by default.
+        in_keys_inv: Inputs of the env to insert the dim into. Default: no keys.
         out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
         allow_positive_dim: Accept a dim from 0, counted from the first dim after the batch dims
             of the env or of the stored data.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehaviour
-from tdx.core.transforms.shape_transform import ShapeTransform
+from tdx.core.transforms.families import ShapeTransform
 from tdx.core.transforms.validation import check_dim, require_some_keys
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
@@ -21,9 +21,9 @@ class UnsqueezeTransform(ShapeTransform):
         dim: Position of the new dim in the result. Negative, so that batch dims do not count.
         allow_positive_dim: Accept a dim from 0, counted from the first dim after the batch dims
             of the env or of the stored data.
-        in_keys: Entries to read; none by default if ``in_keys_inv`` are given.
+        in_keys: Entries to read. Default: no keys if ``in_keys_inv`` are given.
         out_keys: Keys to write; the in-keys by default.
-        in_keys_inv: Inputs of the env to remove the dim from; none by default.
+        in_keys_inv: Inputs of the env to remove the dim from. Default: no keys.
         out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
 
     Raises:

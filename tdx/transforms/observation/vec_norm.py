@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,23 +11,19 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Compose, TimeBehaviour
-from tdx.core.transforms.chunk import Chunk, ChunkKernel
-from tdx.core.transforms.keys import flat_pairs, missing_key_error, output_keys
-from tdx.core.transforms.pointwise import DictStep, Entries
-from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.statistics import (
     Lock,
     RunningStatistics,
-    add_values,
     empty_moments,
+    float_dtype,
+    leaf_spec,
     loc_and_scale,
-    moments_over_time,
 )
-from tdx.core.transforms.validation import check_positive
+from tdx.core.transforms.validation import check_positive, missing_key_error
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, normalize_key
-from tdx.specs import Composite, TensorSpec, Unbounded
-from tdx.tensordicts import read, write
+from tdx.specs import TensorSpec, Unbounded
+from tdx.tensordicts import read
 from tdx.transforms.observation.observation_norm import ObservationNorm
 
 
@@ -88,7 +82,6 @@ class VecNorm(RunningStatistics):
         self.decay = check_positive(decay, "decay", 1.0, hint)
         self.eps = check_positive(eps, "eps", math.inf, hint)
         self.lock = lock
-        self._dtypes: dict[NestedKey, torch.dtype] = {}
         if shapes is not None and len(shapes) != len(self.in_keys):
             raise ArgumentError(
                 f"{len(shapes)} shapes for {len(self.in_keys)} in-keys", hint="give one for each"
@@ -116,112 +109,17 @@ class VecNorm(RunningStatistics):
         """
         statistics = TensorDict({})
         for key in map(normalize_key, VecNorm.default_in_keys if keys is None else keys):
-            spec = _spec_of(env.output_spec, key)
+            spec = leaf_spec(env.output_spec, key)
             statistics.set(key, empty_moments(spec.shape[env.ndim :], spec.device))
         return statistics.share_memory_()
 
-    # Specs
-
-    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
-        for key, name in self._names.items():
-            if self._missing_tolerance and not _has(output_spec, key):
-                continue
-            spec = _spec_of(output_spec, key)
-            self._dtypes[key] = _float_dtype(spec.dtype)
-            shape = spec.shape[output_spec.ndim :]
-            self._require(key, name, shape, spec.device)
-
     def _transform_spec(self, spec: Any) -> TensorSpec:
-        return Unbounded(shape=spec.shape, dtype=_float_dtype(spec.dtype), device=spec.device)
+        return Unbounded(shape=spec.shape, dtype=float_dtype(spec.dtype), device=spec.device)
 
-    # Data
-
-    def _kernel(self, value: Tensor, moments: Tensor) -> Tensor:
+    def _map_values(self, value: Tensor, moments: Tensor) -> Tensor:
         """Normalize values ``[*B, ...]`` by moments ``[3, ...]``."""
-        loc, scale = loc_and_scale(moments, self.eps, _float_dtype(value.dtype))
+        loc, scale = loc_and_scale(moments, self.eps, float_dtype(value.dtype))
         return (value - loc) / scale
-
-    def _update_and_normalize(
-        self, key: NestedKey, value: Tensor, rows: Tensor | None = None
-    ) -> Tensor:
-        """Add the rows of one entry ``[*B, ...]`` to its statistics and normalize it."""
-        statistics = self._buffers[self._names[key]]
-        assert statistics is not None
-        with self.lock or nullcontext():
-            if self.training and not self._frozen:
-                add_values(statistics, value, self.decay, rows)
-            current = statistics.clone()
-        return self._kernel(value, current)
-
-    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        for in_key, out_key in self._pairs:
-            value = read(next_tensordict, in_key)
-            if value is not None:
-                self._require_for(in_key, value, next_tensordict.ndim)
-                write(next_tensordict, out_key, self._update_and_normalize(in_key, value))
-            elif not self._missing_tolerance:
-                raise self._missing_key(in_key, next_tensordict)
-        return next_tensordict
-
-    @property
-    def _has_statistics(self) -> bool:
-        return all(self._buffers[name] is not None for name in self._names.values())
-
-    def _step_dict(self) -> DictStep | None:
-        pairs = flat_pairs(self._pairs)
-        if pairs is None or not self._has_statistics or self._missing_tolerance:
-            return None
-
-        def step(tensordict: Entries, fields: dict[str, Any]) -> None:
-            for in_key, out_key in pairs:
-                value = fields.get(in_key)
-                if value is None:
-                    raise self._missing_key(in_key, fields)
-                fields[out_key] = self._update_and_normalize(in_key, value)
-
-        return step
-
-    def _chunk_kernel(self) -> ChunkKernel | None:
-        if not self._has_statistics or self._missing_tolerance or self.lock is not None:
-            return None  # With a lock, another env may update the statistics between steps.
-        reads, writes = tuple(self.in_keys), tuple(self.out_keys)
-        return ChunkKernel(self._run_chunk, reads, writes, scan=True)
-
-    def _run_chunk(self, chunk: Chunk) -> None:
-        for in_key, out_key in self._pairs:
-            steps, resets = chunk.steps.get(in_key), chunk.resets.get(in_key)
-            if steps is None:
-                raise self._missing_key(in_key, chunk.steps)
-            statistics = self._buffers[self._names[in_key]]
-            assert statistics is not None
-            if not self.training or self._frozen:
-                chunk.map(in_key, out_key, partial(self._kernel, moments=statistics))
-                continue
-            rows = None if resets is None else chunk.reset_rows(in_key, resets)
-            moments = moments_over_time(statistics, steps, resets, rows, chunk.times, self.decay)
-            for columns, values, known in zip(
-                (chunk.steps, chunk.resets), (steps, resets), moments, strict=True
-            ):
-                if values is not None and known is not None:
-                    # [3, T, 1..., ...]: the statistics of each step, with 1 for each batch dim.
-                    shape = (3, len(values), *[1] * (values.ndim - known.ndim + 1))
-                    wide = known.transpose(0, 1).reshape(*shape, *known.shape[2:])
-                    columns[out_key] = self._kernel(values, wide)
-
-    def _reset(
-        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
-    ) -> TensorDictBase:
-        for in_key, out_key in self._pairs:
-            value = read(tensordict_reset, in_key)
-            if value is not None:
-                rows = reset_rows(tensordict, in_key, value)
-                self._require_for(in_key, value, tensordict_reset.ndim)
-                write(tensordict_reset, out_key, self._update_and_normalize(in_key, value, rows))
-        return tensordict_reset
-
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Normalize stored data ``[*B]``, in place; in train mode, update the statistics first."""
-        return self._call(tensordict)
 
     def denorm(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Invert the normalization by the current statistics, in place.
@@ -276,24 +174,3 @@ class VecNorm(RunningStatistics):
 
 def _leaf_keys(tensordict: Mapping[Any, Any] | TensorDictBase) -> list[NestedKey]:
     return [normalize_key(key) for key in cast(Any, tensordict).keys(True, True)]
-
-
-def _float_dtype(dtype: torch.dtype) -> torch.dtype:
-    return dtype if dtype.is_floating_point else torch.get_default_dtype()
-
-
-def _has(output_spec: Composite, key: NestedKey) -> bool:
-    return any(part.get(key, None) is not None for part in output_spec.values())
-
-
-def _spec_of(output_spec: Composite, key: NestedKey) -> Any:
-    """Return the spec of an entry.
-
-    Raises:
-        KeyNotFoundError: The entry is in no part of the output spec.
-    """
-    for part in output_spec.values():
-        spec = part.get(key, None)
-        if spec is not None:
-            return spec
-    raise missing_key_error(key, output_keys(output_spec), "the env at this stage")

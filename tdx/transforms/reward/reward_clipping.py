@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tdx.core.transforms import RewardTransform, TimeBehaviour
-from tdx.core.transforms.scalars import ScalarTransform
+from tdx.core.transforms.parameters import ScalarTransform
+from tdx.core.transforms.spec_maps import clamped
 from tdx.core.transforms.validation import check_range
-from tdx.errors import ChainError, SpecError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.specs.bounded import clamp_spec
 from tdx.specs.intervals import clip
 
 
@@ -56,25 +55,12 @@ class RewardClipping(ScalarTransform, RewardTransform):
     ) -> None:
         super().__init__(in_keys, out_keys)
         self._set_scalars(clamp_min=clamp_min, clamp_max=clamp_max)
-        check_range(*self._bounds, names=self.scalar_names)
-
-    @property
-    def _bounds(self) -> tuple[float | None, float | None]:
-        return self._scalars["clamp_min"], self._scalars["clamp_max"]
+        low, high = self._scalars.values()
+        check_range(low, high, self.scalar_names)
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         low, high = self._scalars.values()
         return tensor.clone() if low is None and high is None else clip(tensor, low, high)
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        try:
-            return clamp_spec(spec, *self._bounds)
-        except SpecError as error:
-            raise ChainError(
-                f"no reward of {spec.dtype} is within the bounds {self._bounds}",
-                hint="choose bounds that the reward can reach, or cast it with DTypeCastTransform",
-            ) from error
-
-    def __repr__(self) -> str:
-        low, high = self._bounds
-        return f"RewardClipping(clamp_min={low}, clamp_max={high}, keys={self.in_keys})"
+        return clamped(spec, *self._scalars.values())

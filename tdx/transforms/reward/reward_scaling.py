@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from tdx.core.transforms import RewardTransform, TimeBehaviour
-from tdx.core.transforms.affine import AffineTransform
+from tdx.core.transforms.parameters import AffineTransform
 from tdx.keys import NestedKey
 
 

@@ -29,7 +29,7 @@ from tdx import (
 )
 from tdx.core.envs import env_base
 from tdx.core.plan import plan_of
-from tdx.core.planned.tensordict_collector import TensorDictCollector
+from tdx.core.planned.collectors import TensorDictCollector
 from tests.core.planned.test_law import compared
 
 SYNCS = (

@@ -271,6 +271,6 @@ def test_a_plan_that_is_switched_off_below_is_not_used() -> None:
     assert plan_of(env).executor == "planned"
     env.base_env.planned = False
     assert plan_of(env).why_eager == "planned=False"
-    from tdx.core.planned.run import cached_program
+    from tdx.core.planned.executor import cached_program
 
     assert cached_program(env, None).plan.executor == "eager"

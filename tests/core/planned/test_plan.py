@@ -40,7 +40,7 @@ from tdx import (
     VecNorm,
 )
 from tdx.core.plan import Plan, plan_of
-from tdx.core.planned.run import cached_program
+from tdx.core.planned.executor import cached_program
 from tests.core.planned.failing import Plain
 from tests.core.planned.test_law import compared
 

@@ -52,7 +52,7 @@ def make(base: str, planned: bool, *stages: Any) -> TransformedEnv:
 
 def is_planned(env: EnvBase, policy: Any) -> bool:
     request = RolloutRequest(policy, None, False, False, False)
-    return engine._planned_run(env, request, env.reset()) is not None
+    return engine.prepare_run(env, request, env.reset()) is not None
 
 
 def both(

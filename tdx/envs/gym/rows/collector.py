@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions
-from tdx.core.planned.collector import CollectedSteps, CollectorSetup, RawRows, Stop
-from tdx.core.transforms.chunk import StepLimit
+from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
+from tdx.core.planned.columns import CollectedSteps
+from tdx.core.transforms.kernels import StepLimit
 from tdx.envs.gym.raw_rows import RawEnv
 from tdx.envs.gym.rows.loops import follow, follow_one, play, play_one
 from tdx.envs.gym.rows.run import NEVER, GymRun, RowSettings
@@ -20,7 +21,7 @@ from tdx.keys import NestedKey
 
 @dataclass(frozen=True, slots=True)
 class GymRows:
-    """Gymnasium envs as rows; implements :class:`~tdx.core.planned.collector.RawRows`.
+    """Gymnasium envs as rows; implements :class:`~tdx.core.planned.collectors.RawRows`.
 
     Args:
         envs: The envs.
@@ -98,7 +99,7 @@ class GymCollector:
     def collect(
         self, first: Mapping[NestedKey, Tensor], inputs: ActionSource, length: int, stop: Stop
     ) -> CollectedSteps:
-        """See :class:`~tdx.core.planned.collector.Collector`."""
+        """See :class:`~tdx.core.planned.collectors.Collector`."""
         settings = self.settings
         run = GymRun(settings, self._first_limits(first), stop, length)
         if isinstance(inputs, OpenLoopActions):

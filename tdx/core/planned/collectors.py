@@ -1,9 +1,14 @@
-"""Collects the steps of an env over TensorDicts; the env declares which keys its steps read."""
+"""Collectors: the loops that step an env before its chain, and keep what it returns.
+
+:class:`Collector` and :class:`RawRows` are the protocols that an env implements to be stepped
+without TensorDicts. :class:`TensorDictCollector` steps any other env.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
 from tensordict import TensorDictBase
@@ -14,12 +19,82 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure
 from tdx.core.envs.policies import ActionCheck
 from tdx.core.envs.rollout import StepLayout, reset_mismatch
+from tdx.core.meter import Meter, Part
 from tdx.core.planned.actions import ActionBlock, ActionSource, OpenLoopActions, PolicyActions
-from tdx.core.planned.collector import CollectedSteps, Stop
-from tdx.core.planned.columns import as_tensordict, flatten, stack_leaves
-from tdx.core.planned.immediate_program import ImmediateProgram
-from tdx.core.transforms.chunk import StepLimit
+from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten, stack_leaves
+from tdx.core.planned.stages import ImmediateStages
+from tdx.core.transforms.kernels import StepLimit
 from tdx.keys import NestedKey, sibling_key, split_key
+
+Stop = Literal["any", "never"]
+
+
+class Collector(Protocol):
+    """Steps an env before its chain many times."""
+
+    def collect(
+        self, first: Mapping[NestedKey, Tensor], inputs: ActionSource, length: int, stop: Stop
+    ) -> CollectedSteps:
+        """Make up to ``length`` steps.
+
+        Args:
+            first: Root entries before the first step, ``[*B, ...]``.
+            inputs: Source of the actions.
+            length: Maximum number of steps.
+            stop: ``any``: stop at the first done flag. ``never``: reset the done rows, except
+                after the last step.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class CollectorSetup:
+    """What a collector needs to know about the chain around its env.
+
+    Args:
+        limits: Numbers of steps after which the chain ends an episode.
+        immediate: The stages that run in each step.
+        check: Checks the actions of a policy against the action spec.
+        kernel: Image operator to apply to each observation as it arrives, if there is one.
+        kernel_part: The part that ``kernel`` is measured as.
+        meter: The meter of a profiled env.
+        base_parts: The parts that the step and the reset of the env are measured as.
+    """
+
+    limits: Sequence[StepLimit]
+    immediate: ImmediateStages
+    check: ActionCheck
+    kernel: Any = None
+    kernel_part: Part | None = None
+    meter: Meter | None = None
+    base_parts: tuple[Part, Part] | None = None
+
+
+class RawRows(Protocol):
+    """Rows of an env that can be stepped without TensorDicts; see ``EnvBase._raw_rows``."""
+
+    @property
+    def has_array_observations(self) -> bool:
+        """True if each observation is one array, to which an image operator can be applied."""
+
+    def collector(self, setup: CollectorSetup) -> Collector:
+        """Return the collector that steps these rows."""
+
+    def stack(
+        self,
+        rows: Sequence[RawRows],
+        batch_size: torch.Size,
+        on_chunk: Callable[[Mapping[NestedKey, Tensor]], None],
+    ) -> RawRows | None:
+        """Return several envs as the rows of one batch; ``None`` if that is not possible.
+
+        Args:
+            rows: The rows of each env, these included.
+            batch_size: Batch size of the batch.
+            on_chunk: Called with the output of the last step of each chunk, ``[*B, ...]``.
+        """
+
+    def after_chunk(self, last: Mapping[NestedKey, Tensor]) -> None:
+        """Take note of the output of the last step of a chunk, ``[*B, ...]``."""
 
 
 class TensorDictCollector:
@@ -39,7 +114,7 @@ class TensorDictCollector:
         self,
         base: EnvBase,
         limits: Sequence[StepLimit],
-        immediate: ImmediateProgram,
+        immediate: ImmediateStages,
         check: ActionCheck,
     ) -> None:
         self.base, self.immediate, self.check = base, immediate, check
@@ -56,7 +131,7 @@ class TensorDictCollector:
     def collect(
         self, first: Mapping[NestedKey, Tensor], inputs: ActionSource, length: int, stop: Stop
     ) -> CollectedSteps:
-        """See :class:`~tdx.core.planned.collector.Collector`."""
+        """See :class:`~Collector`."""
         return _Run(self, first, inputs, length, stop).collected()
 
 

@@ -1,4 +1,8 @@
-"""Stages that run in each step, while the env is stepped: on dicts, or by their hooks."""
+"""How the stages of a chain run in a planned rollout: in each step, or over whole chunks.
+
+:class:`ImmediateStages` runs the stages whose output the next step needs, while the env is
+stepped. :func:`run_deferred` runs the others over the steps that were collected.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,23 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.planned.columns import as_tensordict, flatten
-from tdx.core.stage_forms import PlannedStage, step_form_inplace, with_stage
+from tdx.core.capabilities import declares
+from tdx.core.plan.build import Program
+from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten
+from tdx.core.planned.compiled import CompiledStages
+from tdx.core.stage_forms import PlannedStage, not_pointwise, step_form_inplace, with_stage
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
-from tdx.core.transforms.chunk import Columns
+from tdx.core.transforms.kernels import Chunk, Columns
 from tdx.errors import EnvError
 from tdx.keys import NestedKey, format_key, normalize_key
+
+# Immediate stages
 
 _Values = list[Any]
 
 
-class ImmediateProgram:
+class ImmediateStages:
     """Runs the immediate stages along with the env, and keeps what they write.
 
     Args:
@@ -221,3 +230,193 @@ def _column(values: _Values, count: int) -> Tensor:
             hint="pass planned=False to the env and return_contiguous=False to rollout",
         )
     return torch.stack(values[:count])
+
+
+# Deferred stages
+
+
+def run_deferred(
+    program: Program,
+    collected: CollectedSteps,
+    first: Mapping[NestedKey, Tensor],
+    batch_size: torch.Size,
+    compiled: Mapping[int, CompiledStages],
+) -> Chunk:
+    """Run the deferred stages over the collected steps.
+
+    If a stage raises at one of the steps, that step and those after it are removed, and the error
+    is stored with the collected steps.
+
+    Args:
+        program: The stages, and which of them have run already.
+        collected: Output of the env and of the immediate stages.
+        first: Root entries before the first step, ``[*B, ...]``.
+        batch_size: Batch size of the env, ``[*B]``.
+        compiled: Compiled groups of stages, by the index of their first stage.
+
+    Returns:
+        The chunk after the chain.
+
+    Raises:
+        ChainError: A stage raised, but not at a single step.
+    """
+    chunk = Chunk(
+        collected.length,
+        batch_size,
+        {key: value.to(program.base.device) for key, value in first.items()},
+        dict(collected.steps),
+        dict(collected.resets),
+        collected.times,
+        collected.masks,
+    )
+    fused = () if program.fused is None else program.fused.indices
+    next_index = 0
+    for planned in program.stages:
+        if planned.index in fused or planned.index < next_index:
+            continue
+        group = compiled.get(planned.index)
+        if group is not None:
+            group.run(chunk)
+            next_index = group.stages[-1].index + 1
+            continue
+        if planned.index in program.immediate:
+            _insert_immediate(chunk, planned, collected)
+            continue
+        assert planned.chunk_form is not None
+        before = dict(chunk.steps), dict(chunk.resets)
+        try:
+            run_stage(planned, chunk)
+        except Exception as error:
+            chunk.steps, chunk.resets = before
+            _cut_at_error(chunk, planned, collected, error)
+            if not chunk.length:
+                break
+            planned.chunk_form.run(chunk)
+    return chunk
+
+
+def _cut_at_error(
+    chunk: Chunk, planned: PlannedStage, collected: CollectedSteps, error: Exception
+) -> None:
+    """Remove the step at which a stage raised, and those after it.
+
+    Raises:
+        ChainError: The stage does not raise at a single step.
+    """
+    step = None
+    if planned.chunk_form is not None and not planned.chunk_form.scan:
+        keys = [key for key in planned.stage.in_keys if key in chunk.steps]
+        step = first_failing(planned.stage, {key: chunk.steps[key] for key in keys})
+    if step is None:
+        failure = with_stage(error, planned)
+        raise failure from failure.__cause__
+    chunk.cut(step)
+    collected.cut(step, with_stage(error, planned))
+
+
+def _insert_immediate(chunk: Chunk, planned: PlannedStage, collected: CollectedSteps) -> None:
+    """Put what an immediate stage wrote into the chunk, at the stage's place in the chain."""
+    if planned.is_opaque:
+        chunk.steps.clear()
+        chunk.resets.clear()
+    for key in planned.drops:
+        chunk.steps.pop(key, None)
+        chunk.resets.pop(key, None)
+    chunk.steps.update(collected.immediate_steps.get(planned.index, {}))
+    chunk.resets.update(collected.immediate_resets.get(planned.index, {}))
+
+
+# Stages that claim to be pointwise are verified at their first chunk.
+
+_verified: WeakSet[Transform] = WeakSet()
+
+
+def run_stage(planned: PlannedStage, chunk: Chunk) -> None:
+    """Run a stage over a chunk, and verify the first time that it maps step by step.
+
+    Args:
+        planned: The stage. Only one whose class does not declare ``_is_verified`` is checked.
+        chunk: The chunk.
+    """
+    assert planned.chunk_form is not None
+    stage = planned.stage
+    if declares(type(stage), "_is_verified") or planned.chunk_form.scan or stage in _verified:
+        planned.chunk_form.run(chunk)
+        return
+    # Copies, because the stage may write in place.
+    before, resets = (
+        {key: columns[key].clone() for key in stage.in_keys if key in columns}
+        for columns in (chunk.steps, chunk.resets)
+    )
+    if stage in not_pointwise:  # A rollout that is running keeps its plan.
+        _map_each_step(stage, chunk, before, resets)
+        return
+    try:
+        planned.chunk_form.run(chunk)
+    except Exception:
+        if first_failing(stage, before) is not None:
+            raise
+        is_pointwise = False
+    else:
+        is_pointwise = _maps_each_step(planned, chunk, before)
+    if is_pointwise:
+        _verified.add(stage)
+        return
+    _mark_not_pointwise(planned)
+    _map_each_step(stage, chunk, before, resets)
+
+
+def _maps_each_step(planned: PlannedStage, chunk: Chunk, before: Columns) -> bool:
+    """Return True if the last step of the block equals the last step mapped on its own."""
+    state, stage = torch.get_rng_state(), planned.stage
+    try:
+        for in_key, out_key in zip(stage.in_keys, stage.out_keys, strict=True):
+            block = chunk.steps[out_key]
+            single = stage._apply_transform(before[in_key][-1].clone())
+            if block.shape != (chunk.length, *single.shape) or block.dtype != single.dtype:
+                return False
+            if not torch.allclose(block[-1], single, rtol=1e-4, atol=1e-6, equal_nan=True):
+                return False
+        return bool(torch.equal(torch.get_rng_state(), state))
+    finally:
+        torch.set_rng_state(state)
+
+
+def _mark_not_pointwise(planned: PlannedStage) -> None:
+    """Run a stage step by step from now on, and warn about it."""
+    not_pointwise.add(planned.stage)
+    planned.stage._notify_changed()
+    warnings.warn(
+        f"stage {planned.index} ({planned.name}) declares that it is pointwise, but maps a block "
+        "of steps to something else than the single steps; it runs step by step from now on",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _map_each_step(stage: Transform, chunk: Chunk, steps: Columns, resets: Columns) -> None:
+    for in_key, out_key in zip(stage.in_keys, stage.out_keys, strict=True):
+        for columns, entries in ((chunk.steps, steps), (chunk.resets, resets)):
+            if in_key in entries:
+                mapped = [stage._apply_transform(each) for each in entries[in_key]]
+                columns[out_key] = torch.stack(mapped)
+
+
+def first_failing(stage: Transform, entries: Columns) -> int | None:
+    """Return the first step at which a stage raises if it maps the steps one by one.
+
+    Args:
+        stage: The transform.
+        entries: The entries that it reads, ``[T, *B, ...]`` each.
+    """
+    state = torch.get_rng_state()
+    try:
+        for index in range(max(map(len, entries.values()), default=0)):
+            try:
+                for value in entries.values():
+                    stage._apply_transform(value[index].clone())
+            except Exception:
+                return index
+        return None
+    finally:
+        torch.set_rng_state(state)

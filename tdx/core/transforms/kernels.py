@@ -1,0 +1,311 @@
+"""Kernels of transforms, and what they are applied to: TensorDicts, plain dicts and chunks.
+
+A pointwise transform is one function of a tensor. :func:`map_entries`, :func:`dict_step` and
+:func:`chunk_kernel` derive from it the hook for a TensorDict, the step on a plain dict and the
+function of a :class:`Chunk`, which is a block of time steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from tdx.core.envs.done_flags import expand_mask, nearest_mask
+from tdx.core.envs.failures import note_key
+from tdx.core.transforms.validation import KeyPairs, missing_key_error
+from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.keys import NestedKey, split_key
+from tdx.tensordicts import read, write
+
+Kernel = Callable[[Any], Any]
+Entries = Mapping[str, Any]
+DictStep = Callable[[Entries, dict[str, Any]], None]
+"""A step on plain dicts of root entries: reads the step's input, writes to its output."""
+MissingKey = Callable[[NestedKey, Any], KeyNotFoundError]
+
+
+class TimeBehaviour(Enum):
+    """Which time steps the output of a transform depends on; decides when it can run.
+
+    ``POINTWISE``: each step is mapped independently, with any number of leading dims. ``SCAN``:
+    a step depends on earlier steps of the same episode. ``CONTROL``: the transform influences
+    later steps, or nothing is known about it.
+    """
+
+    POINTWISE = "pointwise"
+    SCAN = "scan"
+    CONTROL = "control"
+
+
+# Chunks
+
+Columns = dict[NestedKey, Tensor]
+
+_LARGE = 2**22
+_NUMPY_DTYPES = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.uint8: np.uint8,
+    torch.int64: np.int64,
+}
+
+
+def new_column(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return an uninitialized tensor with the dtype and device of another.
+
+    Large ones are allocated by NumPy, which requests huge pages. That saves most of the cost of
+    new memory.
+    """
+    size = like.itemsize * math.prod(shape)
+    if like.device.type != "cpu" or size < _LARGE or like.dtype not in _NUMPY_DTYPES:
+        return like.new_empty(shape)
+    return torch.from_numpy(np.empty(shape, _NUMPY_DTYPES[like.dtype]))
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Entries of ``T`` consecutive steps, and of the resets between them, by key.
+
+    A reset applies to the rows of its mask. In the other rows its entries contain any valid
+    value, which is never used.
+
+    Args:
+        length: Number of steps, ``T``.
+        batch_size: Batch size of the env, ``[*B]``.
+        first: Entries of the root before the first step, ``[*B, ...]``.
+        steps: Outputs of the steps, ``[T, *B, ...]``.
+        resets: Outputs of the resets, ``[R, *B, ...]``.
+        times: Step that follows each reset, ascending, from 1. Length ``R``.
+        masks: Reset masks by key, ``[R, *B, ..., 1]``.
+    """
+
+    length: int
+    batch_size: torch.Size
+    first: Mapping[NestedKey, Tensor]
+    steps: Columns = field(default_factory=dict)
+    resets: Columns = field(default_factory=dict)
+    times: tuple[int, ...] = ()
+    masks: Columns = field(default_factory=dict)
+
+    def map(
+        self, in_key: NestedKey, out_key: NestedKey, function: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Write a function of one entry under another key, for steps and resets.
+
+        Args:
+            in_key: Entry to read. The steps have it; the resets may not.
+            out_key: Entry to write.
+            function: Function of a tensor with any leading dims.
+        """
+        self.steps[out_key] = function(self.steps[in_key])
+        value = self.resets.get(in_key)
+        if value is not None:
+            self.resets[out_key] = function(value)
+
+    def cut(self, length: int) -> None:
+        """Keep the first ``length`` steps and the resets between them."""
+        self.length = length
+        self.times = tuple(time for time in self.times if time < length)
+        self.steps = {key: value[:length] for key, value in self.steps.items()}
+        self.resets = {key: value[: len(self.times)] for key, value in self.resets.items()}
+        self.masks = {key: value[: len(self.times)] for key, value in self.masks.items()}
+
+    def reset_rows(self, key: NestedKey, like: Tensor) -> Tensor:
+        """Return the rows of each reset as a mask that broadcasts to ``like``, ``[R, *B, ...]``.
+
+        Args:
+            key: Entry; the mask of its nearest enclosing group applies. Without a mask, each
+                reset applies to all rows.
+            like: Entry of the resets, ``[R, *B, ...]``.
+        """
+        lead = 1 + len(self.batch_size)
+        mask = nearest_mask(key, self.masks)
+        if mask is None:
+            mask = torch.ones(like.shape[:lead], dtype=torch.bool, device=like.device)
+        return expand_mask(mask, like, lead)
+
+    def segments(self) -> Iterator[tuple[int, int, int | None]]:
+        """Yield each run of steps without a reset: start, stop, index of the reset before it."""
+        starts = (0, *self.times)
+        stops = (*self.times, self.length)
+        for index, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            yield start, stop, index - 1 if index else None
+
+
+ChunkFunction = Callable[[Chunk], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkKernel:
+    """A stage as a function of a chunk, and the entries that it accesses.
+
+    Args:
+        run: Does to a chunk, in place, what the data hooks do step by step, and leaves the
+            transform in the same state.
+        reads: Entries of a step's output that it reads.
+        writes: Entries that it writes.
+        drops: Entries that it removes.
+        root: Entries of a step's input that it reads: its own outputs of the step before.
+        scan: True if it depends on earlier steps.
+    """
+
+    run: ChunkFunction
+    reads: tuple[NestedKey, ...] = ()
+    writes: tuple[NestedKey, ...] = ()
+    drops: tuple[NestedKey, ...] = ()
+    root: tuple[NestedKey, ...] = ()
+    scan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimit:
+    """Declares that a stage ends each episode after a number of steps.
+
+    Args:
+        most: Number of steps.
+        count_key: Entry that counts the steps.
+        done_key: Flag that the stage sets.
+        remembered: Returns the last count, for inputs of a step that do not contain it.
+    """
+
+    most: int
+    count_key: NestedKey
+    done_key: NestedKey
+    remembered: Callable[[], Tensor | None]
+
+    def counted(self, root: Mapping[NestedKey, Tensor]) -> Tensor | None:
+        """Return the number of steps so far, ``[*B, ..., 1]``; ``None`` before any reset."""
+        found = root.get(self.count_key)
+        return self.remembered() if found is None else found
+
+
+# One kernel over TensorDicts, dicts and chunks
+
+
+def map_entries(
+    tensordict: TensorDictBase,
+    pairs: Iterable[tuple[NestedKey, NestedKey]],
+    kernel: Kernel,
+    missing: MissingKey | None = None,
+) -> TensorDictBase:
+    """Map entries in place.
+
+    Args:
+        tensordict: Entries ``[*B, ...]``.
+        pairs: Key to read and key to write, for each entry.
+        kernel: Function of one entry.
+        missing: Makes the error for a missing entry. ``None``: skip missing entries.
+
+    Raises:
+        KeyNotFoundError: An entry is missing.
+    """
+    for source, target in pairs:
+        value = read(tensordict, source)
+        if value is None:
+            if missing is None:
+                continue
+            raise missing(source, tensordict)
+        try:
+            mapped = kernel(value)
+        except Exception as error:
+            note_key(error, source)
+            raise
+        write(tensordict, target, mapped)
+    return tensordict
+
+
+def dict_step(pairs: KeyPairs, kernel: Kernel, missing: MissingKey) -> DictStep | None:
+    """Return a kernel as a step on plain dicts; ``None`` if a key is nested.
+
+    Args:
+        pairs: Key to read and key to write, for each entry.
+        kernel: Function of one entry.
+        missing: Makes the error for a missing entry.
+    """
+    flat = flat_pairs(pairs)
+    if flat is None:
+        return None
+
+    def step(tensordict: Entries, fields: dict[str, Any]) -> None:
+        for in_key, out_key in flat:
+            value = fields.get(in_key)
+            if value is None:
+                raise missing(in_key, fields)
+            fields[out_key] = kernel(value)
+
+    return step
+
+
+def chunk_kernel(pairs: KeyPairs, kernel: Kernel) -> ChunkKernel:
+    """Return a kernel as a function of a chunk, to which it is applied as a whole."""
+
+    def run(chunk: Chunk) -> None:
+        for in_key, out_key in pairs:
+            if in_key not in chunk.steps:
+                raise missing_key_error(in_key, list(chunk.steps), "the TensorDict")
+            chunk.map(in_key, out_key, kernel)
+
+    return ChunkKernel(run, tuple(key for key, _ in pairs), tuple(key for _, key in pairs))
+
+
+def flat_pairs(pairs: Iterable[tuple[Any, NestedKey]]) -> list[tuple[Any, str]] | None:
+    """Return the pairs if no key is nested, else ``None``. An in-key may be ``None``."""
+    flat = []
+    for in_key, out_key in pairs:
+        if isinstance(in_key, tuple) or isinstance(out_key, tuple):
+            return None
+        flat.append((in_key, out_key))
+    return flat
+
+
+def call_with_tensors(
+    function: Callable[[TensorDictBase], TensorDictBase],
+    in_keys: Sequence[NestedKey],
+    out_keys: Sequence[NestedKey],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """Call a function of a TensorDict with bare tensors.
+
+    Args:
+        function: Function to call.
+        in_keys: Keys of the tensors in ``args``, in order. A name in ``kwargs`` is one of these,
+            with the parts of a nested key joined by ``_``.
+        out_keys: Keys of the values to return.
+        args: Tensors ``[*B, ...]`` by position.
+        kwargs: Tensors ``[*B, ...]`` by name.
+
+    Returns:
+        Value of each out-key; without a tuple if there is a single out-key.
+
+    Raises:
+        ArgumentError: There are more tensors than in-keys, or a name is unknown.
+        KeyNotFoundError: An in-key has no tensor, or an out-key is not written.
+    """
+    names = {"_".join(split_key(key)): key for key in in_keys}
+    given = dict(zip(names.values(), args, strict=False))
+    unknown = [name for name in kwargs if name not in names]
+    if len(args) > len(names) or unknown:
+        hint = f"its arguments are {', '.join(names)}" if names else "call it with a TensorDict"
+        if unknown:
+            raise ArgumentError(f"unknown argument {unknown[0]!r}", hint=hint)
+        raise ArgumentError(f"it takes {len(names)} tensors, got {len(args)}", hint=hint)
+    given |= {names[name]: value for name, value in kwargs.items()}
+    absent = [key for key in in_keys if key not in given]
+    if absent:
+        raise missing_key_error(absent[0], list(given), "the call")
+    result = function(TensorDict(given).auto_batch_size_())
+    for key in out_keys:
+        if read(result, key) is None:
+            known = list(result.keys(True, True))
+            raise missing_key_error(key, known, "the output of the transform")
+    values = tuple(read(result, key) for key in out_keys)
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,48 @@
+"""Sums of RewardSum. Sums of narrow dtypes are in ``test_sum_dtypes.py``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tdx import Compose, RewardSum, StepCounter, TransformedEnv
+from tdx.errors import ArgumentError, KeyNotFoundError
+from tests.transforms.envs import RowsEnv
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_sums_restart_after_each_reset(planned: bool) -> None:
+    chain = Compose(StepCounter(max_steps=2), RewardSum())
+    env = TransformedEnv(RowsEnv(endless=True), chain, planned=planned)
+    rollout = env.rollout(4, break_when_any_done=False)
+    reward = rollout["next", "reward"].flatten()
+    expected = [reward[0], reward[0] + reward[1], reward[2], reward[2] + reward[3]]
+    assert rollout["next", "episode_reward"].flatten().tolist() == expected
+    assert rollout["episode_reward"].flatten().tolist() == [0.0, expected[0], 0.0, expected[2]]
+
+
+def test_stored_rewards_are_summed_per_episode() -> None:
+    following = {
+        "reward": torch.tensor([1.0, 2.0, 4.0, 8.0]).unsqueeze(-1),
+        "done": torch.tensor([False, True, False, False]).unsqueeze(-1),
+    }
+    stored = TensorDict({"next": following}, batch_size=[4])
+    summed = RewardSum(out_keys=["return"])(stored)
+    assert summed["next", "return"].flatten().tolist() == [1.0, 3.0, 4.0, 12.0]
+    assert summed["return"].flatten().tolist() == [0.0, 1.0, 0.0, 4.0]
+
+
+def test_names_of_sums() -> None:
+    assert RewardSum(["reward", ("agents", "reward")]).out_keys == [
+        "episode_reward",
+        ("agents", "episode_reward"),
+    ]
+
+
+def test_invalid_keys() -> None:
+    with pytest.raises(ArgumentError, match="2 reset_keys for 1 rewards"):
+        RewardSum(["reward"], reset_keys=["_reset", "_reset"])
+    env = TransformedEnv(RowsEnv(), RewardSum(["score"]))
+    with pytest.raises(KeyNotFoundError, match="the reward spec has no key 'score'"):
+        env.output_spec  # noqa: B018
