@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
-from tdx.core.planned.executor import chunk_steps_for
+from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import ActionSequence, EnvBase
 from tdx.errors import ArgumentError, StorageError
 from tdx.keys import format_key

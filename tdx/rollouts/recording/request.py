@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from tdx.core import TransformedEnv
-from tdx.core.planned.executor import chunk_steps_for
+from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.pipeline import Pipeline, build_env, write_pipeline
