@@ -140,8 +140,7 @@ async def test_settings_that_cannot_be_used_are_noticed_and_left_out() -> None:
     }
     wrong = Preferences("no-such-theme", keymap, ("broken",))
     async with driven("RewardSum", preferences=wrong) as app:
-        said = [notice.message for notice in app.app._notifications]
-        assert said == [
+        assert app.notices == [
             "broken",
             "keymap: unknown command 'chain.swich' (did you mean chain.switch?); "
             "unknown key 'ctr+b' for chain.remove; "
