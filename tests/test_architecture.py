@@ -1,16 +1,21 @@
-"""Imports between the modules of tdx: no circles, no imports by string, no checks of module names.
+"""Imports between the modules of tdx, and the number of files that a call passes through.
 
-``lint-imports`` checks the order of the layers. These tests read the source for what it cannot see.
+``lint-imports`` checks the order of the layers. These tests read the source for what it cannot see:
+no circles, no imports by string, no checks of module names.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 import pytest
+
+from tdx import GymEnv, StepCounter, TransformedEnv
 
 ROOT = Path(__file__).parents[1]
 
@@ -37,6 +42,11 @@ MODULE_NAME_CHECKS = {
     "tdx/envs/gym/registry.py",
 }
 """Modules that recognize objects of other libraries by the package of their class."""
+
+MAX_FILES_STEP = 11
+"""Files of tdx that an eager step of an env with one transform may pass through."""
+MAX_FILES_FIRST_ROLLOUT = 51
+"""Files of tdx that its first planned rollout, with the planning, may pass through."""
 
 
 def source_files() -> list[Path]:
@@ -205,3 +215,40 @@ def test_no_exception_is_obsolete() -> None:
         assert lines_with_import_by_string(trees[name]), name
     for name in MODULE_NAME_CHECKS:
         assert lines_with_module_name_check(trees[name]), name
+
+
+def files_with_calls(function: Callable[[], object]) -> list[str]:
+    """Call a function; return the files of tdx in which a call ran."""
+    package = f"{ROOT / 'tdx'}/"
+    files: set[str] = set()
+
+    def record(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            files.add(frame.f_code.co_filename.removeprefix(package))
+
+    previous = sys.getprofile()
+    sys.setprofile(record)
+    try:
+        function()
+    finally:
+        sys.setprofile(previous)
+    return sorted(files)
+
+
+def counted_pendulum() -> TransformedEnv:
+    return TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+
+
+def test_eager_step_passes_through_few_files() -> None:
+    env = counted_pendulum()
+    data = env.rand_action(env.reset())
+    env.step(data)
+    files = files_with_calls(lambda: env.step(data))
+    assert 0 < len(files) <= MAX_FILES_STEP, files
+
+
+def test_first_planned_rollout_passes_through_few_files() -> None:
+    counted_pendulum().rollout(200)
+    env = counted_pendulum()
+    files = files_with_calls(lambda: env.rollout(200))
+    assert 0 < len(files) <= MAX_FILES_FIRST_ROLLOUT, files

@@ -11,14 +11,13 @@ import doctest
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tdx.cli.process import run
+from tests.cli.processes import run_merged
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -56,16 +55,16 @@ def test_console_example_prints_what_the_page_shows(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Those of the README as processes of their own, all others in this one, which is faster."""
+    """Run commands of the README in processes of their own, all others in this one."""
     (tmp_path / "sample_pipelines").symlink_to(ROOT / "sample_pipelines")
     monkeypatch.chdir(tmp_path)
-    for name, text in {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "100"}.items():
+    for name, text in {"NO_COLOR": "1", "COLUMNS": "100"}.items():
         monkeypatch.setenv(name, text)
     for command, output in session.commands:
         program, *arguments = shlex.split(command)
         assert program == "tdx", "only tdx commands can be checked here"
         if session.page == "README.md":
-            printed = printed_by_process(arguments)
+            printed = run_merged(*arguments)
         else:
             run(arguments)
             caught = capsys.readouterr()
@@ -76,18 +75,6 @@ def test_console_example_prints_what_the_page_shows(
             page.write_text(page.read_text().replace(before, after))
         else:
             assert printed == output
-
-
-def printed_by_process(arguments: list[str]) -> str:
-    """Return the output of ``tdx`` with these arguments."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tdx", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    return done.stdout
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

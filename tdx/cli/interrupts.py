@@ -27,11 +27,14 @@ def reliable_sigint() -> Iterator[Callable[[], None]]:
 
     Python discards exceptions that are raised in a finalizer, so a Ctrl-C that arrives during one
     is lost. Libraries that free many small objects, such as h5py, lose many of them.
+
+    A process that ignores SIGINT, as a background job of a shell does, continues to ignore it.
     """
-    if threading.current_thread() is not threading.main_thread():
+    previous, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or previous is signal.SIG_IGN:
         yield lambda: None
         return
-    previous, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
     is_interrupted = False
 
     def on_signal(number: int, frame: Any) -> None:

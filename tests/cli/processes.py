@@ -54,7 +54,8 @@ def start(
         for number, stream in streams.items():
             os.dup2(stream, number)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        # stderr is buffered by lines, as in any Python process.
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, closefd=False)  # noqa: SIM115
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _forget_fork_server()
@@ -111,6 +112,15 @@ def run(
         with open(streams[number], encoding=encoding) as file:
             texts.append(file.read())
     return Completed(code, *texts)
+
+
+def run_merged(*arguments: str) -> str:
+    """Run ``tdx`` in a fork and return stdout and stderr in the order in which they are written."""
+    stream = os.memfd_create("streams")
+    os.waitpid(start(arguments, {1: stream, 2: stream}), 0)
+    os.lseek(stream, 0, os.SEEK_SET)
+    with open(stream, encoding="utf-8") as file:
+        return file.read()
 
 
 def assert_quiet_without_reader(arguments: tuple[str, ...]) -> None:

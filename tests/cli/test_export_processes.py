@@ -151,6 +151,17 @@ def test_interrupt_swallowed_by_a_library() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_ignored_interrupt_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with reliable_sigint() as check:
+            signal.raise_signal(signal.SIGINT)
+            check()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_damaged_dump(folder: Path) -> None:
     assert run(*PENDULUM, "--steps", "50", "--chunk", "20", "--out", "bad").code == 0
     file = folder / "bad" / "data" / "next" / "reward.memmap"

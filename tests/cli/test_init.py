@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import select
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,11 +17,11 @@ from tdx.cli.init_dialog import PipelineDialog
 from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.envs import suggest_stages
 from tdx.pipeline import EnvConfig, PipelineFile, format_stage
+from tests.cli.processes import start
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
 
-ROOT = Path(__file__).parents[2]
 PIXELS = EnvConfig("CartPole-v1", from_pixels=True)
 
 
@@ -149,11 +148,13 @@ def test_return_accepts_the_suggestions(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_dialog_with_completion_on_a_terminal(tmp_path: Path) -> None:
-    process, terminal = pty.fork()
-    if process == 0:
+    def before() -> None:
         os.chdir(tmp_path)
-        environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-        os.execve(sys.executable, [sys.executable, "-m", "tdx", "init"], environ)
+        os.environ["TERM"] = "xterm"
+
+    terminal, slave = pty.openpty()
+    process = start(("init",), dict.fromkeys(range(3), slave), before)
+    os.close(slave)
     for awaited, typed in (
         ("env: ", "Pendulum-v\t\n"),
         ("use them?", "n\n"),

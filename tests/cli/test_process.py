@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import run
+from tests.cli.processes import run, start
 
 ROOT = Path(__file__).parents[2]
 TDX = (sys.executable, "-m", "tdx")
@@ -27,9 +27,14 @@ def environ() -> dict[str, str]:
 
 def on_terminal(arguments: tuple[str, ...], columns: int, environ: dict[str, str]) -> str:
     """Return the output of ``tdx`` on a terminal with some columns."""
-    process, terminal = pty.fork()
-    if process == 0:
-        os.execve(sys.executable, [*TDX, *arguments], {**environ, "COLUMNS": str(columns)})
+
+    def before() -> None:
+        os.environ.clear()
+        os.environ.update(environ, COLUMNS=str(columns))
+
+    terminal, slave = pty.openpty()
+    process = start(arguments, dict.fromkeys(range(3), slave), before)
+    os.close(slave)
     shown = b""
     while True:
         try:

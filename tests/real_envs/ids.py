@@ -86,17 +86,22 @@ _GROUPS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
 )
 
 
-def params() -> list[object]:
-    """Each id with its chain; skipped where its package is not installed."""
+def batched_params() -> list[object]:
+    """Each id with its chain and a number of envs; skipped where its package is not installed.
+
+    Each id has a single env and a batch of 4. The first id of each group also has a batch of 1.
+    """
     return [
         pytest.param(
             env_id,
             chain,
-            id=env_id,
+            num_envs,
+            id=f"{env_id}-num_envs={num_envs}",
             marks=pytest.mark.skipif(
                 find_spec(module) is None, reason=f"{module} is not installed"
             ),
         )
         for env_ids, module, chain in _GROUPS
         for env_id in env_ids
+        for num_envs in ((None, 4, 1) if env_id == env_ids[0] else (None, 4))
     ]

@@ -17,12 +17,9 @@ from tdx.inspection.leaf import LeafSpec
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.keys import NestedKey
 from tdx.pipeline import EnvConfig, Pipeline, build_env
-from tests.real_envs.ids import ATARI, MUJOCO, params
+from tests.real_envs.ids import ATARI, MUJOCO, batched_params
 
-BATCHES = (None, 1, 4)
-
-each_env = pytest.mark.parametrize(("env_id", "chain"), params())
-each_batch = pytest.mark.parametrize("num_envs", BATCHES, ids=lambda rows: f"num_envs={rows}")
+each_env = pytest.mark.parametrize(("env_id", "chain", "num_envs"), batched_params())
 
 Spaces = dict[NestedKey, spaces.Space[Any]]
 
@@ -112,7 +109,6 @@ def sides(report: SpecReport, part: str) -> tuple[dict[Any, LeafSpec], dict[Any,
 
 
 @each_env
-@each_batch
 def test_inspect_spec(
     spaces_of: Any, env_id: str, chain: tuple[str, ...], num_envs: int | None
 ) -> None:
@@ -155,7 +151,6 @@ def assert_the_chain_shows(report: SpecReport, env_id: str, lead: tuple[int, ...
 
 
 @each_env
-@each_batch
 def test_check(env_id: str, chain: tuple[str, ...], num_envs: int | None) -> None:
     report = check_pipeline(Pipeline.of(EnvConfig(env_id, num_envs=num_envs, seed=0), *chain))
     assert report.ok, report.findings
@@ -163,4 +158,4 @@ def test_check(env_id: str, chain: tuple[str, ...], num_envs: int | None) -> Non
 
 
 def test_number_of_envs() -> None:
-    assert len(params()) >= 45
+    assert len(batched_params()) >= 95

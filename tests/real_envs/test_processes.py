@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.cli.processes import run
 
 
 def tdx(*arguments: str) -> Any:
     """What ``tdx`` prints as JSON."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tdx", *arguments, "--format", "json"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    completed = run(*arguments, "--format", "json")
+    assert completed.code == 0, completed.err
+    return json.loads(completed.out)
 
 
 @pytest.mark.parametrize("num_envs", [1, 4])

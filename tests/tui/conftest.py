@@ -20,6 +20,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 @pytest.fixture(autouse=True)
+def patient_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliver keys in order even where handling one takes seconds."""
+    monkeypatch.setattr("tdx.tui.keyboard.INPUT_TIMEOUT", 120.0)
+
+
+@pytest.fixture(autouse=True)
 def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No settings, no colors and no files of the user."""
     for name in ("NO_COLOR", "TDX_THEME", "COLORTERM"):

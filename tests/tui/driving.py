@@ -31,6 +31,8 @@ class Driver:
     def __init__(self, app: TdxApp, pilot: Pilot[None]) -> None:
         self.app = app
         self.pilot = pilot
+        self.notices: list[str] = []
+        """Messages of all notifications, including those that have disappeared."""
 
     async def press(self, *keys: str) -> None:
         """Press keys; ``"text:abc"`` types into the field that has the focus."""
@@ -159,8 +161,17 @@ async def driven(
     app = TdxApp(
         draft, backend=backend, preferences=preferences, hints=hints, allow_code=allow_code
     )
+    notices: list[str] = []
+    notify = app.notify
+
+    def record(message: str, **options: Any) -> None:
+        notices.append(message)
+        notify(message, **options)
+
+    app.notify = record  # type: ignore[method-assign]
     async with app.run_test(size=size) as pilot:
         driver = Driver(app, pilot)
+        driver.notices = notices
         (main,) = (each for each in app.screen_stack if isinstance(each, MainScreen))
         while not main.is_filled:
             await asyncio.sleep(0.01)

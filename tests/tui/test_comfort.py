@@ -12,26 +12,21 @@ from tdx.tui.preferences import Preferences, load_preferences
 from tdx.tui.screens.bars import HintState
 from tests.tui.driving import Driver, driven
 
-
-@pytest.mark.parametrize(
-    ("width", "said"),
-    [
-        (60, "⏎ edit space on/off d remove ^p commands f1 help"),
-        (80, "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env ^p commands f1 help"),
-        (
-            120,
-            "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env uU undo/redo │ ^s save"
-            " ^p commands f1 help",
-        ),
-    ],
-)
-async def test_key_line_has_what_there_is_room_for(width: int, said: str) -> None:
-    async with driven("RewardSum", size=(width, 24)) as app:
-        assert app.text("#keys") == said
+KEY_LINES = {
+    60: "⏎ edit space on/off d remove ^p commands f1 help",
+    80: "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env ^p commands f1 help",
+    120: "⏎ edit space on/off d remove ⇧↑⇧↓ move │ a add e env uU undo/redo │ ^s save"
+    " ^p commands f1 help",
+}
+"""Text of the key line by the width of the terminal."""
 
 
-async def test_keys_of_the_line_can_be_clicked() -> None:
-    async with driven("RewardSum", "StepCounter") as app:
+async def test_key_line_fits_and_its_keys_can_be_clicked() -> None:
+    async with driven("RewardSum", "StepCounter", size=(60, 24)) as app:
+        for width, text in KEY_LINES.items():
+            await app.pilot.resize_terminal(width, 24)
+            await app.settle()
+            assert app.text("#keys") == text
         await app.press("down")
         shown = app.text("#keys", lines=True)
         await app.pilot.click("#keys", offset=(shown.index("remove") + 1, 0))
@@ -112,8 +107,7 @@ async def test_theme_of_the_user_is_taken_and_a_broken_one_is_noticed(tmp_path: 
     async with driven(preferences=load_preferences()) as app:
         assert app.app.theme == "mine"
         assert app.app.current_theme.primary == "#123456"
-        said = [notice.message for notice in app.app._notifications]
-        assert said == [
+        assert app.notices == [
             'themes.no_primary: the field primary is missing (write primary = "#6ea8fe")',
             "themes.misspelt: unknown field 'backgrund' (did you mean background?)",
             "themes.no_colour: primary cannot be 'blueish' (use a color such as #6ea8fe)",
@@ -142,17 +136,20 @@ def colors(app: Driver) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("theme", ["tdx-dark", "tdx-light", "ansi-dark"])
-async def test_no_color_leaves_no_colour_and_every_sign(
-    monkeypatch: pytest.MonkeyPatch, theme: str
-) -> None:
-    preferences = Preferences(theme)
-    async with driven("CatFrames", preferences=preferences) as app:
-        assert colors(app)
+async def test_no_color_removes_colors_and_keeps_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    themes = ("tdx-dark", "tdx-light", "ansi-dark")
+    async with driven("CatFrames", preferences=Preferences(themes[0])) as app:
+        for theme in themes:
+            app.app.theme = theme
+            await app.settle()
+            assert colors(app), theme
     monkeypatch.setenv("NO_COLOR", "1")
-    async with driven("CatFrames", "RewardSum", preferences=preferences) as app:
-        assert colors(app) == set()
-        await app.press("down", "down", "2")
-        assert colors(app) == set()
-        assert "✕ 0 CatFrames" in app.text("#chain")
-        assert "+ episode_reward" in app.text("#spec-tree")
+    async with driven("CatFrames", "RewardSum", preferences=Preferences(themes[0])) as app:
+        for theme in themes:
+            app.app.theme = theme
+            await app.press("1", "home")
+            assert colors(app) == set(), theme
+            await app.press("down", "down", "2")
+            assert colors(app) == set(), theme
+            assert "✕ 0 CatFrames" in app.text("#chain")
+            assert "+ episode_reward" in app.text("#spec-tree")

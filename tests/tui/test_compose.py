@@ -24,52 +24,50 @@ async def test_add_from_the_catalogue_goes_behind_the_selection() -> None:
         assert "needs the argument" in app.text("#chain")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
-async def test_catalogue_is_left_by_escape(size: tuple[int, int]) -> None:
-    async with driven(size=size) as app:
-        await app.press("a", "text:xyz")
-        assert app.find("#catalog").option_count == 0
-        await app.press("escape")
-        assert app.find("#catalog-search").value == ""
-        await app.press("escape")
-        assert app.app.focused is app.find("#chain")
-        assert app.find("#catalog-pane").display == (size[0] > 80)
-
-
-async def test_catalogue_shows_what_a_transform_is_for() -> None:
-    async with driven() as app:
+async def test_catalog_describes_transforms_and_is_left_by_escape() -> None:
+    async with driven(size=(80, 24)) as app:
+        for size in ((80, 24), (200, 60)):
+            await app.pilot.resize_terminal(*size)
+            await app.press("a", "text:xyz")
+            assert app.find("#catalog").option_count == 0
+            await app.press("escape")
+            assert app.find("#catalog-search").value == ""
+            await app.press("escape")
+            assert app.app.focused is app.find("#chain")
+            assert app.find("#catalog-pane").display == (size[0] > 80)
         await app.press("slash", "text:catframes")
         assert "Concatenate the last N frames" in app.text("#catalog-doc")
 
 
-@pytest.mark.parametrize(
-    ("keys", "stages", "place"),
-    [
-        (["d"], ["RewardSum", "StepCounter(max_steps=200)"], 0),
-        (["c"], ["RewardScaling(0.0, 0.1)", *CHAIN], 1),
-        (["space"], ["(RewardScaling(0.0, 0.1))", *CHAIN[1:]], 0),
-        (["space", "space"], [*CHAIN], 0),
-        (["shift+down"], [CHAIN[1], CHAIN[0], CHAIN[2]], 1),
-        (["J", "J", "K"], [CHAIN[1], CHAIN[0], CHAIN[2]], 1),
-        (["shift+up"], [*CHAIN], 0),
-        (["end", "up", "delete"], [*CHAIN[:2]], 2),
-    ],
-)
-async def test_edit_by_key_can_be_undone_and_done_again(
-    keys: list[str], stages: list[str], place: int
-) -> None:
+EDITS: list[tuple[list[str], list[str], int]] = [
+    (["d"], ["RewardSum", "StepCounter(max_steps=200)"], 0),
+    (["c"], ["RewardScaling(0.0, 0.1)", *CHAIN], 1),
+    (["space"], ["(RewardScaling(0.0, 0.1))", *CHAIN[1:]], 0),
+    (["space", "space"], [*CHAIN], 0),
+    (["shift+down"], [CHAIN[1], CHAIN[0], CHAIN[2]], 1),
+    (["J", "J", "K"], [CHAIN[1], CHAIN[0], CHAIN[2]], 1),
+    (["shift+up"], [*CHAIN], 0),
+    (["end", "up", "delete"], [*CHAIN[:2]], 2),
+]
+"""Keys pressed at the first stage, with the stages and the selected place after them."""
+
+
+async def test_edit_by_key_can_be_undone_and_done_again() -> None:
     async with driven(*CHAIN) as app:
-        await app.press("down", *keys)
-        assert (app.stages, app.place) == (stages, place)
-        edits = len(app.app.workspace.editor.done)
-        await app.press(*["u"] * edits)
-        assert app.stages == [*CHAIN]
-        assert not app.app.workspace.editor.is_modified
-        await app.press(*["U"] * edits)
-        assert app.stages == stages
+        editor = app.app.workspace.editor
+        for keys, stages, place in EDITS:
+            await app.press("home", "down", *keys)
+            assert (app.stages, app.place) == (stages, place), keys
+            edits = len(editor.done)
+            await app.press(*["u"] * edits)
+            assert app.stages == [*CHAIN], keys
+            assert not editor.is_modified
+            await app.press(*["U"] * edits)
+            assert app.stages == stages, keys
+            await app.press(*["u"] * edits)
 
 
-async def test_stage_is_dragged_to_its_place() -> None:
+async def test_mouse_drags_selects_switches_and_opens() -> None:
     async with driven(*CHAIN) as app:
         chain = app.find("#chain")
         await app.pilot.mouse_down(chain, offset=(8, 1))
@@ -78,11 +76,7 @@ async def test_stage_is_dragged_to_its_place() -> None:
         await app.settle()
         assert app.stages == [CHAIN[1], CHAIN[2], CHAIN[0]]
         assert app.place == 2
-
-
-async def test_mouse_selects_switches_and_opens() -> None:
-    async with driven(*CHAIN) as app:
-        chain = app.find("#chain")
+        await app.press("u")
         await app.pilot.click(chain, offset=(0, 2))
         await app.settle()
         assert app.stages[1] == "(RewardSum)"
@@ -92,19 +86,15 @@ async def test_mouse_selects_switches_and_opens() -> None:
         assert isinstance(app.app.focused, Input)
 
 
-async def test_form_sets_an_argument_and_one_undo_takes_it_back() -> None:
+async def test_form_sets_an_argument_and_reports_invalid_values() -> None:
     async with driven("StepCounter") as app:
         await app.press("down", "enter", "text:250")
         assert app.stages == ["StepCounter(max_steps=250)"]
         await app.press("escape", "u")
         assert app.stages == ["StepCounter"]
         assert app.find("FormRow Input").value == ""
-
-
-async def test_form_says_what_is_wrong_and_keeps_the_last_good_value() -> None:
-    async with driven("StepCounter(max_steps=2)") as app:
-        await app.press("down", "enter", "end", "text:x")
-        assert app.stages == ["StepCounter(max_steps=2)"]
+        await app.press("enter", "text:2", "end", "text:x")
+        assert app.stages == ["StepCounter(max_steps=2)"], "the last valid value"
         assert "must be a whole number or None" in app.text("#form")
         await app.press("backspace")
         assert "must be a whole number or None" not in app.text("#form")

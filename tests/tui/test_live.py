@@ -339,14 +339,50 @@ async def test_everything_can_be_clicked() -> None:
         assert len(app.tab.query(ActionLabel)) == 13
 
 
-async def test_every_action_is_in_the_palette_and_has_help() -> None:
-    async with playing(whole=True) as app:
+async def test_actions_in_the_palette_drawing_and_search_in_the_whole_app() -> None:
+    async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
         commands = {title for title, _, _ in CommandProvider(app.app.screen)._actions()}
         for binding in LIVE_BINDINGS:
             assert f"live: {binding.description}" in commands
             assert hasattr(app.tab, f"action_{binding.action.partition('(')[0]}")
         await app.press("f1")
         assert "Values" in app.text(".dialog")
+        await app.press("escape")
+        await check_drawing_only_in_front(app)
+        await check_search(app)
+
+
+async def check_drawing_only_in_front(app: Live) -> None:
+    """Check that nothing is drawn while another tab is in front."""
+    assert app.player.panes.cells == 1
+    await app.press("1")
+    await app.settle()
+    assert app.player.panes.cells == 0
+    await app.press("3")
+    await app.settle()
+    assert app.player.panes.cells == 1
+    assert app.app.focused is app.tab.panes.values
+
+
+async def check_search(app: Live) -> None:
+    """Check that a search goes from match to match among keys and stages."""
+
+    def found() -> str:
+        return app.tab.panes.values.labels[app.tab.panes.values.cursor]
+
+    await app.press("s", "v", "slash", "text:REWARD", "enter")
+    assert app.app.focused is app.tab.panes.values
+    seen = [found()]
+    for _ in range(3):
+        await app.press("n")
+        seen.append(found())
+    assert seen == ["reward@0", "1 RewardSum", "episode_reward@1", "reward@0"]
+    assert "1 of 3 matches" in app.text("SearchBar")
+    await app.press("N")
+    assert found() == "episode_reward@1"
+    assert app.player.session.tracer.steps == 1
+    await app.press("escape", "n", "text:2", "enter")
+    assert app.player.session.tracer.steps == 3
 
 
 # ---------------------------------------------------------------------- bad input
@@ -464,36 +500,3 @@ async def test_dead_worker_is_reported() -> None:
         await app.press("s")
         assert len(app.backend.players) == 2
         assert app.note == ""
-
-
-async def test_nothing_is_drawn_while_another_tab_is_in_front() -> None:
-    async with playing(COUNTED, whole=True, size=(120, 40)) as app:
-        assert app.player.panes.cells == 1
-        await app.press("1")
-        await app.settle()
-        assert app.player.panes.cells == 0
-        await app.press("3")
-        await app.settle()
-        assert app.player.panes.cells == 1
-        assert app.app.focused is app.tab.panes.values
-
-
-async def test_keys_and_stages_are_searched() -> None:
-    async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
-
-        def found() -> str:
-            return app.tab.panes.values.labels[app.tab.panes.values.cursor]
-
-        await app.press("s", "v", "slash", "text:REWARD", "enter")
-        assert app.app.focused is app.tab.panes.values
-        seen = [found()]
-        for _ in range(3):
-            await app.press("n")
-            seen.append(found())
-        assert seen == ["reward@0", "1 RewardSum", "episode_reward@1", "reward@0"]
-        assert "1 of 3 matches" in app.text("SearchBar")
-        await app.press("N")
-        assert found() == "episode_reward@1"
-        assert app.player.session.tracer.steps == 1
-        await app.press("escape", "n", "text:2", "enter")
-        assert app.player.session.tracer.steps == 3

@@ -74,8 +74,8 @@ def field(app: Driver, name: str) -> str:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_every_character_arrives_in_its_field(seed: int) -> None:
-    with busy_thread():
-        async with driven("CatFrames", "StepCounter", backend=SlowBackend(seed)) as app:
+    async with driven("CatFrames", "StepCounter", backend=SlowBackend(seed)) as app:
+        with busy_thread():
             choose = random.Random(seed)
             tab = choose.choice("2345")
             size = str(choose.randint(10, 9999))
@@ -98,11 +98,15 @@ async def test_text_that_cannot_be_read_stays_in_its_field() -> None:
         assert app.stages == ["CatFrames(N=4, dim=-2)"]
 
 
-async def test_keys_after_a_key_that_opens_a_dialog_go_into_the_dialog() -> None:
+async def test_keys_after_a_key_or_click_that_opens_a_dialog_go_into_the_dialog() -> None:
     async with driven(env=None) as app:
-        await typed(app, "e", "text:CartPole-v1", "enter")
+        await app.send_click(app.find("#form-env"))
+        await typed(app, "text:CartPole-v1", "enter")
         assert app.app.workspace.draft.env is not None
         assert app.app.workspace.draft.env.id == "CartPole-v1"
+        await typed(app, "e", "text:Pendulum-v1", "enter")
+        assert app.app.workspace.draft.env is not None
+        assert app.app.workspace.draft.env.id == "Pendulum-v1"
 
 
 async def test_keys_after_the_key_of_a_tab_are_for_the_tab() -> None:
@@ -118,23 +122,15 @@ async def test_undo_in_a_field_is_followed_once_the_focus_has_left_it() -> None:
 
 
 async def test_click_does_not_overtake_the_keys_before_it() -> None:
-    with busy_thread():
-        async with driven("CatFrames(4)", backend=SlowBackend(0)) as app:
-            await app.press("down", "enter", "end")
+    async with driven("CatFrames(4)", backend=SlowBackend(0)) as app:
+        await app.press("down", "enter", "end")
+        with busy_thread():
             await app.send(*"567")
             await app.send_click(app.row("dim").query_one(Input))
             await app.send("-", "3")
             await app.delivered()
             await app.settle()
             assert (field(app, "N"), field(app, "dim")) == ("4567", "-3")
-
-
-async def test_keys_after_a_click_that_opens_a_dialog_go_into_the_dialog() -> None:
-    async with driven(env=None) as app:
-        await app.send_click(app.find("#form-env"))
-        await typed(app, "text:CartPole-v1", "enter")
-        assert app.app.workspace.draft.env is not None
-        assert app.app.workspace.draft.env.id == "CartPole-v1"
 
 
 async def test_scrolling_waits_for_earlier_keys_and_mouse_moves_do_not(
