@@ -8,14 +8,23 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
-from tdx.specs.conversion import Device, as_device, as_dtype, to_array, to_tensor
-from tdx.specs.intervals import extremes, ordered
-from tdx.specs.shapes import View, as_size, ends_with
+from tdx.specs.arguments import (
+    Device,
+    View,
+    as_device,
+    as_dtype,
+    as_size,
+    ends_with,
+    to_array,
+    to_tensor,
+)
 from tdx.specs.spaces import (
     CategoricalBox,
     as_mask,
+    extremes,
     is_same_mask,
     nearest_allowed,
+    ordered,
     sample_categories,
     single_mask,
     view_mask,

@@ -10,22 +10,17 @@ from tensordict import TensorDict, TensorDictBase
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey, split_key
-from tdx.specs import composite_values as values_of
-from tdx.specs.composite_entries import (
-    MISSING,
-    CompositeLock,
-    Entries,
-    change_batch_size,
-    check_entry,
-    check_not_leaf,
-    find_entry,
-    is_static,
-    key_not_found,
-    prefix_error_key,
-    walk_entries,
+from tdx.specs import composite_entries as entries_of
+from tdx.specs.arguments import (
+    Device,
+    as_device,
+    as_size,
+    expand_ellipsis,
+    is_dtype,
+    refine_names,
+    size_from_args,
 )
-from tdx.specs.conversion import Device, as_device, is_dtype
-from tdx.specs.shapes import as_size, expand_ellipsis, size_from_args
+from tdx.specs.composite_entries import MISSING, CompositeLock, Entries
 from tdx.specs.spaces import indent
 from tdx.specs.spec import TensorSpec
 
@@ -33,8 +28,8 @@ from tdx.specs.spec import TensorSpec
 class Composite(TensorSpec):
     """Describes a TensorDict: its keys, and the spec of each.
 
-    Lookup, iteration and locks are implemented in :mod:`tdx.specs.composite_entries`, operations
-    on values in :mod:`tdx.specs.composite_values`.
+    :mod:`tdx.specs.composite_entries` implements what is done entry by entry: lookup, checks,
+    locks, and operations on values.
 
     Args:
         *args: A mapping from keys to specs. Values may be dicts, which become nested composites,
@@ -121,7 +116,7 @@ class Composite(TensorSpec):
     def shape(self, shape: Any) -> None:
         self._check_unlocked()
         new = as_size(shape)
-        self._specs, self._shape = change_batch_size(self._specs, new), new
+        self._specs, self._shape = entries_of.change_batch_size(self._specs, new), new
 
     def _with_batch_size(self, shape: torch.Size) -> Composite:
         copied = self.clone(recurse=False)
@@ -169,11 +164,7 @@ class Composite(TensorSpec):
 
     def refine_names(self, *names: Any) -> Self:
         """Name the batch dimensions; an ellipsis keeps the current names."""
-        if Ellipsis in names:
-            at = names.index(Ellipsis)
-            kept = self.names[at : len(self._shape) - (len(names) - at - 1)]
-            names = (*names[:at], *kept, *names[at + 1 :])
-        self._names = list(names)
+        self._names = refine_names(self.names, names)
         return self
 
     # Reading entries
@@ -184,21 +175,12 @@ class Composite(TensorSpec):
         Raises:
             KeyNotFoundError: The key is missing, and no default is given.
         """
-        found = find_entry(self._specs, split_key(item))
-        if found is not MISSING:
-            return found
-        if default is MISSING:
-            raise key_not_found(self._specs, item)
-        return default
+        return entries_of.get_entry(self._specs, item, default)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str):
             return self._specs[index] if index in self._specs else self.get(index)
-        if (
-            isinstance(index, tuple)
-            and index
-            and all(isinstance(part, (str, tuple)) for part in index)
-        ):
+        if entries_of.is_key(index):
             return self.get(index)
         lead = self._view_shape(lambda tensor: tensor[index])
         full = expand_ellipsis(index, len(self._shape))
@@ -207,7 +189,7 @@ class Composite(TensorSpec):
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, (str, tuple)):
             return False
-        return find_entry(self._specs, split_key(key)) is not MISSING
+        return entries_of.find_entry(self._specs, split_key(key)) is not MISSING
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
@@ -235,7 +217,9 @@ class Composite(TensorSpec):
             step_mdp_static_only: True to include only entries of composites with
                 ``step_mdp_static``.
         """
-        return self._walk(include_nested, leaves_only, is_leaf, step_mdp_static_only).keys()
+        return entries_of.select_entries(
+            self._specs, include_nested, leaves_only, is_leaf, step_mdp_static_only
+        ).keys()
 
     def values(
         self,
@@ -246,7 +230,9 @@ class Composite(TensorSpec):
         step_mdp_static_only: bool = False,
     ) -> ValuesView[Any]:
         """Return the specs; arguments and order as for ``keys``."""
-        return self._walk(include_nested, leaves_only, is_leaf, step_mdp_static_only).values()
+        return entries_of.select_entries(
+            self._specs, include_nested, leaves_only, is_leaf, step_mdp_static_only
+        ).values()
 
     def items(
         self,
@@ -257,21 +243,9 @@ class Composite(TensorSpec):
         step_mdp_static_only: bool = False,
     ) -> ItemsView[Any, Any]:
         """Return pairs of key and spec; arguments and order as for ``keys``."""
-        return self._walk(include_nested, leaves_only, is_leaf, step_mdp_static_only).items()
-
-    def _walk(
-        self,
-        nested: bool,
-        leaves_only: bool,
-        is_leaf: Callable[[type], bool] | None,
-        static_only: bool,
-    ) -> dict[Any, Any]:
-        if not (nested or leaves_only or static_only):
-            return self._specs
-        found = walk_entries(self._specs, leaves_only, is_leaf, nested)
-        if static_only:
-            found = {k: spec for k, spec in found.items() if is_static(self._specs, split_key(k))}
-        return found
+        return entries_of.select_entries(
+            self._specs, include_nested, leaves_only, is_leaf, step_mdp_static_only
+        ).items()
 
     def is_empty(self, recurse: bool = False) -> bool:
         """Return True if there are no entries; with ``recurse``, no leaves."""
@@ -297,25 +271,29 @@ class Composite(TensorSpec):
     def _set_entry(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
         """Set the entry at the remaining parts of a key; errors name the whole key."""
         first, *rest = parts
-        if rest:
-            inner = self._specs.get(first)
-            check_not_leaf(inner, first, key)
-            nested = self._create_nested() if inner is None else inner
-            nested._set_entry(tuple(rest), spec, key)
-            if inner is not None:
-                return
-            spec = nested
-        self._check_unlocked()
+        if not rest:
+            self._check_unlocked()
+            self._specs[first] = self._as_entry(spec, key)
+            return
+        inner = self._specs.get(first)
+        entries_of.check_not_leaf(inner, first, key)
+        nested = self._create_nested() if inner is None else inner
+        nested._set_entry(tuple(rest), spec, key)
+        if inner is None:
+            self._set_entry((first,), nested, key)
+
+    def _as_entry(self, spec: Any, key: NestedKey) -> Any:
+        """Return a spec, a mapping of specs or ``None`` as an entry of this composite."""
         try:
             if isinstance(spec, Mapping):
                 spec = self._create_nested(spec)
             elif isinstance(spec, Composite) and spec.ndim < len(self._shape):
                 spec = spec._with_batch_size(self._shape)
         except SpecError as error:
-            raise prefix_error_key(key, error) from None
-        if spec is not None:
-            spec = check_entry(spec, key, self._shape, self._device)
-        self._specs[first] = spec
+            raise entries_of.prefix_error_key(key, error) from None
+        if spec is None:
+            return None
+        return entries_of.check_entry(spec, key, self._shape, self._device)
 
     def _create_nested(self, entries: Mapping[Any, Any] | None = None) -> Composite:
         return Composite(entries or {}, shape=self._shape, device=self._device)
@@ -424,10 +402,7 @@ class Composite(TensorSpec):
         return [spec for spec in self._specs.values() if isinstance(spec, Composite)]
 
     def _check_unlocked(self) -> None:
-        if self.is_locked:
-            raise SpecError(
-                "the Composite is locked", hint="change a clone(), or call unlock_() first"
-            )
+        entries_of.check_unlocked(self.is_locked)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -437,7 +412,7 @@ class Composite(TensorSpec):
     # Values
 
     def _create(self, method: str, shape: Any) -> Any:
-        fields = values_of.create_values(self._specs, method, shape)
+        fields = entries_of.create_values(self._specs, method, shape)
         return self._to_tensordict(fields, shape, self._device)
 
     def _to_tensordict(self, fields: dict[Any, Any], shape: Any, device: Any) -> Any:
@@ -471,14 +446,14 @@ class Composite(TensorSpec):
         return val.batch_size[: len(val.batch_size) - len(self._shape)]
 
     def is_in(self, val: Any) -> bool:
-        return values_of.contains_values(self._specs, val)
+        return entries_of.contains_values(self._specs, val)
 
     def why_not_in(self, val: Any) -> str | None:
         """Explain why a TensorDict is not in the spec, with the key; ``None`` if it is."""
-        return values_of.explain_mismatch(self._walk(True, True, None, False), val)
+        return entries_of.explain_mismatch(dict(self.items(True, True)), val)
 
     def project(self, val: Any) -> Any:
-        return values_of.project_values(self._specs, val)
+        return entries_of.project_values(self._specs, val)
 
     def type_check(self, value: Any, selected_keys: Any = None) -> None:
         """Check the dtypes of a TensorDict's entries.
@@ -491,13 +466,11 @@ class Composite(TensorSpec):
             SpecError: The dtype of an entry differs; the error names the key.
         """
         keys = list(self.keys(True, True)) if selected_keys is None else selected_keys
-        for key in [keys] if isinstance(keys, (str, tuple)) else keys:
-            spec = self.get(key)
-            if spec is not None:
-                spec.type_check(values_of.get_value(value, key), key)
+        named = [keys] if isinstance(keys, (str, tuple)) else keys
+        entries_of.check_dtypes({key: self.get(key) for key in named}, value)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
-        fields = values_of.encode_values(self.get, val.items(), ignore_device)
+        fields = entries_of.encode_values(self.get, val.items(), ignore_device)
         return self._to_tensordict(fields, (), None if ignore_device else self._device)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
@@ -506,13 +479,10 @@ class Composite(TensorSpec):
         return {key: self[key].to_numpy(value) for key, value in val.items()}
 
     def cardinality(self) -> float:
-        count: float = 1
-        for spec in self._specs.values():
-            count *= 1 if spec is None else spec.cardinality()
-        return count
+        return entries_of.count_values(self._specs)
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        fields, count = values_of.enumerate_values(self._specs, use_mask)
+        fields, count = entries_of.enumerate_values(self._specs, use_mask)
         return TensorDict(fields, batch_size=(count, *self._shape), device=self._device)
 
     # Shape operations: they change the batch size; the entries' own dimensions stay.

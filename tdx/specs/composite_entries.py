@@ -1,20 +1,22 @@
-"""Entries of a composite: lookup and iteration by nested key, entry checks and locks.
+"""What a composite does entry by entry: lookup, checks, locks, and operations on values.
 
 The functions work on the plain dict of entries of a composite. A spec that is itself a composite
-has its own dict, see :func:`nested_entries`.
+has its own dict, see :func:`nested_entries`. An entry that is ``None`` has no spec: its value is
+neither checked nor created.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tdx.errors import KeyNotFoundError, SpecError, did_you_mean
-from tdx.keys import NestedKey, format_key, join_keys
+from tdx.keys import NestedKey, format_key, join_keys, split_key
 from tdx.specs.spec import TensorSpec
 
 Entries = dict[str, Any]
@@ -25,6 +27,13 @@ MISSING: Any = object()
 def nested_entries(spec: Any) -> Entries | None:
     """Return the entries of a composite; ``None`` for a leaf."""
     return getattr(spec, "_specs", None)
+
+
+def is_key(index: Any) -> bool:
+    """Return True if an index is a key rather than a position in the batch."""
+    if isinstance(index, tuple):
+        return bool(index) and all(is_key(part) for part in index)
+    return isinstance(index, str)
 
 
 def find_entry(entries: Entries, parts: Iterable[str]) -> Any:
@@ -62,10 +71,40 @@ def walk_entries(
     return found
 
 
-def is_static(entries: Entries, parts: tuple[str, ...]) -> bool:
+def select_entries(
+    entries: Entries,
+    nested: bool,
+    leaves_only: bool,
+    is_leaf: Callable[[type], bool] | None,
+    static_only: bool,
+) -> dict[Any, Any]:
+    """Return the entries that ``Composite.keys`` is asked for, by key; see its arguments."""
+    if not (nested or leaves_only or static_only):
+        return entries
+    found = walk_entries(entries, leaves_only, is_leaf, nested)
+    if static_only:
+        found = {key: spec for key, spec in found.items() if _is_static(entries, split_key(key))}
+    return found
+
+
+def _is_static(entries: Entries, parts: tuple[str, ...]) -> bool:
     """Return True if a composite on the path to an entry has ``step_mdp_static`` set."""
     path = [find_entry(entries, parts[: i + 1]) for i in range(len(parts))]
     return any(getattr(spec, "step_mdp_static", False) for spec in path)
+
+
+def get_entry(entries: Entries, key: NestedKey, default: Any) -> Any:
+    """Return the spec at a key, or ``default`` if the key is missing.
+
+    Raises:
+        KeyNotFoundError: The key is missing, and ``default`` is ``MISSING``.
+    """
+    found = find_entry(entries, split_key(key))
+    if found is not MISSING:
+        return found
+    if default is MISSING:
+        raise key_not_found(entries, key)
+    return default
 
 
 def key_not_found(entries: Entries, key: NestedKey) -> KeyNotFoundError:
@@ -156,6 +195,16 @@ def prefix_error_key(key: NestedKey, error: SpecError) -> SpecError:
     return error
 
 
+def check_unlocked(is_locked: bool) -> None:
+    """Check that the entries of a composite may be changed.
+
+    Raises:
+        SpecError: The composite is locked.
+    """
+    if is_locked:
+        raise SpecError("the Composite is locked", hint="change a clone(), or call unlock_() first")
+
+
 class CompositeLock:
     """Write lock of a composite, which the composites that contain it may hold too.
 
@@ -194,3 +243,127 @@ class CompositeLock:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.is_locked = state["is_locked"]
         self._parents = ()
+
+
+def get_value(val: Any, key: NestedKey) -> Any:
+    """Return the value at a key of a (nested) dict or TensorDict; ``None`` if it is missing."""
+    for part in split_key(key):
+        if not hasattr(val, "get"):
+            return None
+        val = val.get(part, None)
+    return val
+
+
+def create_values(entries: Entries, method: str, shape: Any) -> dict[str, Any]:
+    """Call ``rand``, ``zero`` or ``one`` of each spec, in order."""
+    return {key: getattr(spec, method)(shape) for key, spec in entries.items() if spec is not None}
+
+
+def contains_values(entries: Entries, val: Any) -> bool:
+    """Return True if every entry has a value in its spec; additional keys are ignored."""
+    for key, spec in entries.items():
+        if spec is None:
+            continue
+        value = get_value(val, key)
+        if value is None:
+            inner = nested_entries(spec)
+            if inner is not None and not walk_entries(inner, True, None, nested=True):
+                continue
+            return False
+        if not spec.is_in(value):
+            return False
+    return True
+
+
+def explain_mismatch(leaves: Mapping[NestedKey, Any], val: Any) -> str | None:
+    """Name the first leaf whose value is missing or not in its spec, with the reason."""
+    for key, spec in leaves.items():
+        if spec is None:
+            continue
+        name = format_key(key)
+        value = get_value(val, key)
+        if value is None:
+            return f"key {name!r} is missing"
+        reason = spec.why_not_in(value)
+        if reason is not None:
+            return f"key {name!r}: {reason}"
+    return None
+
+
+def check_dtypes(specs: Mapping[NestedKey, Any], val: Any) -> None:
+    """Check the dtypes of a TensorDict's entries.
+
+    Raises:
+        SpecError: The dtype of an entry differs from its spec's; the error names the key.
+    """
+    for key, spec in specs.items():
+        if spec is not None:
+            spec.type_check(get_value(val, key), key)
+
+
+def project_values(entries: Entries, val: Any) -> Any:
+    """Return a copy of a TensorDict with every entry projected to its spec.
+
+    Raises:
+        SpecError: A key is missing, or the shape of a value does not end with its spec's.
+    """
+    projected = val.copy()
+    for key, spec in entries.items():
+        if spec is None:
+            continue
+        value = get_value(val, key)
+        if value is None:
+            raise SpecError("the entry is missing", hint="add the entry to the value").at(key=key)
+        try:
+            projected[key] = spec.project(value)
+        except SpecError as error:
+            raise prefix_error_key(key, error) from None
+    return projected
+
+
+def encode_values(
+    find_spec: Callable[[Any], Any], values: Iterable[tuple[Any, Any]], ignore_device: bool
+) -> dict[Any, Any]:
+    """Encode values by the specs of their keys.
+
+    Args:
+        find_spec: Returns the spec of a key, such as ``Composite.get``.
+        values: Pairs of key and value.
+        ignore_device: True to leave tensors on their device.
+
+    Raises:
+        KeyNotFoundError: A key has no spec.
+        SpecError: A value cannot be encoded; the error names the key.
+    """
+    encoded = {}
+    for key, value in values:
+        try:
+            encoded[key] = find_spec(key).encode(value, ignore_device=ignore_device)
+        except SpecError as error:
+            raise prefix_error_key(key, error) from None
+    return encoded
+
+
+def count_values(entries: Entries) -> float:
+    """Return the number of combinations of the entries' values."""
+    return math.prod(spec.cardinality() for spec in entries.values() if spec is not None)
+
+
+def enumerate_values(entries: Entries, use_mask: bool) -> tuple[dict[str, Any], int]:
+    """Enumerate every combination of the entries' values.
+
+    Returns:
+        Values of each entry along a new first dimension, and its size. Without entries, an empty
+        dict and 1.
+    """
+    specs = {key: spec for key, spec in entries.items() if spec is not None}
+    if not specs:
+        return {}, 1
+    values = {key: spec.enumerate(use_mask) for key, spec in specs.items()}
+    grid = torch.cartesian_prod(*(torch.arange(len(value)) for value in values.values()))
+    grid = grid.reshape(-1, len(values))
+    combined = {
+        key: value[grid[:, i].to(value.device)] if value.device else value[grid[:, i]]
+        for i, (key, value) in enumerate(values.items())
+    }
+    return combined, len(grid)

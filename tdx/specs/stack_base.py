@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
-from tdx.specs.conversion import Device
-from tdx.specs.shapes import check_dimension, expand_ellipsis, size_from_args
+from tdx.specs.arguments import Device, check_dimension, expand_ellipsis, size_from_args
 from tdx.specs.spec import TensorSpec
 
 

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey
+from tdx.specs.arguments import TORCH_FUNCTIONS, Device
 from tdx.specs.composite import Composite
-from tdx.specs.composite_entries import CompositeLock
-from tdx.specs.conversion import Device
-from tdx.specs.shapes import TORCH_FUNCTIONS
+from tdx.specs.composite_entries import CompositeLock, is_key
 from tdx.specs.spaces import indent
 from tdx.specs.spec import TensorSpec
 from tdx.specs.stack_base import SpecStack
@@ -141,7 +140,7 @@ class StackedComposite(SpecStack, Composite):
             raise error.at(key=key) from None
 
     def __getitem__(self, index: Any) -> Any:
-        if _is_key(index):
+        if is_key(index):
             return self.get(index)
         return SpecStack.__getitem__(self, index)
 
@@ -270,10 +269,3 @@ def stack(tensors: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> Te
 
 
 TORCH_FUNCTIONS[torch.stack] = stack
-
-
-def _is_key(index: Any) -> bool:
-    """Return True if an index is a key rather than a position in the batch."""
-    if isinstance(index, tuple):
-        return bool(index) and all(_is_key(part) for part in index)
-    return isinstance(index, str)

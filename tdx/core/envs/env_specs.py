@@ -11,7 +11,7 @@ from torch import nn
 from tdx.errors import DeviceError, KeyNotFoundError, SpecError
 from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, unique_keys
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
-from tdx.specs.conversion import as_device
+from tdx.specs.arguments import as_device
 from tdx.tensordicts import new_tensordict
 
 

@@ -13,7 +13,7 @@ from tdx.errors import ChainError, SpecError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.specs.bounded import clamp_spec
-from tdx.specs.intervals import clip
+from tdx.specs.spaces import clip
 
 
 class RewardClipping(ScalarTransform, RewardTransform):
