@@ -301,9 +301,8 @@ class OneHot(TensorSpec):
 
     def _cast(self, val: Any) -> Tensor:
         is_float = isinstance(val, Tensor) and val.is_floating_point()
-        if is_float and ends_with(val.shape, self._shape):
-            return val.to(self._device)
-        return super()._cast(val)
+        fits = is_float and ends_with(val.shape, self._shape)
+        return val.to(self._device) if fits else super()._cast(val)
 
     def project(self, val: Any) -> Any:
         """Return a value in the spec unchanged, else the one-hot vector of the largest element."""

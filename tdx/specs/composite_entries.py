@@ -1,15 +1,9 @@
-"""What a composite does entry by entry: lookup, checks, locks, and operations on values.
-
-The functions work on the plain dict of entries of a composite. A spec that is itself a composite
-has its own dict, see :func:`nested_entries`. An entry that is ``None`` has no spec: its value is
-neither checked nor created.
-"""
+"""Entries of a composite: a nested mapping from keys to specs that can be locked."""
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +13,249 @@ from tdx.errors import KeyNotFoundError, SpecError, did_you_mean
 from tdx.keys import NestedKey, format_key, join_keys, split_key
 from tdx.specs.spec import TensorSpec
 
-Entries = dict[str, Any]
+Specs = dict[str, Any]
+"""Specs by name; ``None`` for an entry without a spec."""
 
 MISSING: Any = object()
 
 
-def nested_entries(spec: Any) -> Entries | None:
+class CompositeEntries:
+    """Specs of a composite by key, with its batch size, device and lock.
+
+    Args:
+        shape: Batch size, with which the shape of every entry begins.
+        device: Device of every entry; ``None`` if they may differ.
+        create: Creates a nested composite from a mapping: the class ``Composite``.
+        specs: Specs by name, which have that batch size and device already.
+    """
+
+    def __init__(
+        self,
+        shape: torch.Size,
+        device: torch.device | None,
+        create: Callable[..., Any],
+        specs: Specs,
+    ) -> None:
+        self.shape, self.device, self.specs = shape, device, specs
+        self.lock_state = CompositeLock()
+        self._create = create
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.is_locked:
+            self.lock()
+
+    # Reading
+
+    def find(self, key: NestedKey) -> Any:
+        """Return the spec at a key; ``MISSING`` if there is none."""
+        found: Any = MISSING
+        level: CompositeEntries | None = self
+        for part in split_key(key):
+            if level is None:
+                return MISSING
+            found = level.specs.get(part, MISSING)
+            level = entries_of(found)
+        return found
+
+    def get(self, key: NestedKey, default: Any = MISSING) -> Any:
+        """Return the spec at a key, or ``default`` if the key is missing.
+
+        Raises:
+            KeyNotFoundError: The key is missing, and there is no default.
+        """
+        found = self.find(key)
+        if found is not MISSING:
+            return found
+        if default is not MISSING:
+            return default
+        known = [format_key(name) for name in self.select(nested=True)]
+        fallback = f"it has {', '.join(known)}" if known else "it is empty"
+        raise KeyNotFoundError(
+            f"the Composite has no key {format_key(key)!r}",
+            hint=did_you_mean(format_key(key), known, fallback),
+        )
+
+    def select(
+        self,
+        nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        static_only: bool = False,
+    ) -> dict[Any, Any]:
+        """Return entries by key, those of nested composites before the composite itself.
+
+        Args:
+            nested: True to include the entries of nested composites, with tuples as keys.
+            leaves_only: True to leave out nested composites themselves.
+            is_leaf: Decides by type whether an entry is a leaf; by default composites are not.
+            static_only: True to include only entries of composites with ``step_mdp_static``.
+        """
+        if not (nested or leaves_only or static_only):
+            return self.specs
+        found: dict[Any, Any] = {}
+        for name, spec in self.specs.items():
+            inner = entries_of(spec)
+            leaf = inner is None if is_leaf is None else is_leaf(type(spec))
+            if nested and not leaf and inner is not None:
+                below = inner.select(nested, leaves_only, is_leaf)
+                found.update({join_keys(name, key): entry for key, entry in below.items()})
+            if leaf or not leaves_only:
+                found[name] = spec
+        if static_only:
+            found = {key: spec for key, spec in found.items() if self._is_static(key)}
+        return found
+
+    def _is_static(self, key: NestedKey) -> bool:
+        """Return True if a composite on the path to an entry has ``step_mdp_static`` set."""
+        parts = split_key(key)
+        path = [self.find(parts[: i + 1]) for i in range(len(parts))]
+        return any(getattr(spec, "step_mdp_static", False) for spec in path)
+
+    def composites(self) -> list[Any]:
+        """Return the nested composites of this level."""
+        return [spec for spec in self.specs.values() if entries_of(spec) is not None]
+
+    # Writing
+
+    def set(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
+        """Set the spec at the remaining parts of a key; errors name the whole key."""
+        first, *rest = parts
+        if not rest:
+            self.check_unlocked()
+            self.specs[first] = self._as_entry(spec, key)
+            return
+        inner = self.specs.get(first)
+        check_not_leaf(inner, first, key)
+        nested = self._create_nested({}) if inner is None else inner
+        nested._entries.set(tuple(rest), spec, key)
+        if inner is None:
+            self.set((first,), nested, key)
+
+    def _as_entry(self, spec: Any, key: NestedKey) -> Any:
+        """Return a spec, a mapping of specs or ``None`` as an entry of this composite."""
+        try:
+            if isinstance(spec, Mapping):
+                spec = self._create_nested(spec)
+            elif entries_of(spec) is not None and spec.ndim < len(self.shape):
+                spec = spec._with_batch_size(self.shape)
+        except SpecError as error:
+            raise prefix_error_key(key, error) from None
+        return None if spec is None else check_entry(spec, key, self.shape, self.device)
+
+    def _create_nested(self, specs: Mapping[Any, Any]) -> Any:
+        return self._create(specs, shape=self.shape, device=self.device)
+
+    def delete(self, key: NestedKey) -> None:
+        """Remove an entry.
+
+        Raises:
+            KeyNotFoundError: The key is missing.
+            SpecError: The composite is locked.
+        """
+        self.check_unlocked()
+        self.get(key)
+        *above, last = split_key(key)
+        if above:
+            self.get(tuple(above))._entries.delete(last)
+        else:
+            del self.specs[last]
+
+    def pop(self, key: NestedKey, default: Any = MISSING) -> Any:
+        """Remove an entry and return its spec, or ``default`` if the key is missing.
+
+        Raises:
+            KeyNotFoundError: The key is missing, and there is no default.
+            SpecError: The composite is locked.
+        """
+        self.check_unlocked()
+        found = self.get(key, default)
+        if self.find(key) is not MISSING:
+            self.delete(key)
+        return found
+
+    def update(self, specs: Mapping[Any, Any]) -> None:
+        """Set several entries, merging nested composites.
+
+        Raises:
+            SpecError: The composite is locked, or an entry is invalid.
+        """
+        self.check_unlocked()
+        for key, spec in specs.items():
+            current = entries_of(self.get(key, None))
+            if current is not None and (isinstance(spec, Mapping) or entries_of(spec) is not None):
+                current.update(dict(spec.items()))
+            else:
+                self.set(split_key(key), spec, key)
+
+    def set_shape(self, shape: torch.Size) -> None:
+        """Change the batch size, which nested composites with fewer dimensions get.
+
+        Raises:
+            SpecError: The composite is locked, or an entry's shape does not begin with ``shape``.
+        """
+        self.check_unlocked()
+        changed = {}
+        for key, spec in self.specs.items():
+            if entries_of(spec) is not None and spec.ndim < len(shape):
+                spec = spec._with_batch_size(shape)
+            if spec is not None and spec.shape[: len(shape)] != shape:
+                raise SpecError(
+                    f"its shape {tuple(spec.shape)} does not begin with {tuple(shape)}",
+                    hint="expand the entry first, or use a shape that all entries begin with",
+                ).at(key=key)
+            changed[key] = spec
+        self.specs, self.shape = changed, shape
+
+    def clear_device(self) -> None:
+        """Clear the device, also of nested composites."""
+        self.device = None
+        for spec in self.composites():
+            spec._entries.clear_device()
+
+    # Locks
+
+    @property
+    def is_locked(self) -> bool:
+        """True if entries cannot be changed."""
+        return self.lock_state.is_locked
+
+    def check_unlocked(self) -> None:
+        """Check that entries may be changed.
+
+        Raises:
+            SpecError: The composite is locked.
+        """
+        if self.is_locked:
+            raise SpecError(
+                "the Composite is locked", hint="change a clone(), or call unlock_() first"
+            )
+
+    def lock(self, recurse: bool = True) -> None:
+        """Forbid changes of entries; with ``recurse``, also in nested composites."""
+        self.lock_state.is_locked = True
+        if recurse:
+            for spec in self.composites():
+                spec._entries.lock_state.add_parent(self.lock_state)
+                spec._entries.lock()
+
+    def unlock(self, recurse: bool = True) -> None:
+        """Allow changes of entries; with ``recurse``, also in nested composites.
+
+        Raises:
+            SpecError: A composite that contains this one is locked.
+        """
+        self.lock_state.check_parents()
+        self.lock_state.is_locked = False
+        for spec in self.composites():
+            spec._entries.lock_state.remove_parent(self.lock_state)
+            if recurse:
+                spec._entries.unlock()
+
+
+def entries_of(spec: Any) -> CompositeEntries | None:
     """Return the entries of a composite; ``None`` for a leaf."""
-    return getattr(spec, "_specs", None)
+    return getattr(spec, "_entries", None)
 
 
 def is_key(index: Any) -> bool:
@@ -34,87 +263,6 @@ def is_key(index: Any) -> bool:
     if isinstance(index, tuple):
         return bool(index) and all(is_key(part) for part in index)
     return isinstance(index, str)
-
-
-def find_entry(entries: Entries, parts: Iterable[str]) -> Any:
-    """Look up an entry by the parts of its key; ``MISSING`` if there is none."""
-    found: Any = MISSING
-    level: Entries | None = entries
-    for part in parts:
-        if level is None:
-            return MISSING
-        found = level.get(part, MISSING)
-        level = nested_entries(found)
-    return found
-
-
-def walk_entries(
-    entries: Entries, leaves_only: bool, is_leaf: Callable[[type], bool] | None, nested: bool
-) -> dict[Any, Any]:
-    """Collect entries by key, those of nested composites before the composite itself.
-
-    Args:
-        entries: Entries of the composite.
-        leaves_only: True to leave out nested composites themselves.
-        is_leaf: Decides by type whether an entry is a leaf; by default composites are not.
-        nested: True to include the entries of nested composites, with tuples as keys.
-    """
-    found: dict[Any, Any] = {}
-    for name, spec in entries.items():
-        inner = nested_entries(spec)
-        leaf = inner is None if is_leaf is None else is_leaf(type(spec))
-        if nested and not leaf and inner is not None:
-            below = walk_entries(inner, leaves_only, is_leaf, nested)
-            found.update({join_keys(name, key): entry for key, entry in below.items()})
-        if leaf or not leaves_only:
-            found[name] = spec
-    return found
-
-
-def select_entries(
-    entries: Entries,
-    nested: bool,
-    leaves_only: bool,
-    is_leaf: Callable[[type], bool] | None,
-    static_only: bool,
-) -> dict[Any, Any]:
-    """Return the entries that ``Composite.keys`` is asked for, by key; see its arguments."""
-    if not (nested or leaves_only or static_only):
-        return entries
-    found = walk_entries(entries, leaves_only, is_leaf, nested)
-    if static_only:
-        found = {key: spec for key, spec in found.items() if _is_static(entries, split_key(key))}
-    return found
-
-
-def _is_static(entries: Entries, parts: tuple[str, ...]) -> bool:
-    """Return True if a composite on the path to an entry has ``step_mdp_static`` set."""
-    path = [find_entry(entries, parts[: i + 1]) for i in range(len(parts))]
-    return any(getattr(spec, "step_mdp_static", False) for spec in path)
-
-
-def get_entry(entries: Entries, key: NestedKey, default: Any) -> Any:
-    """Return the spec at a key, or ``default`` if the key is missing.
-
-    Raises:
-        KeyNotFoundError: The key is missing, and ``default`` is ``MISSING``.
-    """
-    found = find_entry(entries, split_key(key))
-    if found is not MISSING:
-        return found
-    if default is MISSING:
-        raise key_not_found(entries, key)
-    return default
-
-
-def key_not_found(entries: Entries, key: NestedKey) -> KeyNotFoundError:
-    """Create the error for a missing key, with the nearest existing one."""
-    known = [format_key(name) for name in walk_entries(entries, False, None, nested=True)]
-    fallback = f"it has {', '.join(known)}" if known else "it is empty"
-    return KeyNotFoundError(
-        f"the Composite has no key {format_key(key)!r}",
-        hint=did_you_mean(format_key(key), known, fallback),
-    )
 
 
 def check_entry(spec: Any, key: NestedKey, shape: torch.Size, device: torch.device | None) -> Any:
@@ -151,25 +299,6 @@ def check_entry(spec: Any, key: NestedKey, shape: torch.Size, device: torch.devi
     ).at(key=key)
 
 
-def change_batch_size(entries: Entries, shape: torch.Size) -> Entries:
-    """Return entries for another batch size, which nested composites with fewer dimensions get.
-
-    Raises:
-        SpecError: An entry's shape does not begin with ``shape``.
-    """
-    changed = {}
-    for key, spec in entries.items():
-        if nested_entries(spec) is not None and spec.ndim < len(shape):
-            spec = spec._with_batch_size(shape)
-        if spec is not None and spec.shape[: len(shape)] != shape:
-            raise SpecError(
-                f"its shape {tuple(spec.shape)} does not begin with {tuple(shape)}",
-                hint="expand the entry first, or use a shape that all entries begin with",
-            ).at(key=key)
-        changed[key] = spec
-    return changed
-
-
 def check_not_leaf(spec: Any, name: str, key: NestedKey) -> None:
     """Check that an existing entry on the path of a nested key is a composite.
 
@@ -181,7 +310,7 @@ def check_not_leaf(spec: Any, name: str, key: NestedKey) -> None:
     Raises:
         SpecError: The entry is a leaf.
     """
-    if spec is not None and nested_entries(spec) is None:
+    if spec is not None and entries_of(spec) is None:
         raise SpecError(
             f"{name!r} is a leaf, so it cannot contain other entries",
             hint="remove the leaf first, or use another key",
@@ -193,16 +322,6 @@ def prefix_error_key(key: NestedKey, error: SpecError) -> SpecError:
     inner = error.where.key
     error.where = replace(error.where, key=key if inner is None else join_keys(key, inner))
     return error
-
-
-def check_unlocked(is_locked: bool) -> None:
-    """Check that the entries of a composite may be changed.
-
-    Raises:
-        SpecError: The composite is locked.
-    """
-    if is_locked:
-        raise SpecError("the Composite is locked", hint="change a clone(), or call unlock_() first")
 
 
 class CompositeLock:
@@ -243,127 +362,3 @@ class CompositeLock:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.is_locked = state["is_locked"]
         self._parents = ()
-
-
-def get_value(val: Any, key: NestedKey) -> Any:
-    """Return the value at a key of a (nested) dict or TensorDict; ``None`` if it is missing."""
-    for part in split_key(key):
-        if not hasattr(val, "get"):
-            return None
-        val = val.get(part, None)
-    return val
-
-
-def create_values(entries: Entries, method: str, shape: Any) -> dict[str, Any]:
-    """Call ``rand``, ``zero`` or ``one`` of each spec, in order."""
-    return {key: getattr(spec, method)(shape) for key, spec in entries.items() if spec is not None}
-
-
-def contains_values(entries: Entries, val: Any) -> bool:
-    """Return True if every entry has a value in its spec; additional keys are ignored."""
-    for key, spec in entries.items():
-        if spec is None:
-            continue
-        value = get_value(val, key)
-        if value is None:
-            inner = nested_entries(spec)
-            if inner is not None and not walk_entries(inner, True, None, nested=True):
-                continue
-            return False
-        if not spec.is_in(value):
-            return False
-    return True
-
-
-def explain_mismatch(leaves: Mapping[NestedKey, Any], val: Any) -> str | None:
-    """Name the first leaf whose value is missing or not in its spec, with the reason."""
-    for key, spec in leaves.items():
-        if spec is None:
-            continue
-        name = format_key(key)
-        value = get_value(val, key)
-        if value is None:
-            return f"key {name!r} is missing"
-        reason = spec.why_not_in(value)
-        if reason is not None:
-            return f"key {name!r}: {reason}"
-    return None
-
-
-def check_dtypes(specs: Mapping[NestedKey, Any], val: Any) -> None:
-    """Check the dtypes of a TensorDict's entries.
-
-    Raises:
-        SpecError: The dtype of an entry differs from its spec's; the error names the key.
-    """
-    for key, spec in specs.items():
-        if spec is not None:
-            spec.type_check(get_value(val, key), key)
-
-
-def project_values(entries: Entries, val: Any) -> Any:
-    """Return a copy of a TensorDict with every entry projected to its spec.
-
-    Raises:
-        SpecError: A key is missing, or the shape of a value does not end with its spec's.
-    """
-    projected = val.copy()
-    for key, spec in entries.items():
-        if spec is None:
-            continue
-        value = get_value(val, key)
-        if value is None:
-            raise SpecError("the entry is missing", hint="add the entry to the value").at(key=key)
-        try:
-            projected[key] = spec.project(value)
-        except SpecError as error:
-            raise prefix_error_key(key, error) from None
-    return projected
-
-
-def encode_values(
-    find_spec: Callable[[Any], Any], values: Iterable[tuple[Any, Any]], ignore_device: bool
-) -> dict[Any, Any]:
-    """Encode values by the specs of their keys.
-
-    Args:
-        find_spec: Returns the spec of a key, such as ``Composite.get``.
-        values: Pairs of key and value.
-        ignore_device: True to leave tensors on their device.
-
-    Raises:
-        KeyNotFoundError: A key has no spec.
-        SpecError: A value cannot be encoded; the error names the key.
-    """
-    encoded = {}
-    for key, value in values:
-        try:
-            encoded[key] = find_spec(key).encode(value, ignore_device=ignore_device)
-        except SpecError as error:
-            raise prefix_error_key(key, error) from None
-    return encoded
-
-
-def count_values(entries: Entries) -> float:
-    """Return the number of combinations of the entries' values."""
-    return math.prod(spec.cardinality() for spec in entries.values() if spec is not None)
-
-
-def enumerate_values(entries: Entries, use_mask: bool) -> tuple[dict[str, Any], int]:
-    """Enumerate every combination of the entries' values.
-
-    Returns:
-        Values of each entry along a new first dimension, and its size. Without entries, an empty
-        dict and 1.
-    """
-    specs = {key: spec for key, spec in entries.items() if spec is not None}
-    if not specs:
-        return {}, 1
-    values = {key: spec.enumerate(use_mask) for key, spec in specs.items()}
-    grid = torch.cartesian_prod(*(torch.arange(len(value)) for value in values.values()))
-    grid = grid.reshape(-1, len(values))
-    combined = {
-        key: value[grid[:, i].to(value.device)] if value.device else value[grid[:, i]]
-        for i, (key, value) in enumerate(values.items())
-    }
-    return combined, len(grid)

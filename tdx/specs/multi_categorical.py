@@ -20,7 +20,7 @@ from tdx.specs.spaces import (
     is_same_mask,
     nearest_allowed,
     ordered,
-    sample_allowed,
+    sample_categories,
     single_mask,
 )
 from tdx.specs.spec import TensorSpec
@@ -118,7 +118,7 @@ class MultiCategorical(Categorical):
         own = self._shape[:-1]
         if self._mask is not None:
             columns = [
-                sample_allowed(mask, torch.Size((*lead, *own)))
+                sample_categories(mask.shape[-1], mask, torch.Size((*lead, *own)), self._device)
                 for mask in self._split_mask(self._mask)
             ]
         else:

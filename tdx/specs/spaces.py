@@ -6,7 +6,7 @@ import math
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -162,28 +162,17 @@ def sample_categories(
     Raises:
         SpecError: ``n`` is 0, or the mask forbids all categories for some element.
     """
-    if mask is not None:
-        return sample_allowed(mask, shape)
-    if n == 0 and shape.numel():
-        raise SpecError("cannot sample from 0 categories", hint="use a spec with n of 1 or more")
-    return torch.randint(0, max(n, 1), shape, device=device)
-
-
-def sample_allowed(mask: Tensor, shape: torch.Size) -> Tensor:
-    """Sample uniformly among the categories that a mask allows, as int64 of ``shape``.
-
-    Args:
-        mask: Allowed categories, ``[*B, n]``.
-        shape: Shape of the sample, ``[*A, *B]``.
-
-    Raises:
-        SpecError: The mask forbids all categories for some element.
-    """
-    weights = mask.expand(*shape, mask.shape[-1]).reshape(-1, mask.shape[-1])
+    if mask is None:
+        if n == 0 and shape.numel():
+            raise SpecError(
+                "cannot sample from 0 categories", hint="use a spec with n of 1 or more"
+            )
+        return torch.randint(0, max(n, 1), shape, device=device)
+    weights = mask.expand(*shape, n).reshape(-1, n)
     if not bool(weights.any(-1).all()):
         raise SpecError("the mask allows no category", hint="allow at least one in every row")
     if not weights.shape[0]:
-        return torch.zeros(shape, dtype=torch.int64, device=mask.device)
+        return torch.zeros(shape, dtype=torch.int64, device=device)
     return torch.multinomial(weights.float(), 1).reshape(shape)
 
 
@@ -382,11 +371,8 @@ def _where(mask: Tensor, value: Tensor, other: Tensor) -> Tensor:
 _EXACT_INTEGERS = {torch.float32: 2**24, torch.float64: 2**53}
 
 
-class IntervalSampler(Protocol):
-    """Samples values within bounds, both included, from torch's global generator."""
-
-    def __call__(self, shape: torch.Size) -> Tensor:
-        """Sample values of ``shape``, which ends with the shape of the bounds."""
+IntervalSampler = Callable[[torch.Size], Tensor]
+"""Samples values within bounds, both included; the shape ends with that of the bounds."""
 
 
 def make_sampler(low: Tensor, high: Tensor) -> IntervalSampler:
