@@ -1,7 +1,7 @@
 """What an env asks of the layers that are built on it: rollouts, chains, checks of a chain.
 
-``EnvBase`` declares the methods, :mod:`tdx.core.services` implements them. It is set on the class
-when ``tdx.core`` is imported, so that no module of this folder imports the layers above it.
+``EnvBase`` declares the methods. :mod:`tdx.core` sets the functions that implement them when it is
+imported, so that no module of this folder imports the layers above it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from tensordict import TensorDictBase
 
 from tdx.core.envs.spec_violations import SpecViolation
-from tdx.errors import ArgumentError
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -40,51 +39,18 @@ class RolloutRequest:
         return self.break_when_any_done or self.break_when_all_done
 
 
-class EnvServices(Protocol):
-    """Implements what ``EnvBase`` declares and cannot do itself."""
+@dataclass(frozen=True, slots=True)
+class EnvServices:
+    """Functions that implement what ``EnvBase`` declares and cannot do itself.
 
-    def rollout(
-        self,
-        env: Any,
-        max_steps: int,
-        request: RolloutRequest,
-        *,
-        auto_reset: bool,
-        return_contiguous: bool,
-        tensordict: TensorDictBase | None,
-        set_truncated: bool,
-    ) -> TensorDictBase:
-        """Return a whole rollout, ``[*B, T]``."""
-
-    def iter_rollout(
-        self,
-        env: Any,
-        max_steps: int | None,
-        request: RolloutRequest,
-        *,
-        chunk_steps: int | None,
-        chunk_bytes: int | None,
-        auto_reset: bool,
-        tensordict: TensorDictBase | None,
-    ) -> Iterator[TensorDictBase]:
-        """Return an iterator over the chunks of a rollout, each ``[*B, t]``."""
-
-    def append_transform(self, env: Any, transform: Any) -> Any:
-        """Return a new env with a transform around ``env``."""
-
-    def find_stage_violations(
-        self, env: Any, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
-    ) -> list[SpecViolation]:
-        """Return the spec violations of the stages of an env's chain."""
-
-
-def check_max_steps(max_steps: int) -> None:
-    """Check the number of steps of a rollout.
-
-    Raises:
-        ArgumentError: It is not an integer of at least 1.
+    Args:
+        rollout: Returns a whole rollout, ``[*B, T]``; see :meth:`~tdx.core.EnvBase.rollout`.
+        iter_rollout: Returns an iterator over the chunks of a rollout, each ``[*B, t]``.
+        append_transform: Returns a new env with a transform around an env.
+        find_stage_violations: Returns the spec violations of the stages of an env's chain.
     """
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ArgumentError(
-            f"max_steps must be at least 1, got {max_steps}", hint="pass a positive integer"
-        )
+
+    rollout: Callable[..., TensorDictBase]
+    iter_rollout: Callable[..., Iterator[TensorDictBase]]
+    append_transform: Callable[..., Any]
+    find_stage_violations: Callable[..., list[SpecViolation]]

@@ -209,7 +209,7 @@ class PlanCache(dict[Any, Any]):
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
     """Return the plan for the keys that a policy reads, cached until the env's specs change."""
-    cache: PlanCache = env._key_cache.setdefault("programs", PlanCache())
+    cache: PlanCache = env._specs.cache.setdefault("programs", PlanCache())
     modes = tuple(
         (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
         for stage in flatten_chain(env)[1]
@@ -259,7 +259,7 @@ def _compiled(env: EnvBase, program: Program) -> dict[int, CompiledStages]:
     backend = env.compiler if isinstance(env, TransformedEnv) else None
     if backend is None:
         return {}
-    cache: PlanCache = env._key_cache.setdefault("compiled", PlanCache())
+    cache: PlanCache = env._specs.cache.setdefault("compiled", PlanCache())
     key = (backend, program.immediate)
     if key not in cache:
         fused = () if program.fused is None else program.fused.indices

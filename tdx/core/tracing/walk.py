@@ -12,7 +12,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.spec_violations import spec_leaves
 from tdx.core.tracing.places import GIVEN, Place, env_place, is_plain, stage_place
 from tdx.core.tracing.recorder import Recorder
-from tdx.core.transformed_env import TransformedEnv
+from tdx.core.transformed_env import EagerProgram, TransformedEnv
 from tdx.core.transforms import Compose
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict, read, write
@@ -35,13 +35,13 @@ class TracedWalk:
         self._stages: dict[int, list[Place]] = {}
         self.inner = env
         while isinstance(self.inner, TransformedEnv) and is_plain(self.inner):
-            self.inner = self.inner._inner
+            self.inner = self.inner.base_env
         self._inner_step: Callable[..., TensorDictBase] = self.inner._completed_step
         self._inner_reset: Callable[..., TensorDictBase] = self.inner._completed_reset
 
     def refresh(self) -> None:
         """Read the chain again if it has changed."""
-        if self.env._spec_version == self.version:
+        if self.env._specs.version == self.version:
             return
         specs = [_declared_keys(place) for place in stage_specs(self.env)]
         levels: list[TransformedEnv] = []
@@ -60,7 +60,7 @@ class TracedWalk:
             self._stages[id(level)] = places
         self.env_place = env_place(self.inner)
         self.env_place.index = stage_count(self.inner) - 1
-        self.version = self.env._spec_version
+        self.version = self.env._specs.version
 
     def reset(
         self, env: EnvBase, tensordict: TensorDictBase | None, **kwargs: Any
@@ -76,7 +76,7 @@ class TracedWalk:
             )
             return result
         assert isinstance(env, TransformedEnv)
-        env._compute_specs()
+        env._specs.compute()
         given = tensordict
         if given is None:
             given = new_tensordict({}, env.batch_size, env.device)
@@ -107,10 +107,10 @@ class TracedWalk:
             )
             return result
         assert isinstance(env, TransformedEnv)
-        env._compute_specs()
+        program = env._current_program()
         places = self._stages[id(env)]
-        if env._inverts:
-            tensordict = self._apply_inverse(env, places, tensordict)
+        if program.inverts:
+            tensordict = self._apply_inverse(program, places, tensordict)
         result = self.step(env.base_env, tensordict)
         if preset is not None:
             known = set(result.keys(True, True))
@@ -125,14 +125,14 @@ class TracedWalk:
         return result
 
     def _apply_inverse(
-        self, env: TransformedEnv, places: list[Place], tensordict: TensorDictBase
+        self, program: EagerProgram, places: list[Place], tensordict: TensorDictBase
     ) -> TensorDictBase:
         inner = tensordict.clone(recurse=False)
         for place in reversed(places):
             assert place.stage is not None
             hook = place.stage._inv_call
             inner = self.record.call(place, "inverse", hook, inner) if place.acts else hook(inner)
-        for key in env._exposed_keys:
+        for key in program.exposed_keys:
             write(tensordict, key, read(inner, key))
         return inner
 
