@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDictBase
@@ -44,7 +44,7 @@ class ChainSpecs(EnvSpecs):
         self.inner, self.chain = inner, chain
         self._changes = 0
         self.invalidate()
-        self.place()
+        self.placed()
 
     @property
     def stages(self) -> tuple[Transform, ...]:
@@ -84,13 +84,14 @@ class ChainSpecs(EnvSpecs):
         self._input_spec = self._output_spec = None
         self._cache: dict[str, Any] = {}
 
-    def place(self) -> None:
+    def placed(self) -> Self:
         """Update batch size and device if the env inside or the chain has changed."""
         version = self.inner._specs.version
         if version != self._placed_version:
             self.batch_size = self.chain.transform_env_batch_size(self.inner.batch_size)
             self.device = torch.device(self.chain.transform_env_device(self.inner.device))
             self._placed_version = version
+        return self
 
     def compute(self) -> None:
         """Compute the specs if the env inside or the chain has changed.
@@ -102,7 +103,7 @@ class ChainSpecs(EnvSpecs):
         if self._output_spec is not None and inner._specs.version == self._known_version:
             return
         known = inner.input_spec, inner.output_spec
-        self.place()
+        self.placed()
         self.chain._follow_device(inner.device)
         input_spec, output_spec = self.chain._transform_specs(*known)
         self._input_spec = self._locked(input_spec)

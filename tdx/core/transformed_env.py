@@ -10,11 +10,11 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
+from tdx.core.capabilities import has_step_dict, plan_stage
 from tdx.core.chain_specs import ChainSpecs, flatten_chain
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import note_stage
 from tdx.core.meter import base_parts
-from tdx.core.stage_forms import has_step_dict, plan_stage
 from tdx.core.transforms import Compose, TimeBehaviour, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
 from tdx.core.transforms.pointwise import DictStep
@@ -109,7 +109,7 @@ class TransformedEnv(EnvBase):
     def _chain_changed(self) -> None:
         self._program = None
         self._specs.invalidate()
-        self._specs.place()
+        self._specs.placed()
 
     @property
     def _chain(self) -> Transform:
@@ -168,24 +168,6 @@ class TransformedEnv(EnvBase):
     def _env_before(self, stage: Transform) -> TransformedEnv:
         """Return the env as the outermost transform sees it."""
         return TransformedEnv(self.base_env)
-
-    # Batch and device
-
-    @property
-    def batch_size(self) -> torch.Size:
-        """Number of envs that run at once, ``[*B]``, after the chain."""
-        self._specs.place()
-        return self._specs.batch_size
-
-    @batch_size.setter
-    def batch_size(self, value: Any) -> None:
-        self._specs.set_batch_size(value)
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the env's tensors, after the chain."""
-        self._specs.place()
-        return self._specs.device
 
     @property
     def batch_locked(self) -> bool:

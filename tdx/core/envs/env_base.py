@@ -19,6 +19,7 @@ from tdx.core.envs.done_flags import (
     write_reset_masks,
 )
 from tdx.core.envs.env_specs import (
+    BatchSize,
     EnvSpecs,
     FullSpec,
     LeafKeys,
@@ -27,7 +28,13 @@ from tdx.core.envs.env_specs import (
     SpecsAttribute,
     available_device,
 )
-from tdx.core.envs.services import Callback, EnvServices, Policy, RolloutRequest
+from tdx.core.envs.services import (
+    Callback,
+    EnvServices,
+    Policy,
+    RolloutRequest,
+    check_max_steps,
+)
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.envs.step_mdp import advance, step_anywhere
 from tdx.errors import ArgumentError
@@ -102,6 +109,12 @@ class EnvBase(nn.Module):
     output_spec = SpecsAttribute(lambda specs: specs.output_spec, "What the env returns; locked.")
     input_spec = SpecsAttribute(lambda specs: specs.input_spec, "What the env takes; locked.")
     specs = SpecsAttribute(EnvSpecs.whole, "All specs of the env in one composite.")
+
+    batch_size = BatchSize()
+    device = SpecsAttribute(lambda specs: specs.placed().device, "Device of the env's tensors.")
+    shape = SpecsAttribute(lambda specs: specs.placed().batch_size, "Same as ``batch_size``.")
+    ndim = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Number of batch dims.")
+    batch_dims = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Same as ``ndim``.")
 
     # Capabilities that a subclass declares. Each of them is optional.
 
@@ -406,8 +419,8 @@ class EnvBase(nn.Module):
         """Iterate over the chunks of a rollout of any length, in constant memory.
 
         The concatenated chunks equal the result of :meth:`rollout`. If a step raises, the chunk
-        with the steps before it is yielded first. Arguments that are not listed here are those
-        of :meth:`rollout`.
+        with the steps before it is yielded first. The other arguments are those of
+        :meth:`rollout`.
 
         Args:
             max_steps: Maximum number of steps; unlimited by default.
@@ -457,37 +470,6 @@ class EnvBase(nn.Module):
         """Return the spec violations of the stages of the env's chain."""
         services = type(self)._services
         return services.find_stage_violations(self, check_dtype, tensordict, steps)
-
-    # Batch and device
-
-    @property
-    def batch_size(self) -> torch.Size:
-        """Number of envs that run at once, ``[*B]``; empty for a single env."""
-        return self._specs.batch_size
-
-    @batch_size.setter
-    def batch_size(self, value: torch.Size | tuple[int, ...] | list[int]) -> None:
-        self._specs.set_batch_size(torch.Size(value))
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the env's tensors."""
-        return self._specs.device
-
-    @property
-    def shape(self) -> torch.Size:
-        """Same as :attr:`batch_size`."""
-        return self.batch_size
-
-    @property
-    def ndim(self) -> int:
-        """Number of batch dims."""
-        return len(self.batch_size)
-
-    @property
-    def batch_dims(self) -> int:
-        """Number of batch dims."""
-        return len(self.batch_size)
 
     def ndimension(self) -> int:
         """Return the number of batch dims."""
@@ -543,16 +525,4 @@ class EnvBase(nn.Module):
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(batch_size={torch.Size(self.batch_size)}, device={self.device})"
-        )
-
-
-def check_max_steps(max_steps: int) -> None:
-    """Check the number of steps of a rollout.
-
-    Raises:
-        ArgumentError: It is not an integer of at least 1.
-    """
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ArgumentError(
-            f"max_steps must be at least 1, got {max_steps}", hint="pass a positive integer"
         )

@@ -60,6 +60,10 @@ class EnvSpecs:
             self._input_spec = default_input_spec(self.batch_size, self.device).lock_()
         return self._input_spec
 
+    def placed(self) -> Self:
+        """Update batch size and device if they follow from another env; return the specs."""
+        return self
+
     # Reading
 
     def part(self, name: str) -> Composite:
@@ -231,6 +235,17 @@ class SpecsAttribute(Generic[_T]):
 
     def __set__(self, env: _SpecOwner, value: Any) -> None:
         raise AttributeError("this attribute follows from the specs and cannot be set")
+
+
+class BatchSize(SpecsAttribute[torch.Size]):
+    """Attribute for the batch size; set before the specs."""
+
+    def __init__(self) -> None:
+        doc = "Number of envs that run at once, ``[*B]``; empty for a single env."
+        super().__init__(lambda specs: specs.placed().batch_size, doc)
+
+    def __set__(self, env: _SpecOwner, value: torch.Size | tuple[int, ...] | list[int]) -> None:
+        env._specs.set_batch_size(torch.Size(value))
 
 
 class FullSpec(SpecsAttribute[Composite]):

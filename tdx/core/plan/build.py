@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from tdx.core.capabilities import PlannedStage, plan_stage
 from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.eager_reasons import why_eager
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
-from tdx.core.stage_forms import PlannedStage, plan_stage
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
 
 Executor = Literal["planned", "eager"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tdx.core.capabilities import PlannedStage
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.stage_forms import PlannedStage
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.keys import NestedKey, format_key, normalize_key, split_key

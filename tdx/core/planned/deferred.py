@@ -11,11 +11,10 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from tdx.core.capabilities import declares, owner
+from tdx.core.capabilities import PlannedStage, declares, not_pointwise, owner, with_stage
 from tdx.core.meter import Meter, Part
 from tdx.core.plan.build import Program
 from tdx.core.planned.collector import CollectedSteps
-from tdx.core.stage_forms import PlannedStage, not_pointwise, with_stage
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.chunk import Chunk, Columns
 from tdx.errors import DeviceError

@@ -11,8 +11,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.capabilities import PlannedStage, step_form_inplace, with_stage
 from tdx.core.planned.columns import as_tensordict, flatten
-from tdx.core.stage_forms import PlannedStage, step_form_inplace, with_stage
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.chunk import Columns

@@ -9,8 +9,8 @@ from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensor_collecti
 from torch import Tensor
 
 from tdx.core.envs.spec_violations import get_entry
-from tdx.core.tracing.places import Place, to_located_error
-from tdx.core.tracing.traces import Direction, Hook, Kind, StageTrace, ValueVersion
+from tdx.core.tracing.recorder import to_located_error
+from tdx.core.tracing.traces import Direction, Hook, Kind, Place, StageTrace, ValueVersion
 from tdx.keys import NestedKey
 from tdx.tensordicts import read, unstack_parts
 

@@ -10,8 +10,9 @@ from tensordict import TensorDictBase
 from tdx.core.chain_specs import StageSpecs, stage_count, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.spec_violations import spec_leaves
-from tdx.core.tracing.places import GIVEN, Place, env_place, is_plain, stage_place
 from tdx.core.tracing.recorder import Recorder
+from tdx.core.tracing.traces import Place
+from tdx.core.tracing.walk import GIVEN, env_place, is_plain, stage_place
 from tdx.core.transformed_env import EagerProgram, TransformedEnv
 from tdx.core.transforms import Compose
 from tdx.keys import NestedKey
