@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
+from tdx.core.envs.failures import noted_key
 from tdx.core.envs.spec_violations import get_entry
-from tdx.core.tracing.recorder import to_located_error
 from tdx.core.tracing.traces import Direction, Hook, Kind, Place, StageTrace, ValueVersion
+from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey
 from tdx.tensordicts import read, unstack_parts
 
@@ -371,3 +372,32 @@ def keep_value(version: ValueVersion, copy: Tensor | None) -> None:
         object.__setattr__(version, "lost", True)
     else:
         object.__setattr__(version, "value", copy)
+
+
+def to_located_error(error: Exception, place: Place, direction: Direction, phase: str) -> TdxError:
+    """Return an error of tdx that names the place that raised it, and the step.
+
+    Args:
+        error: What was raised.
+        place: The place that was called.
+        direction: Direction of the call.
+        phase: What was running: ``step 3``.
+    """
+    is_stage = place.kind == "stage"
+    during = f"the inverse of {phase}" if is_stage and direction == "inverse" else phase
+    if isinstance(error, TdxError):
+        error.message = f"{error.message}, in {during}"
+        return error.at(stage=place.index, transform=place.name) if is_stage else error
+    what = f"raised {type(error).__name__} in {during}: {get_first_line(error)}"
+    if is_stage:
+        where = Where(stage=place.index, transform=place.name, key=noted_key(error))
+        return ChainError(
+            f"it {what}", where=where, hint="correct the stage; --debug shows the traceback"
+        )
+    if place.kind == "env":
+        return EnvError(
+            f"the env {what}",
+            where=Where(env=place.name),
+            hint="correct the env; --debug shows the traceback",
+        )
+    return ChainError(f"the policy {place.name} {what}", hint="correct the policy")
