@@ -117,10 +117,8 @@ class MultiCategorical(Categorical):
         lead = torch.Size(() if shape is None else (shape,) if isinstance(shape, int) else shape)
         own = self._shape[:-1]
         if self._mask is not None:
-            columns = [
-                sample_categories(mask.shape[-1], mask, torch.Size((*lead, *own)), self._device)
-                for mask in self._split_mask(self._mask)
-            ]
+            full, masks = torch.Size((*lead, *own)), self._split_mask(self._mask)
+            columns = [sample_categories(m.shape[-1], m, full, self._device) for m in masks]
         else:
             columns = [
                 self._sample_column(self._nvec.select(-1, i), lead) for i in range(self._shape[-1])
@@ -287,9 +285,8 @@ class MultiOneHot(OneHot):
     ) -> None:
         self.nvec = [int(n) for n in nvec]
         total = sum(self.nvec)
-        super().__init__(
-            total, as_size(total if shape is None else shape), device, dtype, False, mask
-        )
+        size = as_size(total if shape is None else shape)
+        super().__init__(total, size, device, dtype, False, mask)
 
     @property
     def space(self) -> BoxList:  # type: ignore[override]

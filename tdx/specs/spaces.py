@@ -162,11 +162,9 @@ def sample_categories(
     Raises:
         SpecError: ``n`` is 0, or the mask forbids all categories for some element.
     """
+    if mask is None and n == 0 and shape.numel():
+        raise SpecError("cannot sample from 0 categories", hint="use a spec with n of 1 or more")
     if mask is None:
-        if n == 0 and shape.numel():
-            raise SpecError(
-                "cannot sample from 0 categories", hint="use a spec with n of 1 or more"
-            )
         return torch.randint(0, max(n, 1), shape, device=device)
     weights = mask.expand(*shape, n).reshape(-1, n)
     if not bool(weights.any(-1).all()):
@@ -227,11 +225,7 @@ def extremes(dtype: torch.dtype) -> tuple[float, float]:
     return info.min, info.max
 
 
-_SIGNED = {
-    torch.uint16: torch.int16,
-    torch.uint32: torch.int32,
-    torch.uint64: torch.int64,
-}
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 def ordered(value: Tensor) -> Tensor:

@@ -388,11 +388,7 @@ class TensorSpec:
     # Copies
 
     def replace(self, **changes: Any) -> Any:
-        """Return a copy with some constructor arguments changed.
-
-        Args:
-            **changes: Arguments of the constructor, such as ``shape``, ``device`` and ``dtype``.
-        """
+        """Return a copy with constructor arguments changed, such as ``shape`` and ``device``."""
         return type(self)(**{**self._arguments(), **changes})
 
     def _arguments(self) -> dict[str, Any]:
