@@ -239,10 +239,10 @@ def find_stage_violations(
     base, _ = flatten_chain(env)
     nested = base._find_stage_violations(check_dtype, None, steps)
     walk = _Walk(env, check_dtype, () if tensordict is None else entry_keys(tensordict))
-    given = None if tensordict is None else tensordict.clone(recurse=False)
-    current = walk.reset(env, given)
-    if given is not None:
-        current = given.update(current)
+    reset_input = None if tensordict is None else tensordict.clone(recurse=False)
+    current = walk.reset(env, reset_input)
+    if reset_input is not None:
+        current = reset_input.update(current)
     for step in range(steps):
         with env_errors(env, "step", step):
             current = env.rand_action(current)
@@ -274,18 +274,20 @@ class _Walk:
         self.violations: list[SpecViolation] = []
         self._reported: set[object] = set()
 
-    def reset(self, env: EnvBase, given: TensorDictBase | None) -> TensorDictBase:
+    def reset(self, env: EnvBase, reset_input: TensorDictBase | None) -> TensorDictBase:
         """Reset the env and check the output of every stage; return the result, ``[*B]``."""
         specs = env._specs
         if not isinstance(specs, ChainSpecs):
             with env_errors(env, "reset"):
-                result = env._completed_reset(given)
+                result = env._completed_reset(reset_input)
             self._check(0, result, "reset")
             return result
-        passed = new_tensordict({}, env.batch_size, env.device) if given is None else given
+        passed = (
+            new_tensordict({}, env.batch_size, env.device) if reset_input is None else reset_input
+        )
         inner = specs.chain._reset_env_preprocess(passed.clone(recurse=False))
         is_trivial = inner.is_empty() and inner.batch_size == specs.inner.batch_size
-        result = self.reset(specs.inner, None if given is None and is_trivial else inner)
+        result = self.reset(specs.inner, None if reset_input is None and is_trivial else inner)
         first, chain = stage_count(specs.inner) + 1, specs.chain
         views = chain._stage_inputs(passed) if isinstance(chain, Compose) else [passed]
         for place, stage in enumerate(specs.stages, first):

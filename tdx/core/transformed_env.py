@@ -314,7 +314,7 @@ class EagerProgram:
 
     A new TensorDict per stage, with checked reads and writes, costs more than the arithmetic of
     most transforms. If the env returns its step as a dict, the leading stages that have a function
-    over dicts run on it, and one TensorDict is made at the end.
+    over dicts run on it, and one TensorDict is created at the end.
 
     Args:
         inner: The env inside.
@@ -344,17 +344,17 @@ class EagerProgram:
         """
         if self.inverts:
             tensordict = self._apply_inverse(tensordict)
-        given = None if preset is None else flat_entries(preset)
+        preset_entries = None if preset is None else flat_entries(preset)
         fields_of = self._fields_of
         if (
             fields_of is None
             or type(tensordict) is not TensorDict
-            or (given is None and preset is not None)
+            or (preset_entries is None and preset is not None)
         ):
             return self._step_by_hooks(tensordict, preset)
         fields, _ = fields_of(tensordict)
-        if given is not None:
-            fields = {**given, **fields}
+        if preset_entries is not None:
+            fields = {**preset_entries, **fields}
         entries = tensordict._tensordict
         stage: Transform
         try:
@@ -391,21 +391,21 @@ class EagerProgram:
                 _note_only_stage(error, self._chain)
             raise
 
-    def reset(self, given: TensorDictBase, is_new: bool, **kwargs: Any) -> TensorDictBase:
+    def reset(self, tensordict: TensorDictBase, is_new: bool, **kwargs: Any) -> TensorDictBase:
         """Reset the env and run the chain; return the output of the reset, ``[*B]``.
 
         Args:
-            given: Input of the reset, ``[*B]``.
+            tensordict: Input of the reset, ``[*B]``.
             is_new: True if it is an empty TensorDict that the caller did not pass.
             **kwargs: Passed to the env.
         """
         chain = self._chain
-        inner = chain._reset_env_preprocess(given.clone(recurse=False))
+        inner = chain._reset_env_preprocess(tensordict.clone(recurse=False))
         is_trivial = inner.is_empty() and inner.batch_size == self._inner.batch_size
         passed = None if is_new and is_trivial else inner
         result = self._inner._completed_reset(passed, **kwargs)
         try:
-            return chain._reset(given, result)
+            return chain._reset(tensordict, result)
         except Exception as error:
             if not isinstance(chain, Compose):
                 _note_only_stage(error, chain)

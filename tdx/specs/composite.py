@@ -505,10 +505,10 @@ class Composite(TensorSpec):
 
     def exclude(self, *keys: NestedKey) -> Self:
         """Return a copy without some entries; missing keys are ignored."""
-        kept = self.clone()
+        copied = self.clone()
         for key in keys:
-            kept.pop(key, None)
-        return kept
+            copied.pop(key, None)
+        return copied
 
     def replace(self, **changes: Any) -> Composite:
         """Return a copy with ``shape``, ``device`` or ``names`` changed."""

@@ -337,8 +337,8 @@ class CompositeLock:
 
     def add_parent(self, parent: CompositeLock) -> None:
         """Register the lock of an outer composite, which must be unlocked first."""
-        kept = [ref for ref in self._parents if ref() not in (None, parent)]
-        self._parents = (*kept, weakref.ref(parent))
+        others = [ref for ref in self._parents if ref() not in (None, parent)]
+        self._parents = (*others, weakref.ref(parent))
 
     def remove_parent(self, parent: CompositeLock) -> None:
         """Forget the lock of an outer composite."""

@@ -171,7 +171,7 @@ class Recorder:
         """
         clock, probe = self._clock, self._probe
         entered = clock()
-        kept = self._copies() if self._values and not place.pure else {}
+        copies = self._copies() if self._values and not place.pure else {}
         lane = self._lanes["inverse" if place.kind in ("policy", "given") else direction]
         reads = self._reads(place, direction) if self._values else ()
         if probe is not None:
@@ -185,7 +185,7 @@ class Recorder:
                 probe.after(place, direction, self._hook)
             over = self._overwritten()
             if over:
-                self._in_place(place, lane, over, kept)
+                self._in_place(place, lane, over, copies)
             self.stages.append(
                 StageTrace(place.kind, place.index, place.name, lane.name, self._hook, took, reads)
             )
@@ -195,7 +195,7 @@ class Recorder:
         end = clock()
         if probe is not None:
             probe.after(place, direction, self._hook)
-        self._note(place, lane, end - start, reads, result, kept)
+        self._note(place, lane, end - start, reads, result, copies)
         self.overhead_ns += clock() - entered - (end - start)
         return result
 
@@ -260,13 +260,13 @@ class Recorder:
         took: int,
         reads: tuple[ValueVersion, ...],
         result: Any,
-        kept: dict[int, Tensor],
+        copies: dict[int, Tensor],
     ) -> None:
         written: dict[NestedKey, ValueVersion] = {}
         dropped: tuple[NestedKey, ...] = ()
         undeclared: tuple[NestedKey, ...] = ()
         if self._values and isinstance(result, TensorDictBase):
-            written, dropped = self._changes(place, lane, result, kept)
+            written, dropped = self._changes(place, lane, result, copies)
             declares, name = place.declares, lane.name
             undeclared = tuple([key for key in written if not declares(key, name)])
         self.stages.append(
@@ -285,7 +285,7 @@ class Recorder:
         )
 
     def _changes(
-        self, place: Place, lane: _Lane, result: TensorDictBase, kept: dict[int, Tensor]
+        self, place: Place, lane: _Lane, result: TensorDictBase, copies: dict[int, Tensor]
     ) -> tuple[dict[NestedKey, ValueVersion], tuple[NestedKey, ...]]:
         """Return what ``result`` adds to the lane, and the keys that it lacks."""
         over = self._overwritten()
@@ -296,7 +296,7 @@ class Recorder:
             if known is None or known.value is not value:
                 written[key] = lane.add(key, value, place.kind, False)
         if over:
-            written.update(self._in_place(place, lane, over, kept))
+            written.update(self._in_place(place, lane, over, copies))
         if len(now) == len(current):
             return written, ()
         dropped = tuple([key for key in current if key not in now])
@@ -319,7 +319,7 @@ class Recorder:
         place: Place,
         lane: _Lane,
         over: list[tuple[_Lane, NestedKey, Tensor]],
-        kept: dict[int, Tensor],
+        copies: dict[int, Tensor],
     ) -> dict[NestedKey, ValueVersion]:
         """Return new versions of overwritten tensors, and keep the values of the old ones."""
         place.pure = False
@@ -327,7 +327,7 @@ class Recorder:
         # A tensor that a hook overwrote and then replaced is not current any more.
         over = [each for each in over if self._is_current(*each)]
         for tensor in tensors:
-            copy = kept.get(id(tensor))
+            copy = copies.get(id(tensor))
             for version in (*self._given.values(), *self._versions()):
                 if version.value is tensor:
                     keep_value(version, copy)
