@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -26,12 +28,13 @@ def test_a_lone_leaf_gets_the_name_of_its_part(specs: EnvSpecs) -> None:
 
 def test_each_change_increases_the_version_and_clears_the_cache(specs: EnvSpecs) -> None:
     versions = [specs.version]
-    for change in (
+    changes: list[Callable[[], None]] = [
         lambda: specs.set_part("full_action_spec", Unbounded((2, 1))),
         lambda: specs.set_specs(specs.input_spec, specs.output_spec),
         lambda: specs.set_batch_size(torch.Size([2])),
         lambda: specs.move(torch.device("meta")),
-    ):
+    ]
+    for change in changes:
         specs.cache["derived"] = 1
         change()
         assert "derived" not in specs.cache
