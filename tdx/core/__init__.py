@@ -8,8 +8,14 @@ from __future__ import annotations
 
 import lazy_loader
 
-from tdx.core.services import connect_services
+from tdx.core.chain_specs import find_stage_violations
+from tdx.core.envs import EnvBase
+from tdx.core.envs.services import EnvServices
+from tdx.core.planned import executor
+from tdx.core.transformed_env import TransformedEnv
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-connect_services()
+EnvBase._services = EnvServices(
+    executor.rollout, executor.iter_rollout, TransformedEnv, find_stage_violations
+)

@@ -133,7 +133,7 @@ class _Check:
     """The checks of one env, a method for each phase."""
 
     def __init__(self, env: EnvBase, check_dtype: bool, tensordict: TensorDictBase | None) -> None:
-        self.env, self.check_dtype, self.given = env, check_dtype, tensordict
+        self.env, self.check_dtype, self.reset_input = env, check_dtype, tensordict
         observed = spec_leaves(env.full_observation_spec) | spec_leaves(env.full_done_spec)
         self.state = spec_leaves(env.full_state_spec)
         self.root = observed
@@ -156,9 +156,9 @@ class _Check:
             )
 
     def reset(self) -> TensorDictBase:
-        given = None if self.given is None else self.given.clone(recurse=False)
+        reset_input = None if self.reset_input is None else self.reset_input.clone(recurse=False)
         with env_errors(self.env, "reset"):
-            return self.env.reset(given)
+            return self.env.reset(reset_input)
 
     def step(self, tensordict: TensorDictBase) -> TensorDictBase:
         with env_errors(self.env, "step", 0):
@@ -223,7 +223,7 @@ class _Check:
                 yield SpecViolation("done", key, phase, message)
 
     def fake(self) -> Iterator[SpecViolation]:
-        """Whether ``fake_tensordict`` is what the specs say a rollout's step is."""
+        """Check that ``fake_tensordict`` returns the declared entries of a step."""
         fake = self.env.fake_tensordict()
         for data, declared in (
             (fake.exclude("next"), self.entered),
@@ -267,20 +267,20 @@ class _Check:
             return
         before = env.step_mdp(self.step(self.reset()))
         masks = self._first_row_masks()
-        given = before.clone()
-        kept = {key: mask.clone() for key, mask in masks.items()}
+        reset_input = before.clone()
+        unchanged_masks = {key: mask.clone() for key, mask in masks.items()}
         for key, mask in masks.items():
-            given.set(key, mask)
+            reset_input.set(key, mask)
         with env_errors(env, "a partial reset"):
-            after = env.reset(given)
+            after = env.reset(reset_input)
         for key, mask in masks.items():
-            if not bool((mask == kept[key]).all()):
+            if not bool((mask == unchanged_masks[key]).all()):
                 yield SpecViolation(
                     "partial_reset", key, "partial reset", "the mask was written to"
                 )
         allowed = set(entry_keys(before)) | set(self.state)
         yield from self._check(after, self.root, "partial reset", allowed)
-        yield from self._other_rows(before, after, kept)
+        yield from self._other_rows(before, after, unchanged_masks)
 
     def _first_row_masks(self) -> dict[NestedKey, Tensor]:
         masks = {}

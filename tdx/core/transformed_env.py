@@ -1,7 +1,8 @@
-"""An env with a chain of transforms around it."""
+"""An env with a chain of transforms around it, and the program of its eager step."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -9,14 +10,24 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
+from tdx.core.capabilities import has_step_dict, plan_stage
+from tdx.core.chain_specs import ChainSpecs, flatten_chain
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.stage_forms import StepProgram, compile_steps, note_only_stage, plan_stage
+from tdx.core.envs.failures import note_stage
+from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, TimeBehaviour, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
-from tdx.errors import ArgumentError, ChainError
+from tdx.core.transforms.pointwise import DictStep
+from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
-from tdx.specs import Composite, TensorSpec
-from tdx.tensordicts import flat_entries, new_tensordict, read, write
+from tdx.tensordicts import (
+    TensorDictFactory,
+    flat_entries,
+    make_tensordict_factory,
+    new_tensordict,
+    read,
+    write,
+)
 
 
 class TransformedEnv(EnvBase):
@@ -45,6 +56,7 @@ class TransformedEnv(EnvBase):
     """
 
     _is_verified = True
+    _specs: ChainSpecs
 
     def __init__(
         self,
@@ -63,19 +75,23 @@ class TransformedEnv(EnvBase):
         super().__init__(device=env.device, batch_size=env.batch_size)
         if device is not None:
             env.to(device)
-        self._known_base_version = self._placed_version = -1
-        self._program: StepProgram | None = None
+        self._program: EagerProgram | None = None
         self.planned = planned
         self.compiler = "inductor" if compile is True else compile or None
         self.base_env = env
-        self._set_transform(Compose() if transform is None else as_transform(transform))
+        self._adopt(Compose() if transform is None else as_transform(transform))
+        self._specs = ChainSpecs(env, self._chain)
 
     # The chain
 
-    def _set_transform(self, transform: Transform) -> None:
+    def _adopt(self, transform: Transform) -> None:
         transform.set_container(self)
         transform.train(self.training)
         self._modules["transform"] = transform
+
+    def _set_transform(self, transform: Transform) -> None:
+        self._adopt(transform)
+        self._specs.chain = transform
         self._chain_changed()
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -86,38 +102,25 @@ class TransformedEnv(EnvBase):
                 replaced.reset_parent()
             return
         super().__setattr__(name, value)
-        if name == "base_env":
-            # nn.Module looks up submodules slowly; the step loop reads this attribute.
-            self.__dict__["_inner"] = value
-            if "transform" in self._modules:
-                self._chain_changed()
+        if name == "base_env" and "transform" in self._modules:
+            self._specs.inner = value
+            self._chain_changed()
 
     def _chain_changed(self) -> None:
-        self.__dict__["_outermost"] = self._chain
-        self._placed_version = -1
-        self._place()
-        self._forget_specs()
-
-    def _place(self) -> None:
-        """Update batch size and device if the env inside has changed."""
-        version = self._inner._spec_version
-        if version != self._placed_version:
-            chain, inner = self._chain, self._inner
-            self._batch_size = chain.transform_env_batch_size(inner.batch_size)
-            self._device = torch.device(chain.transform_env_device(inner.device))
-            self._placed_version = version
+        self._program = None
+        self._specs.invalidate()
+        self._specs.placed()
 
     @property
     def _chain(self) -> Transform:
-        found = self.transform
+        found = self._modules["transform"]
         assert isinstance(found, Transform)
         return found
 
     @property
     def stages(self) -> tuple[Transform, ...]:
         """Transforms in order."""
-        chain = self._chain
-        return tuple(chain) if isinstance(chain, Compose) else (chain,)
+        return self._specs.stages
 
     @property
     def _first_stage(self) -> int:
@@ -166,105 +169,14 @@ class TransformedEnv(EnvBase):
         """Return the env as the outermost transform sees it."""
         return TransformedEnv(self.base_env)
 
-    # Specs
-
     @property
-    def _spec_version(self) -> int:
-        version: int = self._inner._spec_version
-        return self._own_spec_version + version
+    def batch_locked(self) -> bool:
+        """True if the env takes TensorDicts of its own batch size only."""
+        return self.base_env.batch_locked
 
-    @property
-    def _is_stale(self) -> bool:
-        """True if everything derived from the env inside and the chain has to be computed again."""
-        return self._output_spec is None or self._inner._spec_version != self._known_base_version
-
-    @property
-    def _key_cache(self) -> dict[str, Any]:
-        if self._is_stale:
-            self._compute_specs()
-        cache: dict[str, Any] = self.__dict__["_keys"]
-        return cache
-
-    @_key_cache.setter
-    def _key_cache(self, value: dict[str, Any]) -> None:
-        self.__dict__["_keys"] = value
-
-    @property
-    def batch_size(self) -> torch.Size:
-        """Number of envs that run at once, ``[*B]``, after the chain."""
-        self._place()
-        return self._batch_size
-
-    @batch_size.setter
-    def batch_size(self, value: object) -> None:
-        raise ChainError(
-            "cannot set the batch size of a transformed env: it follows from the chain",
-            hint="set it on the env inside: env.base_env.batch_size = ...",
-        )
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the env's tensors, after the chain."""
-        self._place()
-        return self._device
-
-    @property
-    def output_spec(self) -> Composite:
-        """What the env returns after the chain; computed without a step, locked."""
-        self._compute_specs()
-        assert self._output_spec is not None
-        return self._output_spec
-
-    @property
-    def input_spec(self) -> Composite:
-        """What the env takes before the chain; computed without a step, locked."""
-        self._compute_specs()
-        assert self._input_spec is not None
-        return self._input_spec
-
-    def _compute_specs(self) -> None:
-        if not self._is_stale:
-            return
-        base = self.base_env
-        known = base.input_spec, base.output_spec
-        self._place()
-        self._chain._follow_device(base.device)
-        input_spec, output_spec = self._chain._transform_specs(*known)
-        self._input_spec = self._placed(input_spec)
-        self._output_spec = self._placed(output_spec)
-        self._key_cache = {}
-        self._known_base_version = base._spec_version
-        self._inverts = self._chain.invertible
-        self._exposed_keys = self._chain._exposed_keys
-        self._program = compile_steps(base, self._chain, self.stages)
-
-    def _measure_with(self, meter: Any) -> None:
-        """Measure the calls of this chain. ``None``: stop measuring."""
-        if meter is None:
-            self.__dict__.pop("_meter", None)
-        else:
-            self._meter = meter
-        # Programs that hold hooks of the stages are built again.
-        self._key_cache.pop("programs", None)
-        self._program = compile_steps(self.base_env, self._chain, self.stages)
-
-    def _placed(self, spec: Composite) -> Composite:
-        if spec.device != self._device:
-            spec = spec.clone()
-            spec.unlock_()
-            spec = spec.to(self._device)
-        return spec if spec.is_locked else spec.lock_()
-
-    def _forget_specs(self) -> None:
-        super()._forget_specs()
-        self._input_spec = self._output_spec = None
-        self._program = None
-
-    def _set_part(self, side: str, part: str, leaf_name: str | None, value: TensorSpec) -> None:
-        raise ChainError(
-            f"cannot set {part} of a transformed env: it follows from the chain",
-            hint=f"set it on the env inside: env.base_env.{part.removeprefix('full_')} = ...",
-        )
+    def _move(self, device: torch.device) -> None:
+        self.base_env._move_to(device)
+        self._chain_changed()
 
     # Data
 
@@ -287,48 +199,37 @@ class TransformedEnv(EnvBase):
     def _completed_step(
         self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
     ) -> TensorDictBase:
-        if self._output_spec is None or self._inner._spec_version != self._known_base_version:
-            self._compute_specs()
-        if self._inverts:
-            inner = self._outermost._inv_call(tensordict.clone(recurse=False))
-            for key in self._exposed_keys:
-                write(tensordict, key, read(inner, key))
-            tensordict = inner
         program = self._program
-        if program is not None and type(tensordict) is TensorDict:
-            if preset is None:
-                return program.step(tensordict, None)
-            entries = flat_entries(preset)
-            if entries is not None:
-                return program.step(tensordict, entries)
-        following = self._inner._completed_step(tensordict)
-        if preset is not None:
-            known = set(following.keys(True, True))
-            following.update(self._outermost._to_inner_batch(preset.exclude(*known)))
-        try:
-            return self._outermost._step(tensordict, following)
-        except Exception as error:
-            if not isinstance(self._outermost, Compose):
-                note_only_stage(error, self._outermost)
-            raise
+        if program is None or program.version != self._specs.inner._specs.version:
+            program = self._current_program()
+        return program.step(tensordict, preset)
 
     def _completed_reset(
         self, tensordict: TensorDictBase | None = None, **kwargs: Any
     ) -> TensorDictBase:
-        self._compute_specs()
-        given = new_tensordict({}, self._batch_size, self._device)
+        program = self._current_program()
         if tensordict is not None:
-            given = tensordict
-        inner = self._outermost._reset_env_preprocess(given.clone(recurse=False))
-        is_trivial = inner.is_empty() and inner.batch_size == self._inner.batch_size
-        passed = None if tensordict is None and is_trivial else inner
-        result = self._inner._completed_reset(passed, **kwargs)
-        try:
-            return self._outermost._reset(given, result)
-        except Exception as error:
-            if not isinstance(self._outermost, Compose):
-                note_only_stage(error, self._outermost)
-            raise
+            return program.reset(tensordict, False, **kwargs)
+        return program.reset(new_tensordict({}, self.batch_size, self.device), True, **kwargs)
+
+    def _current_program(self) -> EagerProgram:
+        """Return the program of the eager step; built again if the env inside has changed."""
+        specs = self._specs
+        specs.compute()
+        program = self._program
+        if program is None or program.version != specs.inner._specs.version:
+            program = self._program = EagerProgram(specs.inner, specs.chain, specs.stages)
+        return program
+
+    def _measure_with(self, meter: Any) -> None:
+        """Measure the calls of this chain. ``None``: stop measuring."""
+        if meter is None:
+            self.__dict__.pop("_meter", None)
+        else:
+            self._meter = meter
+        # Programs that hold hooks of the stages are built again.
+        self._specs.cache.pop("programs", None)
+        self._program = None
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the env inside; see :meth:`EnvBase.set_seed`."""
@@ -341,7 +242,7 @@ class TransformedEnv(EnvBase):
 
     @property
     def _resets_by_mask(self) -> bool:
-        cache = self._key_cache
+        cache = self._specs.cache
         if "resets_by_mask" not in cache:
             known = self._step_reads is not None
             cache["resets_by_mask"] = known and self.base_env._resets_by_mask
@@ -349,11 +250,7 @@ class TransformedEnv(EnvBase):
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
-        base: EnvBase = self
-        stages: tuple[Transform, ...] = ()
-        while isinstance(base, TransformedEnv):
-            stages = (*flatten_stages(base.stages), *stages)
-            base = base.base_env
+        base, stages = flatten_chain(self)
         reads = base._step_reads
         if reads is None or type(self) is not TransformedEnv:
             return None
@@ -365,15 +262,6 @@ class TransformedEnv(EnvBase):
                 return None
             found.update(dict.fromkeys(planned.root))
         return tuple(found)
-
-    @property
-    def batch_locked(self) -> bool:
-        """True if the env takes TensorDicts of its own batch size only."""
-        return self.base_env.batch_locked
-
-    def _move(self, device: torch.device) -> None:
-        self.base_env._move_to(device)
-        self._chain_changed()
 
     def close(self) -> None:
         """Close the transforms and the env inside."""
@@ -390,7 +278,9 @@ class TransformedEnv(EnvBase):
         return getattr(self.base_env, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_program": None}
+        state = {**self.__dict__, "_program": None}
+        del state["_specs"]
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         nn.Module.__setstate__(self, state)
@@ -404,10 +294,10 @@ class TransformedEnv(EnvBase):
         return copied
 
     def _relink(self) -> None:
-        self.__dict__["_inner"] = self.base_env
-        self._chain.reset_parent()
-        self._chain.set_container(self)
-        self._chain_changed()
+        chain = self._chain
+        chain.reset_parent()
+        chain.set_container(self)
+        self._specs = ChainSpecs(self.base_env, chain)
 
     def __repr__(self) -> str:
         inner = str(self.base_env).replace("\n", "\n    ")
@@ -415,9 +305,145 @@ class TransformedEnv(EnvBase):
         return f"TransformedEnv(\n    env={inner},\n    transform={chain})"
 
 
-def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
-    """Return the stages with those of nested ``Compose`` in their place."""
-    found: list[Transform] = []
+FieldsOf = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
+"""Step of an env as a function to a dict of root entries, and the info."""
+
+
+class EagerProgram:
+    """Eager step and reset of an env and the chain around it.
+
+    A new TensorDict per stage, with checked reads and writes, costs more than the arithmetic of
+    most transforms. If the env returns its step as a dict, the leading stages that have a function
+    over dicts run on it, and one TensorDict is created at the end.
+
+    Args:
+        inner: The env inside.
+        chain: The chain.
+        stages: Its stages in order.
+    """
+
+    def __init__(self, inner: EnvBase, chain: Transform, stages: tuple[Transform, ...]) -> None:
+        self.version = inner._specs.version
+        self.inverts = chain.invertible
+        self.exposed_keys = chain._exposed_keys
+        self._inner, self._chain = inner, chain
+        self._fields_of = None if chain._changes_batch else dict_step_of(inner)
+        self._on_dicts: tuple[tuple[Transform, DictStep], ...] = ()
+        self._make: TensorDictFactory = make_tensordict_factory(inner.batch_size, inner.device)
+        if self._fields_of is not None:
+            self._on_dicts = _leading_dict_steps(inner, stages)
+        self._rest = stages[len(self._on_dicts) :]
+
+    def step(self, tensordict: TensorDictBase, preset: TensorDictBase | None) -> TensorDictBase:
+        """Step the env and run the chain; return the output of the step, ``[*B]``.
+
+        Args:
+            tensordict: Input of the step, ``[*B]``.
+            preset: Existing entries of ``next``. The chain sees those that the env does not
+                write.
+        """
+        if self.inverts:
+            tensordict = self._apply_inverse(tensordict)
+        preset_entries = None if preset is None else flat_entries(preset)
+        fields_of = self._fields_of
+        if (
+            fields_of is None
+            or type(tensordict) is not TensorDict
+            or (preset_entries is None and preset is not None)
+        ):
+            return self._step_by_hooks(tensordict, preset)
+        fields, _ = fields_of(tensordict)
+        if preset_entries is not None:
+            fields = {**preset_entries, **fields}
+        entries = tensordict._tensordict
+        stage: Transform
+        try:
+            for stage, step in self._on_dicts:  # noqa: B007 - the handler names it
+                step(entries, fields)
+            following: TensorDictBase = self._make(fields)
+            for stage in self._rest:
+                following = stage._step(tensordict, following)
+        except Exception as error:
+            if isinstance(self._chain, Compose):
+                raise self._chain._located(error, stage, "a step") from error.__cause__
+            _note_only_stage(error, stage)
+            raise
+        return following
+
+    def _apply_inverse(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return the input of the env inside; write the keys that a step exposes."""
+        inner = self._chain._inv_call(tensordict.clone(recurse=False))
+        for key in self.exposed_keys:
+            write(tensordict, key, read(inner, key))
+        return inner
+
+    def _step_by_hooks(
+        self, tensordict: TensorDictBase, preset: TensorDictBase | None
+    ) -> TensorDictBase:
+        following = self._inner._completed_step(tensordict)
+        if preset is not None:
+            known = set(following.keys(True, True))
+            following.update(self._chain._to_inner_batch(preset.exclude(*known)))
+        try:
+            return self._chain._step(tensordict, following)
+        except Exception as error:
+            if not isinstance(self._chain, Compose):
+                _note_only_stage(error, self._chain)
+            raise
+
+    def reset(self, tensordict: TensorDictBase, is_new: bool, **kwargs: Any) -> TensorDictBase:
+        """Reset the env and run the chain; return the output of the reset, ``[*B]``.
+
+        Args:
+            tensordict: Input of the reset, ``[*B]``.
+            is_new: True if it is an empty TensorDict that the caller did not pass.
+            **kwargs: Passed to the env.
+        """
+        chain = self._chain
+        inner = chain._reset_env_preprocess(tensordict.clone(recurse=False))
+        is_trivial = inner.is_empty() and inner.batch_size == self._inner.batch_size
+        passed = None if is_new and is_trivial else inner
+        result = self._inner._completed_reset(passed, **kwargs)
+        try:
+            return chain._reset(tensordict, result)
+        except Exception as error:
+            if not isinstance(chain, Compose):
+                _note_only_stage(error, chain)
+            raise
+
+
+def dict_step_of(env: EnvBase) -> FieldsOf | None:
+    """Return the step of an env as a function to a dict, measured if the env is."""
+    fields_of = env._step_fields
+    if fields_of is None or env._meter is None:
+        return fields_of
+    measured: FieldsOf = env._meter.timed(base_parts(env)[0], fields_of)
+    return measured
+
+
+def _leading_dict_steps(
+    env: EnvBase, stages: tuple[Transform, ...]
+) -> tuple[tuple[Transform, DictStep], ...]:
+    """Return the leading stages that have a function over dicts, measured if the env is."""
+    found: list[tuple[Transform, DictStep]] = []
     for stage in stages:
-        found.extend(flatten_stages(tuple(stage)) if type(stage) is Compose else (stage,))
-    return tuple(found)
+        kind: type = type(stage)
+        step = stage._step_dict() if has_step_dict(kind) else None
+        if step is None:
+            break
+        found.append((stage, step))
+    if env._meter is None:
+        return tuple(found)
+    timed = env._meter.in_turn([step for _, step in found])
+    return tuple((stage, step) for (stage, _), step in zip(found, timed, strict=True))
+
+
+def _note_only_stage(error: Exception, stage: Transform) -> None:
+    """Record in an error that the only stage of a chain raised it."""
+    name = type(stage).__name__
+    container = None if stage._container_ref is None else stage._container_ref()
+    index: int = getattr(container, "_first_stage", 0)
+    if isinstance(error, TdxError):
+        error.at(stage=index, transform=name)
+    else:
+        note_stage(error, index, name)

@@ -6,7 +6,6 @@ Example:
     True
 """
 
-from tdx.specs.binary import Binary
 from tdx.specs.bounded import (
     Bounded,
     BoundedContinuous,
@@ -16,10 +15,9 @@ from tdx.specs.bounded import (
     UnboundedDiscrete,
 )
 from tdx.specs.categorical import Categorical, OneHot
-from tdx.specs.choice import Choice
 from tdx.specs.composite import Composite
-from tdx.specs.multi_categorical import MultiCategorical, MultiOneHot
-from tdx.specs.non_tensor import NonTensor
+from tdx.specs.multi_categorical import Binary, MultiCategorical, MultiOneHot
+from tdx.specs.non_tensor import Choice, NonTensor
 from tdx.specs.spaces import Box, BoxList, CategoricalBox, ContinuousBox
 from tdx.specs.spec import TensorSpec
 from tdx.specs.stacked import Stacked, StackedComposite

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
-from tdx.specs.binary import Binary
-from tdx.specs.conversion import Device, as_device, as_dtype
-from tdx.specs.intervals import (
+from tdx.specs.arguments import Device, View, as_device, as_dtype, as_size, replace_unknown_sizes
+from tdx.specs.multi_categorical import Binary
+from tdx.specs.spaces import (
     WIDE_UNSIGNED,
+    ContinuousBox,
     IntervalSampler,
     bound_tensor,
     cast,
@@ -25,8 +26,6 @@ from tdx.specs.intervals import (
     make_sampler,
     ordered,
 )
-from tdx.specs.shapes import View, as_size, replace_unknown_sizes
-from tdx.specs.spaces import ContinuousBox
 from tdx.specs.spec import TensorSpec
 
 _MAX_ENUMERATED = 2**24

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
-from tdx.specs.conversion import Device, as_device, as_dtype, to_array, to_tensor
-from tdx.specs.intervals import extremes, ordered
-from tdx.specs.shapes import View, as_size, ends_with
+from tdx.specs.arguments import Device, View, as_dtype, as_size, ends_with, to_array, to_tensor
 from tdx.specs.spaces import (
     CategoricalBox,
     as_mask,
+    extremes,
     is_same_mask,
     nearest_allowed,
+    ordered,
     sample_categories,
     single_mask,
     view_mask,
@@ -56,10 +56,8 @@ class Categorical(TensorSpec):
         dtype: torch.dtype | str = torch.int64,
         mask: Any = None,
     ) -> None:
+        super().__init__(as_size(() if shape is None else shape), device, as_dtype(dtype))
         self._n = int(n)
-        self._shape = as_size(() if shape is None else shape)
-        self._device = as_device(device)
-        self._dtype = as_dtype(dtype)
         if self._n - 1 > extremes(self._dtype)[1]:
             raise SpecError(
                 f"{self._n} categories do not fit {self._dtype}",
@@ -236,11 +234,10 @@ class OneHot(TensorSpec):
         use_register: bool = False,
         mask: Any = None,
     ) -> None:
+        size = as_size(int(n) if shape is None else shape)
+        super().__init__(size, device, as_dtype(torch.bool if dtype is None else dtype))
         self._space = CategoricalBox(int(n))
         self.use_register = use_register
-        self._shape = as_size(int(n) if shape is None else shape)
-        self._device = as_device(device)
-        self._dtype = as_dtype(torch.bool if dtype is None else dtype)
         if not self._shape or self._shape[-1] != n:
             raise SpecError(
                 f"the shape {tuple(self._shape)} of a {type(self).__name__} must end in {n}",
@@ -292,9 +289,8 @@ class OneHot(TensorSpec):
 
     def _cast(self, val: Any) -> Tensor:
         is_float = isinstance(val, Tensor) and val.is_floating_point()
-        if is_float and ends_with(val.shape, self._shape):
-            return val.to(self._device)
-        return super()._cast(val)
+        fits = is_float and ends_with(val.shape, self._shape)
+        return val.to(self._device) if fits else super()._cast(val)
 
     def project(self, val: Any) -> Any:
         """Return a value in the spec unchanged, else the one-hot vector of the largest element."""

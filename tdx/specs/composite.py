@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Sequence, ValuesView
 from typing import Any, Self
 
 import torch
@@ -11,21 +11,16 @@ from tensordict import TensorDict, TensorDictBase
 from tdx.errors import SpecError
 from tdx.keys import NestedKey, split_key
 from tdx.specs import composite_values as values_of
-from tdx.specs.composite_entries import (
-    MISSING,
-    CompositeLock,
-    Entries,
-    change_batch_size,
-    check_entry,
-    check_not_leaf,
-    find_entry,
-    is_static,
-    key_not_found,
-    prefix_error_key,
-    walk_entries,
+from tdx.specs.arguments import (
+    Device,
+    as_device,
+    as_size,
+    expand_ellipsis,
+    is_dtype,
+    refine_names,
+    size_from_args,
 )
-from tdx.specs.conversion import Device, as_device, is_dtype
-from tdx.specs.shapes import as_size, expand_ellipsis, size_from_args
+from tdx.specs.composite_entries import MISSING, CompositeEntries, Specs, is_key
 from tdx.specs.spaces import indent
 from tdx.specs.spec import TensorSpec
 
@@ -33,8 +28,9 @@ from tdx.specs.spec import TensorSpec
 class Composite(TensorSpec):
     """Describes a TensorDict: its keys, and the spec of each.
 
-    Lookup, iteration and locks are implemented in :mod:`tdx.specs.composite_entries`, operations
-    on values in :mod:`tdx.specs.composite_values`.
+    It delegates lookup, changes and locks to its
+    :class:`~tdx.specs.composite_entries.CompositeEntries`, and operations on values to
+    :mod:`tdx.specs.composite_values`.
 
     Args:
         *args: A mapping from keys to specs. Values may be dicts, which become nested composites,
@@ -61,8 +57,8 @@ class Composite(TensorSpec):
     data_cls: Any = None
     step_mdp_static = False
     _names: list[str | None] | None = None
-    _specs: Entries
-    _lock: CompositeLock
+    _dtype = None
+    _entries: CompositeEntries
 
     def __init__(
         self,
@@ -74,11 +70,10 @@ class Composite(TensorSpec):
         names: Sequence[str | None] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._shape = as_size(() if shape is None else shape)
-        self._device = None if device is None else as_device(device)
-        self._dtype = None
-        self._specs = {}
-        self._lock = CompositeLock()
+        size = as_size(() if shape is None else shape)
+        self._entries = CompositeEntries(
+            size, None if device is None else as_device(device), Composite, {}
+        )
         self.data_cls = data_cls
         self.step_mdp_static = step_mdp_static
         self._names = None if names is None else list(names)
@@ -91,26 +86,42 @@ class Composite(TensorSpec):
             for key, spec in source.items():
                 self.set(key, spec)
 
-    def _copy_with(self, entries: Entries, shape: torch.Size, **changes: Any) -> Self:
-        """Return an unlocked copy with other entries and attributes."""
+    def _copy_with(
+        self, specs: Specs, shape: torch.Size | None = None, device: torch.device | None = None
+    ) -> Self:
+        """Return an unlocked copy with other entries, and perhaps another shape or device."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
-        copied._lock = CompositeLock()
-        copied._specs = entries
-        if shape != copied._shape:
+        if shape is not None and shape != self._shape:
             copied._names = None
-        copied._shape = shape
-        copied.__dict__.update(changes)
+        copied._entries = CompositeEntries(
+            self._shape if shape is None else shape,
+            self._device if device is None else device,
+            Composite,
+            specs,
+        )
         return copied
 
     def _map(
-        self, function: Callable[[Any], Any], shape: torch.Size | None = None, **changes: Any
+        self,
+        function: Callable[[Any], Any],
+        shape: torch.Size | None = None,
+        device: torch.device | None = None,
     ) -> Self:
         """Return a copy with a function applied to each spec."""
-        entries = {
-            key: None if spec is None else function(spec) for key, spec in self._specs.items()
+        specs = {
+            key: None if spec is None else function(spec)
+            for key, spec in self._entries.specs.items()
         }
-        return self._copy_with(entries, self._shape if shape is None else shape, **changes)
+        return self._copy_with(specs, shape, device)
+
+    @property
+    def _shape(self) -> torch.Size:  # type: ignore[override]
+        return self._entries.shape
+
+    @property
+    def _device(self) -> torch.device | None:  # type: ignore[override]
+        return self._entries.device
 
     @property
     def shape(self) -> torch.Size:
@@ -119,9 +130,7 @@ class Composite(TensorSpec):
 
     @shape.setter
     def shape(self, shape: Any) -> None:
-        self._check_unlocked()
-        new = as_size(shape)
-        self._specs, self._shape = change_batch_size(self._specs, new), new
+        self._entries.set_shape(as_size(shape))
 
     def _with_batch_size(self, shape: torch.Size) -> Composite:
         copied = self.clone(recurse=False)
@@ -144,18 +153,17 @@ class Composite(TensorSpec):
 
     @device.setter
     def device(self, device: Device | None) -> None:
-        self._check_unlocked()
+        entries = self._entries
+        entries.check_unlocked()
         if device is None:
-            self.clear_device_()
+            entries.clear_device()
             return
         moved = self.to(device)
-        self._specs, self._device = moved._specs, moved._device
+        entries.specs, entries.device = moved._entries.specs, moved._device
 
     def clear_device_(self) -> Self:
         """Clear the device, also of nested composites."""
-        self._device = None
-        for spec in self._nested_composites():
-            spec.clear_device_()
+        self._entries.clear_device()
         return self
 
     @property
@@ -169,11 +177,7 @@ class Composite(TensorSpec):
 
     def refine_names(self, *names: Any) -> Self:
         """Name the batch dimensions; an ellipsis keeps the current names."""
-        if Ellipsis in names:
-            at = names.index(Ellipsis)
-            kept = self.names[at : len(self._shape) - (len(names) - at - 1)]
-            names = (*names[:at], *kept, *names[at + 1 :])
-        self._names = list(names)
+        self._names = refine_names(self.names, names)
         return self
 
     # Reading entries
@@ -184,30 +188,17 @@ class Composite(TensorSpec):
         Raises:
             KeyNotFoundError: The key is missing, and no default is given.
         """
-        found = find_entry(self._specs, split_key(item))
-        if found is not MISSING:
-            return found
-        if default is MISSING:
-            raise key_not_found(self._specs, item)
-        return default
+        return self._entries.get(item, default)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, str):
-            return self._specs[index] if index in self._specs else self.get(index)
-        if (
-            isinstance(index, tuple)
-            and index
-            and all(isinstance(part, (str, tuple)) for part in index)
-        ):
-            return self.get(index)
+        if is_key(index):
+            return self._entries.get(index)
         lead = self._view_shape(lambda tensor: tensor[index])
         full = expand_ellipsis(index, len(self._shape))
         return self._map(lambda spec: spec[full], lead)
 
     def __contains__(self, key: object) -> bool:
-        if not isinstance(key, (str, tuple)):
-            return False
-        return find_entry(self._specs, split_key(key)) is not MISSING
+        return isinstance(key, (str, tuple)) and self._entries.find(key) is not MISSING
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
@@ -235,7 +226,9 @@ class Composite(TensorSpec):
             step_mdp_static_only: True to include only entries of composites with
                 ``step_mdp_static``.
         """
-        return self._walk(include_nested, leaves_only, is_leaf, step_mdp_static_only).keys()
+        return self._entries.select(
+            include_nested, leaves_only, is_leaf, step_mdp_static_only
+        ).keys()
 
     def values(
         self,
@@ -246,7 +239,9 @@ class Composite(TensorSpec):
         step_mdp_static_only: bool = False,
     ) -> ValuesView[Any]:
         """Return the specs; arguments and order as for ``keys``."""
-        return self._walk(include_nested, leaves_only, is_leaf, step_mdp_static_only).values()
+        return self._entries.select(
+            include_nested, leaves_only, is_leaf, step_mdp_static_only
+        ).values()
 
     def items(
         self,
@@ -257,25 +252,13 @@ class Composite(TensorSpec):
         step_mdp_static_only: bool = False,
     ) -> ItemsView[Any, Any]:
         """Return pairs of key and spec; arguments and order as for ``keys``."""
-        return self._walk(include_nested, leaves_only, is_leaf, step_mdp_static_only).items()
-
-    def _walk(
-        self,
-        nested: bool,
-        leaves_only: bool,
-        is_leaf: Callable[[type], bool] | None,
-        static_only: bool,
-    ) -> dict[Any, Any]:
-        if not (nested or leaves_only or static_only):
-            return self._specs
-        found = walk_entries(self._specs, leaves_only, is_leaf, nested)
-        if static_only:
-            found = {k: spec for k, spec in found.items() if is_static(self._specs, split_key(k))}
-        return found
+        return self._entries.select(
+            include_nested, leaves_only, is_leaf, step_mdp_static_only
+        ).items()
 
     def is_empty(self, recurse: bool = False) -> bool:
         """Return True if there are no entries; with ``recurse``, no leaves."""
-        return not (self.keys(True, True) if recurse else self._specs)
+        return not (self.keys(True, True) if recurse else self._entries.specs)
 
     # Writing entries
 
@@ -291,46 +274,14 @@ class Composite(TensorSpec):
             SpecError: The composite is locked, the spec has other leading dimensions or another
                 device, or the key addresses an entry of a leaf.
         """
-        self._set_entry(split_key(name), spec, name)
+        self._entries.set(split_key(name), spec, name)
         return self
-
-    def _set_entry(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
-        """Set the entry at the remaining parts of a key; errors name the whole key."""
-        first, *rest = parts
-        if rest:
-            inner = self._specs.get(first)
-            check_not_leaf(inner, first, key)
-            nested = self._create_nested() if inner is None else inner
-            nested._set_entry(tuple(rest), spec, key)
-            if inner is not None:
-                return
-            spec = nested
-        self._check_unlocked()
-        try:
-            if isinstance(spec, Mapping):
-                spec = self._create_nested(spec)
-            elif isinstance(spec, Composite) and spec.ndim < len(self._shape):
-                spec = spec._with_batch_size(self._shape)
-        except SpecError as error:
-            raise prefix_error_key(key, error) from None
-        if spec is not None:
-            spec = check_entry(spec, key, self._shape, self._device)
-        self._specs[first] = spec
-
-    def _create_nested(self, entries: Mapping[Any, Any] | None = None) -> Composite:
-        return Composite(entries or {}, shape=self._shape, device=self._device)
 
     def __setitem__(self, key: NestedKey, spec: Any) -> None:
         self.set(key, spec)
 
     def __delitem__(self, key: NestedKey) -> None:
-        self._check_unlocked()
-        self.get(key)
-        *above, last = split_key(key)
-        if above:
-            del self.get(tuple(above))[last]
-        else:
-            del self._specs[last]
+        self._entries.delete(key)
 
     def pop(self, key: NestedKey, default: Any = MISSING) -> Any:
         """Remove an entry and return its spec, or ``default`` if the key is missing.
@@ -339,11 +290,7 @@ class Composite(TensorSpec):
             KeyNotFoundError: The key is missing, and no default is given.
             SpecError: The composite is locked.
         """
-        self._check_unlocked()
-        found = self.get(key, default)
-        if key in self:
-            del self[key]
-        return found
+        return self._entries.pop(key, default)
 
     def update(self, dict_or_spec: Any = (), **kwargs: Any) -> Self:
         """Set several entries, merging nested composites.
@@ -355,14 +302,8 @@ class Composite(TensorSpec):
         Raises:
             SpecError: The composite is locked, or an entry is invalid (see ``set``).
         """
-        self._check_unlocked()
         source = dict_or_spec.items() if hasattr(dict_or_spec, "items") else dict_or_spec
-        for key, spec in {**dict(source), **kwargs}.items():
-            current = self.get(key, None)
-            if isinstance(current, Composite) and isinstance(spec, (Composite, Mapping)):
-                current.update(spec)
-            else:
-                self.set(key, spec)
+        self._entries.update({**dict(source), **kwargs})
         return self
 
     def setdefault(self, key: NestedKey, default: Any = None) -> Any:
@@ -376,7 +317,7 @@ class Composite(TensorSpec):
     @property
     def is_locked(self) -> bool:
         """True if entries cannot be changed."""
-        return self._lock.is_locked
+        return self._entries.is_locked
 
     @is_locked.setter
     def is_locked(self, locked: bool) -> None:
@@ -396,11 +337,7 @@ class Composite(TensorSpec):
         Args:
             recurse: False to leave nested composites unlocked.
         """
-        self._lock.is_locked = True
-        if recurse is not False:
-            for spec in self._nested_composites():
-                spec._lock.add_parent(self._lock)
-                spec.lock_()
+        self._entries.lock(recurse is not False)
         return self
 
     def unlock_(self, recurse: bool | None = None) -> Self:
@@ -412,32 +349,13 @@ class Composite(TensorSpec):
         Raises:
             SpecError: A composite that contains this one is locked.
         """
-        self._lock.check_parents()
-        self._lock.is_locked = False
-        for spec in self._nested_composites():
-            spec._lock.remove_parent(self._lock)
-            if recurse is not False:
-                spec.unlock_()
+        self._entries.unlock(recurse is not False)
         return self
-
-    def _nested_composites(self) -> list[Composite]:
-        return [spec for spec in self._specs.values() if isinstance(spec, Composite)]
-
-    def _check_unlocked(self) -> None:
-        if self.is_locked:
-            raise SpecError(
-                "the Composite is locked", hint="change a clone(), or call unlock_() first"
-            )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if self.is_locked:
-            self.lock_()
 
     # Values
 
     def _create(self, method: str, shape: Any) -> Any:
-        fields = values_of.create_values(self._specs, method, shape)
+        fields = values_of.create_values(self._entries.specs, method, shape)
         return self._to_tensordict(fields, shape, self._device)
 
     def _to_tensordict(self, fields: dict[Any, Any], shape: Any, device: Any) -> Any:
@@ -471,14 +389,14 @@ class Composite(TensorSpec):
         return val.batch_size[: len(val.batch_size) - len(self._shape)]
 
     def is_in(self, val: Any) -> bool:
-        return values_of.contains_values(self._specs, val)
+        return values_of.contains_values(self._entries.specs, val)
 
     def why_not_in(self, val: Any) -> str | None:
         """Explain why a TensorDict is not in the spec, with the key; ``None`` if it is."""
-        return values_of.explain_mismatch(self._walk(True, True, None, False), val)
+        return values_of.explain_mismatch(dict(self.items(True, True)), val)
 
     def project(self, val: Any) -> Any:
-        return values_of.project_values(self._specs, val)
+        return values_of.project_values(self._entries.specs, val)
 
     def type_check(self, value: Any, selected_keys: Any = None) -> None:
         """Check the dtypes of a TensorDict's entries.
@@ -491,10 +409,8 @@ class Composite(TensorSpec):
             SpecError: The dtype of an entry differs; the error names the key.
         """
         keys = list(self.keys(True, True)) if selected_keys is None else selected_keys
-        for key in [keys] if isinstance(keys, (str, tuple)) else keys:
-            spec = self.get(key)
-            if spec is not None:
-                spec.type_check(values_of.get_value(value, key), key)
+        named = [keys] if isinstance(keys, (str, tuple)) else keys
+        values_of.check_dtypes({key: self.get(key) for key in named}, value)
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         fields = values_of.encode_values(self.get, val.items(), ignore_device)
@@ -506,13 +422,10 @@ class Composite(TensorSpec):
         return {key: self[key].to_numpy(value) for key, value in val.items()}
 
     def cardinality(self) -> float:
-        count: float = 1
-        for spec in self._specs.values():
-            count *= 1 if spec is None else spec.cardinality()
-        return count
+        return values_of.count_values(self._entries.specs)
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        fields, count = values_of.enumerate_values(self._specs, use_mask)
+        fields, count = values_of.enumerate_values(self._entries.specs, use_mask)
         return TensorDict(fields, batch_size=(count, *self._shape), device=self._device)
 
     # Shape operations: they change the batch size; the entries' own dimensions stay.
@@ -567,11 +480,11 @@ class Composite(TensorSpec):
         """
         if recurse:
             return self._map(lambda spec: spec.clone())
-        return self._copy_with(dict(self._specs), self._shape)
+        return self._copy_with(dict(self._entries.specs))
 
     def empty(self) -> Self:
         """Return the composite without its entries."""
-        return self._copy_with({}, self._shape)
+        return self._copy_with({})
 
     def separates(self, *keys: NestedKey, default: Any = None) -> Composite | None:
         """Move some entries to a new composite.
@@ -592,10 +505,10 @@ class Composite(TensorSpec):
 
     def exclude(self, *keys: NestedKey) -> Self:
         """Return a copy without some entries; missing keys are ignored."""
-        kept = self.clone()
+        copied = self.clone()
         for key in keys:
-            kept.pop(key, None)
-        return kept
+            copied.pop(key, None)
+        return copied
 
     def replace(self, **changes: Any) -> Composite:
         """Return a copy with ``shape``, ``device`` or ``names`` changed."""
@@ -605,7 +518,7 @@ class Composite(TensorSpec):
             "data_cls": self.data_cls,
             "step_mdp_static": self.step_mdp_static,
         }
-        return Composite(self._specs, **{**arguments, **changes})
+        return Composite(self._entries.specs, **{**arguments, **changes})
 
     def to(self, dest: torch.dtype | Device) -> Self:
         """Return the spec with every entry on a device or in a dtype; itself if on the device."""
@@ -614,7 +527,7 @@ class Composite(TensorSpec):
         device = as_device(dest)  # type: ignore[arg-type]
         if device == self._device:
             return self
-        return self._map(lambda spec: spec.to(device), _device=device)
+        return self._map(lambda spec: spec.to(device), device=device)
 
     # Comparison and printing
 
@@ -625,13 +538,13 @@ class Composite(TensorSpec):
             self._shape == other._shape
             and self._device == other._device
             and self.data_cls is other.data_cls
-            and self._specs == other._specs
+            and self._entries.specs == other._entries.specs
         )
 
     __hash__ = None
 
     def __repr__(self) -> str:
-        body = ",\n".join(f"{key}: {spec}" for key, spec in self._specs.items())
+        body = ",\n".join(f"{key}: {spec}" for key, spec in self._entries.specs.items())
         return (
             f"{type(self).__name__}(\n{indent(body)}, device={self._device}, shape={self._shape})"
         )

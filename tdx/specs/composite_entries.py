@@ -1,81 +1,268 @@
-"""Entries of a composite: lookup and iteration by nested key, entry checks and locks.
-
-The functions work on the plain dict of entries of a composite. A spec that is itself a composite
-has its own dict, see :func:`nested_entries`.
-"""
+"""Entries of a composite: a nested mapping from keys to specs that can be locked."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tdx.errors import KeyNotFoundError, SpecError, did_you_mean
-from tdx.keys import NestedKey, format_key, join_keys
+from tdx.keys import NestedKey, format_key, join_keys, split_key
 from tdx.specs.spec import TensorSpec
 
-Entries = dict[str, Any]
+Specs = dict[str, Any]
+"""Specs by name; ``None`` for an entry without a spec."""
 
 MISSING: Any = object()
 
 
-def nested_entries(spec: Any) -> Entries | None:
-    """Return the entries of a composite; ``None`` for a leaf."""
-    return getattr(spec, "_specs", None)
-
-
-def find_entry(entries: Entries, parts: Iterable[str]) -> Any:
-    """Look up an entry by the parts of its key; ``MISSING`` if there is none."""
-    found: Any = MISSING
-    level: Entries | None = entries
-    for part in parts:
-        if level is None:
-            return MISSING
-        found = level.get(part, MISSING)
-        level = nested_entries(found)
-    return found
-
-
-def walk_entries(
-    entries: Entries, leaves_only: bool, is_leaf: Callable[[type], bool] | None, nested: bool
-) -> dict[Any, Any]:
-    """Collect entries by key, those of nested composites before the composite itself.
+class CompositeEntries:
+    """Specs of a composite by key, with its batch size, device and lock.
 
     Args:
-        entries: Entries of the composite.
-        leaves_only: True to leave out nested composites themselves.
-        is_leaf: Decides by type whether an entry is a leaf; by default composites are not.
-        nested: True to include the entries of nested composites, with tuples as keys.
+        shape: Batch size, with which the shape of every entry begins.
+        device: Device of every entry; ``None`` if they may differ.
+        create: Creates a nested composite from a mapping: the class ``Composite``.
+        specs: Specs by name, which have that batch size and device already.
     """
-    found: dict[Any, Any] = {}
-    for name, spec in entries.items():
-        inner = nested_entries(spec)
-        leaf = inner is None if is_leaf is None else is_leaf(type(spec))
-        if nested and not leaf and inner is not None:
-            below = walk_entries(inner, leaves_only, is_leaf, nested)
-            found.update({join_keys(name, key): entry for key, entry in below.items()})
-        if leaf or not leaves_only:
-            found[name] = spec
-    return found
+
+    def __init__(
+        self,
+        shape: torch.Size,
+        device: torch.device | None,
+        create: Callable[..., Any],
+        specs: Specs,
+    ) -> None:
+        self.shape, self.device, self.specs = shape, device, specs
+        self.lock_state = CompositeLock()
+        self._create = create
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self.is_locked:
+            self.lock()
+
+    # Reading
+
+    def find(self, key: NestedKey) -> Any:
+        """Return the spec at a key; ``MISSING`` if there is none."""
+        found: Any = MISSING
+        level: CompositeEntries | None = self
+        for part in split_key(key):
+            if level is None:
+                return MISSING
+            found = level.specs.get(part, MISSING)
+            level = entries_of(found)
+        return found
+
+    def get(self, key: NestedKey, default: Any = MISSING) -> Any:
+        """Return the spec at a key, or ``default`` if the key is missing.
+
+        Raises:
+            KeyNotFoundError: The key is missing, and there is no default.
+        """
+        found = self.find(key)
+        if found is not MISSING:
+            return found
+        if default is not MISSING:
+            return default
+        known = [format_key(name) for name in self.select(nested=True)]
+        fallback = f"it has {', '.join(known)}" if known else "it is empty"
+        raise KeyNotFoundError(
+            f"the Composite has no key {format_key(key)!r}",
+            hint=did_you_mean(format_key(key), known, fallback),
+        )
+
+    def select(
+        self,
+        nested: bool = False,
+        leaves_only: bool = False,
+        is_leaf: Callable[[type], bool] | None = None,
+        static_only: bool = False,
+    ) -> dict[Any, Any]:
+        """Return entries by key, those of nested composites before the composite itself.
+
+        Args:
+            nested: True to include the entries of nested composites, with tuples as keys.
+            leaves_only: True to leave out nested composites themselves.
+            is_leaf: Decides by type whether an entry is a leaf; by default composites are not.
+            static_only: True to include only entries of composites with ``step_mdp_static``.
+        """
+        if not (nested or leaves_only or static_only):
+            return self.specs
+        found: dict[Any, Any] = {}
+        for name, spec in self.specs.items():
+            inner = entries_of(spec)
+            leaf = inner is None if is_leaf is None else is_leaf(type(spec))
+            if nested and not leaf and inner is not None:
+                below = inner.select(nested, leaves_only, is_leaf)
+                found.update({join_keys(name, key): entry for key, entry in below.items()})
+            if leaf or not leaves_only:
+                found[name] = spec
+        if static_only:
+            found = {key: spec for key, spec in found.items() if self._is_static(key)}
+        return found
+
+    def _is_static(self, key: NestedKey) -> bool:
+        """Return True if a composite on the path to an entry has ``step_mdp_static`` set."""
+        parts = split_key(key)
+        path = [self.find(parts[: i + 1]) for i in range(len(parts))]
+        return any(getattr(spec, "step_mdp_static", False) for spec in path)
+
+    def composites(self) -> list[Any]:
+        """Return the nested composites of this level."""
+        return [spec for spec in self.specs.values() if entries_of(spec) is not None]
+
+    # Writing
+
+    def set(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
+        """Set the spec at the remaining parts of a key; errors name the whole key."""
+        first, *rest = parts
+        if not rest:
+            self.check_unlocked()
+            self.specs[first] = self._as_entry(spec, key)
+            return
+        inner = self.specs.get(first)
+        check_not_leaf(inner, first, key)
+        nested = self._create_nested({}) if inner is None else inner
+        nested._entries.set(tuple(rest), spec, key)
+        if inner is None:
+            self.set((first,), nested, key)
+
+    def _as_entry(self, spec: Any, key: NestedKey) -> Any:
+        """Return a spec, a mapping of specs or ``None`` as an entry of this composite."""
+        try:
+            if isinstance(spec, Mapping):
+                spec = self._create_nested(spec)
+            elif entries_of(spec) is not None and spec.ndim < len(self.shape):
+                spec = spec._with_batch_size(self.shape)
+        except SpecError as error:
+            raise prefix_error_key(key, error) from None
+        return None if spec is None else check_entry(spec, key, self.shape, self.device)
+
+    def _create_nested(self, specs: Mapping[Any, Any]) -> Any:
+        return self._create(specs, shape=self.shape, device=self.device)
+
+    def delete(self, key: NestedKey) -> None:
+        """Remove an entry.
+
+        Raises:
+            KeyNotFoundError: The key is missing.
+            SpecError: The composite is locked.
+        """
+        self.check_unlocked()
+        self.get(key)
+        *above, last = split_key(key)
+        if above:
+            self.get(tuple(above))._entries.delete(last)
+        else:
+            del self.specs[last]
+
+    def pop(self, key: NestedKey, default: Any = MISSING) -> Any:
+        """Remove an entry and return its spec, or ``default`` if the key is missing.
+
+        Raises:
+            KeyNotFoundError: The key is missing, and there is no default.
+            SpecError: The composite is locked.
+        """
+        self.check_unlocked()
+        found = self.get(key, default)
+        if self.find(key) is not MISSING:
+            self.delete(key)
+        return found
+
+    def update(self, specs: Mapping[Any, Any]) -> None:
+        """Set several entries, merging nested composites.
+
+        Raises:
+            SpecError: The composite is locked, or an entry is invalid.
+        """
+        self.check_unlocked()
+        for key, spec in specs.items():
+            current = entries_of(self.get(key, None))
+            if current is not None and (isinstance(spec, Mapping) or entries_of(spec) is not None):
+                current.update(dict(spec.items()))
+            else:
+                self.set(split_key(key), spec, key)
+
+    def set_shape(self, shape: torch.Size) -> None:
+        """Change the batch size, which nested composites with fewer dimensions get.
+
+        Raises:
+            SpecError: The composite is locked, or an entry's shape does not begin with ``shape``.
+        """
+        self.check_unlocked()
+        changed = {}
+        for key, spec in self.specs.items():
+            if entries_of(spec) is not None and spec.ndim < len(shape):
+                spec = spec._with_batch_size(shape)
+            if spec is not None and spec.shape[: len(shape)] != shape:
+                raise SpecError(
+                    f"its shape {tuple(spec.shape)} does not begin with {tuple(shape)}",
+                    hint="expand the entry first, or use a shape that all entries begin with",
+                ).at(key=key)
+            changed[key] = spec
+        self.specs, self.shape = changed, shape
+
+    def clear_device(self) -> None:
+        """Clear the device, also of nested composites."""
+        self.device = None
+        for spec in self.composites():
+            spec._entries.clear_device()
+
+    # Locks
+
+    @property
+    def is_locked(self) -> bool:
+        """True if entries cannot be changed."""
+        return self.lock_state.is_locked
+
+    def check_unlocked(self) -> None:
+        """Check that entries may be changed.
+
+        Raises:
+            SpecError: The composite is locked.
+        """
+        if self.is_locked:
+            raise SpecError(
+                "the Composite is locked", hint="change a clone(), or call unlock_() first"
+            )
+
+    def lock(self, recurse: bool = True) -> None:
+        """Forbid changes of entries; with ``recurse``, also in nested composites."""
+        self.lock_state.is_locked = True
+        if recurse:
+            for spec in self.composites():
+                spec._entries.lock_state.add_parent(self.lock_state)
+                spec._entries.lock()
+
+    def unlock(self, recurse: bool = True) -> None:
+        """Allow changes of entries; with ``recurse``, also in nested composites.
+
+        Raises:
+            SpecError: A composite that contains this one is locked.
+        """
+        self.lock_state.check_parents()
+        self.lock_state.is_locked = False
+        for spec in self.composites():
+            spec._entries.lock_state.remove_parent(self.lock_state)
+            if recurse:
+                spec._entries.unlock()
 
 
-def is_static(entries: Entries, parts: tuple[str, ...]) -> bool:
-    """Return True if a composite on the path to an entry has ``step_mdp_static`` set."""
-    path = [find_entry(entries, parts[: i + 1]) for i in range(len(parts))]
-    return any(getattr(spec, "step_mdp_static", False) for spec in path)
+def entries_of(spec: Any) -> CompositeEntries | None:
+    """Return the entries of a composite; ``None`` for a leaf."""
+    return getattr(spec, "_entries", None)
 
 
-def key_not_found(entries: Entries, key: NestedKey) -> KeyNotFoundError:
-    """Create the error for a missing key, with the nearest existing one."""
-    known = [format_key(name) for name in walk_entries(entries, False, None, nested=True)]
-    fallback = f"it has {', '.join(known)}" if known else "it is empty"
-    return KeyNotFoundError(
-        f"the Composite has no key {format_key(key)!r}",
-        hint=did_you_mean(format_key(key), known, fallback),
-    )
+def is_key(index: Any) -> bool:
+    """Return True if an index is a key rather than a position in the batch."""
+    if isinstance(index, tuple):
+        return bool(index) and all(is_key(part) for part in index)
+    return isinstance(index, str)
 
 
 def check_entry(spec: Any, key: NestedKey, shape: torch.Size, device: torch.device | None) -> Any:
@@ -112,25 +299,6 @@ def check_entry(spec: Any, key: NestedKey, shape: torch.Size, device: torch.devi
     ).at(key=key)
 
 
-def change_batch_size(entries: Entries, shape: torch.Size) -> Entries:
-    """Return entries for another batch size, which nested composites with fewer dimensions get.
-
-    Raises:
-        SpecError: An entry's shape does not begin with ``shape``.
-    """
-    changed = {}
-    for key, spec in entries.items():
-        if nested_entries(spec) is not None and spec.ndim < len(shape):
-            spec = spec._with_batch_size(shape)
-        if spec is not None and spec.shape[: len(shape)] != shape:
-            raise SpecError(
-                f"its shape {tuple(spec.shape)} does not begin with {tuple(shape)}",
-                hint="expand the entry first, or use a shape that all entries begin with",
-            ).at(key=key)
-        changed[key] = spec
-    return changed
-
-
 def check_not_leaf(spec: Any, name: str, key: NestedKey) -> None:
     """Check that an existing entry on the path of a nested key is a composite.
 
@@ -142,7 +310,7 @@ def check_not_leaf(spec: Any, name: str, key: NestedKey) -> None:
     Raises:
         SpecError: The entry is a leaf.
     """
-    if spec is not None and nested_entries(spec) is None:
+    if spec is not None and entries_of(spec) is None:
         raise SpecError(
             f"{name!r} is a leaf, so it cannot contain other entries",
             hint="remove the leaf first, or use another key",
@@ -169,8 +337,8 @@ class CompositeLock:
 
     def add_parent(self, parent: CompositeLock) -> None:
         """Register the lock of an outer composite, which must be unlocked first."""
-        kept = [ref for ref in self._parents if ref() not in (None, parent)]
-        self._parents = (*kept, weakref.ref(parent))
+        others = [ref for ref in self._parents if ref() not in (None, parent)]
+        self._parents = (*others, weakref.ref(parent))
 
     def remove_parent(self, parent: CompositeLock) -> None:
         """Forget the lock of an outer composite."""

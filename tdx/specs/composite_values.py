@@ -1,11 +1,12 @@
-"""Values of a composite: checking, projecting, converting and enumerating entry by entry.
+"""Values of a composite: creation, checks, projection and conversion entry by entry.
 
-The functions take the entries of a composite as a dict. An entry that is ``None`` has no spec: it
-is not checked and not created.
+The functions take the specs of a composite by key. An entry that is ``None`` has no spec: its value
+is neither checked nor created.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey, format_key, split_key
-from tdx.specs.composite_entries import Entries, nested_entries, prefix_error_key, walk_entries
+from tdx.specs.composite_entries import Specs, entries_of, prefix_error_key
 
 
 def get_value(val: Any, key: NestedKey) -> Any:
@@ -25,20 +26,20 @@ def get_value(val: Any, key: NestedKey) -> Any:
     return val
 
 
-def create_values(entries: Entries, method: str, shape: Any) -> dict[str, Any]:
+def create_values(specs: Specs, method: str, shape: Any) -> dict[str, Any]:
     """Call ``rand``, ``zero`` or ``one`` of each spec, in order."""
-    return {key: getattr(spec, method)(shape) for key, spec in entries.items() if spec is not None}
+    return {key: getattr(spec, method)(shape) for key, spec in specs.items() if spec is not None}
 
 
-def contains_values(entries: Entries, val: Any) -> bool:
+def contains_values(specs: Specs, val: Any) -> bool:
     """Return True if every entry has a value in its spec; additional keys are ignored."""
-    for key, spec in entries.items():
+    for key, spec in specs.items():
         if spec is None:
             continue
         value = get_value(val, key)
         if value is None:
-            inner = nested_entries(spec)
-            if inner is not None and not walk_entries(inner, True, None, nested=True):
+            inner = entries_of(spec)
+            if inner is not None and not inner.select(nested=True, leaves_only=True):
                 continue
             return False
         if not spec.is_in(value):
@@ -61,14 +62,25 @@ def explain_mismatch(leaves: Mapping[NestedKey, Any], val: Any) -> str | None:
     return None
 
 
-def project_values(entries: Entries, val: Any) -> Any:
+def check_dtypes(specs: Mapping[NestedKey, Any], val: Any) -> None:
+    """Check the dtypes of a TensorDict's entries.
+
+    Raises:
+        SpecError: The dtype of an entry differs from its spec's; the error names the key.
+    """
+    for key, spec in specs.items():
+        if spec is not None:
+            spec.type_check(get_value(val, key), key)
+
+
+def project_values(specs: Specs, val: Any) -> Any:
     """Return a copy of a TensorDict with every entry projected to its spec.
 
     Raises:
         SpecError: A key is missing, or the shape of a value does not end with its spec's.
     """
     projected = val.copy()
-    for key, spec in entries.items():
+    for key, spec in specs.items():
         if spec is None:
             continue
         value = get_value(val, key)
@@ -104,14 +116,19 @@ def encode_values(
     return encoded
 
 
-def enumerate_values(entries: Entries, use_mask: bool) -> tuple[dict[str, Any], int]:
+def count_values(specs: Specs) -> float:
+    """Return the number of combinations of the entries' values."""
+    return math.prod(spec.cardinality() for spec in specs.values() if spec is not None)
+
+
+def enumerate_values(specs: Specs, use_mask: bool) -> tuple[dict[str, Any], int]:
     """Enumerate every combination of the entries' values.
 
     Returns:
         Values of each entry along a new first dimension, and its size. Without entries, an empty
         dict and 1.
     """
-    specs = {key: spec for key, spec in entries.items() if spec is not None}
+    specs = {key: spec for key, spec in specs.items() if spec is not None}
     if not specs:
         return {}, 1
     values = {key: spec.enumerate(use_mask) for key, spec in specs.items()}

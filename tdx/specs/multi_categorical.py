@@ -1,4 +1,4 @@
-"""Specs of several categorical variables: as integers, and as concatenated one-hot vectors."""
+"""Specs of several categorical variables in one tensor."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
+from tdx.specs.arguments import Device, View, as_device, as_dtype, as_size, to_array, to_tensor
 from tdx.specs.categorical import Categorical, OneHot
-from tdx.specs.conversion import Device, as_device, as_dtype, to_array, to_tensor
-from tdx.specs.intervals import ordered
-from tdx.specs.shapes import View, as_size
 from tdx.specs.spaces import (
     BoxList,
     CategoricalBox,
     as_mask,
     is_same_mask,
     nearest_allowed,
-    sample_allowed,
+    ordered,
+    sample_categories,
     single_mask,
 )
 from tdx.specs.spec import TensorSpec
@@ -118,10 +117,8 @@ class MultiCategorical(Categorical):
         lead = torch.Size(() if shape is None else (shape,) if isinstance(shape, int) else shape)
         own = self._shape[:-1]
         if self._mask is not None:
-            columns = [
-                sample_allowed(mask, torch.Size((*lead, *own)))
-                for mask in self._split_mask(self._mask)
-            ]
+            full, masks = torch.Size((*lead, *own)), self._split_mask(self._mask)
+            columns = [sample_categories(m.shape[-1], m, full, self._device) for m in masks]
         else:
             columns = [
                 self._sample_column(self._nvec.select(-1, i), lead) for i in range(self._shape[-1])
@@ -288,9 +285,8 @@ class MultiOneHot(OneHot):
     ) -> None:
         self.nvec = [int(n) for n in nvec]
         total = sum(self.nvec)
-        super().__init__(
-            total, as_size(total if shape is None else shape), device, dtype, False, mask
-        )
+        size = as_size(total if shape is None else shape)
+        super().__init__(total, size, device, dtype, False, mask)
 
     @property
     def space(self) -> BoxList:  # type: ignore[override]
@@ -407,3 +403,48 @@ def _drop_repeated_dims(counts: Tensor) -> Tensor:
     while counts.ndim > 1 and counts.shape[0] > 0 and bool((counts == counts[0]).all()):
         counts = counts[0]
     return counts
+
+
+class Binary(Categorical):
+    """Zeros and ones.
+
+    Args:
+        n: Size of the last dimension; derived from ``shape`` if not given.
+        shape: Shape of the values; ``(n,)`` if not given.
+        device: Device of the values.
+        dtype: Dtype of the values.
+
+    Raises:
+        SpecError: Neither ``n`` nor ``shape`` is given, or ``shape`` does not end with ``n``.
+
+    Example:
+        >>> Binary(3).zero()
+        tensor([0, 0, 0], dtype=torch.int8)
+    """
+
+    def __init__(
+        self,
+        n: int | None = None,
+        shape: Any = None,
+        device: Device | None = None,
+        dtype: torch.dtype | str = torch.int8,
+    ) -> None:
+        if n is None and shape is None:
+            raise SpecError("a Binary needs a size", hint="give n or shape")
+        size = as_size(n if shape is None else shape)
+        if n is not None and (not size or size[-1] != n):
+            raise SpecError(
+                f"the shape {tuple(size)} of a Binary must end in n={n}",
+                hint="leave n out, or end the shape in it",
+            )
+        super().__init__(2, size, device, dtype)
+
+    def replace(self, **changes: Any) -> Any:
+        """Return a copy with ``shape``, ``device`` or ``dtype`` changed."""
+        mask = changes.pop("mask", self._mask)
+        copied = Binary(**{**self._arguments(), **changes})
+        copied.update_mask(mask)
+        return copied
+
+    def _arguments(self) -> dict[str, Any]:
+        return {"shape": self._shape, "device": self._device, "dtype": self._dtype}

@@ -1,15 +1,15 @@
-"""The ``NonTensor`` spec: arbitrary Python values."""
+"""Specs whose values need not be tensors: ``NonTensor``, and ``Choice`` among specs or values."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tensordict import NonTensorData, NonTensorStack, is_non_tensor
 
 from tdx.errors import SpecError
-from tdx.specs.conversion import Device, as_device
-from tdx.specs.shapes import as_size, ends_with
+from tdx.specs.arguments import Device, as_device, as_size, ends_with
 from tdx.specs.spec import TensorSpec
 
 
@@ -122,3 +122,162 @@ class NonTensor(TensorSpec):
 
     def _repr_fields(self) -> list[tuple[str, object]]:
         return [*super()._repr_fields(), ("example_data", self.example_data)]
+
+
+class Choice(TensorSpec):
+    """Values of any of several specs of the same class, shape, device and dtype.
+
+    Args:
+        choices: Specs, or non-tensor values.
+
+    Raises:
+        SpecError: The list is empty, or its specs differ in class, shape, device or dtype.
+
+    Example:
+        >>> from tdx.specs import Categorical
+        >>> Choice([Categorical(2), Categorical(5)]).is_in(torch.tensor(4))
+        True
+    """
+
+    def __init__(self, choices: Sequence[Any]) -> None:
+        self._choices = list(choices)
+        if not self._choices:
+            raise SpecError("a Choice needs at least one spec", hint="pass a list of specs")
+        first = self._choices[0]
+        for name in ("shape", "device", "dtype"):
+            values = [getattr(choice, name, None) for choice in self._choices]
+            if any(value != values[0] for value in values):
+                raise SpecError(
+                    f"all choices must have the same {name}, got {values}",
+                    hint=f"give every choice the same {name}",
+                )
+        if any(type(choice) is not type(first) for choice in self._choices):
+            classes = [type(choice).__name__ for choice in self._choices]
+            raise SpecError(
+                f"all choices must be of the same type, got {classes}",
+                hint="choose among specs of one class",
+            )
+        self._shape = first.shape
+        self._device = first.device
+        self._dtype = getattr(first, "dtype", None)
+
+    @property
+    def num_choices(self) -> int:
+        """Number of specs."""
+        return len(self._choices)
+
+    @property
+    def choices(self) -> list[Any]:
+        """Specs to choose from."""
+        return list(self._choices)
+
+    def rand(self, shape: Any = ()) -> Any:
+        """Sample a value of one of the specs, which are equally likely."""
+        choice = self._choices[int(torch.randint(0, len(self._choices), ()))]
+        return self._create(choice, "rand", shape)
+
+    def zero(self, shape: Any = ()) -> Any:
+        """Return zeros of the first spec."""
+        return self._create(self._choices[0], "zero", shape)
+
+    def one(self, shape: Any = ()) -> Any:
+        """Return ones of the first spec."""
+        return self._create(self._choices[0], "one", shape)
+
+    def _create(self, choice: Any, method: str, shape: Any) -> Any:
+        """Create a value of a choice by one of its methods."""
+        if isinstance(choice, TensorSpec):
+            return getattr(choice, method)(shape)
+        full = self._full_shape(shape)
+        return choice if full == choice.batch_size else choice.expand(full)
+
+    def is_in(self, val: Any) -> bool:
+        """Return True if a value is in any of the specs."""
+        return self.why_not_in(val) is None
+
+    def why_not_in(self, val: Any) -> str | None:
+        """Explain why a value is in none of the specs; ``None`` if it is in one."""
+        for choice in self._choices:
+            if isinstance(choice, TensorSpec):
+                if choice.is_in(val):
+                    return None
+            elif _plain(choice) == _plain(val):
+                return None
+        return f"a value is in none of the {self.num_choices} choices"
+
+    def project(self, val: Any) -> Any:
+        """Return a value in any of the specs unchanged, else project it to the first spec."""
+        if self.is_in(val):
+            return val
+        first = self._choices[0]
+        return first.project(val) if isinstance(first, TensorSpec) else first
+
+    def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
+        """Encode a value by the first spec."""
+        first = self._choices[0]
+        if isinstance(first, TensorSpec):
+            return first.encode(val, ignore_device=ignore_device)
+        return val if is_non_tensor(val) else NonTensorData(val, self._shape)
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        """Convert a value by the first spec."""
+        if safe:
+            self.assert_is_in(val)
+        first = self._choices[0]
+        return first.to_numpy(val) if isinstance(first, TensorSpec) else _plain(val)
+
+    def cardinality(self) -> float:
+        """Return the sum over the specs; a non-tensor value counts as one."""
+        return sum(
+            choice.cardinality() if isinstance(choice, TensorSpec) else 1
+            for choice in self._choices
+        )
+
+    def enumerate(self, use_mask: bool = False) -> list[Any]:
+        """Return every value of every spec, in order."""
+        values: list[Any] = []
+        for choice in self._choices:
+            values += (
+                list(choice.enumerate(use_mask)) if isinstance(choice, TensorSpec) else [choice]
+            )
+        return values
+
+    def _call_each(self, method: str, *args: Any) -> Choice:
+        return Choice([getattr(choice, method)(*args) for choice in self._choices])
+
+    def expand(self, *shape: Any) -> Choice:
+        return self._call_each("expand", *shape)
+
+    def squeeze(self, dim: int | None = None) -> Choice:
+        return self._call_each("squeeze") if dim is None else self._call_each("squeeze", dim)
+
+    def unsqueeze(self, dim: int) -> Choice:
+        return self._call_each("unsqueeze", dim)
+
+    def reshape(self, *shape: Any) -> Choice:
+        return self._call_each("reshape", *shape)
+
+    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Choice:
+        return self._call_each("flatten", start_dim, end_dim)
+
+    def unflatten(self, dim: int, sizes: Any) -> Choice:
+        return self._call_each("unflatten", dim, sizes)
+
+    def __getitem__(self, index: Any) -> Choice:
+        return self._call_each("__getitem__", index)
+
+    def to(self, dest: torch.dtype | Device) -> Any:
+        return self._call_each("to", dest)
+
+    def clone(self) -> Choice:
+        return self._call_each("clone")
+
+    def _has_same_space(self, other: Any) -> bool:
+        return bool(self._choices == other._choices)
+
+
+def _plain(value: Any) -> Any:
+    """Unwrap a non-tensor value."""
+    if isinstance(value, NonTensorStack):
+        return value.tolist()
+    return value.data if isinstance(value, NonTensorData) else value

@@ -11,26 +11,23 @@ from torch import Tensor
 
 from tdx.errors import CheckError, SpecError
 from tdx.keys import NestedKey
-from tdx.specs.conversion import (
+from tdx.specs.arguments import (
+    TORCH_FUNCTIONS,
     Device,
+    View,
     as_device,
     as_dtype,
+    check_dimension,
+    ends_with,
     is_dtype,
+    replace_unknown_sizes,
+    size_from_args,
     to_array,
     to_dtype,
     to_tensor,
-)
-from tdx.specs.intervals import cast
-from tdx.specs.shapes import (
-    TORCH_FUNCTIONS,
-    View,
-    check_dimension,
-    ends_with,
-    replace_unknown_sizes,
-    size_from_args,
     view_shape,
 )
-from tdx.specs.spaces import Box, indent
+from tdx.specs.spaces import Box, cast, indent
 
 
 class TensorSpec:
@@ -391,11 +388,7 @@ class TensorSpec:
     # Copies
 
     def replace(self, **changes: Any) -> Any:
-        """Return a copy with some constructor arguments changed.
-
-        Args:
-            **changes: Arguments of the constructor, such as ``shape``, ``device`` and ``dtype``.
-        """
+        """Return a copy with constructor arguments changed, such as ``shape`` and ``device``."""
         return type(self)(**{**self._arguments(), **changes})
 
     def _arguments(self) -> dict[str, Any]:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
-from tdx.specs.conversion import Device
-from tdx.specs.shapes import check_dimension, expand_ellipsis, size_from_args
+from tdx.specs.arguments import Device, check_dimension, expand_ellipsis, size_from_args
 from tdx.specs.spec import TensorSpec
 
 
@@ -63,12 +62,7 @@ class SpecStack(TensorSpec):
     @property
     def _shape(self) -> torch.Size:  # type: ignore[override]
         """Shape of the stack; -1 for sizes in which the specs differ."""
-        shapes = [spec.shape for spec in self._members]
-        merged = [
-            sizes[0] if all(size == sizes[0] for size in sizes) else -1
-            for sizes in zip(*shapes, strict=True)
-        ]
-        return torch.Size([*merged[: self._dim], len(shapes), *merged[self._dim :]])
+        return stack_shape(self._members, self._dim)
 
     @property
     def _device(self) -> torch.device | None:  # type: ignore[override]
@@ -267,3 +261,13 @@ class SpecStack(TensorSpec):
         return self._dim == other._dim and self._members == other._members
 
     __hash__ = None
+
+
+def stack_shape(members: list[Any], dim: int) -> torch.Size:
+    """Return the shape of stacked specs; -1 for sizes in which they differ."""
+    shapes = [spec.shape for spec in members]
+    merged = [
+        sizes[0] if all(size == sizes[0] for size in sizes) else -1
+        for sizes in zip(*shapes, strict=True)
+    ]
+    return torch.Size([*merged[:dim], len(shapes), *merged[dim:]])

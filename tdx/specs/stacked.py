@@ -14,13 +14,12 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey
+from tdx.specs.arguments import TORCH_FUNCTIONS, Device
 from tdx.specs.composite import Composite
-from tdx.specs.composite_entries import CompositeLock
-from tdx.specs.conversion import Device
-from tdx.specs.shapes import TORCH_FUNCTIONS
+from tdx.specs.composite_entries import CompositeEntries, CompositeLock, is_key
 from tdx.specs.spaces import indent
 from tdx.specs.spec import TensorSpec
-from tdx.specs.stack_base import SpecStack
+from tdx.specs.stack_base import SpecStack, stack_shape
 
 
 class Stacked(SpecStack):
@@ -91,6 +90,78 @@ class Stacked(SpecStack):
         return f"{name}(\n{indent(body)})"
 
 
+class StackedEntries(CompositeEntries):
+    """Entries of stacked composites: the common keys; changes apply to each composite.
+
+    Args:
+        members: The composites, in order.
+        dim: Stack dimension.
+    """
+
+    def __init__(self, members: list[Composite], dim: int) -> None:
+        self._members, self._dim = members, dim
+        self.lock_state = CompositeLock()
+
+    @property
+    def specs(self) -> dict[str, Any]:  # type: ignore[override]
+        """Stacked entries of the keys that all composites have."""
+        first, *others = self._members
+        return {key: self._stack_entry(key) for key in first if all(key in spec for spec in others)}
+
+    def _stack_entry(self, key: str) -> Any:
+        try:
+            return stack([spec[key] for spec in self._members], self._dim)
+        except SpecError as error:
+            raise error.at(key=key) from None
+
+    def set(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
+        """Unbind a spec along the stack dimension, and set the entry of each composite."""
+        self.check_unlocked()
+        if isinstance(spec, Mapping):
+            spec = Composite(spec, shape=stack_shape(self._members, self._dim))
+        specs = [None] * len(self._members) if spec is None else spec.unbind(self._dim)
+        if len(specs) != len(self._members):
+            raise SpecError(
+                f"expected {len(self._members)} specs along dimension {self._dim}, "
+                f"got {len(specs)}",
+                hint="give one spec for each part of the stack",
+            )
+        for member, entry in zip(self._members, specs, strict=True):
+            member._entries.set(parts, entry, key)
+
+    def delete(self, key: NestedKey) -> None:
+        """Remove an entry from each composite."""
+        self.check_unlocked()
+        self.get(key)
+        for member in self._members:
+            member._entries.delete(key)
+
+    def clear_device(self) -> None:
+        """Clear the device of each composite."""
+        for member in self._members:
+            member._entries.clear_device()
+
+    @property
+    def is_locked(self) -> bool:
+        """True if every composite is locked."""
+        return all(member.is_locked for member in self._members)
+
+    def lock(self, recurse: bool = True) -> None:
+        """Forbid changes of the entries of each composite."""
+        for member in self._members:
+            member._entries.lock(recurse)
+
+    def unlock(self, recurse: bool = True) -> None:
+        """Allow changes of the entries of each composite.
+
+        Raises:
+            SpecError: A composite that contains the stack is locked.
+        """
+        self.lock_state.check_parents()
+        for member in self._members:
+            member._entries.unlock(recurse)
+
+
 class StackedComposite(SpecStack, Composite):
     """A stack of composites that differ in their keys or in the specs of a key.
 
@@ -109,7 +180,7 @@ class StackedComposite(SpecStack, Composite):
 
     def __init__(self, *specs: Composite, dim: int = 0) -> None:
         SpecStack.__init__(self, *specs, dim=dim)
-        self._lock = CompositeLock()
+        self._entries = StackedEntries(self._members, dim=self._dim)
 
     @property
     def shape(self) -> torch.Size:
@@ -128,82 +199,19 @@ class StackedComposite(SpecStack, Composite):
         for spec in self._members:
             spec.device = device
 
-    @property
-    def _specs(self) -> dict[str, Any]:  # type: ignore[override]
-        """Stacked entries of the keys that all composites have."""
-        first, *others = self._members
-        return {key: self._stack_entry(key) for key in first if all(key in spec for spec in others)}
-
-    def _stack_entry(self, key: str) -> Any:
-        try:
-            return stack([spec[key] for spec in self._members], self._dim)
-        except SpecError as error:
-            raise error.at(key=key) from None
-
     def __getitem__(self, index: Any) -> Any:
-        if _is_key(index):
+        if is_key(index):
             return self.get(index)
         return SpecStack.__getitem__(self, index)
 
     def __len__(self) -> int:
         return len(self.keys())
 
-    def _set_entry(self, parts: tuple[str, ...], spec: Any, key: NestedKey) -> None:
-        """Unbind a spec along the stack dimension, and set the entry of each composite."""
-        self._check_unlocked()
-        if isinstance(spec, Mapping):
-            spec = Composite(spec, shape=self.shape)
-        specs = [None] * len(self._members) if spec is None else spec.unbind(self._dim)
-        if len(specs) != len(self._members):
-            raise SpecError(
-                f"expected {len(self._members)} specs along dimension {self._dim}, "
-                f"got {len(specs)}",
-                hint="give one spec for each part of the stack",
-            )
-        for member, entry in zip(self._members, specs, strict=True):
-            member._set_entry(parts, entry, key)
-
-    def __delitem__(self, key: Any) -> None:
-        self._check_unlocked()
-        self.get(key)
-        for member in self._members:
-            del member[key]
-
-    @property
-    def is_locked(self) -> bool:
-        return all(spec.is_locked for spec in self._members)
-
-    @is_locked.setter
-    def is_locked(self, locked: bool) -> None:
-        if locked:
-            self.lock_()
-        else:
-            self.unlock_()
-
-    def lock_(self, recurse: bool | None = None) -> Any:
-        for spec in self._members:
-            spec.lock_(recurse)
-        return self
-
-    def unlock_(self, recurse: bool | None = None) -> Any:
-        self._lock.check_parents()
-        for spec in self._members:
-            spec.unlock_(recurse)
-        return self
-
     def clone(self, recurse: bool = True) -> Any:
         return self._rebuild([spec.clone(recurse) for spec in self._members], self._dim)
 
     def empty(self) -> Any:
         return self._rebuild([spec.empty() for spec in self._members], self._dim)
-
-    def clear_device_(self) -> Any:
-        for spec in self._members:
-            spec.clear_device_()
-        return self
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
 
     def _join(self, parts: list[Any]) -> Any:
         extra = len(parts[0].batch_size) - (self.ndim - 1)
@@ -270,10 +278,3 @@ def stack(tensors: Sequence[TensorSpec], dim: int = 0, *, out: Any = None) -> Te
 
 
 TORCH_FUNCTIONS[torch.stack] = stack
-
-
-def _is_key(index: Any) -> bool:
-    """Return True if an index is a key rather than a position in the batch."""
-    if isinstance(index, tuple):
-        return bool(index) and all(_is_key(part) for part in index)
-    return isinstance(index, str)

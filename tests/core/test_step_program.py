@@ -61,7 +61,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 def hooks_only() -> Iterator[None]:
     """Every chain made in here runs hook after hook."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(transformed_env, "compile_steps", lambda *args: None)
+    patch.setattr(transformed_env, "dict_step_of", lambda env: None)
     try:
         yield
     finally:

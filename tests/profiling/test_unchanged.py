@@ -205,8 +205,7 @@ def test_an_unmeasured_env_runs_the_original_functions() -> None:
     env = pendulum()
 
     def functions() -> list[Any]:
-        program = env._program
-        assert program is not None
+        program = env._current_program()
         owners = [env, env.base_env, *env.stages]
         names = ("rollout", "step", "reset", "_completed_step", "_completed_reset", "_step")
         bound = [getattr(each, name, None) for each in owners for name in names]

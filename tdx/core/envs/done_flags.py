@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -107,6 +108,69 @@ def reset_masks(
         return {}
     found = {key: read(tensordict, key) for key in reset_keys}
     return {key: mask for key, mask in found.items() if mask is not None}
+
+
+def complete_masks(
+    tensordict: TensorDictBase, reset_keys: list[NestedKey], find_spec: Callable[[], Composite]
+) -> dict[NestedKey, Tensor]:
+    """Check the partial-reset masks of a TensorDict, and add those of the groups without one.
+
+    A group without a mask is not reset if another group has one.
+
+    Args:
+        tensordict: Input of a reset, ``[*B]``; written to.
+        reset_keys: Keys of the masks.
+        find_spec: Returns the specs of the done flags, ``[*B]``.
+
+    Returns:
+        Masks by key; empty if the TensorDict has none, so that all rows are reset.
+
+    Raises:
+        EnvError: A mask has a wrong shape or dtype.
+    """
+    masks = reset_masks(tensordict, reset_keys)
+    if not masks:
+        return masks
+    flags: dict[NestedKey, TensorSpec] = {}
+    for key, spec in find_spec().items(True, True):
+        flags.setdefault(sibling_key(key, "_reset"), spec)
+    for key, mask in masks.items():
+        check_mask(mask, flags[key], key)
+    for key in reset_keys:
+        if key not in masks:
+            masks[key] = flags[key].zero()
+            write(tensordict, key, masks[key])
+    return masks
+
+
+def is_partial(masks: dict[NestedKey, Tensor], device: torch.device) -> bool:
+    """Return True if a reset by these masks may leave rows as they are."""
+    # Reading the masks on an accelerator would make the host wait for it.
+    return bool(masks) and (
+        device.type != "cpu" or not all(bool(mask.all()) for mask in masks.values())
+    )
+
+
+def write_reset(
+    tensordict: TensorDictBase,
+    result: TensorDictBase,
+    masks: dict[NestedKey, Tensor],
+    partial: bool,
+) -> TensorDictBase:
+    """Write the output of a reset to its input, and remove the masks from it.
+
+    Args:
+        tensordict: Input of the reset, ``[*B]``; written to.
+        result: Output of the reset, ``[*B]``.
+        masks: Reset masks by key.
+        partial: If True, rows that the masks leave out keep their values.
+    """
+    if partial:
+        result = result.clone(recurse=False)
+        keep_unmasked_rows(result, tensordict, masks, tensordict.ndim)
+    for key in masks:
+        del tensordict[key]
+    return tensordict.update(result)
 
 
 def all_reset_masks(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:

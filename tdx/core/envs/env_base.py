@@ -11,14 +11,23 @@ from torch import nn
 
 from tdx.core.envs.done_flags import (
     any_done,
-    check_mask,
     complete_done,
+    complete_masks,
     complete_rewards,
-    keep_unmasked_rows,
-    reset_masks,
+    is_partial,
+    write_reset,
     write_reset_masks,
 )
-from tdx.core.envs.env_specs import EnvSpecs
+from tdx.core.envs.env_specs import (
+    BatchSize,
+    EnvSpecs,
+    FullSpec,
+    LeafKeys,
+    LeafSpec,
+    OnlyKey,
+    SpecsAttribute,
+    available_device,
+)
 from tdx.core.envs.services import (
     Callback,
     EnvServices,
@@ -29,7 +38,7 @@ from tdx.core.envs.services import (
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.envs.step_mdp import advance, step_anywhere
 from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, sibling_key
+from tdx.keys import NestedKey
 from tdx.tensordicts import (
     is_step_result,
     mark_step_result,
@@ -37,17 +46,17 @@ from tdx.tensordicts import (
     plain_entries,
     read,
     update_entries,
-    write,
 )
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
 
-class EnvBase(EnvSpecs):
+class EnvBase(nn.Module):
     """Abstract env over TensorDicts.
 
     A subclass sets its specs in ``__init__`` and implements :meth:`_step`, :meth:`_reset` and
-    :meth:`_set_seed`.
+    :meth:`_set_seed`. Every spec is stored as a composite; the attributes named after one thing
+    (``action_spec``, ``reward_spec``, ``done_spec``) return the leaf itself if there is only one.
 
     Args:
         device: Device of the env's tensors; the CPU by default.
@@ -74,6 +83,38 @@ class EnvBase(EnvSpecs):
         >>> Counter().rollout(10)["next", "count"].flatten()
         tensor([1., 2., 3.])
     """
+
+    # Specs and what follows from them, held by an :class:`~tdx.core.envs.env_specs.EnvSpecs`.
+
+    full_observation_spec = FullSpec("full_observation_spec", "Outputs except rewards and flags.")
+    full_reward_spec = FullSpec("full_reward_spec", "The reward spec, always as a composite.")
+    full_done_spec = FullSpec("full_done_spec", "The spec of the done flags, as a composite.")
+    full_action_spec = FullSpec("full_action_spec", "The action spec, always as a composite.")
+    full_state_spec = FullSpec("full_state_spec", "All inputs except actions, as a composite.")
+    observation_spec = FullSpec("full_observation_spec", "Outputs except rewards and flags.")
+    state_spec = FullSpec("full_state_spec", "All inputs except actions.")
+    action_spec = LeafSpec("full_action_spec", "Spec of the action; of all, if there are several.")
+    reward_spec = LeafSpec("full_reward_spec", "Spec of the reward; of all, if there are several.")
+    done_spec = LeafSpec("full_done_spec", "Spec of the done flag; of all, if there are several.")
+    observation_keys = LeafKeys("full_observation_spec", "Keys of the observation spec's leaves.")
+    state_keys = LeafKeys("full_state_spec", "Keys of the state spec's leaves.")
+    action_keys = LeafKeys("full_action_spec", "Keys of the action spec's leaves.")
+    reward_keys = LeafKeys("full_reward_spec", "Keys of the reward spec's leaves.")
+    done_keys = LeafKeys("full_done_spec", "Keys of the done spec's leaves.")
+    action_key = OnlyKey("full_action_spec", "action")
+    reward_key = OnlyKey("full_reward_spec", "reward")
+    done_key = SpecsAttribute(EnvSpecs.done_key, "Key that ends in ``done``, or the only done key.")
+    done_keys_groups = SpecsAttribute(EnvSpecs.done_groups, "Done keys by their parent.")
+    reset_keys = SpecsAttribute(EnvSpecs.reset_keys, "Keys of the partial-reset masks.")
+    output_spec = SpecsAttribute(lambda specs: specs.output_spec, "What the env returns; locked.")
+    input_spec = SpecsAttribute(lambda specs: specs.input_spec, "What the env takes; locked.")
+    specs = SpecsAttribute(EnvSpecs.whole, "All specs of the env in one composite.")
+
+    batch_size = BatchSize()
+    device = SpecsAttribute(lambda specs: specs.placed().device, "Device of the env's tensors.")
+    shape = SpecsAttribute(lambda specs: specs.placed().batch_size, "Same as ``batch_size``.")
+    ndim = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Number of batch dims.")
+    batch_dims = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Same as ``ndim``.")
 
     # Capabilities that a subclass declares. Each of them is optional.
 
@@ -126,7 +167,8 @@ class EnvBase(EnvSpecs):
         batch_size: torch.Size | tuple[int, ...] | list[int] | None = None,
         _batch_locked: bool = True,
     ) -> None:
-        super().__init__(device=device, batch_size=batch_size)
+        super().__init__()
+        self._specs = EnvSpecs(device, torch.Size(batch_size or ()))
         self._batch_locked = _batch_locked
         self.is_closed = False
 
@@ -169,8 +211,8 @@ class EnvBase(EnvSpecs):
         entries = plain_entries(tensordict)
         if (
             entries is None
-            or tensordict.batch_size != self._batch_size
-            or tensordict.device != self._device
+            or tensordict.batch_size != self._specs.batch_size
+            or tensordict.device != self._specs.device
         ):
             self._check_batch(tensordict)
             return step_anywhere(tensordict, self.device, self._completed_step)
@@ -206,7 +248,7 @@ class EnvBase(EnvSpecs):
 
     def _expanded(self, spec: Any, tensordict: TensorDictBase) -> Any:
         """Expand a spec to a TensorDict ``[*A, *B]`` if the env is not batch-locked."""
-        extra = tensordict.batch_size[: tensordict.ndim - len(self._batch_size)]
+        extra = tensordict.batch_size[: tensordict.ndim - len(self._specs.batch_size)]
         return spec.expand(*extra, *spec.shape) if extra and not self.batch_locked else spec
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
@@ -226,34 +268,17 @@ class EnvBase(EnvSpecs):
         """
         if tensordict is not None:
             self._check_batch(tensordict)
-        masks = reset_masks(tensordict, self.reset_keys)
-        for key, mask in masks.items():
-            check_mask(mask, self._done_spec_of_group(key, tensordict), key)
-        if masks and tensordict is not None:
-            # A group without a mask is not reset if another group has one.
-            for key in self.reset_keys:
-                if key not in masks:
-                    masks[key] = self._done_spec_of_group(key, tensordict).zero()
-                    write(tensordict, key, masks[key])
-        # Reading the masks on an accelerator would make the host wait for it.
-        partial = bool(masks) and (
-            self._device.type != "cpu" or not all(bool(mask.all()) for mask in masks.values())
-        )
+        masks: dict[NestedKey, torch.Tensor] = {}
+        if tensordict is not None:
+            keys = self.reset_keys
+            masks = complete_masks(
+                tensordict, keys, lambda: self._expanded(self.full_done_spec, tensordict)
+            )
+        partial = is_partial(masks, self._specs.device)
         result = self._completed_reset(tensordict, **kwargs)
         if tensordict is None:
             return result
-        if partial:
-            result = result.clone(recurse=False)
-            keep_unmasked_rows(result, tensordict, masks, tensordict.ndim)
-        for key in masks:
-            del tensordict[key]
-        return tensordict.update(result)
-
-    def _done_spec_of_group(self, reset_key: NestedKey, tensordict: TensorDictBase | None) -> Any:
-        for key, spec in self.full_done_spec.items(True, True):
-            if sibling_key(key, "_reset") == reset_key:
-                return spec if tensordict is None else self._expanded(spec, tensordict)
-        raise KeyError(reset_key)
+        return write_reset(tensordict, result, masks, partial)
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
         if self.batch_locked and tensordict.batch_size != self.batch_size:
@@ -265,15 +290,12 @@ class EnvBase(EnvSpecs):
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Return the input of the next step: the root updated with ``next``, without rewards."""
-        dropped = self._key_cache.get("rewards")
-        if dropped is None:
-            dropped = self._key_cache["rewards"] = self.reward_keys
-        return advance(tensordict, dropped)
+        return advance(tensordict, self._specs.reward_keys())
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reset the rows whose done flag at the root is set, if there are any."""
         # Reading a flag on an accelerator would make the host wait for it.
-        reads_flags = self._device.type == "cpu" or not self._resets_by_mask
+        reads_flags = self._specs.device.type == "cpu" or not self._resets_by_mask
         if reads_flags and not any_done(tensordict, self.done_keys):
             return tensordict
         write_reset_masks(tensordict, self.done_keys_groups)
@@ -397,8 +419,8 @@ class EnvBase(EnvSpecs):
         """Iterate over the chunks of a rollout of any length, in constant memory.
 
         The concatenated chunks equal the result of :meth:`rollout`. If a step raises, the chunk
-        with the steps before it is yielded first. Arguments that are not listed here are those
-        of :meth:`rollout`.
+        with the steps before it is yielded first. The other arguments are those of
+        :meth:`rollout`.
 
         Args:
             max_steps: Maximum number of steps; unlimited by default.
@@ -448,6 +470,47 @@ class EnvBase(EnvSpecs):
         """Return the spec violations of the stages of the env's chain."""
         services = type(self)._services
         return services.find_stage_violations(self, check_dtype, tensordict, steps)
+
+    def ndimension(self) -> int:
+        """Return the number of batch dims."""
+        return len(self.batch_size)
+
+    def numel(self) -> int:
+        """Return the number of single envs."""
+        return self.batch_size.numel()
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move the env to a device; takes the arguments of ``nn.Module.to``.
+
+        Raises:
+            DeviceError: The device does not exist on this machine.
+        """
+        device = torch._C._nn._parse_to(*args, **kwargs)[0]
+        if device is not None:
+            device = available_device(device)
+        super().to(*args, **kwargs)
+        if device is not None:
+            self._move_to(device)
+        return self
+
+    def cpu(self) -> Self:
+        """Move the env to the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: torch.device | int | None = None) -> Self:
+        """Move the env to a CUDA device, the current one by default."""
+        return self.to(torch.device("cuda") if device is None else torch.device(device))
+
+    def _move_to(self, device: torch.device) -> None:
+        if device != self._specs.device:
+            self._move(device)
+
+    def _move(self, device: torch.device) -> None:
+        self._specs.move(device)
+
+    def fake_tensordict(self) -> TensorDictBase:
+        """Return zeros for every key of a step, in the declared shapes, dtypes and device."""
+        return self._specs.fake_tensordict()
 
     def close(self) -> None:
         """Release the resources of the env; it cannot be used afterwards."""

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self, overload
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
 import torch
-from tensordict import TensorDictBase
-from torch import nn
+from tensordict import TensorDict
 
 from tdx.errors import DeviceError, KeyNotFoundError, SpecError
 from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, unique_keys
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
-from tdx.specs.conversion import as_device
+from tdx.specs.arguments import as_device
 from tdx.tensordicts import new_tensordict
-
-
-class SpecOwner(Protocol):
-    """An env, as far as its specs are concerned."""
-
-    @property
-    def output_spec(self) -> Composite: ...
-
-    @property
-    def input_spec(self) -> Composite: ...
-
-    @property
-    def _key_cache(self) -> dict[str, Any]: ...
-
-    def _set_part(self, side: str, part: str, leaf_name: str | None, value: TensorSpec) -> None: ...
-
 
 _SIDES = {
     "full_observation_spec": ("output_spec", None),
@@ -40,60 +24,232 @@ _SIDES = {
 """For each part, the composite that holds it, and the key of a lone leaf."""
 
 
-class _SpecPart:
-    """One part of an env's specs.
+class EnvSpecs:
+    """Specs, batch size and device of an env. Every part of the specs is a composite.
 
     Args:
-        part: Name of the part, such as ``full_reward_spec``.
-        doc: Docstring of the attribute.
+        device: Device of the tensors. ``None``: the CPU.
+        batch_size: Leading dims of everything that the env takes and returns, ``[*B]``.
+
+    Example:
+        >>> specs = EnvSpecs(None, torch.Size([2]))
+        >>> specs.set_part("full_action_spec", Unbounded((2, 3)))
+        >>> specs.keys("full_action_spec"), specs.part("full_done_spec")["done"].shape
+        (['action'], torch.Size([2, 1]))
     """
 
-    def __init__(self, part: str, doc: str) -> None:
-        self.part, self.__doc__ = part, doc
-        self.side, self.leaf_name = _SIDES[part]
+    def __init__(self, device: torch.device | str | int | None, batch_size: torch.Size) -> None:
+        self.device = available_device(device)
+        self.batch_size = batch_size
+        self.version = 0
+        self.cache: dict[str, Any] = {}
+        self._input_spec: Composite | None = None
+        self._output_spec: Composite | None = None
 
-    def __set__(self, env: SpecOwner, value: TensorSpec) -> None:
-        env._set_part(self.side, self.part, self.leaf_name, value)
+    @property
+    def output_spec(self) -> Composite:
+        """What the env returns; locked."""
+        if self._output_spec is None:
+            self._output_spec = default_output_spec(self.batch_size, self.device).lock_()
+        return self._output_spec
 
-    def _read(self, env: SpecOwner) -> Composite:
-        whole = env.output_spec if self.side == "output_spec" else env.input_spec
-        part = whole[self.part]
+    @property
+    def input_spec(self) -> Composite:
+        """What the env takes; locked."""
+        if self._input_spec is None:
+            self._input_spec = default_input_spec(self.batch_size, self.device).lock_()
+        return self._input_spec
+
+    def placed(self) -> Self:
+        """Update batch size and device if they follow from another env; return the specs."""
+        return self
+
+    # Reading
+
+    def part(self, name: str) -> Composite:
+        """Return one part, such as ``full_reward_spec``."""
+        whole = self.output_spec if _SIDES[name][0] == "output_spec" else self.input_spec
+        part = whole[name]
         assert isinstance(part, Composite)
         return part
 
-
-class FullSpec(_SpecPart):
-    """Descriptor of a part as a composite."""
-
-    @overload
-    def __get__(self, env: None, kind: type) -> Self: ...
-
-    @overload
-    def __get__(self, env: SpecOwner, kind: type) -> Composite: ...
-
-    def __get__(self, env: SpecOwner | None, kind: type) -> Self | Composite:
-        return self if env is None else self._read(env)
-
-
-class LeafSpec(_SpecPart):
-    """Descriptor of the only leaf of a part; of the composite if there is more than one leaf."""
-
-    @overload
-    def __get__(self, env: None, kind: type) -> Self: ...
-
-    @overload
-    def __get__(self, env: SpecOwner, kind: type) -> TensorSpec: ...
-
-    def __get__(self, env: SpecOwner | None, kind: type) -> Self | TensorSpec:
-        if env is None:
-            return self
-        full = self._read(env)
+    def leaf(self, name: str) -> TensorSpec:
+        """Return the only leaf of a part; the composite if there is more than one leaf."""
+        full = self.part(name)
         leaves = list(full.values(True, True))
         return leaves[0] if len(leaves) == 1 else full
 
+    def keys(self, name: str) -> list[NestedKey]:
+        """Return the keys of the leaves of a part."""
+        cache = self.cache
+        keys = cache.get(name)
+        if keys is None:
+            full = self.part(name)
+            keys = cache[name] = [normalize_key(key) for key in full.keys(True, True)]
+        return list(keys)
 
-class LeafKeys:
-    """Keys of the leaves of one part.
+    def whole(self) -> Composite:
+        """Return all specs in one composite."""
+        return Composite(
+            output_spec=self.output_spec,
+            input_spec=self.input_spec,
+            shape=self.batch_size,
+            device=self.device,
+        )
+
+    def done_key(self) -> NestedKey:
+        """Return the key that ends in ``done``, or the only done key."""
+        keys = self.keys("full_done_spec")
+        ends = [key for key in keys if key == "done" or key[-1] == "done"]
+        return ends[0] if len(ends) == 1 else only_key(keys, "done")
+
+    def done_groups(self) -> list[list[NestedKey]]:
+        """Return the done keys by group: keys with the same parent are one group."""
+        groups: dict[NestedKey, list[NestedKey]] = {}
+        for key in self.keys("full_done_spec"):
+            groups.setdefault(sibling_key(key, "_reset"), []).append(key)
+        return list(groups.values())
+
+    def reset_keys(self) -> list[NestedKey]:
+        """Return the keys of the partial-reset masks: ``_reset`` in each group of done keys."""
+        cache = self.cache
+        keys = cache.get("reset")
+        if keys is None:
+            done_keys = self.keys("full_done_spec")
+            keys = cache["reset"] = unique_keys(sibling_key(key, "_reset") for key in done_keys)
+        return list(keys)
+
+    def reward_keys(self) -> list[NestedKey]:
+        """Return the keys of the rewards, the same list for each call."""
+        cache = self.cache
+        keys: list[NestedKey] | None = cache.get("rewards")
+        if keys is None:
+            keys = cache["rewards"] = self.keys("full_reward_spec")
+        return keys
+
+    def fake_tensordict(self) -> TensorDict:
+        """Return zeros for every key of a step, in the declared shapes, dtypes and device."""
+        observation = self.part("full_observation_spec").zero()
+        reward, done = self.part("full_reward_spec").zero(), self.part("full_done_spec").zero()
+        state, action = self.part("full_state_spec").zero(), self.part("full_action_spec").zero()
+        following = new_tensordict({}, self.batch_size, self.device)
+        for part in (observation.clone(), reward, done.clone()):
+            following.update(part)
+        root = new_tensordict({}, self.batch_size, self.device)
+        # The parts merge into each other where they share a nested key, so ``next`` comes first.
+        for part in (observation, done, state, action):
+            root.update(part)
+        root.set("next", following)
+        return root
+
+    # Writing
+
+    def invalidate(self) -> None:
+        """Drop everything derived from the specs, as after each change of one of them."""
+        self.cache = {}
+        self.version += 1
+
+    def set_part(self, name: str, value: TensorSpec) -> None:
+        """Replace one part.
+
+        Raises:
+            SpecError: ``value`` is not a spec, or its shape does not start with the batch size.
+        """
+        side, leaf_name = _SIDES[name]
+        if not isinstance(value, TensorSpec):
+            raise SpecError(
+                f"{name} takes a spec, got {type(value).__name__}", hint="for example Unbounded(1)"
+            )
+        if not isinstance(value, Composite):
+            if leaf_name is None:
+                raise SpecError(
+                    f"{name} takes a Composite, got {type(value).__name__}",
+                    hint="name its entries: Composite(observation=...)",
+                )
+            value = Composite({leaf_name: value}, shape=self.batch_size, device=self.device)
+        if value.shape[: len(self.batch_size)] != self.batch_size:
+            raise SpecError(
+                f"{name} has shape {tuple(value.shape)}, which does not start with the env's "
+                f"batch size {tuple(self.batch_size)}",
+                hint="expand the spec first: spec.expand(*env.batch_size, *spec.shape)",
+            )
+        whole = getattr(self, side).clone()
+        whole.unlock_()
+        whole[name] = value.to(self.device)
+        setattr(self, f"_{side}", whole.lock_())
+        self.invalidate()
+
+    def set_specs(self, input_spec: Composite, output_spec: Composite) -> None:
+        """Replace all parts by specs of the same batch size and device."""
+        self._input_spec, self._output_spec = input_spec, output_spec
+        self.invalidate()
+
+    def set_batch_size(self, batch_size: torch.Size) -> None:
+        """Change the batch size of an env whose specs are not set yet."""
+        self.batch_size = batch_size
+        self.invalidate()
+
+    def move(self, device: torch.device) -> None:
+        """Move all specs to a device."""
+        input_spec, output_spec = self.input_spec, self.output_spec
+        self.device = device
+        self.set_specs(spec_on(input_spec, device), spec_on(output_spec, device))
+
+
+def spec_on(spec: Composite, device: torch.device) -> Composite:
+    """Return a locked copy of a spec on a device."""
+    moved = spec.clone()
+    moved.unlock_()
+    return moved.to(device).lock_()
+
+
+class _SpecOwner(Protocol):
+    """An env, as far as the attributes below are concerned."""
+
+    @property
+    def _specs(self) -> EnvSpecs: ...
+
+
+_T = TypeVar("_T")
+
+
+class SpecsAttribute(Generic[_T]):
+    """Read-only attribute of an env that its :class:`EnvSpecs` computes.
+
+    Args:
+        read: Returns the value.
+        doc: Docstring of the attribute.
+    """
+
+    def __init__(self, read: Callable[[EnvSpecs], _T], doc: str) -> None:
+        self.read, self.__doc__ = read, doc
+
+    @overload
+    def __get__(self, env: None, kind: type) -> Self: ...
+
+    @overload
+    def __get__(self, env: _SpecOwner, kind: type) -> _T: ...
+
+    def __get__(self, env: _SpecOwner | None, kind: type) -> Self | _T:
+        return self if env is None else self.read(env._specs)
+
+    def __set__(self, env: _SpecOwner, value: Any) -> None:
+        raise AttributeError("this attribute follows from the specs and cannot be set")
+
+
+class BatchSize(SpecsAttribute[torch.Size]):
+    """Attribute for the batch size; set before the specs."""
+
+    def __init__(self) -> None:
+        doc = "Number of envs that run at once, ``[*B]``; empty for a single env."
+        super().__init__(lambda specs: specs.placed().batch_size, doc)
+
+    def __set__(self, env: _SpecOwner, value: torch.Size | tuple[int, ...] | list[int]) -> None:
+        env._specs.set_batch_size(torch.Size(value))
+
+
+class FullSpec(SpecsAttribute[Composite]):
+    """Attribute for a part of the specs as a composite.
 
     Args:
         part: Name of the part, such as ``full_reward_spec``.
@@ -101,22 +257,52 @@ class LeafKeys:
     """
 
     def __init__(self, part: str, doc: str) -> None:
-        self.part, self.__doc__ = part, doc
+        super().__init__(lambda specs: specs.part(part), doc)
+        self.part = part
 
-    @overload
-    def __get__(self, env: None, kind: type) -> Self: ...
+    def __set__(self, env: _SpecOwner, value: TensorSpec) -> None:
+        env._specs.set_part(self.part, value)
 
-    @overload
-    def __get__(self, env: SpecOwner, kind: type) -> list[NestedKey]: ...
 
-    def __get__(self, env: SpecOwner | None, kind: type) -> Self | list[NestedKey]:
-        if env is None:
-            return self
-        keys = env._key_cache.get(self.part)
-        if keys is None:
-            full: Composite = getattr(env, self.part)
-            keys = env._key_cache[self.part] = [normalize_key(key) for key in full.keys(True, True)]
-        return list(keys)
+class LeafSpec(SpecsAttribute[TensorSpec]):
+    """Attribute for the only leaf of a part; for the composite if there is more than one leaf.
+
+    Args:
+        part: Name of the part, such as ``full_reward_spec``.
+        doc: Docstring of the attribute.
+    """
+
+    def __init__(self, part: str, doc: str) -> None:
+        super().__init__(lambda specs: specs.leaf(part), doc)
+        self.part = part
+
+    def __set__(self, env: _SpecOwner, value: TensorSpec) -> None:
+        env._specs.set_part(self.part, value)
+
+
+class LeafKeys(SpecsAttribute[list[NestedKey]]):
+    """Attribute for the keys of the leaves of a part.
+
+    Args:
+        part: Name of the part, such as ``full_reward_spec``.
+        doc: Docstring of the attribute.
+    """
+
+    def __init__(self, part: str, doc: str) -> None:
+        super().__init__(lambda specs: specs.keys(part), doc)
+
+
+class OnlyKey(SpecsAttribute[NestedKey]):
+    """Attribute for the only key of a part; raises a ``KeyNotFoundError`` if there are others.
+
+    Args:
+        part: Name of the part, such as ``full_reward_spec``.
+        kind: Kind of key, for messages, such as ``reward``.
+    """
+
+    def __init__(self, part: str, kind: str) -> None:
+        doc = f"Key of the {kind}; a ``KeyNotFoundError`` if there is not exactly one."
+        super().__init__(lambda specs: only_key(specs.keys(part), kind), doc)
 
 
 def only_key(keys: list[NestedKey], kind: str) -> NestedKey:
@@ -194,245 +380,3 @@ def _device_count(kind: str) -> int:
     if module is None or not module.is_available():
         return 0
     return int(module.device_count())
-
-
-class EnvSpecs(nn.Module):
-    """Module with the specs, the batch size and the device of an env.
-
-    Every spec is stored as a composite. The attributes named after one thing (``action_spec``,
-    ``reward_spec``, ``done_spec``) return the leaf itself if there is only one.
-
-    Args:
-        device: Device of the tensors; the CPU by default.
-        batch_size: Leading dims of everything that the env takes and returns.
-
-    Example:
-        >>> specs = EnvSpecs(batch_size=[2])
-        >>> specs.action_spec = Unbounded((2, 3))
-        >>> specs.action_key, specs.reward_keys, specs.done_spec["done"].shape
-        ('action', ['reward'], torch.Size([2, 1]))
-    """
-
-    full_observation_spec = FullSpec(
-        "full_observation_spec", "Everything except rewards and done flags, as a composite."
-    )
-    full_reward_spec = FullSpec("full_reward_spec", "The reward spec, always as a composite.")
-    full_done_spec = FullSpec("full_done_spec", "The spec of the done flags, as a composite.")
-    full_action_spec = FullSpec("full_action_spec", "The action spec, always as a composite.")
-    full_state_spec = FullSpec("full_state_spec", "All inputs except actions, as a composite.")
-    observation_spec = FullSpec(
-        "full_observation_spec", "What ``reset`` and ``step`` write besides reward and done."
-    )
-    state_spec = FullSpec("full_state_spec", "All inputs except actions.")
-    action_spec = LeafSpec("full_action_spec", "Spec of the action; of all, if there are several.")
-    reward_spec = LeafSpec("full_reward_spec", "Spec of the reward; of all, if there are several.")
-    done_spec = LeafSpec("full_done_spec", "Spec of the done flag; of all, if there are several.")
-    observation_keys = LeafKeys("full_observation_spec", "Keys of the observation spec's leaves.")
-    state_keys = LeafKeys("full_state_spec", "Keys of the state spec's leaves.")
-    action_keys = LeafKeys("full_action_spec", "Keys of the action spec's leaves.")
-    reward_keys = LeafKeys("full_reward_spec", "Keys of the reward spec's leaves.")
-    done_keys = LeafKeys("full_done_spec", "Keys of the done spec's leaves.")
-
-    def __init__(
-        self,
-        *,
-        device: torch.device | str | int | None = None,
-        batch_size: torch.Size | tuple[int, ...] | list[int] | None = None,
-    ) -> None:
-        super().__init__()
-        self._device = available_device(device)
-        self._batch_size = torch.Size(batch_size or ())
-        self._input_spec: Composite | None = None
-        self._output_spec: Composite | None = None
-        self._key_cache: dict[str, Any] = {}
-        self._own_spec_version = 0
-
-    @property
-    def _spec_version(self) -> int:
-        """Number that grows whenever a spec changes, here or in an env inside."""
-        return self._own_spec_version
-
-    def _forget_specs(self) -> None:
-        """Drop everything derived from the specs; called whenever one of them changes."""
-        self._key_cache = {}
-        self._own_spec_version += 1
-
-    def _set_part(self, side: str, part: str, leaf_name: str | None, value: TensorSpec) -> None:
-        """Replace one part of the input or output spec; called by the spec attributes.
-
-        Raises:
-            SpecError: ``value`` is not a spec, or its shape does not start with the batch size.
-        """
-        if not isinstance(value, TensorSpec):
-            raise SpecError(
-                f"{part} takes a spec, got {type(value).__name__}", hint="for example Unbounded(1)"
-            )
-        if not isinstance(value, Composite):
-            if leaf_name is None:
-                raise SpecError(
-                    f"{part} takes a Composite, got {type(value).__name__}",
-                    hint="name its entries: Composite(observation=...)",
-                )
-            value = Composite({leaf_name: value}, shape=self.batch_size, device=self.device)
-        if value.shape[: self.ndim] != self.batch_size:
-            raise SpecError(
-                f"{part} has shape {tuple(value.shape)}, which does not start with the env's "
-                f"batch size {tuple(self.batch_size)}",
-                hint="expand the spec first: spec.expand(*env.batch_size, *spec.shape)",
-            )
-        whole = getattr(self, side).clone()
-        whole.unlock_()
-        whole[part] = value.to(self.device)
-        setattr(self, f"_{side}", whole.lock_())
-        self._forget_specs()
-
-    @property
-    def output_spec(self) -> Composite:
-        """What the env returns: ``full_observation_spec``, ``full_reward_spec`` and so on.
-
-        It is locked; set its parts through their own attributes.
-        """
-        if self._output_spec is None:
-            self._output_spec = default_output_spec(self.batch_size, self.device).lock_()
-        return self._output_spec
-
-    @property
-    def input_spec(self) -> Composite:
-        """What the env takes: ``full_state_spec`` and ``full_action_spec``; locked."""
-        if self._input_spec is None:
-            self._input_spec = default_input_spec(self.batch_size, self.device).lock_()
-        return self._input_spec
-
-    @property
-    def specs(self) -> Composite:
-        """All specs of the env in one composite."""
-        return Composite(
-            output_spec=self.output_spec,
-            input_spec=self.input_spec,
-            shape=self.batch_size,
-            device=self.device,
-        )
-
-    @property
-    def action_key(self) -> NestedKey:
-        """Key of the action; a ``KeyNotFoundError`` if there is not exactly one."""
-        return only_key(self.action_keys, "action")
-
-    @property
-    def reward_key(self) -> NestedKey:
-        """Key of the reward; a ``KeyNotFoundError`` if there is not exactly one."""
-        return only_key(self.reward_keys, "reward")
-
-    @property
-    def done_key(self) -> NestedKey:
-        """Key that ends in ``done``, or the only done key; a ``KeyNotFoundError`` otherwise."""
-        ends = [key for key in self.done_keys if key == "done" or key[-1] == "done"]
-        return ends[0] if len(ends) == 1 else only_key(self.done_keys, "done")
-
-    @property
-    def done_keys_groups(self) -> list[list[NestedKey]]:
-        """The done keys by group: keys with the same parent are one group."""
-        groups: dict[NestedKey, list[NestedKey]] = {}
-        for key in self.done_keys:
-            groups.setdefault(sibling_key(key, "_reset"), []).append(key)
-        return list(groups.values())
-
-    @property
-    def reset_keys(self) -> list[NestedKey]:
-        """Keys of the partial-reset masks: ``_reset`` in each group of done keys."""
-        keys = self._key_cache.get("reset")
-        if keys is None:
-            keys = unique_keys(sibling_key(key, "_reset") for key in self.done_keys)
-            self._key_cache["reset"] = keys
-        return list(keys)
-
-    # Batch and device
-
-    @property
-    def batch_size(self) -> torch.Size:
-        """Number of envs that run at once, ``[*B]``; empty for a single env."""
-        return self._batch_size
-
-    @batch_size.setter
-    def batch_size(self, value: torch.Size | tuple[int, ...] | list[int]) -> None:
-        self._batch_size = torch.Size(value)
-        self._forget_specs()
-
-    @property
-    def shape(self) -> torch.Size:
-        """Same as :attr:`batch_size`."""
-        return self.batch_size
-
-    @property
-    def ndim(self) -> int:
-        """Number of batch dims."""
-        return len(self.batch_size)
-
-    @property
-    def batch_dims(self) -> int:
-        """Number of batch dims."""
-        return len(self.batch_size)
-
-    def ndimension(self) -> int:
-        """Return the number of batch dims."""
-        return len(self.batch_size)
-
-    def numel(self) -> int:
-        """Return the number of single envs."""
-        return self.batch_size.numel()
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the env's tensors."""
-        return self._device
-
-    def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move the env to a device; takes the arguments of ``nn.Module.to``.
-
-        Raises:
-            DeviceError: The device does not exist on this machine.
-        """
-        device = torch._C._nn._parse_to(*args, **kwargs)[0]
-        if device is not None:
-            device = available_device(device)
-        super().to(*args, **kwargs)
-        if device is not None:
-            self._move_to(device)
-        return self
-
-    def cpu(self) -> Self:
-        """Move the env to the CPU."""
-        return self.to("cpu")
-
-    def cuda(self, device: torch.device | int | None = None) -> Self:
-        """Move the env to a CUDA device, the current one by default."""
-        return self.to(torch.device("cuda") if device is None else torch.device(device))
-
-    def _move_to(self, device: torch.device) -> None:
-        if device != self._device:
-            self._move(device)
-
-    def _move(self, device: torch.device) -> None:
-        output_spec, input_spec = self.output_spec, self.input_spec
-        self._device = device
-        self._output_spec = self._moved(output_spec)
-        self._input_spec = self._moved(input_spec)
-        self._forget_specs()
-
-    def _moved(self, spec: Composite) -> Composite:
-        moved = spec.clone()
-        moved.unlock_()
-        return moved.to(self._device).lock_()
-
-    def fake_tensordict(self) -> TensorDictBase:
-        """Return zeros for every key of a step, in the declared shapes, dtypes and device."""
-        observation, done = self.full_observation_spec.zero(), self.full_done_spec.zero()
-        following = new_tensordict({}, self.batch_size, self.device)
-        for part in (observation.clone(), self.full_reward_spec.zero(), done.clone()):
-            following.update(part)
-        root = new_tensordict({}, self.batch_size, self.device)
-        # The parts merge into each other where they share a nested key, so ``next`` comes first.
-        for part in (observation, done, self.full_state_spec.zero(), self.full_action_spec.zero()):
-            root.update(part)
-        root.set("next", following)
-        return root

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any, cast
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from tdx.core.capabilities import is_public_class
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.services import Policy
 from tdx.errors import ArgumentError
@@ -41,6 +41,22 @@ def as_policy(policy: Any, env: EnvBase) -> Policy:
     if len(names) == 1 and names[0].startswith(_OVER_TENSORDICTS):
         return policy
     return _UndecidedPolicy(policy, names, env)
+
+
+def is_public_class(kind: type, namespace: ModuleType | None) -> bool:
+    """Return True if a library exports exactly this class, not a subclass of it.
+
+    Args:
+        kind: The class.
+        namespace: Module of the library. ``None``: the library is not loaded.
+
+    Example:
+        >>> from torch import nn
+        >>> class Mine(nn.Linear): ...
+        >>> is_public_class(nn.Linear, nn), is_public_class(Mine, nn)
+        (True, False)
+    """
+    return namespace is not None and getattr(namespace, kind.__name__, None) is kind
 
 
 def _argument_names(policy: nn.Module) -> list[str]:

@@ -1,7 +1,7 @@
 """What an env asks of the layers that are built on it: rollouts, chains, checks of a chain.
 
-``EnvBase`` declares the methods, :mod:`tdx.core.services` implements them. It is set on the class
-when ``tdx.core`` is imported, so that no module of this folder imports the layers above it.
+``EnvBase`` declares the methods. :mod:`tdx.core` sets the functions that implement them when it is
+imported, so that no module of this folder imports the layers above it.
 """
 
 from __future__ import annotations
@@ -40,42 +40,21 @@ class RolloutRequest:
         return self.break_when_any_done or self.break_when_all_done
 
 
-class EnvServices(Protocol):
-    """Implements what ``EnvBase`` declares and cannot do itself."""
+@dataclass(frozen=True, slots=True)
+class EnvServices:
+    """Functions that implement what ``EnvBase`` declares and cannot do itself.
 
-    def rollout(
-        self,
-        env: Any,
-        max_steps: int,
-        request: RolloutRequest,
-        *,
-        auto_reset: bool,
-        return_contiguous: bool,
-        tensordict: TensorDictBase | None,
-        set_truncated: bool,
-    ) -> TensorDictBase:
-        """Return a whole rollout, ``[*B, T]``."""
+    Args:
+        rollout: Returns a whole rollout, ``[*B, T]``; see :meth:`~tdx.core.EnvBase.rollout`.
+        iter_rollout: Returns an iterator over the chunks of a rollout, each ``[*B, t]``.
+        append_transform: Returns a new env with a transform around an env.
+        find_stage_violations: Returns the spec violations of the stages of an env's chain.
+    """
 
-    def iter_rollout(
-        self,
-        env: Any,
-        max_steps: int | None,
-        request: RolloutRequest,
-        *,
-        chunk_steps: int | None,
-        chunk_bytes: int | None,
-        auto_reset: bool,
-        tensordict: TensorDictBase | None,
-    ) -> Iterator[TensorDictBase]:
-        """Return an iterator over the chunks of a rollout, each ``[*B, t]``."""
-
-    def append_transform(self, env: Any, transform: Any) -> Any:
-        """Return a new env with a transform around ``env``."""
-
-    def find_stage_violations(
-        self, env: Any, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
-    ) -> list[SpecViolation]:
-        """Return the spec violations of the stages of an env's chain."""
+    rollout: Callable[..., TensorDictBase]
+    iter_rollout: Callable[..., Iterator[TensorDictBase]]
+    append_transform: Callable[..., Any]
+    find_stage_violations: Callable[..., list[SpecViolation]]
 
 
 def check_max_steps(max_steps: int) -> None:

@@ -13,37 +13,37 @@ from tdx.tensordicts import is_step_result, mark_step_result, new_tensordict, un
 
 
 def step_anywhere(
-    given: TensorDictBase,
+    original: TensorDictBase,
     device: torch.device,
     complete: Callable[[TensorDictBase, TensorDictBase | None], TensorDictBase],
 ) -> TensorDictBase:
     """Make a step of a TensorDict that may be on another device, or lazy.
 
     Args:
-        given: Input of the step, ``[*B]``; the result is written to its ``next``.
+        original: Input of the step, ``[*B]``; the result is written to its ``next``.
         device: Device of the env.
         complete: Makes the step: from the input and the existing ``next`` to the new one.
 
     Raises:
         ArgumentError: The TensorDict is locked.
     """
-    if given.is_locked:
+    if original.is_locked:
         raise ArgumentError(
             "the TensorDict is locked, so the step cannot write its result into it",
             hint="pass a copy: env.step(tensordict.clone(recurse=False))",
         )
-    moved = given.device is not None and given.device != device
-    tensordict = given.to(device) if moved else given
+    moved = original.device is not None and original.device != device
+    tensordict = original.to(device) if moved else original
     preset = tensordict._get_str("next", None)
-    if any(is_step_result(part._get_str("next", None), part) for part in unstack_parts(given)):
+    if any(is_step_result(part._get_str("next", None), part) for part in unstack_parts(original)):
         preset = None
     following = complete(tensordict, preset)
     if preset is not None:
         following.update(preset)
-    given.set("next", following.to(given.device) if moved else following)
-    for part in unstack_parts(given):
+    original.set("next", following.to(original.device) if moved else following)
+    for part in unstack_parts(original):
         mark_step_result(part._get_str("next", None), part)
-    return given
+    return original
 
 
 def step_mdp(

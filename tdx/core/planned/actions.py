@@ -36,9 +36,9 @@ from tdx.core.transforms import Transform
 from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.specs.binary import Binary
 from tdx.specs.bounded import Bounded
 from tdx.specs.categorical import Categorical, OneHot
+from tdx.specs.multi_categorical import Binary
 from tdx.tensordicts import new_tensordict, read
 
 

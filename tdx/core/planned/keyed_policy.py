@@ -11,9 +11,8 @@ import tensordict.nn
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from tdx.core.capabilities import is_public_class
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.policies import TensorPolicy, as_policy
+from tdx.core.envs.policies import TensorPolicy, as_policy, is_public_class
 from tdx.core.planned.columns import as_tensordict
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, format_key, normalize_key, split_key

@@ -1,6 +1,5 @@
 """Traced execution: runs a chain hook by hook, and records every version and its time."""
 
-from tdx.core.tracing.places import Place
 from tdx.core.tracing.recorder import Probe
 from tdx.core.tracing.spec_violations import TraceChecker, TracedViolation
 from tdx.core.tracing.stop_parser import parse_stop
@@ -19,7 +18,14 @@ from tdx.core.tracing.stops import (
     Truncated,
 )
 from tdx.core.tracing.tracer import Tracer, TraceRun
-from tdx.core.tracing.traces import EpisodeSpan, StageTrace, StepTrace, TraceHistory, ValueVersion
+from tdx.core.tracing.traces import (
+    EpisodeSpan,
+    Place,
+    StageTrace,
+    StepTrace,
+    TraceHistory,
+    ValueVersion,
+)
 
 __all__ = [
     "AllOf",

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 
+from tdx.core.envs.failures import noted_key
 from tdx.core.envs.spec_violations import get_entry
-from tdx.core.tracing.places import Place, to_located_error
-from tdx.core.tracing.traces import Direction, Hook, Kind, StageTrace, ValueVersion
+from tdx.core.tracing.traces import Direction, Hook, Kind, Place, StageTrace, ValueVersion
+from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey
 from tdx.tensordicts import read, unstack_parts
 
@@ -170,7 +171,7 @@ class Recorder:
         """
         clock, probe = self._clock, self._probe
         entered = clock()
-        kept = self._copies() if self._values and not place.pure else {}
+        copies = self._copies() if self._values and not place.pure else {}
         lane = self._lanes["inverse" if place.kind in ("policy", "given") else direction]
         reads = self._reads(place, direction) if self._values else ()
         if probe is not None:
@@ -184,7 +185,7 @@ class Recorder:
                 probe.after(place, direction, self._hook)
             over = self._overwritten()
             if over:
-                self._in_place(place, lane, over, kept)
+                self._in_place(place, lane, over, copies)
             self.stages.append(
                 StageTrace(place.kind, place.index, place.name, lane.name, self._hook, took, reads)
             )
@@ -194,7 +195,7 @@ class Recorder:
         end = clock()
         if probe is not None:
             probe.after(place, direction, self._hook)
-        self._note(place, lane, end - start, reads, result, kept)
+        self._note(place, lane, end - start, reads, result, copies)
         self.overhead_ns += clock() - entered - (end - start)
         return result
 
@@ -259,13 +260,13 @@ class Recorder:
         took: int,
         reads: tuple[ValueVersion, ...],
         result: Any,
-        kept: dict[int, Tensor],
+        copies: dict[int, Tensor],
     ) -> None:
         written: dict[NestedKey, ValueVersion] = {}
         dropped: tuple[NestedKey, ...] = ()
         undeclared: tuple[NestedKey, ...] = ()
         if self._values and isinstance(result, TensorDictBase):
-            written, dropped = self._changes(place, lane, result, kept)
+            written, dropped = self._changes(place, lane, result, copies)
             declares, name = place.declares, lane.name
             undeclared = tuple([key for key in written if not declares(key, name)])
         self.stages.append(
@@ -284,7 +285,7 @@ class Recorder:
         )
 
     def _changes(
-        self, place: Place, lane: _Lane, result: TensorDictBase, kept: dict[int, Tensor]
+        self, place: Place, lane: _Lane, result: TensorDictBase, copies: dict[int, Tensor]
     ) -> tuple[dict[NestedKey, ValueVersion], tuple[NestedKey, ...]]:
         """Return what ``result`` adds to the lane, and the keys that it lacks."""
         over = self._overwritten()
@@ -295,7 +296,7 @@ class Recorder:
             if known is None or known.value is not value:
                 written[key] = lane.add(key, value, place.kind, False)
         if over:
-            written.update(self._in_place(place, lane, over, kept))
+            written.update(self._in_place(place, lane, over, copies))
         if len(now) == len(current):
             return written, ()
         dropped = tuple([key for key in current if key not in now])
@@ -318,7 +319,7 @@ class Recorder:
         place: Place,
         lane: _Lane,
         over: list[tuple[_Lane, NestedKey, Tensor]],
-        kept: dict[int, Tensor],
+        copies: dict[int, Tensor],
     ) -> dict[NestedKey, ValueVersion]:
         """Return new versions of overwritten tensors, and keep the values of the old ones."""
         place.pure = False
@@ -326,7 +327,7 @@ class Recorder:
         # A tensor that a hook overwrote and then replaced is not current any more.
         over = [each for each in over if self._is_current(*each)]
         for tensor in tensors:
-            copy = kept.get(id(tensor))
+            copy = copies.get(id(tensor))
             for version in (*self._given.values(), *self._versions()):
                 if version.value is tensor:
                     keep_value(version, copy)
@@ -371,3 +372,32 @@ def keep_value(version: ValueVersion, copy: Tensor | None) -> None:
         object.__setattr__(version, "lost", True)
     else:
         object.__setattr__(version, "value", copy)
+
+
+def to_located_error(error: Exception, place: Place, direction: Direction, phase: str) -> TdxError:
+    """Return an error of tdx that names the place that raised it, and the step.
+
+    Args:
+        error: What was raised.
+        place: The place that was called.
+        direction: Direction of the call.
+        phase: What was running: ``step 3``.
+    """
+    is_stage = place.kind == "stage"
+    during = f"the inverse of {phase}" if is_stage and direction == "inverse" else phase
+    if isinstance(error, TdxError):
+        error.message = f"{error.message}, in {during}"
+        return error.at(stage=place.index, transform=place.name) if is_stage else error
+    what = f"raised {type(error).__name__} in {during}: {get_first_line(error)}"
+    if is_stage:
+        where = Where(stage=place.index, transform=place.name, key=noted_key(error))
+        return ChainError(
+            f"it {what}", where=where, hint="correct the stage; --debug shows the traceback"
+        )
+    if place.kind == "env":
+        return EnvError(
+            f"the env {what}",
+            where=Where(env=place.name),
+            hint="correct the env; --debug shows the traceback",
+        )
+    return ChainError(f"the policy {place.name} {what}", hint="correct the policy")

@@ -17,12 +17,11 @@ from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
 from tdx.core.envs.services import Policy
-from tdx.core.tracing.places import GIVEN, KEPT, Place, policy_place, to_located_error
-from tdx.core.tracing.recorder import Clock, Probe, Recorder, keep_value
+from tdx.core.tracing.recorder import Clock, Probe, Recorder, keep_value, to_located_error
 from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
-from tdx.core.tracing.traces import Hook, StepTrace, TraceHistory, Versions
-from tdx.core.tracing.walk import TracedWalk
+from tdx.core.tracing.traces import Hook, Place, StepTrace, TraceHistory, Versions
+from tdx.core.tracing.walk import GIVEN, KEPT, TracedWalk, policy_place
 from tdx.errors import ArgumentError, TdxError
 from tdx.tensordicts import new_tensordict
 

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError, KeyNotFoundError, TdxError, did_you_mean
-from tdx.keys import NestedKey, format_key
+from tdx.keys import NestedKey, format_key, normalize_key, split_key
 
 Direction = Literal["forward", "inverse"]
 Hook = Literal["reset", "step"]
@@ -50,6 +51,41 @@ class ValueVersion:
 
 
 Versions = Mapping[NestedKey, ValueVersion]
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A place that is called: a stage, the env inside, the policy.
+
+    Args:
+        kind: Which of them.
+        index: Index of the stage, from 0; -1 for anything else.
+        name: Class name.
+        stage: The transform of a stage.
+        reads: Keys that it declares to read, by direction.
+        writes: Keys that it declares to write, by direction. ``None``: any.
+        pure: True if it is known not to write in place, so that its inputs need no copy.
+        acts: True if its inverse does anything in a step.
+        acts_at_reset: True if its inverse does anything in a reset.
+    """
+
+    kind: Kind
+    index: int
+    name: str
+    stage: Transform | None
+    reads: dict[Direction, tuple[NestedKey, ...]]
+    writes: dict[Direction, frozenset[NestedKey] | None]
+    pure: bool
+    acts: bool = True
+    acts_at_reset: bool = True
+
+    def declares(self, key: NestedKey, direction: Direction) -> bool:
+        """Return True if a key, or a group that contains it, is declared to be written."""
+        declared = self.writes[direction]
+        if declared is None or key in declared:
+            return True
+        parts = split_key(key)
+        return any(normalize_key(parts[:length]) in declared for length in range(1, len(parts)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

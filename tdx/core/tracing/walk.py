@@ -1,21 +1,117 @@
-"""Runs a chain hook by hook exactly as ``TransformedEnv`` does, through a recorder."""
+"""The places of a chain that are traced, and the walk that calls them through a recorder.
+
+The walk runs a chain hook by hook exactly as ``TransformedEnv`` does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import tensordict.nn
 from tensordict import TensorDictBase
+from torch import nn
 
+from tdx.core.capabilities import declares
 from tdx.core.chain_specs import StageSpecs, stage_count, stage_specs
 from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.policies import is_public_class
 from tdx.core.envs.spec_violations import spec_leaves
-from tdx.core.tracing.places import GIVEN, Place, env_place, is_plain, stage_place
 from tdx.core.tracing.recorder import Recorder
-from tdx.core.transformed_env import TransformedEnv
-from tdx.core.transforms import Compose
-from tdx.keys import NestedKey
+from tdx.core.tracing.traces import Direction, Kind, Place
+from tdx.core.transformed_env import EagerProgram, TransformedEnv
+from tdx.core.transforms import Compose, Transform
+from tdx.errors import SpecError
+from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import new_tensordict, read, write
+
+
+def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Place:
+    """Return the place of a stage.
+
+    Args:
+        index: Index of the stage.
+        stage: The transform.
+        added: Keys that its specs have and those before it do not.
+    """
+    names = (*stage.out_keys, *stage._written_keys, *added)
+    # A stage that steps the env passes on everything that the env wrote.
+    anything = stage._changes_batch or stage._steps_env
+    own_preprocess = type(stage)._reset_env_preprocess is not Transform._reset_env_preprocess
+    invertible = stage.invertible
+    return Place(
+        kind="stage",
+        index=index,
+        name=type(stage).__name__,
+        stage=stage,
+        reads={"forward": _normal(stage.in_keys), "inverse": _normal(stage.out_keys_inv)},
+        writes={
+            "forward": None if anything else frozenset(_normal(names)),
+            "inverse": frozenset(_normal((*stage.in_keys_inv, *stage._exposed_keys, *added))),
+        },
+        pure=is_pure(stage),
+        acts=invertible,
+        acts_at_reset=invertible or own_preprocess,
+    )
+
+
+def env_place(env: EnvBase) -> Place:
+    """Return the place of the env inside."""
+    try:
+        reads = _normal([*env.action_keys, *env.state_keys])
+    except SpecError:
+        # The actions of different envs in a batch may have no spec in common.
+        reads = ()
+    return _without_stage("env", type(env).__name__, reads, is_pure(env))
+
+
+def policy_place(policy: object, kind: Kind = "policy", name: str | None = None) -> Place:
+    """Return the place of a policy, or of anything else that is called instead."""
+    found = getattr(policy, "in_keys", ())
+    keys = found if isinstance(found, (list, tuple)) else ()
+    label = name or getattr(policy, "__name__", None) or type(policy).__name__
+    pure = name is not None or (isinstance(policy, nn.Module) and is_pure(policy))
+    return _without_stage(kind, label, _normal(keys), pure)
+
+
+def _without_stage(kind: Kind, name: str, reads: tuple[NestedKey, ...], pure: bool) -> Place:
+    return Place(
+        kind, -1, name, None, {"forward": reads, "inverse": reads}, dict.fromkeys(_LANES), pure
+    )
+
+
+_LANES: tuple[Direction, Direction] = ("forward", "inverse")
+
+
+def _normal(keys: Iterable[NestedKey]) -> tuple[NestedKey, ...]:
+    return tuple(normalize_key(key) for key in keys)
+
+
+def is_pure(module: nn.Module) -> bool:
+    """Return True if all of a module's code is known not to write its inputs in place.
+
+    Stages and envs declare it (``_is_verified``). Layers that torch and tensordict export do not
+    write in place, unless they are told to, which the recorder notices.
+    """
+    return all(
+        declares(type(part), "_is_verified")
+        if isinstance(part, (Transform, EnvBase))
+        else is_public_class(type(part), nn) or is_public_class(type(part), tensordict.nn)
+        for part in module.modules()
+    )
+
+
+def is_plain(env: EnvBase) -> bool:
+    """Return True if a chain can be run stage by stage, so no subclass overrides its step."""
+    kind = type(env)
+    return isinstance(env, TransformedEnv) and all(
+        getattr(kind, hook) is getattr(TransformedEnv, hook)
+        for hook in ("_completed_step", "_completed_reset")
+    )
+
+
+GIVEN = policy_place(None, "given", "given")
+KEPT = policy_place(None, "kept", "kept")
 
 
 class TracedWalk:
@@ -35,13 +131,13 @@ class TracedWalk:
         self._stages: dict[int, list[Place]] = {}
         self.inner = env
         while isinstance(self.inner, TransformedEnv) and is_plain(self.inner):
-            self.inner = self.inner._inner
+            self.inner = self.inner.base_env
         self._inner_step: Callable[..., TensorDictBase] = self.inner._completed_step
         self._inner_reset: Callable[..., TensorDictBase] = self.inner._completed_reset
 
     def refresh(self) -> None:
         """Read the chain again if it has changed."""
-        if self.env._spec_version == self.version:
+        if self.env._specs.version == self.version:
             return
         specs = [_declared_keys(place) for place in stage_specs(self.env)]
         levels: list[TransformedEnv] = []
@@ -60,7 +156,7 @@ class TracedWalk:
             self._stages[id(level)] = places
         self.env_place = env_place(self.inner)
         self.env_place.index = stage_count(self.inner) - 1
-        self.version = self.env._spec_version
+        self.version = self.env._specs.version
 
     def reset(
         self, env: EnvBase, tensordict: TensorDictBase | None, **kwargs: Any
@@ -76,7 +172,7 @@ class TracedWalk:
             )
             return result
         assert isinstance(env, TransformedEnv)
-        env._compute_specs()
+        env._specs.compute()
         given = tensordict
         if given is None:
             given = new_tensordict({}, env.batch_size, env.device)
@@ -107,10 +203,10 @@ class TracedWalk:
             )
             return result
         assert isinstance(env, TransformedEnv)
-        env._compute_specs()
+        program = env._current_program()
         places = self._stages[id(env)]
-        if env._inverts:
-            tensordict = self._apply_inverse(env, places, tensordict)
+        if program.inverts:
+            tensordict = self._apply_inverse(program, places, tensordict)
         result = self.step(env.base_env, tensordict)
         if preset is not None:
             known = set(result.keys(True, True))
@@ -125,14 +221,14 @@ class TracedWalk:
         return result
 
     def _apply_inverse(
-        self, env: TransformedEnv, places: list[Place], tensordict: TensorDictBase
+        self, program: EagerProgram, places: list[Place], tensordict: TensorDictBase
     ) -> TensorDictBase:
         inner = tensordict.clone(recurse=False)
         for place in reversed(places):
             assert place.stage is not None
             hook = place.stage._inv_call
             inner = self.record.call(place, "inverse", hook, inner) if place.acts else hook(inner)
-        for key in env._exposed_keys:
+        for key in program.exposed_keys:
             write(tensordict, key, read(inner, key))
         return inner
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
+from tdx.core.envs.env_specs import EnvSpecs
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.envs.batched.factories import CreateEnv, EnvFactory, create_env_factories
 from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv, are_alike
@@ -106,8 +107,10 @@ class BatchedEnv(EnvBase):
             )
         devices = {each.device for each in metadata}
         self._env_device = devices.pop() if len(devices) == 1 else None
-        self._device = torch.device(device if device is not None else self._env_device or "cpu")
-        self._batch_size = torch.Size((self.num_workers, *sizes[0]))
+        self._specs = EnvSpecs(
+            device if device is not None else self._env_device,
+            torch.Size((self.num_workers, *sizes[0])),
+        )
         for side, parts in _PARTS.items():
             for part in parts:
                 each = [getattr(one, side)[part] for one in metadata]
@@ -116,18 +119,15 @@ class BatchedEnv(EnvBase):
         self._alike = are_alike(metadata)
         self._unlike = () if self._alike else tuple(metadata)
         self._steps_some_rows = self._alike and not metadata[0].batch_size
-        self._forget_specs()
-
-    def _forget_specs(self) -> None:
-        super()._forget_specs()
-        self._unlike_model: SpecsOnlyEnv | None = None
 
     @property
     def _model(self) -> SpecsOnlyEnv:
         """Env that implements ``step_mdp`` etc. row by row, for envs with different outputs."""
-        if self._unlike_model is None:
-            self._unlike_model = SpecsOnlyEnv(EnvMetaData.of(self))
-        return self._unlike_model
+        cache = self._specs.cache
+        model: SpecsOnlyEnv | None = cache.get("model")
+        if model is None:
+            model = cache["model"] = SpecsOnlyEnv(EnvMetaData.of(self))
+        return model
 
     def start(self) -> None:
         """Create the envs again after :meth:`close`. Does nothing if they are open."""
@@ -272,7 +272,7 @@ class BatchedEnv(EnvBase):
         return found
 
     def _stack_lazily(self, rows: list[TensorDictBase]) -> TensorDictBase:
-        moved = [row if row.device == self._device else row.to(self._device) for row in rows]
+        moved = [row if row.device == self.device else row.to(self.device) for row in rows]
         return LazyStackedTensorDict.lazy_stack(moved, 0)
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:

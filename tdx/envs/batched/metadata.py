@@ -66,8 +66,7 @@ class SpecsOnlyEnv(EnvBase):
 
     def __init__(self, metadata: EnvMetaData) -> None:
         super().__init__(device=metadata.device, batch_size=metadata.batch_size)
-        self._input_spec = metadata.input_spec
-        self._output_spec = metadata.output_spec
+        self._specs.set_specs(metadata.input_spec, metadata.output_spec)
         self._rows = [SpecsOnlyEnv(row) for row in metadata.unlike]
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:

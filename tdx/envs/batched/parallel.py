@@ -181,7 +181,7 @@ class ParallelEnv(BatchedEnv):
             }
         replies = self._ask(messages)
         report = {index: protocol.unpack(reply) for index, reply in replies.items()}
-        return memory.take("step", report, self._device)
+        return memory.take("step", report, self.device)
 
     def _step_some(
         self, memory: BatchBuffers, inputs: dict[NestedKey, Any], mask: Tensor
@@ -193,7 +193,7 @@ class ParallelEnv(BatchedEnv):
             for index in self._rows_to_step(mask)
         }
         report = {index: protocol.unpack(reply) for index, reply in self._ask(messages).items()}
-        return memory.take("step", report, self._device, memory.given(present, others))
+        return memory.take("step", report, self.device, memory.given(present, others))
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
@@ -212,7 +212,7 @@ class ParallelEnv(BatchedEnv):
         replies = self._ask(messages) if messages else {}
         reports = {index: protocol.unpack(reply) for index, reply in replies.items()}
         given = memory.given(present, others)
-        return memory.take("reset", reports, self._device, given)
+        return memory.take("reset", reports, self.device, given)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         messages = {

@@ -101,8 +101,8 @@ class SerialEnv(BatchedEnv):
 
     @property
     def _raw_rows(self) -> RawRows | None:
-        on_host = self._env_device == self._device == torch.device("cpu")
-        if not on_host or not self._alike or self._batch_size != (self.num_workers,):
+        on_host = self._env_device == self._specs.device == torch.device("cpu")
+        if not on_host or not self._alike or self._specs.batch_size != (self.num_workers,):
             return None
         each: list[RawRows] = [env._raw_rows for env in self._envs]
         if type(self) is not SerialEnv or any(rows is None for rows in each):
@@ -191,7 +191,7 @@ class SerialEnv(BatchedEnv):
             return [self._builder.build({}) for _ in self._envs]
         target = self._envs[0].device
         values = list(inputs.values())
-        if target != self._device:
+        if target != self._specs.device:
             values = [value.to(target) for value in values]
         rows = self._builder.build_rows(list(inputs), [value.unbind(0) for value in values])
         if self._env_device is None:
@@ -200,11 +200,11 @@ class SerialEnv(BatchedEnv):
 
     def _stack(self, rows: list[TensorDictBase], like: TensorDictBase) -> TensorDictBase:
         if self._env_device is None:
-            rows = [row.to(self._device) for row in rows]
-            return stack_rows(rows, like, self._device)
+            rows = [row.to(self._specs.device) for row in rows]
+            return stack_rows(rows, like, self._specs.device)
         stacked = stack_rows(rows, like, self._env_device)
-        if self._env_device != self._device:
-            stacked = stacked.to(self._device, non_blocking=self._non_blocking)
+        if self._env_device != self._specs.device:
+            stacked = stacked.to(self._specs.device, non_blocking=self._non_blocking)
         return stacked
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:

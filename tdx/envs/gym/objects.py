@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 from tensordict import NonTensorData, NonTensorStack
 
-from tdx.core.capabilities import is_public_class
+from tdx.core.envs.policies import is_public_class
 from tdx.envs.gym.codec import Codec, Layout
 from tdx.envs.gym.values import wrong_value
 from tdx.specs import NonTensor

@@ -154,7 +154,7 @@ class GymWrapper(EnvBase):
         self._conversion = self._create_conversion()
         self._stepper.use(self._conversion)
         # A chain around this env may have cached the previous step function.
-        self._forget_specs()
+        self._specs.invalidate()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -199,10 +199,11 @@ class NativeEnv(EnvBase):
             self._begin_episode(mask)
         flags = {name: self._no_flag() for name in ("done", "terminated", "truncated")}
         fields = {"observation": self._observation(self._state), **flags}
-        return new_tensordict(fields, self._batch_size, self._device)
+        return new_tensordict(fields, self._specs.batch_size, self._specs.device)
 
     def _no_flag(self) -> Tensor:
-        return torch.zeros((*self._batch_size, 1), dtype=torch.bool, device=self._device)
+        specs = self._specs
+        return torch.zeros((*specs.batch_size, 1), dtype=torch.bool, device=specs.device)
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         rows = read(tensordict, "_step")
@@ -227,15 +228,13 @@ class NativeEnv(EnvBase):
             "terminated": ended,
             "truncated": truncated,
         }
-        return new_tensordict(fields, self._batch_size, self._device)
+        return new_tensordict(fields, self._specs.batch_size, self._specs.device)
 
     def _tensors(self) -> dict[str, Tensor]:
         """Return the attributes that have a value for each row."""
         found = {name: value for name, value in self.__dict__.items() if isinstance(value, Tensor)}
-        count = len(self._batch_size)
-        return {
-            name: each for name, each in found.items() if each.shape[:count] == self._batch_size
-        }
+        count = len(self.batch_size)
+        return {name: each for name, each in found.items() if each.shape[:count] == self.batch_size}
 
     def _step_some(self, tensordict: TensorDictBase, rows: Tensor) -> TensorDictBase:
         """Step the rows in a mask ``[*B]``. The others keep their state."""

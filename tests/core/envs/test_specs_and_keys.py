@@ -100,7 +100,7 @@ def test_input_and_output_specs_are_read_only() -> None:
     with pytest.raises(SpecError, match="locked"):
         env.output_spec["extra"] = Unbounded(1)
     with pytest.raises(AttributeError):
-        env.output_spec = Composite()  # type: ignore[misc]
+        env.output_spec = Composite()
 
 
 def test_a_spec_that_was_set_is_not_changed_by_its_giver() -> None:
