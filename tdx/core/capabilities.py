@@ -14,8 +14,7 @@ from weakref import WeakSet
 from tdx.core.envs.failures import stage_failure
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
-from tdx.core.transforms.chunk import ChunkKernel
-from tdx.core.transforms.pointwise import DictStep
+from tdx.core.transforms.kernels import ChunkKernel, DictStep
 from tdx.errors import TdxError, Where
 from tdx.keys import NestedKey
 

@@ -17,7 +17,7 @@ from tdx.core.envs.failures import note_stage
 from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, TimeBehaviour, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
-from tdx.core.transforms.pointwise import DictStep
+from tdx.core.transforms.kernels import DictStep
 from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
 from tdx.tensordicts import (

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tdx.core.capabilities import owner
+from tdx.core.capabilities import PlannedStage, owner, plan_stage
 from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
-from tdx.core.stage_forms import PlannedStage, plan_stage
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.keys import NestedKey, format_key, normalize_key, split_key

@@ -17,10 +17,9 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 
-from tdx.core.capabilities import implements_together
+from tdx.core.capabilities import PlannedStage, implements_together
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.meter import Part
-from tdx.core.stage_forms import PlannedStage
 from tdx.core.transforms import Transform
 from tdx.core.transforms.images import LinearImage, Matrix
 from tdx.keys import NestedKey, normalize_key

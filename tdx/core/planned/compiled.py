@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.core.capabilities import owner
+from tdx.core.capabilities import PlannedStage, owner
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.meter import Meter, Part
 from tdx.core.plan.build import PlanCache, Program
-from tdx.core.stage_forms import PlannedStage
 from tdx.core.transforms import TimeBehaviour, Transform
 from tdx.core.transforms.kernels import Chunk, Columns
 from tdx.errors import DeviceError

@@ -15,11 +15,16 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.capabilities import declares
+from tdx.core.capabilities import (
+    PlannedStage,
+    declares,
+    not_pointwise,
+    step_form_inplace,
+    with_stage,
+)
 from tdx.core.plan.build import Program
 from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten
 from tdx.core.planned.compiled import CompiledStages
-from tdx.core.stage_forms import PlannedStage, not_pointwise, step_form_inplace, with_stage
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.kernels import Chunk, Columns
