@@ -19,7 +19,7 @@ IMPORTS_BY_STRING = {
     "tdx/envs/__init__.py",
     "tdx/envs/gym/__init__.py",
     # Optional libraries.
-    "tdx/envs/gym/failures.py",
+    "tdx/envs/gym/gym_env.py",
     "tdx/envs/gym/providers.py",
     "tdx/envs/gym/registry.py",
     # Modules that the user names in a pipeline, and classes that the catalog names.
@@ -33,7 +33,7 @@ IMPORTS_BY_STRING = {
 MODULE_NAME_CHECKS = {
     # Libraries whose objects cannot declare anything to tdx.
     "tdx/core/transforms/callable_transform.py",
-    "tdx/envs/gym/generators.py",
+    "tdx/envs/gym/gym_wrapper.py",
     "tdx/envs/gym/registry.py",
 }
 """Modules that recognize objects of other libraries by the package of their class."""

@@ -9,14 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tdx.envs.gym.env import GymEnv
+    from tdx.envs.gym.gym_env import GymEnv
+    from tdx.envs.gym.gym_wrapper import GymWrapper
     from tdx.envs.gym.infos import default_info_dict_reader
     from tdx.envs.gym.registry import RegisteredEnv, available_envs
-    from tdx.envs.gym.wrapper import GymWrapper
 
 _MODULES = {
-    "GymEnv": "env",
-    "GymWrapper": "wrapper",
+    "GymEnv": "gym_env",
+    "GymWrapper": "gym_wrapper",
     "RegisteredEnv": "registry",
     "available_envs": "registry",
     "default_info_dict_reader": "infos",

@@ -10,13 +10,6 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Check = Callable[[Any], None]
 
-_REWARD_DTYPE = np.dtype(np.float32)
-_REWARD_MAX = float(np.finfo(_REWARD_DTYPE).max)
-_REWARD_HINT = (
-    "fix the env: step must return a number; for vector rewards the env needs a reward_space"
-)
-_REWARD_RANGE_HINT = f"fix the env: rewards are stored as float32, which ends at {_REWARD_MAX:g}"
-
 
 class WrongValueError(ValueError):
     """A value that the env's space does not allow to be stored.
@@ -98,26 +91,35 @@ def _article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def checked_array(value: Any, held: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def checked_array(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Convert a value to a new array of the dtype and shape of its space.
 
     Args:
         value: What the env returned.
-        held: Dtype in which it is stored.
+        dtype: Dtype in which it is stored.
         shape: Shape that the space declares. ``()`` also accepts one element.
 
     Raises:
         WrongValueError: The value is not a numeric array, has another shape, or holds a number that
-            ``held`` cannot represent.
+            ``dtype`` cannot represent.
     """
-    source = _numbers(value, array_text(held, shape))
+    source = as_numbers(value, array_text(dtype, shape))
     if source.shape != shape and (shape or source.size != 1):
         problem = f"{array_text(source.dtype, source.shape)} instead of shape {shape}"
         raise WrongValueError(problem, _space_hint())
-    return cast(source, held).reshape(shape)
+    return cast_numbers(source, dtype).reshape(shape)
 
 
-def _numbers(value: Any, expected: str) -> Array:
+def as_numbers(value: Any, expected: str) -> Array:
+    """Convert a value to an array of numbers, which may share memory with it.
+
+    Args:
+        value: What the env returned.
+        expected: What the space expects instead of a value that is not numeric.
+
+    Raises:
+        WrongValueError: The value is not numeric.
+    """
     try:
         # An object array would keep non-numeric values.
         source: Array = np.asarray(value)
@@ -142,27 +144,27 @@ def _odd_element(source: Array) -> Any:
     return source
 
 
-def cast(source: Array, held: np.dtype[Any]) -> Array:
+def cast_numbers(source: Array, dtype: np.dtype[Any]) -> Array:
     """Copy an array of numbers to a dtype.
 
     Raises:
         WrongValueError: A number would become infinite or wrap around.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        result = source.astype(held, order="C")
-    found = first_lost(source, result)
+        result = source.astype(dtype, order="C")
+    found = find_lost_number(source, result)
     if found is None:
         return result
     number = source.flat[found]
-    raise WrongValueError(f"{number:g}, which {held} cannot represent", _range_hint(held))
+    raise WrongValueError(f"{number:g}, which {dtype} cannot represent", _range_hint(dtype))
 
 
-def _range_hint(held: np.dtype[Any]) -> str:
-    most = np.finfo(held).max if held.kind == "f" else np.iinfo(held).max
-    return f"fix the env, or declare a wider dtype in its observation_space: {held} ends at {most}"
+def _range_hint(dtype: np.dtype[Any]) -> str:
+    most = np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
+    return f"fix the env, or declare a wider dtype in its observation_space: {dtype} ends at {most}"
 
 
-def first_lost(source: Array, result: Array) -> int | None:
+def find_lost_number(source: Array, result: Array) -> int | None:
     """Return the flat index of the first number that a cast changed by more than rounding.
 
     Args:
@@ -233,53 +235,3 @@ def checked_index(value: Any, start: int, count: int) -> int:
     if not 0 <= index < count:
         raise WrongValueError(f"{index + start} instead of {expected}", _space_hint())
     return index
-
-
-# Rewards
-
-
-def reward_array(reward: Any) -> Array:
-    """Convert one reward to a new float32 array of shape ``[1]``.
-
-    Raises:
-        WrongValueError: The reward is not a number, or too large for float32.
-    """
-    # np.float64, which most envs return, is a float too.
-    if isinstance(reward, float) and -_REWARD_MAX <= reward <= _REWARD_MAX:
-        return np.array(reward, _REWARD_DTYPE, ndmin=1)
-    return reward_rows([reward])[0]
-
-
-def reward_rows(rewards: Sequence[Any]) -> Array:
-    """Convert the rewards of ``T`` steps to a float32 array of shape ``[T, 1]``.
-
-    Args:
-        rewards: Numbers, or arrays of one number.
-
-    Raises:
-        WrongValueError: A reward is not a number, or too large for float32; ``index`` is its
-            position.
-    """
-    try:
-        source: Array = np.asarray(rewards)
-    except ValueError:
-        source = np.empty(0, object)
-    if source.dtype.kind in "biuf" and source.size == len(rewards):
-        with np.errstate(over="ignore"):
-            rows = source.astype(_REWARD_DTYPE).reshape(-1, 1)
-        lost = first_lost(source.reshape(-1, 1), rows)
-        if lost is None:
-            return rows
-    return np.stack([_one_reward(reward, index) for index, reward in enumerate(rewards)])
-
-
-def _one_reward(reward: Any, index: int) -> Array:
-    hint = _REWARD_HINT
-    try:
-        source = _numbers(reward, "a number")
-        if source.size != 1:
-            raise wrong_value(source, "a number")
-        hint = _REWARD_RANGE_HINT
-        return cast(source, _REWARD_DTYPE).reshape(1)
-    except WrongValueError as wrong:
-        raise WrongValueError(wrong.problem, hint, ("reward",), index=index) from None

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from tdx.core import TransformedEnv
 from tdx.envs import CartPoleEnv, EnvBase, GymEnv, GymWrapper, PendulumEnv, SerialEnv
-from tdx.envs.gym.making import SyncRows
-from tdx.envs.gym.vector import VectorEnvRows
+from tdx.envs.gym.vector import SyncRows, VectorEnvRows
 from tdx.rollouts.recording.raw_envs import RecordingEnv
 
 _CONSTANT_TYPES = (

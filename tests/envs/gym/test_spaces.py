@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from tdx import Composite, NonTensor
 from tdx.envs.gym import GymWrapper
-from tdx.envs.gym.codec import Layout
+from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tests.envs.gym.mocks import BOX, SpaceEnv
 

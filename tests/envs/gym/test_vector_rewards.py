@@ -58,7 +58,7 @@ MAKERS: dict[str, Any] = {
 
 
 def _made_vector_env() -> Any:
-    from tdx.envs.gym.making import make_vector_env
+    from tdx.envs.gym.vector import make_vector_env
 
     return make_vector_env([TwoRewardsEnv, TwoRewardsEnv], "sync")
 

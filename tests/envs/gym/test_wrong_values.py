@@ -210,7 +210,8 @@ def test_a_value_outside_its_space_that_cannot_be_stored(
             return (value, *rest)
 
     if batched:
-        from tdx.envs.gym.making import CheckedValues, make_vector_env
+        from tdx.envs.gym.vector import make_vector_env
+        from tdx.envs.gym.wrappers import CheckedValues
 
         env = GymWrapper(make_vector_env([lambda: CheckedValues(Odd(space), 0)], "sync"))
     else:
