@@ -12,10 +12,10 @@ from torch import Tensor
 from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched import protocol
 from tdx.envs.batched.batched_env import BatchedEnv
-from tdx.envs.batched.buffers import BatchBuffers, ValueEntries
-from tdx.envs.batched.factories import CreateEnv
+from tdx.envs.batched.env_creator import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.serial import SerialEnv
+from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
 from tdx.envs.batched.worker_pool import ProcessOptions, WorkerPool, resolve_start_method
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey

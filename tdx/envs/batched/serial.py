@@ -14,9 +14,8 @@ from tdx.core.envs.done_flags import reset_masks
 from tdx.core.planned.actions import uses_global_generator
 from tdx.core.planned.collector import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
-from tdx.envs.batched.factories import CreateEnv
-from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.nesting import TensorDictBuilder, stack_rows
+from tdx.envs.batched.env_creator import CreateEnv
+from tdx.envs.batched.metadata import EnvMetaData, TensorDictBuilder, stack_rows
 from tdx.envs.batched.worker import is_method
 from tdx.keys import NestedKey
 from tdx.tensordicts import read

@@ -19,7 +19,7 @@ from multiprocessing.util import Finalize
 import torch
 
 from tdx.envs.batched import protocol
-from tdx.envs.batched.factories import EnvFactory
+from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import TensorBlock
 from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
