@@ -25,6 +25,7 @@ from torch import Tensor
 
 from tdx.confined_files import open_below, open_folder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
+from tdx.data.samplers import Sampler
 from tdx.data.saved_manifest import (
     MANIFEST,
     Array,
@@ -337,12 +338,24 @@ def _types(items: list[Any]) -> str:
     return ", ".join(sorted({type(item).__name__ for item in items}))
 
 
-def restore(storage: Storage, saved: Saved) -> None:
-    """Load saved content into a storage.
+def restore(storage: Storage, sampler: Sampler, saved: Saved) -> None:
+    """Load saved content into a storage and a sampler; an error leaves both unchanged.
 
     Raises:
         ArgumentError: The storage is too small, or was created for other data.
+        StorageError: The state of the sampler is not valid.
     """
+    before = sampler.state()
+    sampler.reset()
+    try:
+        sampler.restore(saved.sampler)
+        _restore_storage(storage, saved)
+    except Exception:
+        sampler.restore(before)
+        raise
+
+
+def _restore_storage(storage: Storage, saved: Saved) -> None:
     if isinstance(storage, ListStorage):
         copy = LazyTensorStorage(max(saved.rows, 1))
         _fill(copy, saved)

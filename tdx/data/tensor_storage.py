@@ -88,6 +88,12 @@ class LazyTensorStorage(Storage):
             return (steps,)
         return torch.unravel_index(steps, (self.max_rows, *self._batch))
 
+    def row_positions(self, rows: Tensor) -> Tensor:
+        if self.ndim == 1:
+            return rows
+        steps = rows.unsqueeze(1) * self.width + torch.arange(self.width)
+        return torch.stack(self.positions(steps.flatten()), -1)
+
     def leaf(self, key: NestedKey) -> Tensor | None:
         """Return the tensor of a key, ``[max_rows, *B, ...]``, or ``None``."""
         return self._leaves.get(key if isinstance(key, tuple) else (key,))
