@@ -76,7 +76,7 @@ class ChunkRecorder:
         self.inputs: dict[NestedKey, Tensor] = {}
         self.has_reset_first = False
 
-    def put(self) -> Callable[[int, Any], Any]:
+    def putter(self) -> Callable[[int, Any], Any]:
         """Return the function that copies an observation to its position in the chunk."""
         env_count, env = len(self.settings.envs), self.settings.envs[0]
         self.store = env.store(self.length * env_count)
@@ -84,17 +84,17 @@ class ChunkRecorder:
             # Setting an item of an array takes a third of the time of any other copy.
             return self.store.putter()
         add, keep = self.observations.append, self.keep
-        return lambda place, observation: add(keep(observation))
+        return lambda position, observation: add(keep(observation))
 
     def convert(self) -> None:
         """Convert the values of the loop; a wrong value ends the chunk before its step."""
         env_count = len(self.settings.envs)
-        self._reward_rows = self._converted(lambda: reward_rows(self.rewards))
+        self._reward_rows = self._convert_or_cut(lambda: reward_rows(self.rewards))
         if self.store is not None:
             store = self.store
-            self.observations = self._converted(lambda: store.rows(self.count * env_count))
+            self.observations = self._convert_or_cut(lambda: store.rows(self.count * env_count))
 
-    def _converted(self, convert: Callable[[], Any]) -> Any:
+    def _convert_or_cut(self, convert: Callable[[], Any]) -> Any:
         try:
             return convert()
         except WrongValueError as wrong:
@@ -110,7 +110,7 @@ class ChunkRecorder:
     def end_rows(
         self,
         index: int,
-        over: list[tuple[int, bool, bool]],
+        ended_rows: list[tuple[int, bool, bool]],
         root: dict[NestedKey, Any] | None = None,
         observed: Sequence[Any] = (),
     ) -> bool:
@@ -118,16 +118,16 @@ class ChunkRecorder:
 
         Args:
             index: Step after which the rows ended.
-            over: For each of the rows: its index, and the flags ``terminated`` and ``truncated``.
+            ended_rows: Index, ``terminated`` and ``truncated`` of each of these rows.
             root: Root entries, which are updated if there was a reset. ``None``: not needed.
             observed: Observation of each row in this step, needed with ``root``.
         """
-        self.ends.extend((index, row, bool(term), bool(trunc)) for row, term, trunc in over)
+        self.ends.extend((index, row, bool(term), bool(trunc)) for row, term, trunc in ended_rows)
         if self.stops:
             self.stopped = True
             return True
         if index + 1 < self.length:
-            self._reset_rows(index, [row for row, _, _ in over])
+            self._reset_rows(index, [row for row, _, _ in ended_rows])
             if root is not None:
                 root.update(self._root_after_reset(root, observed))
         return False
@@ -160,7 +160,7 @@ class ChunkRecorder:
         return {key: merge_rows(mask, value, root.get(key)) for key, value in after.items()}
 
     def _undo_reset(self) -> None:
-        """Forget the last reset, however many of its rows were reset."""
+        """Remove the last reset, whose rows may be incomplete."""
         self.times.pop()
         self.reset_rows.pop()
         del self.reset_observations[sum(map(len, self.reset_rows)) :]
@@ -168,7 +168,7 @@ class ChunkRecorder:
     def fail(
         self, error: Exception, cause: Exception | None = None, count: int | None = None
     ) -> None:
-        """Keep the complete steps, and the error after them."""
+        """Keep only the complete steps, and store the error that follows them."""
         env_count = len(self.settings.envs)
         if isinstance(error, WrongValueError):
             error = self._with_row(error, error.index or 0)
@@ -192,15 +192,15 @@ class ChunkRecorder:
 
     def _observations_after(self, reset: int, before: Sequence[Any]) -> list[Any]:
         """Return the observations after a reset; rows that were not reset keep theirs."""
-        place = reset % len(self.reset_rows)
-        start = sum(len(rows) for rows in self.reset_rows[:place])
+        position = reset % len(self.reset_rows)
+        start = sum(len(rows) for rows in self.reset_rows[:position])
         observed = list(before)
-        for offset, row in enumerate(self.reset_rows[place]):
+        for offset, row in enumerate(self.reset_rows[position]):
             observed[row] = self.reset_observations[start + offset]
         return observed
 
-    def collected(self) -> CollectedSteps:
-        """Return what the loop has collected, as columns."""
+    def result(self) -> CollectedSteps:
+        """Return the recorded steps as columns."""
         settings, count, env_count = self.settings, self.count, len(self.settings.envs)
         result = CollectedSteps(count, stopped=self.stopped, error=self.error, inputs=self.inputs)
         if not count:
@@ -231,12 +231,12 @@ class ChunkRecorder:
         if settings.single:
             observed = self.reset_observations
         else:
-            place = 0
+            position = 0
             for time, reset in zip(self.times, self.reset_rows, strict=True):
                 before = list(self.observations[(time - 1) * env_count : time * env_count])
                 for row in reset:
-                    before[row] = self.reset_observations[place]
-                    place += 1
+                    before[row] = self.reset_observations[position]
+                    position += 1
                 observed.extend(before)
         shape = (len(self.times), *settings.batch_size)
         none = torch.zeros(*shape, 1, dtype=torch.bool)
@@ -247,12 +247,12 @@ class ChunkRecorder:
         result.masks = {"_reset": torch.stack([self._mask(i) for i in range(len(self.times))])}
 
 
-def stack_observations(env: RawEnv, kept: Sequence[Any]) -> dict[NestedKey, Tensor]:
-    """Stack kept observations to entries ``[T, ...]``."""
-    entries = env.stack(kept)
+def stack_observations(env: RawEnv, copies: Sequence[Any]) -> dict[NestedKey, Tensor]:
+    """Stack copied observations to entries ``[T, ...]``."""
+    entries = env.stack(copies)
     if all(isinstance(value, Tensor) for value in entries.values()):
         return {key: value for key, value in entries.items()}  # noqa: C416 - widens the key
-    return flatten(new_tensordict(entries, torch.Size((len(kept),)), None))
+    return flatten(new_tensordict(entries, torch.Size((len(copies),)), None))
 
 
 def unflatten(

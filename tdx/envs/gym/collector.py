@@ -56,7 +56,7 @@ class GymRows:
         return GymRows(tuple(envs), batch_size, on_chunk)
 
     def after_chunk(self, last: Mapping[NestedKey, Tensor]) -> None:
-        """Take note of the output of the last step of a chunk, ``[*B, ...]``."""
+        """Report the output of the last step of a chunk, ``[*B, ...]``."""
         if self.on_chunk is not None:
             self.on_chunk(last)
 
@@ -108,9 +108,9 @@ class GymCollector:
         if isinstance(inputs, OpenLoopActions):
             block = inputs.draw(length)
             if block.length and settings.single:
-                play_one(recorder, settings.envs[0].decode(block.inner))
+                step_env(recorder, settings.envs[0].decode(block.inner))
             elif block.length:
-                play(recorder, self._decode(block.inner))
+                step_envs(recorder, self._decode(block.inner))
             recorder.convert()
             block.keep(recorder.tried)
             if block.error is not None and recorder.error is None and not recorder.stopped:
@@ -118,12 +118,14 @@ class GymCollector:
             recorder.inputs = {key: value[: recorder.count] for key, value in block.columns.items()}
         else:
             assert isinstance(inputs, PolicyActions)
-            (follow_one if settings.single else follow)(recorder, inputs, first)
+            (step_env_with_policy if settings.single else step_envs_with_policy)(
+                recorder, inputs, first
+            )
             recorder.convert()
             recorder.inputs = {
                 key: value[: recorder.count] for key, value in recorder.inputs.items()
             }
-        return recorder.collected()
+        return recorder.result()
 
     def _decode(self, inner: Any) -> Sequence[Sequence[Any]]:
         """Return the actions of each step, one for each env."""
@@ -132,22 +134,22 @@ class GymCollector:
         return list(zip(*by_env, strict=True))
 
     def _first_limits(self, first: Mapping[NestedKey, Tensor]) -> list[int]:
-        """Return the step at which each env's present episode is truncated by the chain."""
-        found = [NEVER] * len(self.settings.envs)
+        """Return the step at which the current episode of each env is truncated by the chain."""
+        limits = [NEVER] * len(self.settings.envs)
         for limit in self._limits:
             counted = limit.counted(first)
-            counts = [0] * len(found) if counted is None else counted.reshape(-1).tolist()
-            found = [
+            counts = [0] * len(limits) if counted is None else counted.reshape(-1).tolist()
+            limits = [
                 min(known, limit.most - count - 1)
-                for known, count in zip(found, counts, strict=True)
+                for known, count in zip(limits, counts, strict=True)
             ]
-        return found
+        return limits
 
 
-def play_one(recorder: ChunkRecorder, actions: Sequence[Any]) -> None:
+def step_env(recorder: ChunkRecorder, actions: Sequence[Any]) -> None:
     """Step one env with given actions."""
     env, limit = recorder.settings.envs[0], recorder.limits[0]
-    step, put, add_reward = env.step, recorder.put(), recorder.rewards.append
+    step, put, add_reward = env.step, recorder.putter(), recorder.rewards.append
     index = -1
     try:
         for index, action in enumerate(actions):
@@ -179,26 +181,26 @@ def _reset_first(recorder: ChunkRecorder, env: RawEnv, actions: Sequence[Any]) -
         recorder.tried = 1
         recorder.fail(env.failure("reset", error), error)
     else:
-        play_one(recorder, actions)
+        step_env(recorder, actions)
 
 
-def play(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None:
+def step_envs(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None:
     """Step several envs in turns with given actions."""
     envs, limits = recorder.settings.envs, recorder.limits
     steps = [env.step_with_first_reset() for env in envs]
-    put, add_reward, place = recorder.put(), recorder.rewards.append, -1
+    put, add_reward, position = recorder.putter(), recorder.rewards.append, -1
     index, row, env = -1, 0, envs[0]
     try:
         for index, each in enumerate(actions):
-            over = []
+            ended_rows = []
             for row, step in enumerate(steps):
                 env = envs[row]
                 observation, reward, terminated, truncated, _ = step(each[row])
-                put(place := place + 1, observation)
+                put(position := position + 1, observation)
                 add_reward(reward)
                 if terminated or truncated or index >= limits[row]:
-                    over.append((row, terminated, truncated))
-            if over and recorder.end_rows(index, over):
+                    ended_rows.append((row, terminated, truncated))
+            if ended_rows and recorder.end_rows(index, ended_rows):
                 break
         recorder.count = recorder.tried = index + 1
     except Exception as error:
@@ -206,35 +208,26 @@ def play(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None:
         recorder.fail(env.failure("step", error, row), error)
 
 
-def follow_one(
+def step_env_with_policy(
     recorder: ChunkRecorder, inputs: PolicyActions, first: Mapping[NestedKey, Tensor]
 ) -> None:
-    """Step one env with a policy; :func:`follow` without the work for several envs."""
-    settings, env, kept = recorder.settings, recorder.settings.envs[0], EntryLists()
-    step, keep, limit = env.step_with_first_reset(), recorder.keep, recorder.limits[0]
+    """Step one env with a policy, without the work that several envs need."""
+    settings, env, columns = recorder.settings, recorder.settings.envs[0], EntryColumns()
+    step, next_step, keep = env.step_with_first_reset(), env.step, recorder.keep
     check, run_stages, act = settings.check, settings.immediate.step, inputs.policy.act
-    is_exact, next_step = check.fast_check(), env.step
     add, add_reward = recorder.observations.append, recorder.rewards.append
     decode = ActionDecoder(settings.envs, inputs, True)
-    value = env.decode_value if decode.is_direct else None
-    fields_of = StepEntries(env, True, settings.immediate.reads)
-    one = None if fields_of.is_more_than_observation else env.one
+    read_action = _action_reader(settings, decode)
+    entries_of = StepEntries(env, True, settings.immediate.reads)
+    one = None if entries_of.is_more_than_observation else env.one
+    writes_only_action = decode.is_direct and inputs.policy.writes == ("action",)
+    add_action = columns.values("action").append if writes_only_action else None
+    reads_back, limit, count = _reads_back(inputs), recorder.limits[0], 0
     root: dict[NestedKey, Any] = dict(first)
-    reads_back = _reads_back(inputs)
-    handed_out, count = NO_ENTRIES, 0
-    alone = value is not None and inputs.policy.writes == ("action",)
-    add_action = kept.of("action").append if alone else None
     try:
         for index in range(recorder.length):
             written = act(root)
-            if value is not None:
-                given = written["action"]
-                if not is_exact(given):
-                    check(written.get)
-                action = value(given)
-            else:
-                check(written.get)
-                (action,), handed_out = decode(written)
+            action, handed_out = read_action(written)
             try:
                 observation, reward, terminated, truncated, _ = step(action)
                 observed = keep(observation)
@@ -246,27 +239,58 @@ def follow_one(
             if add_action is not None:
                 add_action(written["action"])
             else:
-                kept.add(written, handed_out)
+                columns.add(written, handed_out)
             if reads_back:
                 root.update(written)
                 root.update(handed_out)
-            ended = terminated or truncated or index >= limit
+            is_over = terminated or truncated or index >= limit
+            ended_rows = [(0, terminated, truncated)] if is_over else []
             if one is not None:
-                fields: Any = one(observed)
+                entries: Any = one(observed)
             else:
-                over = [(0, terminated, truncated)] if ended else []
-                fields = fields_of([observed], [reward], over)
-            root.update(run_stages(root, fields))
+                entries = entries_of([observed], [reward], ended_rows)
+            root.update(run_stages(root, entries))
             count = index + 1
-            if ended:
-                over = [(0, terminated, truncated)]
-                if recorder.end_rows(index, over, root, [observed]):
+            if is_over:
+                if recorder.end_rows(index, ended_rows, root, [observed]):
                     break
                 limit = recorder.limits[0]
         recorder.count = count
     except Exception as error:
         recorder.fail(error, count=count)
-    recorder.inputs = kept.columns(recorder.count)
+    recorder.inputs = columns.stack(recorder.count)
+
+
+def _action_reader(
+    settings: RowSettings, decode: ActionDecoder
+) -> Callable[[Mapping[NestedKey, Tensor]], tuple[Any, Mapping[NestedKey, Tensor]]]:
+    """Return the function that checks and converts what a policy wrote for one env.
+
+    The function returns the action, and what the inverse of the chain hands out.
+    """
+    check = settings.check
+    decode_value = settings.envs[0].decode_value if decode.is_direct else None
+    if decode_value is None:
+
+        def read(
+            written: Mapping[NestedKey, Tensor],
+        ) -> tuple[Any, Mapping[NestedKey, Tensor]]:
+            check(written.get)
+            (action,), handed_out = decode(written)
+            return action, handed_out
+
+        return read
+    is_exact = check.fast_check()
+
+    def read_directly(
+        written: Mapping[NestedKey, Tensor],
+    ) -> tuple[Any, Mapping[NestedKey, Tensor]]:
+        action = written["action"]
+        if not is_exact(action):
+            check(written.get)
+        return decode_value(action), NO_ENTRIES
+
+    return read_directly
 
 
 def _reads_back(inputs: PolicyActions) -> bool:
@@ -275,16 +299,16 @@ def _reads_back(inputs: PolicyActions) -> bool:
     return not written.isdisjoint(inputs.policy.reads)
 
 
-def follow(
+def step_envs_with_policy(
     recorder: ChunkRecorder, inputs: PolicyActions, first: Mapping[NestedKey, Tensor]
 ) -> None:
     """Step several envs with a policy, which reads the output of the immediate stages."""
-    settings, kept = recorder.settings, EntryLists()
+    settings, columns = recorder.settings, EntryColumns()
     check, run_stages, act = settings.check, settings.immediate.step, inputs.act
     steps = [env.step_with_first_reset() for env in settings.envs]
     add, add_reward, keep = recorder.observations.append, recorder.rewards.append, recorder.keep
     decode = ActionDecoder(settings.envs, inputs, settings.single)
-    fields_of = StepEntries(settings.envs[0], settings.single, settings.immediate.reads)
+    entries_of = StepEntries(settings.envs[0], settings.single, settings.immediate.reads)
     root: dict[NestedKey, Any] = dict(first)
     count = 0
     try:
@@ -292,34 +316,36 @@ def follow(
             written = act(root)
             check(written.get)
             actions, handed_out = decode(written)
-            over = []
+            ended_rows = []
             start = len(recorder.observations)
             for row, step in enumerate(steps):
                 try:
                     observation, reward, terminated, truncated, _ = step(actions[row])
                     add(keep(observation))
                 except Exception as error:
-                    to_located_error = settings.envs[row].failure("step", error, row)
-                    raise check.explain(written.get, to_located_error) from error
+                    located = settings.envs[row].failure("step", error, row)
+                    raise check.explain(written.get, located) from error
                 add_reward(reward)
                 if terminated or truncated or index >= recorder.limits[row]:
-                    over.append((row, terminated, truncated))
-            kept.add(written, handed_out)
+                    ended_rows.append((row, terminated, truncated))
+            columns.add(written, handed_out)
             root.update(written)
             root.update(handed_out)
-            fields = fields_of(recorder.observations[start:], recorder.rewards[start:], over)
+            fields = entries_of(recorder.observations[start:], recorder.rewards[start:], ended_rows)
             root.update(run_stages(root, fields))
             count = index + 1
-            if over and recorder.end_rows(index, over, root, recorder.observations[start:]):
+            if ended_rows and recorder.end_rows(
+                index, ended_rows, root, recorder.observations[start:]
+            ):
                 break
         recorder.count = count
     except Exception as error:
         recorder.fail(error, count=count)
-    recorder.inputs = kept.columns(recorder.count)
+    recorder.inputs = columns.stack(recorder.count)
 
 
-class EntryLists:
-    """Entries of many steps, by key."""
+class EntryColumns:
+    """Collects the entries of many steps by key."""
 
     def __init__(self) -> None:
         self._values: dict[NestedKey, list[Tensor]] = {}
@@ -333,15 +359,15 @@ class EntryLists:
                 else:
                     values[key] = [value]
 
-    def of(self, key: NestedKey) -> list[Tensor]:
+    def values(self, key: NestedKey) -> list[Tensor]:
         return self._values.setdefault(key, [])
 
-    def columns(self, length: int) -> dict[NestedKey, Tensor]:
+    def stack(self, length: int) -> dict[NestedKey, Tensor]:
         return {key: torch.stack(values[:length]) for key, values in self._values.items() if length}
 
 
 class ActionDecoder:
-    """Maps what a policy wrote to the actions that the envs take.
+    """Converts the output of a policy to the actions of the envs.
 
     Args:
         envs: The envs.
@@ -387,7 +413,7 @@ class StepEntries:
         self.is_more_than_observation = self._reward or self._flags or not env.flat
 
     def __call__(
-        self, observed: list[Any], rewards: list[Any], over: list[tuple[int, bool, bool]]
+        self, observed: list[Any], rewards: list[Any], ended_rows: list[tuple[int, bool, bool]]
     ) -> dict[NestedKey, Any]:
         single = self._single
         fields: dict[NestedKey, Any]
@@ -399,7 +425,7 @@ class StepEntries:
             fields["reward"] = column[0] if single else column
         if self._flags:
             flags = np.zeros((2, len(observed), 1), np.bool_)
-            for row, terminated, truncated in over:
+            for row, terminated, truncated in ended_rows:
                 flags[:, row, 0] = terminated, truncated
             both = {"terminated": flags[0], "truncated": flags[1], "done": flags[0] | flags[1]}
             for name, value in both.items():
