@@ -163,7 +163,7 @@ def _only_saver(folder: int) -> Iterator[None]:
 
 
 def _files_of_manifest(folder: int) -> set[str]:
-    """Names of the files that the present manifest lists; empty if there is none.
+    """Return the names of the files in the current manifest; empty without a manifest.
 
     Raises:
         StorageError: The manifest is a link or not a regular file.

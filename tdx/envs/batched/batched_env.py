@@ -92,7 +92,7 @@ class BatchedEnv(EnvBase):
         """Reset some of the envs with different outputs."""
 
     @abstractmethod
-    def _ask_attribute(self, name: str) -> Any:
+    def _get_from_workers(self, name: str) -> Any:
         """Return the attribute of each env, or a function that calls the method of each."""
 
     def _set_specs(self, device: torch.device | str | int | None) -> None:
@@ -290,7 +290,7 @@ class BatchedEnv(EnvBase):
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecViolation]:
         """Check the stages of the envs' own chains, env by env."""
-        per_env = self._ask_attribute("_find_stage_violations")(check_dtype, None, steps)
+        per_env = self._get_from_workers("_find_stage_violations")(check_dtype, None, steps)
         return [
             replace(finding, message=f"in the env of worker {index}: {finding.message}")
             for index, findings in enumerate(per_env)
@@ -306,7 +306,7 @@ class BatchedEnv(EnvBase):
         except AttributeError:
             if name.startswith("_") or self.__dict__.get("is_closed", True):
                 raise
-        return self._ask_attribute(name)
+        return self._get_from_workers(name)
 
     def __repr__(self) -> str:
         kind = type(self).__name__

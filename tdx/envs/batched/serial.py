@@ -222,7 +222,7 @@ class SerialEnv(BatchedEnv):
             results[index] = env.reset(moved, **kwargs[index])
         return results
 
-    def _ask_attribute(self, name: str) -> Any:
+    def _get_from_workers(self, name: str) -> Any:
         values = [getattr(env, name) for env in self._envs]
         return _call_each(values) if all(map(is_method, values)) else values
 

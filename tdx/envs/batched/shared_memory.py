@@ -198,9 +198,9 @@ class RowBuffers:
         self._device = env.device
         self._builder = TensorDictBuilder(metadata.parts, env.batch_size, env.device)
 
-    def step_input(self, news: WriteReport | None) -> TensorDictBase:
+    def step_input(self, report: WriteReport | None) -> TensorDictBase:
         """Build the input of the next step."""
-        return self._input(*(news or (self._step_inputs, {})))
+        return self._input(*(report or (self._step_inputs, {})))
 
     def reset_input(self, present: Sequence[NestedKey], others: ValueEntries) -> TensorDictBase:
         """Build the input of the next reset."""
@@ -314,7 +314,7 @@ class BatchBuffers:
     def take(
         self,
         command: str,
-        news: Mapping[int, WriteReport | None],
+        reports: Mapping[int, WriteReport | None],
         device: torch.device,
         given: Sequence[ValueEntries] = (),
     ) -> TensorDictBase:
@@ -322,14 +322,14 @@ class BatchBuffers:
 
         Args:
             command: ``step`` or ``reset``.
-            news: Reply of each worker that received the command.
+            reports: Reply of each worker that received the command.
             device: Device of the result.
             given: Inputs of each worker, which are kept for workers that did not receive the
                 command.
         """
         keys = self._expected[command]
-        if any(one is not None for one in news.values()):
-            batch = self._stack_rows(keys, news, given)
+        if any(one is not None for one in reports.values()):
+            batch = self._stack_rows(keys, reports, given)
         else:
             # Workers that did not receive the command still have their last outputs in memory.
             batch = self._builder.build({key: self._outputs[key].clone() for key in keys})
@@ -349,10 +349,10 @@ class BatchBuffers:
     def _stack_rows(
         self,
         keys: list[NestedKey],
-        news: Mapping[int, WriteReport | None],
+        reports: Mapping[int, WriteReport | None],
         given: Sequence[ValueEntries],
     ) -> TensorDictBase:
-        rows = {index: self._row(index, one or (keys, {})) for index, one in news.items()}
+        rows = {index: self._row(index, one or (keys, {})) for index, one in reports.items()}
         like = next(iter(rows.values()))
         for index in range(self._num_workers):
             if index not in rows:
@@ -364,8 +364,8 @@ class BatchBuffers:
             [rows[index] for index in range(self._num_workers)], like, torch.device("cpu")
         )
 
-    def _row(self, index: int, news: WriteReport) -> TensorDictBase:
-        written, others = news
+    def _row(self, index: int, report: WriteReport) -> TensorDictBase:
+        written, others = report
         fields: dict[NestedKey, Any] = {key: self._outputs[key][index].clone() for key in written}
         return self._row_builder.build({**fields, **others})
 

@@ -171,7 +171,7 @@ class WorkerPool:
         replies = self._gather(indices, _CREATING, limit)
         return [protocol.unpack(replies[index]) for index in indices]
 
-    def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+    def request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """Send a message to workers, and wait for their replies.
 
         Args:
