@@ -234,24 +234,24 @@ def _read(folder: int, name: str) -> bytes:
 
 
 def _read_saved(folder: FilePath, descriptor: int, manifest: Manifest) -> Saved:
-    def mapped(array: Array) -> Tensor:
-        return _mapped(folder, descriptor, array)
+    def map_array(array: Array) -> Tensor:
+        return _map_file(folder, descriptor, array)
 
     arrays: Mapping[str, Array] = manifest.sampler_arrays
     return Saved(
         layout=manifest.layout,
-        leaves={path: mapped(array) for path, array in manifest.leaves.items()},
-        begins=mapped(manifest.begins),
+        leaves={path: map_array(array) for path, array in manifest.leaves.items()},
+        begins=map_array(manifest.begins),
         rows=manifest.rows,
         batch=manifest.batch,
         cursor=manifest.cursor,
         max_rows=manifest.max_rows,
         write_count=manifest.write_count,
-        sampler=manifest.sampler | {name: mapped(array) for name, array in arrays.items()},
+        sampler=manifest.sampler | {name: map_array(array) for name, array in arrays.items()},
     )
 
 
-def _mapped(folder: FilePath, descriptor: int, array: Array) -> Tensor:
+def _map_file(folder: FilePath, descriptor: int, array: Array) -> Tensor:
     """Map a file into memory, privately, after comparing its size and checksum."""
     handle = open_below(descriptor, array.file)
     try:

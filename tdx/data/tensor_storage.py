@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.layout import Continuity, Layout, Leaves, Path, leaves_of, nested
+from tdx.data.layout import Continuity, Layout, Leaves, Path, leaves_of, nest_leaves
 from tdx.data.storage import Storage
 from tdx.errors import ArgumentError, StorageError
 from tdx.keys import NestedKey
@@ -150,7 +150,7 @@ class LazyTensorStorage(Storage):
                 numbers[path] = len(numbers)
                 self._leaves[path] = leaf
         self._packs = packs
-        self._tree = nested(numbers, layout.groups)
+        self._tree = nest_leaves(numbers, layout.groups)
 
     def _allocate_pack(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self._device)
@@ -245,20 +245,20 @@ class LazyTensorStorage(Storage):
             names = names + [None] * (len(group) + 1 - len(names))
         return new_tensordict(fields, torch.Size((count, *group)), self._device, names)
 
-    def _stored(self) -> Any:
+    def _view(self) -> Any:
         """Return all stored data, ``[rows, *B, ...]``, without copying."""
         if self.layout is None:
             raise IndexError("the storage is empty")
         tree = {path: leaf[: self.rows] for path, leaf in self._leaves.items()}
         if not self.layout.groups:
             return tree[()]
-        return _tensordict(nested(tree, self.layout.groups), self.shape, self)
+        return _tensordict(nest_leaves(tree, self.layout.groups), self.shape, self)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._stored()[index]
+        return self._view()[index]
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        stored = self._stored()
+        stored = self._view()
         if isinstance(stored, TensorDictBase):
             target = stored[index]
             ndim = target.ndim - len(self.layout.groups[()]) if self.layout else 0

@@ -86,8 +86,8 @@ def create_env_factories(
             hint="pass the number of envs, such as 2",
         )
     creates = _repeat_for_workers(num_workers, create_env_fn, "create_env_fn")
-    given = {} if create_env_kwargs is None else create_env_kwargs
-    kwargs = _repeat_for_workers(num_workers, given, "create_env_kwargs")
+    kwargs_or_list = {} if create_env_kwargs is None else create_env_kwargs
+    kwargs = _repeat_for_workers(num_workers, kwargs_or_list, "create_env_kwargs")
     for index, create in enumerate(creates):
         if not callable(create):
             raise ArgumentError(
@@ -103,15 +103,15 @@ def create_env_factories(
     return [EnvFactory(create, kwargs[index]) for index, create in enumerate(creates)]
 
 
-def _repeat_for_workers(num_workers: int, given: Any, name: str) -> list[Any]:
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        return [given] * num_workers
-    if len(given) != num_workers:
+def _repeat_for_workers(num_workers: int, value: Any, name: str) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return [value] * num_workers
+    if len(value) != num_workers:
         raise ArgumentError(
-            f"{name} has {len(given)} entries for {num_workers} workers",
+            f"{name} has {len(value)} entries for {num_workers} workers",
             hint="pass one for each worker, or a single one for all",
         )
-    return list(given)
+    return list(value)
 
 
 class EnvCreator:

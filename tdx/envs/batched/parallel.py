@@ -195,7 +195,7 @@ class ParallelEnv(BatchedEnv):
         reports = {
             index: protocol.unpack(reply) for index, reply in self._request(messages).items()
         }
-        return memory.take("step", reports, self._device, memory.given(present, others))
+        return memory.take("step", reports, self._device, memory.inputs_by_worker(present, others))
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
@@ -215,8 +215,8 @@ class ParallelEnv(BatchedEnv):
                 )
         replies = self._request(messages) if messages else {}
         reports = {index: protocol.unpack(reply) for index, reply in replies.items()}
-        given = memory.given(present, others)
-        return memory.take("reset", reports, self._device, given)
+        by_worker = memory.inputs_by_worker(present, others)
+        return memory.take("reset", reports, self._device, by_worker)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         messages = {
@@ -304,8 +304,8 @@ class ParallelEnv(BatchedEnv):
 def _drop_keys(
     present: list[NestedKey], others: ValueEntries, keys: set[NestedKey]
 ) -> tuple[list[NestedKey], ValueEntries]:
-    kept = {key: value for key, value in others.items() if key not in keys}
-    return [key for key in present if key not in keys], kept
+    remaining = {key: value for key, value in others.items() if key not in keys}
+    return [key for key in present if key not in keys], remaining
 
 
 def _copy_for_sending(row: TensorDictBase) -> TensorDictBase:

@@ -136,9 +136,9 @@ class SerialEnv(BatchedEnv):
 
     def _step_some(self, inputs: dict[NestedKey, Any], mask: Tensor) -> TensorDictBase:
         """Step the rows that the mask selects. The others keep their last outputs."""
-        given = self._split({**inputs, "_step": mask})
+        row_inputs = self._split({**inputs, "_step": mask})
         stepped = {
-            index: self._envs[index]._completed_step(given[index])
+            index: self._envs[index]._completed_step(row_inputs[index])
             for index in self._rows_to_step(mask)
         }
         like = next(iter(stepped.values()))
@@ -146,7 +146,7 @@ class SerialEnv(BatchedEnv):
         for index, last in enumerate(self._last_rows):
             # A row that was reset but not stepped has no reward yet.
             if index not in stepped:
-                rows.append(self._builder.keep_row([last, given[index]], like))
+                rows.append(self._builder.keep_row([last, row_inputs[index]], like))
             else:
                 rows.append(stepped[index])
                 self._last_rows[index] = stepped[index]

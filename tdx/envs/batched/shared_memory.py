@@ -132,7 +132,7 @@ class TensorLayout:
             outputs={**_collect_fields([observation, reward]), **flags},
         )
 
-    def batched(self, num_workers: int) -> dict[tuple[str, NestedKey], Field]:
+    def for_workers(self, num_workers: int) -> dict[tuple[str, NestedKey], Field]:
         """Return the tensors of all workers, with keys ``("in", key)`` and ``("out", key)``."""
         sides = {"in": self.inputs, "out": self.outputs}
         return {
@@ -275,7 +275,7 @@ class BatchBuffers:
         non_blocking: bool,
     ) -> None:
         self._num_workers = len(workers)
-        fields = TensorLayout.of(workers).batched(len(workers)) if use_memory else {}
+        fields = TensorLayout.of(workers).for_workers(len(workers)) if use_memory else {}
         self.block = TensorBlock(fields)
         tensors = self.block.tensors()
         self._inputs: dict[NestedKey, Tensor] = _select_side(tensors, "in")
@@ -316,7 +316,7 @@ class BatchBuffers:
         command: str,
         reports: Mapping[int, WriteReport | None],
         device: torch.device,
-        given: Sequence[ValueEntries] = (),
+        inputs: Sequence[ValueEntries] = (),
     ) -> TensorDictBase:
         """Copy the workers' outputs to new tensors of shape ``[num_workers, *B, ...]``.
 
@@ -324,12 +324,12 @@ class BatchBuffers:
             command: ``step`` or ``reset``.
             reports: Reply of each worker that received the command.
             device: Device of the result.
-            given: Inputs of each worker, which are kept for workers that did not receive the
+            inputs: Inputs of each worker, which are kept for workers that did not receive the
                 command.
         """
         keys = self._expected[command]
         if any(one is not None for one in reports.values()):
-            batch = self._stack_rows(keys, reports, given)
+            batch = self._stack_rows(keys, reports, inputs)
         else:
             # Workers that did not receive the command still have their last outputs in memory.
             batch = self._builder.build({key: self._outputs[key].clone() for key in keys})
@@ -337,7 +337,7 @@ class BatchBuffers:
             batch = batch.to(device, non_blocking=self._non_blocking)
         return batch
 
-    def given(
+    def inputs_by_worker(
         self, present: Sequence[NestedKey], others: Sequence[ValueEntries]
     ) -> list[ValueEntries]:
         """Return what :meth:`put` has written, as one dict for each worker."""
@@ -350,7 +350,7 @@ class BatchBuffers:
         self,
         keys: list[NestedKey],
         reports: Mapping[int, WriteReport | None],
-        given: Sequence[ValueEntries],
+        inputs: Sequence[ValueEntries],
     ) -> TensorDictBase:
         rows = {index: self._row(index, one or (keys, {})) for index, one in reports.items()}
         like = next(iter(rows.values()))
@@ -358,7 +358,7 @@ class BatchBuffers:
             if index not in rows:
                 last = self._row(index, (keys, {}))
                 rows[index] = self._row_builder.keep_row(
-                    [self._row_builder.build(given[index]), last], like
+                    [self._row_builder.build(inputs[index]), last], like
                 )
         return stack_rows(
             [rows[index] for index in range(self._num_workers)], like, torch.device("cpu")

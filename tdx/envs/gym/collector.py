@@ -392,8 +392,8 @@ class ActionDecoder:
             pairs = zip(self._values, parts, strict=True)
             return [decode(part) for decode, part in pairs if decode is not None], {}
         inner, handed_out = self._inputs.apply_inverse(written)
-        given = (inner.unsqueeze(0),) if self._single else inner.unsqueeze(1).unbind(0)
-        pairs_of_rows = zip(self._envs, given, strict=True)
+        inputs = (inner.unsqueeze(0),) if self._single else inner.unsqueeze(1).unbind(0)
+        pairs_of_rows = zip(self._envs, inputs, strict=True)
         return [env.decode(part)[0] for env, part in pairs_of_rows], handed_out
 
 

@@ -20,9 +20,9 @@ from tdx.envs.gym.values import (
     WrongValueError,
     as_numbers,
     cast_numbers,
-    checked_array,
     find_lost_number,
-    wrong_value,
+    to_array,
+    wrong_value_error,
 )
 from tdx.errors import EnvError, KeyNotFoundError, SpecError, TdxError, Where, summarize_error
 from tdx.keys import NestedKey, format_key, normalize_key
@@ -149,12 +149,12 @@ def root_spec(codec: Codec) -> Composite:
 
 
 def _check_keys(observation: Composite, action: Composite, name: str) -> None:
-    taken = {str(key) for key in action.keys()}
+    action_keys = {str(key) for key in action.keys()}
     for key in observation.keys():
-        if key in _RESULTS or key in taken:
+        if key in _RESULTS or key in action_keys:
             raise SpecError(
                 f"the observation entry {key!r} has the same key as the "
-                f"{'action' if key in taken else 'result'}",
+                f"{'action' if key in action_keys else 'result'}",
                 hint="rename it with gymnasium.wrappers.TransformObservation",
                 where=Where(env=name),
             )
@@ -184,7 +184,7 @@ class ArrayForm:
             WrongValueError: The observation has another shape, or a number does not fit the dtype.
         """
         try:
-            return checked_array(observation, self.dtype, self.shape)
+            return to_array(observation, self.dtype, self.shape)
         except WrongValueError as wrong:
             raise wrong.below(self.key) from None
 
@@ -324,7 +324,7 @@ def _one_reward(reward: Any, index: int) -> Array:
     try:
         source = as_numbers(reward, "a number")
         if source.size != 1:
-            raise wrong_value(source, "a number")
+            raise wrong_value_error(source, "a number")
         hint = _REWARD_RANGE_HINT
         return cast_numbers(source, _REWARD_DTYPE).reshape(1)
     except WrongValueError as wrong:

@@ -320,10 +320,10 @@ class GymWrapper(EnvBase):
         return getattr(self.__dict__["_env"], name)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = self.__dict__.copy()
+        state = self.__dict__.copy()
         for compiled in ("_stepper", "_conversion"):
-            kept.pop(compiled, None)
-        return kept
+            state.pop(compiled, None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

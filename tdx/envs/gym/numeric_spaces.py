@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from tdx.envs.gym.values import checked_array, checked_index, wrong_value
+from tdx.envs.gym.values import to_array, to_index, wrong_value_error
 from tdx.specs import (
     Binary,
     Bounded,
@@ -91,8 +91,8 @@ def tensor_dtype(dtype: Any) -> tuple[np.dtype[Any], torch.dtype]:
         >>> tensor_dtype(np.uint16)[1]
         torch.int32
     """
-    given: np.dtype[Any] = np.dtype(dtype)
-    wider = _WIDER.get(given, given)
+    source: np.dtype[Any] = np.dtype(dtype)
+    wider = _WIDER.get(source, source)
     return wider, torch.from_numpy(np.empty(0, wider)).dtype
 
 
@@ -107,18 +107,18 @@ def box_codec(space: spaces.Box, layout: Layout) -> Codec:
     else:
 
         def encode(value: Any) -> torch.Tensor:
-            return _from_numpy(checked_array(value, array_dtype, inner).reshape(shape))
+            return _from_numpy(to_array(value, array_dtype, inner).reshape(shape))
 
     def decode(tensor: torch.Tensor) -> Any:
         return tensor.numpy(force=True).astype(space.dtype, copy=False).reshape(inner)
 
     spec = _box_spec(space, array_dtype, dtype, shape)
     if space.shape and array_dtype == space.dtype:
-        return Codec(spec, encode, _to_array, array_dtype)
+        return Codec(spec, encode, _as_array, array_dtype)
     return Codec(spec, encode, decode)
 
 
-def _to_array(tensor: torch.Tensor) -> Array:
+def _as_array(tensor: torch.Tensor) -> Array:
     return tensor.numpy(force=True)
 
 
@@ -131,7 +131,7 @@ def _array_encoder(
     def encode(value: Any) -> torch.Tensor:
         if type(value) is array and value.dtype is array_dtype and value.shape == shape:
             return _from_numpy(value.copy())
-        return _from_numpy(checked_array(value, array_dtype, shape))
+        return _from_numpy(to_array(value, array_dtype, shape))
 
     return encode
 
@@ -176,7 +176,7 @@ def discrete_codec(space: spaces.Discrete, layout: Layout) -> Codec:
     if layout.categorical:
 
         def encode(value: Any) -> torch.Tensor:
-            return _from_numpy(np.array(checked_index(value, start, count), np.int64))
+            return _from_numpy(np.array(to_index(value, start, count), np.int64))
 
         def decode(tensor: torch.Tensor) -> Any:
             return int(tensor) + start
@@ -189,7 +189,7 @@ def discrete_codec(space: spaces.Discrete, layout: Layout) -> Codec:
 
     def encode_one_hot(value: Any) -> torch.Tensor:
         row = np.zeros(count, np.int64)
-        row[checked_index(value, start, count)] = 1
+        row[to_index(value, start, count)] = 1
         return _from_numpy(row)
 
     def decode_few(tensor: torch.Tensor) -> Any:
@@ -262,7 +262,7 @@ def _checked_indices(value: Any, shape: tuple[int, ...]) -> Array:
     source = np.asarray(value)
     if source.size == math.prod(shape) and source.dtype.kind in "biu":
         return source.astype(np.int64).reshape(shape)
-    return checked_array(value, np.dtype(np.int64), shape)
+    return to_array(value, np.dtype(np.int64), shape)
 
 
 def _one_hot_codec(
@@ -281,7 +281,7 @@ def _one_hot_codec(
     def encode(value: Any) -> torch.Tensor:
         indices = (_checked_indices(value, shape) - start).reshape(*lead, -1)
         if bool(((indices < 0) | (indices >= sizes)).any()):
-            raise wrong_value(value, "indices within the sizes of its space")
+            raise wrong_value_error(value, "indices within the sizes of its space")
         rows = np.zeros((*lead, total), np.int64)
         np.put_along_axis(rows, indices + offsets, 1, -1)
         return _from_numpy(rows.reshape(spec_shape))

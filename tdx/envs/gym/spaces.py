@@ -23,10 +23,10 @@ from tdx.envs.gym.numeric_spaces import (
 )
 from tdx.envs.gym.values import (
     WrongValueError,
-    checked_elements,
-    checked_mapping,
-    missing_value,
-    wrong_value,
+    missing_value_error,
+    require_elements,
+    require_mapping,
+    wrong_value_error,
 )
 from tdx.specs import Composite, NonTensor
 from tdx.tensordicts import new_tensordict, read
@@ -56,10 +56,12 @@ codec_of.register(spaces.MultiDiscrete, multi_discrete_codec)
 
 
 @codec_of.register
-def _dict(space: spaces.Dict, layout: Layout) -> Codec:
+def _dict_codec(space: spaces.Dict, layout: Layout) -> Codec:
     names = list(space.spaces)
     keys = [entry_key(name, names, layout) for name in names]
-    return _nested(names, keys, [codec_of(space.spaces[name], layout) for name in names], layout)
+    return _mapping_codec(
+        names, keys, [codec_of(space.spaces[name], layout) for name in names], layout
+    )
 
 
 def entry_key(name: Any, names: list[Any], layout: Layout) -> str:
@@ -69,7 +71,7 @@ def entry_key(name: Any, names: list[Any], layout: Layout) -> str:
     return str(name)
 
 
-def _nested(names: list[Any], keys: list[str], codecs: list[Codec], layout: Layout) -> Codec:
+def _mapping_codec(names: list[Any], keys: list[str], codecs: list[Codec], layout: Layout) -> Codec:
     size = torch.Size(layout.lead)
     encoders = [
         (name, key, codec.encode) for name, key, codec in zip(names, keys, codecs, strict=True)
@@ -105,10 +107,10 @@ def dict_encoder(parts: Sequence[tuple[Any, str, Encode]]) -> Callable[[Any], di
         except WrongValueError as wrong:
             raise wrong.below(key) from None
         except (KeyError, TypeError, IndexError):
-            given = checked_mapping(value, [name for name, _, _ in parts])
+            mapping = require_mapping(value, [name for name, _, _ in parts])
             for name, key, _ in parts:
-                if name not in given:
-                    raise missing_value(name).below(key) from None
+                if name not in mapping:
+                    raise missing_value_error(name).below(key) from None
             raise
         return fields
 
@@ -116,15 +118,15 @@ def dict_encoder(parts: Sequence[tuple[Any, str, Encode]]) -> Callable[[Any], di
 
 
 @codec_of.register(spaces.Tuple)
-def _tuple(space: spaces.Tuple[Any], layout: Layout) -> Codec:
+def _tuple_codec(space: spaces.Tuple[Any], layout: Layout) -> Codec:
     codecs = [codec_of(inner, layout) for inner in space.spaces]
     if _are_stackable(codecs):
         return _stack_codecs(codecs, layout)
     names = list(range(len(codecs)))
-    by_index = _nested(names, [str(name) for name in names], codecs, layout)
+    by_index = _mapping_codec(names, [str(name) for name in names], codecs, layout)
 
     def encode(value: Any) -> Any:
-        return by_index.encode(dict(enumerate(checked_elements(value, len(names)))))
+        return by_index.encode(dict(enumerate(require_elements(value, len(names)))))
 
     def decode(tensordict: TensorDictBase) -> tuple[Any, ...]:
         return tuple(by_index.decode(tensordict).values())
@@ -155,7 +157,7 @@ def _stack_codecs(codecs: list[Codec], layout: Layout) -> Codec:
     decoders = [codec.decode for codec in codecs]
 
     def encode(value: Any) -> Any:
-        elements = checked_elements(value, len(encoders))
+        elements = require_elements(value, len(encoders))
         parts = [inner(part) for inner, part in zip(encoders, elements, strict=True)]
         return torch.stack(parts, dim)
 
@@ -243,7 +245,7 @@ def object_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
 
     def encode(value: Any) -> NonTensorData:
         if value is None:
-            raise wrong_value(value, expected)
+            raise wrong_value_error(value, expected)
         return encode_object(value)
 
     if layout.rows is None:
@@ -261,8 +263,8 @@ def object_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
 def encode_object(value: Any) -> NonTensorData:
     """Copy a value to a non-tensor entry."""
     # The env may continue to write to arrays in the value.
-    kept = value if isinstance(value, str) else copy.deepcopy(value)
-    return NonTensorData(kept, batch_size=_ONE, device=_CPU)
+    copied = value if isinstance(value, str) else copy.deepcopy(value)
+    return NonTensorData(copied, batch_size=_ONE, device=_CPU)
 
 
 def decode_object(entry: Any) -> Any:

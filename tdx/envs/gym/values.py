@@ -53,12 +53,12 @@ class WrongValueError(ValueError):
         return self
 
 
-def wrong_value(value: Any, expected: str) -> WrongValueError:
+def wrong_value_error(value: Any, expected: str) -> WrongValueError:
     """Create the error for a value of another type than its space."""
     return WrongValueError(f"{describe(value)} instead of {expected}", _space_hint())
 
 
-def missing_value(name: Any) -> WrongValueError:
+def missing_value_error(name: Any) -> WrongValueError:
     """Create the error for a missing entry of a dict."""
     return WrongValueError(f"no entry {name!r}, which its space declares", _space_hint())
 
@@ -77,12 +77,12 @@ def describe(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, np.ndarray):
-        return array_text(value.dtype, value.shape)
+        return describe_array(value.dtype, value.shape)
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def array_text(dtype: Any, shape: Sequence[int]) -> str:
+def describe_array(dtype: Any, shape: Sequence[int]) -> str:
     """Describe arrays of a dtype and shape."""
     return f"{_article(str(dtype))} array of shape {tuple(shape)}"
 
@@ -91,7 +91,7 @@ def _article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def checked_array(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def to_array(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Convert a value to a new array of the dtype and shape of its space.
 
     Args:
@@ -103,9 +103,9 @@ def checked_array(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> A
         WrongValueError: The value is not a numeric array, has another shape, or holds a number that
             ``dtype`` cannot represent.
     """
-    source = as_numbers(value, array_text(dtype, shape))
+    source = as_numbers(value, describe_array(dtype, shape))
     if source.shape != shape and (shape or source.size != 1):
-        problem = f"{array_text(source.dtype, source.shape)} instead of shape {shape}"
+        problem = f"{describe_array(source.dtype, source.shape)} instead of shape {shape}"
         raise WrongValueError(problem, _space_hint())
     return cast_numbers(source, dtype).reshape(shape)
 
@@ -128,13 +128,13 @@ def as_numbers(value: Any, expected: str) -> Array:
     except OverflowError:
         raise WrongValueError(f"an integer of {len(str(value))} digits", _space_hint()) from None
     except (ValueError, TypeError):
-        raise wrong_value(value, expected) from None
+        raise wrong_value_error(value, expected) from None
     if source.dtype.kind not in "biuf":
-        raise wrong_value(_odd_element(source), expected)
+        raise wrong_value_error(_find_non_number(source), expected)
     return source
 
 
-def _odd_element(source: Array) -> Any:
+def _find_non_number(source: Array) -> Any:
     """Return the first element that is not a number."""
     if source.dtype.kind != "O":
         return source.flat[0].item() if source.size else source
@@ -188,7 +188,7 @@ def find_lost_number(source: Array, result: Array) -> int | None:
     return int(lost.argmax()) if bool(lost.any()) else None
 
 
-def checked_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
+def require_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
     """Check that a value is a dict, and return it.
 
     Raises:
@@ -196,11 +196,11 @@ def checked_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
     """
     if not isinstance(value, Mapping):
         listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-        raise wrong_value(value, f"a dict with {listed}")
+        raise wrong_value_error(value, f"a dict with {listed}")
     return value
 
 
-def checked_elements(value: Any, count: int) -> Sequence[Any]:
+def require_elements(value: Any, count: int) -> Sequence[Any]:
     """Check that a value is a sequence of ``count`` elements, and return it.
 
     Raises:
@@ -209,14 +209,14 @@ def checked_elements(value: Any, count: int) -> Sequence[Any]:
     try:
         found = len(value)
     except TypeError:
-        raise wrong_value(value, f"a tuple of {count}") from None
+        raise wrong_value_error(value, f"a tuple of {count}") from None
     if found != count:
         raise WrongValueError(f"{found} elements instead of {count}", _space_hint())
     elements: Sequence[Any] = value
     return elements
 
 
-def checked_index(value: Any, start: int, count: int) -> int:
+def to_index(value: Any, start: int, count: int) -> int:
     """Return an element of a Discrete space as an index from 0.
 
     Args:
@@ -231,7 +231,7 @@ def checked_index(value: Any, start: int, count: int) -> int:
     try:
         index = int(value) - start
     except (TypeError, ValueError, OverflowError):
-        raise wrong_value(value, expected) from None
+        raise wrong_value_error(value, expected) from None
     if not 0 <= index < count:
         raise WrongValueError(f"{index + start} instead of {expected}", _space_hint())
     return index

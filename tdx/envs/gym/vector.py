@@ -235,8 +235,8 @@ def keep_rows(result: TensorDictBase, previous: TensorDictBase, rows: Rows) -> N
             keep_rows(value, before, rows)
         else:
             pairs = zip(value.tolist(), before.tolist(), rows.tolist(), strict=True)
-            kept = [NonTensorData(old if keep else new) for new, old, keep in pairs]
-            write(result, key, NonTensorStack(*kept))
+            merged = [NonTensorData(old if keep else new) for new, old, keep in pairs]
+            write(result, key, NonTensorStack(*merged))
 
 
 def _alike(before: object, value: torch.Tensor) -> bool:

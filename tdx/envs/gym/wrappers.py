@@ -14,10 +14,10 @@ from tdx.envs.gym.spaces import codec_of, entry_key
 from tdx.envs.gym.values import (
     Check,
     WrongValueError,
-    checked_array,
-    checked_elements,
-    checked_mapping,
-    missing_value,
+    missing_value_error,
+    require_elements,
+    require_mapping,
+    to_array,
 )
 from tdx.errors import ArgumentError, EnvError
 
@@ -130,12 +130,12 @@ class CheckedValues(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(**kwargs)
-        self._checked(observation)
+        self._check(observation)
         return observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self._checked(observation)
+        self._check(observation)
         if type(reward) is not float:
             try:
                 self._check_reward(reward)
@@ -143,7 +143,7 @@ class CheckedValues(gymnasium.Wrapper[Any, Any, Any, Any]):
                 raise wrong.in_row(self._row) from None
         return observation, reward, terminated, truncated, info
 
-    def _checked(self, observation: Any) -> None:
+    def _check(self, observation: Any) -> None:
         try:
             self._check_observation(observation)
         except WrongValueError as wrong:
@@ -174,7 +174,7 @@ def _check_of(space: spaces.Space[Any]) -> Check:
         checks = [_check_of(inner) for inner in space.spaces]
 
         def check_elements(value: Any) -> None:
-            parts = zip(checks, checked_elements(value, len(checks)), strict=True)
+            parts = zip(checks, require_elements(value, len(checks)), strict=True)
             for index, (check, part) in enumerate(parts):
                 try:
                     check(part)
@@ -186,11 +186,11 @@ def _check_of(space: spaces.Space[Any]) -> Check:
 
 
 def _box_check(space: spaces.Box) -> Check:
-    held, shape = np.dtype(space.dtype), space.shape
+    dtype, shape = np.dtype(space.dtype), space.shape
 
     def check(value: Any) -> None:
-        if type(value) is not np.ndarray or value.dtype is not held or value.shape != shape:
-            checked_array(value, held, shape)
+        if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+            to_array(value, dtype, shape)
 
     return check
 
@@ -203,12 +203,12 @@ def _dict_check(space: spaces.Dict) -> Check:
     ]
 
     def check(value: Any) -> None:
-        given = checked_mapping(value, names)
+        mapping = require_mapping(value, names)
         for name, key, check_entry in parts:
-            if name not in given:
-                raise missing_value(name).below(key)
+            if name not in mapping:
+                raise missing_value_error(name).below(key)
             try:
-                check_entry(given[name])
+                check_entry(mapping[name])
             except WrongValueError as wrong:
                 raise wrong.below(key) from None
 
