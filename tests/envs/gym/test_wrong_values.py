@@ -167,7 +167,7 @@ def test_check_env_specs_names_the_key_and_the_step() -> None:
         (np.array([0, 1e39]), "1e+39, which float32 cannot represent"),
     ],
 )
-def test_what_is_wrong_with_a_value(value: Any, problem: str) -> None:
+def test_messages_for_wrong_values(value: Any, problem: str) -> None:
     with pytest.raises(WrongValueError) as caught:
         to_array(value, np.dtype(np.float32), (2,))
     assert caught.value.problem == problem
