@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[1]
 IMPORTS_BY_STRING = {
     # Lazy public names of a package.
     "tdx/envs/__init__.py",
-    "tdx/envs/gym/__init__.py",
     # Optional libraries.
     "tdx/envs/gym/gym_env.py",
     "tdx/envs/gym/providers.py",
