@@ -216,20 +216,20 @@ def _convert(value: Any, hint: Any) -> Any:
         case typing.Union | types.UnionType:
             return _convert_to_union(value, inner)
         case typing.Literal:
-            return _checked(value, value in inner)
+            return _require(value, value in inner)
         case None:
             if hint is Any:
                 return value
             if is_dataclass(hint) and isinstance(hint, type):
-                return from_plain(hint, _checked(value, isinstance(value, Mapping)))
+                return from_plain(hint, _require(value, isinstance(value, Mapping)))
             accepted = (int, float) if hint is float else (hint,)
             is_valid = isinstance(value, accepted) and isinstance(value, bool) == (hint is bool)
-            return _checked(value, is_valid)
+            return _require(value, is_valid)
         case collections.abc.Mapping | builtins.dict:
-            _checked(value, isinstance(value, dict))
+            _require(value, isinstance(value, dict))
             return {key: _convert(item, inner[1]) for key, item in value.items()}
         case _:
-            _checked(value, isinstance(value, list | tuple))
+            _require(value, isinstance(value, list | tuple))
             items = (_convert(item, inner[0]) for item in value)
             return tuple(items) if get_origin(hint) is tuple else list(items)
 
@@ -243,7 +243,7 @@ def _convert_to_union(value: Any, options: tuple[Any, ...]) -> Any:
     raise TypeError(value)
 
 
-def _checked(value: Any, is_valid: bool) -> Any:
+def _require(value: Any, is_valid: bool) -> Any:
     if not is_valid:
         raise TypeError(value)
     return value

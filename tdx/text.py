@@ -1,4 +1,4 @@
-"""Text from outside, safe to print: the one place that escapes control characters."""
+"""Escape control characters in text from outside, so that it is safe to print."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def escape_control_characters(text: str, *, keep: str = "") -> str:
 
 
 def is_printable(text: str) -> bool:
-    r"""True if :func:`escape_control_characters` has nothing to escape.
+    r"""Return True if :func:`escape_control_characters` has nothing to escape.
 
     Example:
         >>> is_printable("Pendulum-v1"), is_printable("Pong\x1b[2J")

@@ -22,9 +22,8 @@ ROOT = Path(__file__).parents[1]
 IMPORTS_BY_STRING = {
     # Lazy public names of a package.
     "tdx/envs/__init__.py",
-    "tdx/envs/gym/__init__.py",
     # Optional libraries.
-    "tdx/envs/gym/failures.py",
+    "tdx/envs/gym/gym_env.py",
     "tdx/envs/gym/providers.py",
     "tdx/envs/gym/registry.py",
     # Modules that the user names in a pipeline, and classes that the catalog names.
@@ -38,7 +37,7 @@ IMPORTS_BY_STRING = {
 MODULE_NAME_CHECKS = {
     # Libraries whose objects cannot declare anything to tdx.
     "tdx/core/transforms/callable_transform.py",
-    "tdx/envs/gym/generators.py",
+    "tdx/envs/gym/gym_wrapper.py",
     "tdx/envs/gym/registry.py",
 }
 """Modules that recognize objects of other libraries by the package of their class."""

@@ -1,11 +1,10 @@
 """Replay buffers, their storages and their samplers."""
 
-from tdx.data.buffer import ReplayBuffer
+from tdx.data.buffer import ReplayBuffer, TensorDictReplayBuffer
 from tdx.data.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from tdx.data.slice_sampler import SliceSampler
 from tdx.data.storage import ListStorage, Storage
 from tdx.data.tensor_storage import LazyMemmapStorage, LazyTensorStorage
-from tdx.data.tensordict_buffer import TensorDictReplayBuffer
 
 __all__ = [
     "LazyMemmapStorage",

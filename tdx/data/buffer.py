@@ -16,12 +16,21 @@ from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import as_transform
 from tdx.core.transforms.validation import check_integer
 from tdx.data import saved
-from tdx.data.buffer_chain import ChainProgram, InvertedTransform
-from tdx.data.prefetch import Batch, Prefetcher
+from tdx.data.batches import Batch, ChainProgram, InvertedTransform, Prefetcher
 from tdx.data.samplers import RandomSampler, Sampler
-from tdx.data.storage import ListStorage, Storage, collate
+from tdx.data.storage import (
+    ListStorage,
+    Storage,
+    collate,
+    find_time_dim,
+    to_time_first,
+    to_written_order,
+)
 from tdx.data.tensor_storage import LazyTensorStorage
 from tdx.errors import ArgumentError, ChainError
+from tdx.tensordicts import write
+
+_BATCH_SIZE = ("batch_size", 1, "pass the number of steps in a batch")
 
 Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 
@@ -76,20 +85,9 @@ class ReplayBuffer:
         self._sampler = _build(RandomSampler() if sampler is None else sampler, Sampler)
         self._collate_fn = collate_fn
         self._pin_memory = pin_memory
-        if prefetch is not None and (not isinstance(prefetch, int) or prefetch < 0):
-            raise ArgumentError(
-                f"prefetch must be an integer of at least 0, got {prefetch!r}",
-                hint="pass the number of batches to prepare, or None",
-            )
-        self._prefetcher = Prefetcher(prefetch) if prefetch else None
-        self._batch_size = None if batch_size is None else _check_batch_size(batch_size)
-        ndim = self._storage.ndim
-        self._dim_extend = ndim - 1 if dim_extend is None else dim_extend
-        if not 0 <= self._dim_extend < ndim:
-            raise ArgumentError(
-                f"dim_extend={dim_extend} is out of range for a storage with {ndim} dims of steps",
-                hint="the storage's ndim is the number of dims of the data that count steps",
-            )
+        self._prefetcher = Prefetcher(0 if prefetch is None else prefetch)
+        self._batch_size = None if batch_size is None else check_integer(batch_size, *_BATCH_SIZE)
+        self._dim_extend = find_time_dim(dim_extend, self._storage.ndim)
         self._lock = RLock()
         self._sampler.generator = generator
         self._transform = transform if type(transform) is Compose else Compose()
@@ -175,8 +173,7 @@ class ReplayBuffer:
 
     def _locked_for_write(self) -> RLock:
         """Return the lock once all prefetched batches are prepared."""
-        if self._prefetcher is not None:
-            self._prefetcher.settle()
+        self._prefetcher.settle()
         return self._lock
 
     def _locked_without_prefetch(self) -> RLock:
@@ -185,7 +182,7 @@ class ReplayBuffer:
         return self._lock
 
     def _discard_prefetched(self) -> None:
-        first = None if self._prefetcher is None else self._prefetcher.discard()
+        first = self._prefetcher.discard()
         if first is not None:
             self._sampler.restore(first.before)
 
@@ -195,8 +192,7 @@ class ReplayBuffer:
 
     def close(self) -> None:
         """Stop the prefetch thread."""
-        if self._prefetcher is not None:
-            self._prefetcher.close()
+        self._prefetcher.close()
 
     # Writing
 
@@ -217,7 +213,8 @@ class ReplayBuffer:
         if self._takes_tensors and isinstance(data, (list, tuple)) and data:
             data = collate(list(data))
         with self._locked_for_write():
-            return self._positions(self._storage.extend(self._time_first(self._invert(data))))
+            data = to_time_first(self._invert(data), self._dim_extend)
+            return self._storage.row_positions(self._storage.extend(data))
 
     def add(self, data: Any) -> int | Tensor:
         """Write one step.
@@ -239,7 +236,7 @@ class ReplayBuffer:
                 row = self._storage.extend(data.unsqueeze(0))
             else:
                 row = self._storage.extend([data])
-            positions = self._positions(row)
+            positions = self._storage.row_positions(row)
             return positions if self._storage.ndim > 1 else int(positions[0])
 
     @property
@@ -250,19 +247,6 @@ class ReplayBuffer:
         if isinstance(data, TensorDictBase) and self._transform.invertible:
             return self._transform.inv(data)
         return data
-
-    def _time_first(self, data: Any) -> Any:
-        dim = self._dim_extend
-        if dim == 0 or not isinstance(data, (Tensor, TensorDictBase)) or data.ndim <= dim:
-            return data
-        return data.permute(dim, *(each for each in range(data.ndim) if each != dim))
-
-    def _positions(self, rows: Tensor) -> Tensor:
-        storage = self._storage
-        if not isinstance(storage, LazyTensorStorage) or storage.ndim == 1:
-            return rows
-        steps = rows.unsqueeze(1) * storage.width + torch.arange(storage.width)
-        return torch.stack(storage.positions(steps.flatten()), -1)
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove all steps.
@@ -296,7 +280,7 @@ class ReplayBuffer:
 
     def _size(self, batch_size: int | None) -> int:
         if batch_size is not None:
-            return _check_batch_size(batch_size)
+            return check_integer(batch_size, *_BATCH_SIZE)
         if self._batch_size is None:
             raise ArgumentError(
                 "the buffer has no batch_size", hint="pass one to sample() or to the buffer"
@@ -304,13 +288,10 @@ class ReplayBuffer:
         return self._batch_size
 
     def _next(self, size: int) -> Batch:
-        prefetcher = self._prefetcher
-        if prefetcher is None:
-            return self._prepare(size)
-        if not prefetcher.fits(size):
+        if not self._prefetcher.fits(size):
             self._discard_prefetched()
         try:
-            return prefetcher.next(size, self._prepare)
+            return self._prefetcher.next(size, self._prepare)
         except Exception:
             self._discard_prefetched()
             raise
@@ -320,7 +301,7 @@ class ReplayBuffer:
             storage, sampler = self._storage, self._sampler
             if not storage.rows:
                 raise ChainError("the buffer is empty", hint="extend() it before you sample")
-            before = {} if self._prefetcher is None else sampler.state()
+            before = sampler.state() if self._prefetcher.ahead else {}
             steps, notes = sampler.draw(storage, size)
             data = self._collate(storage.gather(steps, sampler.dim_name), sampler.dim_name)
             marks = sampler.mark(data, notes)
@@ -334,22 +315,13 @@ class ReplayBuffer:
             return self._collate_fn(data)
         if self._takes_tensors:
             return data
-        data = collate(data)
-        if isinstance(data, TensorDictBase):
-            data.names = [name, *data.names[1:]]
-        return data
+        return collate(data, name)
 
     def _with_index(self, data: Any, index: tuple[Tensor, ...]) -> Any:
         return data
 
     def _map(self, data: Any) -> Any:
-        if len(self._transform):
-            if not isinstance(data, TensorDictBase):
-                raise ChainError(
-                    f"transforms map TensorDicts, but the batches are {type(data).__name__}",
-                    hint="store TensorDicts, or pass a collate_fn that returns them",
-                )
-            data = self._program(data)
+        data = self._program(data)
         return data.pin_memory() if self._pin_memory else data
 
     def __iter__(self) -> Iterator[Any]:
@@ -366,18 +338,15 @@ class ReplayBuffer:
     def __getitem__(self, index: Any) -> Any:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
         with self._lock:
-            data = self._in_written_order()[index] if self._takes_tensors else self._storage[index]
+            if self._takes_tensors:
+                data = to_written_order(self._storage[:], self._dim_extend)[index]
+            else:
+                data = self._storage[index]
             if isinstance(data, list):
                 data = self._collate(data, "batch")
             if isinstance(data, TensorDictBase) and len(self._transform):
                 return self._map(data.clone(recurse=False))
             return data
-
-    def _in_written_order(self) -> Any:
-        stored, dim = self._storage[:], self._dim_extend
-        if dim == 0:
-            return stored
-        return stored.permute(*range(1, dim + 1), 0, *range(dim + 1, stored.ndim))
 
     def __setitem__(self, index: Any, data: Any) -> None:
         """Replace stored data, after the inverses of the transforms mapped the new data."""
@@ -423,14 +392,7 @@ class ReplayBuffer:
         """
         found = saved.load(FilePath(path))
         with self._locked_without_prefetch():
-            before = self._sampler.state()
-            self._sampler.reset()
-            try:
-                self._sampler.restore(found.sampler)
-                saved.restore(self._storage, found)
-            except Exception:
-                self._sampler.restore(before)
-                raise
+            saved.restore(self._storage, self._sampler, found)
 
     def __repr__(self) -> str:
         chain = f", transform={self._transform}" if len(self._transform) else ""
@@ -446,9 +408,9 @@ def _build(part: Any, kind: type) -> Any:
     Raises:
         ArgumentError: It has another type.
     """
-    if part is not None and not isinstance(part, kind) and callable(part):
+    if not isinstance(part, kind) and callable(part):
         part = part()
-    if part is not None and not isinstance(part, kind):
+    if not isinstance(part, kind):
         raise ArgumentError(
             f"{kind.__name__.lower()} must be a {kind.__name__}, got {type(part).__name__}",
             hint="or a function that creates one",
@@ -456,5 +418,31 @@ def _build(part: Any, kind: type) -> Any:
     return part
 
 
-def _check_batch_size(batch_size: int) -> int:
-    return check_integer(batch_size, "batch_size", 1, "pass the number of steps in a batch")
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A replay buffer of TensorDicts whose batches contain the positions of their steps.
+
+    Args:
+        **kwargs: Arguments of :class:`ReplayBuffer`.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import LazyTensorStorage, SamplerWithoutReplacement, TensorDictReplayBuffer
+        >>> buffer = TensorDictReplayBuffer(
+        ...     storage=LazyTensorStorage(9),
+        ...     sampler=SamplerWithoutReplacement(shuffle=False),
+        ...     batch_size=4,
+        ... )
+        >>> _ = buffer.extend(TensorDict(reward=torch.ones(9, 1), batch_size=[9]))
+        >>> buffer.sample()["index"]
+        tensor([0, 1, 2, 3])
+    """
+
+    def _with_index(self, data: Any, index: tuple[Tensor, ...]) -> Any:
+        if not isinstance(data, TensorDictBase):
+            raise ChainError(
+                f"the batches are {type(data).__name__} instead of TensorDicts",
+                hint="use ReplayBuffer, which stores data of any kind",
+            )
+        write(data, "index", index[0] if len(index) == 1 else torch.stack(index, -1))
+        return data

@@ -122,7 +122,7 @@ def _collect_leaves(data: TensorDictBase, path: Path, leaves: Leaves) -> None:
             )
 
 
-def nested(leaves: Mapping[Path, Any], groups: Mapping[Path, torch.Size]) -> dict[str, Any]:
+def nest_leaves(leaves: Mapping[Path, Any], groups: Mapping[Path, torch.Size]) -> dict[str, Any]:
     """Return leaves and empty groups as nested dicts."""
     tree: dict[str, Any] = {}
     for path in groups:

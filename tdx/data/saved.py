@@ -25,6 +25,7 @@ from torch import Tensor
 
 from tdx.confined_files import open_below, open_folder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
+from tdx.data.samplers import Sampler
 from tdx.data.saved_manifest import (
     MANIFEST,
     Array,
@@ -162,7 +163,7 @@ def _only_saver(folder: int) -> Iterator[None]:
 
 
 def _files_of_manifest(folder: int) -> set[str]:
-    """Names of the files that the present manifest lists; empty if there is none.
+    """Return the names of the files in the current manifest; empty without a manifest.
 
     Raises:
         StorageError: The manifest is a link or not a regular file.
@@ -233,24 +234,24 @@ def _read(folder: int, name: str) -> bytes:
 
 
 def _read_saved(folder: FilePath, descriptor: int, manifest: Manifest) -> Saved:
-    def mapped(array: Array) -> Tensor:
-        return _mapped(folder, descriptor, array)
+    def map_array(array: Array) -> Tensor:
+        return _map_file(folder, descriptor, array)
 
     arrays: Mapping[str, Array] = manifest.sampler_arrays
     return Saved(
         layout=manifest.layout,
-        leaves={path: mapped(array) for path, array in manifest.leaves.items()},
-        begins=mapped(manifest.begins),
+        leaves={path: map_array(array) for path, array in manifest.leaves.items()},
+        begins=map_array(manifest.begins),
         rows=manifest.rows,
         batch=manifest.batch,
         cursor=manifest.cursor,
         max_rows=manifest.max_rows,
         write_count=manifest.write_count,
-        sampler=manifest.sampler | {name: mapped(array) for name, array in arrays.items()},
+        sampler=manifest.sampler | {name: map_array(array) for name, array in arrays.items()},
     )
 
 
-def _mapped(folder: FilePath, descriptor: int, array: Array) -> Tensor:
+def _map_file(folder: FilePath, descriptor: int, array: Array) -> Tensor:
     """Map a file into memory, privately, after comparing its size and checksum."""
     handle = open_below(descriptor, array.file)
     try:
@@ -337,12 +338,24 @@ def _types(items: list[Any]) -> str:
     return ", ".join(sorted({type(item).__name__ for item in items}))
 
 
-def restore(storage: Storage, saved: Saved) -> None:
-    """Load saved content into a storage.
+def restore(storage: Storage, sampler: Sampler, saved: Saved) -> None:
+    """Load saved content into a storage and a sampler; an error leaves both unchanged.
 
     Raises:
         ArgumentError: The storage is too small, or was created for other data.
+        StorageError: The state of the sampler is not valid.
     """
+    before = sampler.state()
+    sampler.reset()
+    try:
+        sampler.restore(saved.sampler)
+        _restore_storage(storage, saved)
+    except Exception:
+        sampler.restore(before)
+        raise
+
+
+def _restore_storage(storage: Storage, saved: Saved) -> None:
     if isinstance(storage, ListStorage):
         copy = LazyTensorStorage(max(saved.rows, 1))
         _fill(copy, saved)

@@ -121,6 +121,10 @@ class Storage(ABC):
         """Return the index of steps in each dim that counts steps."""
         return (steps,)
 
+    def row_positions(self, rows: Tensor) -> Tensor:
+        """Return the position of each step of some rows: int64 ``[T]``, or ``[T * B, ndim]``."""
+        return rows
+
     @abstractmethod
     def __getitem__(self, index: Any) -> Any:
         """Return stored data of shape ``[rows, *B]`` at an index, if possible without copying."""
@@ -215,8 +219,12 @@ class ListStorage(Storage):
         self._items = []
 
 
-def collate(items: list[Any]) -> Any:
+def collate(items: list[Any], name: str | None = None) -> Any:
     """Return a batch of items: TensorDicts, tensors and numbers stacked, others as a list.
+
+    Args:
+        items: Items to stack along a new first dim.
+        name: Name of the new dim of TensorDicts.
 
     Example:
         >>> collate([1, 2])
@@ -224,11 +232,47 @@ def collate(items: list[Any]) -> Any:
     """
     if all(isinstance(item, TensorDictBase) for item in items):
         try:
-            return torch.stack(items)
+            batch: TensorDictBase = torch.stack(items)
         except (RuntimeError, KeyError):
-            return LazyStackedTensorDict(*items)
+            batch = LazyStackedTensorDict(*items)
+        if name is not None:
+            batch.names = [name, *batch.names[1:]]
+        return batch
     if all(isinstance(item, Tensor) for item in items):
         return torch.stack(items)
     if all(isinstance(item, (bool, int, float)) for item in items):
         return torch.tensor(items)
     return items
+
+
+def find_time_dim(dim: int | None, ndim: int) -> int:
+    """Return the dim of data that counts time steps.
+
+    Args:
+        dim: The given dim. ``None``: the last of the dims that count steps.
+        ndim: Number of dims that count steps.
+
+    Raises:
+        ArgumentError: The dim is out of range.
+    """
+    found = ndim - 1 if dim is None else dim
+    if not 0 <= found < ndim:
+        raise ArgumentError(
+            f"dim_extend={dim} is out of range for a storage with {ndim} dims of steps",
+            hint="the storage's ndim is the number of dims of the data that count steps",
+        )
+    return found
+
+
+def to_time_first(data: Any, dim: int) -> Any:
+    """Move the time dim of tensors and TensorDicts to the front; other data is not changed."""
+    if dim == 0 or not isinstance(data, (Tensor, TensorDictBase)) or data.ndim <= dim:
+        return data
+    return data.permute(dim, *(each for each in range(data.ndim) if each != dim))
+
+
+def to_written_order(stored: Any, dim: int) -> Any:
+    """Move the first dim of stored data back to where it was when it was written."""
+    if dim == 0:
+        return stored
+    return stored.permute(*range(1, dim + 1), 0, *range(dim + 1, stored.ndim))

@@ -14,7 +14,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.data.layout import Continuity, Layout, Leaves, Path, leaves_of, nested
+from tdx.data.layout import Continuity, Layout, Leaves, Path, leaves_of, nest_leaves
 from tdx.data.storage import Storage
 from tdx.errors import ArgumentError, StorageError
 from tdx.keys import NestedKey
@@ -88,6 +88,12 @@ class LazyTensorStorage(Storage):
             return (steps,)
         return torch.unravel_index(steps, (self.max_rows, *self._batch))
 
+    def row_positions(self, rows: Tensor) -> Tensor:
+        if self.ndim == 1:
+            return rows
+        steps = rows.unsqueeze(1) * self.width + torch.arange(self.width)
+        return torch.stack(self.positions(steps.flatten()), -1)
+
     def leaf(self, key: NestedKey) -> Tensor | None:
         """Return the tensor of a key, ``[max_rows, *B, ...]``, or ``None``."""
         return self._leaves.get(key if isinstance(key, tuple) else (key,))
@@ -144,7 +150,7 @@ class LazyTensorStorage(Storage):
                 numbers[path] = len(numbers)
                 self._leaves[path] = leaf
         self._packs = packs
-        self._tree = nested(numbers, layout.groups)
+        self._tree = nest_leaves(numbers, layout.groups)
 
     def _allocate_pack(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self._device)
@@ -239,20 +245,20 @@ class LazyTensorStorage(Storage):
             names = names + [None] * (len(group) + 1 - len(names))
         return new_tensordict(fields, torch.Size((count, *group)), self._device, names)
 
-    def _stored(self) -> Any:
+    def _view(self) -> Any:
         """Return all stored data, ``[rows, *B, ...]``, without copying."""
         if self.layout is None:
             raise IndexError("the storage is empty")
         tree = {path: leaf[: self.rows] for path, leaf in self._leaves.items()}
         if not self.layout.groups:
             return tree[()]
-        return _tensordict(nested(tree, self.layout.groups), self.shape, self)
+        return _tensordict(nest_leaves(tree, self.layout.groups), self.shape, self)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._stored()[index]
+        return self._view()[index]
 
     def __setitem__(self, index: Any, data: Any) -> None:
-        stored = self._stored()
+        stored = self._view()
         if isinstance(stored, TensorDictBase):
             target = stored[index]
             ndim = target.ndim - len(self.layout.groups[()]) if self.layout else 0

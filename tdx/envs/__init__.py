@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from tdx.core.envs import ActionSequence, EnvBase, step_mdp
     from tdx.core.spec_check import check_env_specs
     from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
-    from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader
+    from tdx.envs.gym.gym_env import GymEnv
+    from tdx.envs.gym.gym_wrapper import GymWrapper
+    from tdx.envs.gym.infos import default_info_dict_reader
     from tdx.envs.native import CartPoleEnv, PendulumEnv
 
 _MODULES = {
@@ -20,13 +22,13 @@ _MODULES = {
     "CartPoleEnv": "tdx.envs.native",
     "EnvBase": "tdx.core.envs",
     "EnvCreator": "tdx.envs.batched",
-    "GymEnv": "tdx.envs.gym",
-    "GymWrapper": "tdx.envs.gym",
+    "GymEnv": "tdx.envs.gym.gym_env",
+    "GymWrapper": "tdx.envs.gym.gym_wrapper",
     "ParallelEnv": "tdx.envs.batched",
     "PendulumEnv": "tdx.envs.native",
     "SerialEnv": "tdx.envs.batched",
     "check_env_specs": "tdx.core.spec_check",
-    "default_info_dict_reader": "tdx.envs.gym",
+    "default_info_dict_reader": "tdx.envs.gym.infos",
     "step_mdp": "tdx.core.envs",
 }
 

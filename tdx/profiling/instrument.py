@@ -20,7 +20,7 @@ from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.kernels import Chunk
 from tdx.envs.batched.serial import SerialEnv
-from tdx.envs.gym.wrapper import GymWrapper
+from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.errors import ArgumentError
 
 _NO_VALUE: Any = object()

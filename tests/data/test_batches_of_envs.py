@@ -17,7 +17,7 @@ storages = pytest.mark.parametrize("storage", [LazyTensorStorage, LazyMemmapStor
 
 
 @storages
-def test_time_is_what_grows(storage: MakeStorage) -> None:
+def test_extend_appends_along_time(storage: MakeStorage) -> None:
     data = batched([[4, 6], [7, 3], [10]])
     buffer = ReplayBuffer(storage=storage(30, ndim=2))
     places = buffer.extend(data[:, :4])

@@ -154,7 +154,7 @@ def test_gradients_are_not_stored() -> None:
     assert not buffer.sample().requires_grad
 
 
-def test_a_buffer_that_says_where_steps_are() -> None:
+def test_tensordict_buffer_writes_the_index() -> None:
     buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(9), batch_size=4)
     data = rollout([9])
     buffer.extend(data)
@@ -228,7 +228,7 @@ def test_no_batch_size() -> None:
     assert buffer.sample(7).shape == (7,)
 
 
-def test_index_beyond_what_is_stored() -> None:
+def test_index_out_of_range() -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(10))
     with pytest.raises(IndexError):
         buffer[0]

@@ -51,7 +51,7 @@ def test_temporary_files_go_with_the_storage() -> None:
     assert not folder.exists()
 
 
-def test_files_in_a_named_folder_stay(tmp_path: Path) -> None:
+def test_files_in_a_named_folder_are_not_removed(tmp_path: Path) -> None:
     ReplayBuffer(storage=LazyMemmapStorage(10, scratch_dir=tmp_path)).extend(rollout([4]))
     gc.collect()
     assert list(tmp_path.iterdir())
@@ -96,7 +96,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="files cannot be limited here")
-def test_room_is_taken_before_anything_is_written() -> None:
+def test_disk_space_is_allocated_before_writing() -> None:
     """A limit of the system stands in for a disk that is full."""
     done = subprocess.run(
         [sys.executable, "-c", SMALL_FILES], capture_output=True, text=True, check=True
@@ -105,7 +105,7 @@ def test_room_is_taken_before_anything_is_written() -> None:
     assert "File too large" in done.stdout
 
 
-def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     buffer = ReplayBuffer(storage=LazyMemmapStorage(4, scratch_dir=tmp_path / "file" / "sub"))
     with pytest.raises(StorageError, match="cannot store the buffer in"):

@@ -43,7 +43,7 @@ def test_the_same_batches_as_without() -> None:
         assert torch.equal(buffer.sample(), plain.sample())
 
 
-def test_batches_are_made_in_another_thread() -> None:
+def test_batches_are_prepared_in_another_thread() -> None:
     seen: list[int] = []
 
     def note(td: TensorDictBase) -> TensorDictBase:
@@ -65,7 +65,7 @@ def test_one_pass() -> None:
         assert sorted(torch.cat(list(buffer)).tolist()) == list(range(10))
 
 
-def test_another_batch_size_loses_nothing() -> None:
+def test_changing_the_batch_size_skips_no_step() -> None:
     buffer = ahead(sampler=SamplerWithoutReplacement(shuffle=False))
     buffer.extend(torch.arange(10))
     assert buffer.sample().tolist() == [0, 1, 2, 3]
@@ -73,7 +73,7 @@ def test_another_batch_size_loses_nothing() -> None:
     assert buffer.sample().tolist() == [9]
 
 
-def test_changes_are_seen_at_once() -> None:
+def test_changes_apply_to_the_next_batch() -> None:
     buffer = ahead()
     buffer.extend(rollout([10]))
     buffer.sample()

@@ -29,7 +29,7 @@ def numbers(sampler: Sampler, size: int = 10, batch_size: int = 4, seed: int = 0
     return buffer
 
 
-def test_random_steps_come_again() -> None:
+def test_random_steps_can_repeat() -> None:
     drawn = numbers(RandomSampler()).sample(10000)
     counts = torch.bincount(drawn, minlength=10)
     assert counts.min() > 850
@@ -71,7 +71,7 @@ def test_new_steps_wait_for_the_next_pass() -> None:
     assert torch.cat(list(buffer)).tolist() == list(range(8))
 
 
-def test_a_pass_ends_where_the_buffer_is_emptied() -> None:
+def test_emptying_the_buffer_ends_a_pass() -> None:
     buffer = numbers(SamplerWithoutReplacement(shuffle=False))
     buffer.sample()
     buffer.empty()

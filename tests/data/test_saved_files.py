@@ -140,7 +140,7 @@ def test_other_files_survive(tmp_path: Path) -> None:
     assert all((tmp_path / name).read_text() == "mine" for name in ("000.bin", "001-mine.bin"))
 
 
-def test_a_mapped_save_stays_readable(saved: Path) -> None:
+def test_mapped_files_of_an_old_save_are_readable(saved: Path) -> None:
     from tdx.data.saved import load
 
     before = load(saved)
@@ -170,7 +170,7 @@ def test_a_save_of_the_first_release_is_read(saved: Path) -> None:
 # A folder from a stranger
 
 
-def test_each_flipped_byte_of_the_manifest_is_noticed(saved: Path) -> None:
+def test_each_flipped_byte_of_the_manifest_is_detected(saved: Path) -> None:
     file = saved / "buffer.json"
     text = file.read_bytes()
     for at in range(0, len(text), 7):
@@ -244,7 +244,7 @@ def test_links_are_refused(saved: Path, tmp_path: Path) -> None:
     assert (tmp_path / "manifest").read_bytes() == text
 
 
-def test_a_pipe_in_the_place_of_a_file_does_not_hang(saved: Path) -> None:
+def test_pipe_instead_of_a_file_does_not_hang(saved: Path) -> None:
     (data,) = saved.glob("001-*.bin")
     data.unlink()
     os.mkfifo(data)

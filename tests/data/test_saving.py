@@ -213,7 +213,7 @@ def test_storage_that_does_not_fit(saved: Path, make: Callable[[], Storage], mes
         ReplayBuffer(storage=make()).loads(saved)
 
 
-def test_storage_made_for_other_data(saved: Path) -> None:
+def test_storage_with_another_layout(saved: Path) -> None:
     buffer = ReplayBuffer(storage=LazyTensorStorage(8))
     buffer.extend(torch.arange(3))
     with pytest.raises(ArgumentError, match="the keys differ from those of the storage"):

@@ -51,7 +51,7 @@ def test_ends_of_slices_are_marked() -> None:
     assert torch.equal(rows["next", "terminated"].squeeze(-1), inner)
 
 
-def test_what_is_stored_keeps_its_flags() -> None:
+def test_stored_flags_do_not_change() -> None:
     data = rollout([5, 9, 4])
     buffer = buffer_of(data, slice_len=4)
     buffer.sample()

@@ -61,7 +61,7 @@ def whole(buffer: ReplayBuffer) -> Any:
     return buffer.sample(len(buffer))
 
 
-def test_forward_when_sampled_and_stored_as_it_was() -> None:
+def test_forward_maps_samples_and_not_stored_data() -> None:
     data = rollout([8])
     buffer = buffer_of(
         data, RewardScaling(1.0, 2.0, in_keys=[REWARD]), RewardClipping(0, 9, [REWARD])
@@ -116,7 +116,7 @@ def test_actions_round_trip() -> None:
     torch.testing.assert_close(whole(buffer)["action"], data["action"])
 
 
-def test_the_data_given_stays_as_it_is() -> None:
+def test_input_data_is_not_changed() -> None:
     data = rollout([4])
     kept = data.clone()
     buffer = buffer_of(data, RenameTransform([], [], ["stored"], ["action"]))
@@ -214,7 +214,7 @@ def test_stacks_never_cross_episodes(padding: Any) -> None:
     assert torch.equal(newest.long(), expected)
 
 
-def test_rows_of_slices_are_stacked_by_themselves() -> None:
+def test_slices_are_stacked_separately() -> None:
     buffer = buffer_of(rollout([5, 7]), sampler=SliceSampler(slice_len=4))
     buffer.append_transform(lambda td: td.reshape(-1, 4))
     buffer.append_transform(CatFrames(2, dim=-1, in_keys=["observation"]))

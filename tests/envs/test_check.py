@@ -86,7 +86,7 @@ def only(env: EnvBase, **kwargs: Any) -> tuple[str, Any, str]:
     ],
     ids=lambda env: f"{type(env).__name__}{tuple(env.batch_size)}",
 )
-def test_an_honest_env_passes(env: EnvBase) -> None:
+def test_valid_env_passes(env: EnvBase) -> None:
     assert find_spec_violations(env, break_when_any_done="both") == []
     check_env_specs(env, seed=0)
 
@@ -198,7 +198,7 @@ def test_a_late_violation_is_found_in_the_rollout() -> None:
     ]
 
 
-def test_shapes_that_may_vary_are_fine_where_the_spec_says_so() -> None:
+def test_varying_shapes_are_valid_if_the_spec_allows_them() -> None:
     def grow(tensordict: TensorDictBase) -> None:
         tensordict["observation"] = torch.ones(int(tensordict["observation"]))
 
@@ -264,7 +264,7 @@ def test_the_seed_makes_the_check_repeat_itself() -> None:
     assert torch.equal(torch.cat(first), torch.cat(drawn))
 
 
-def test_the_check_leaves_the_global_generator_as_it_was() -> None:
+def test_check_does_not_change_the_global_generator() -> None:
     before = torch.get_rng_state()
     check_env_specs(CountingEnv())
     assert torch.equal(torch.get_rng_state(), before)
@@ -279,7 +279,7 @@ def test_an_env_that_raises_is_named_with_the_phase(fault: str, phase: str) -> N
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_an_unknown_way_to_break_is_an_error() -> None:
+def test_unknown_break_condition_is_an_error() -> None:
     with pytest.raises(ArgumentError, match="break_when_any_done"):
         check_env_specs(CountingEnv(), break_when_any_done="sometimes")  # type: ignore[arg-type]
 
@@ -292,5 +292,5 @@ def test_real_envs_pass(name: str, num_envs: int | None) -> None:
     env.close()
 
 
-def test_it_is_a_name_of_tdx() -> None:
+def test_public_name() -> None:
     assert tdx.check_env_specs is check_env_specs

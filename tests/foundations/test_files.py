@@ -44,7 +44,7 @@ def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert target.read_text() == "old"
 
 
-def test_permissions_of_the_old_file_stay(tmp_path: Path) -> None:
+def test_permissions_of_the_old_file_are_preserved(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.write_text("old")
     target.chmod(0o640)

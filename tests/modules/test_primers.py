@@ -98,7 +98,7 @@ def primed_pendulum() -> EnvBase:
 
 
 @pytest.mark.parametrize("workers", [None, 1, 2])
-def test_a_rollout_carries_the_states_and_a_sequence_gives_them_again(workers: int | None) -> None:
+def test_rollout_states_equal_those_of_a_sequence(workers: int | None) -> None:
     actor = policy()
     env = primed(PENDULUM() if workers is None else SerialEnv(workers, PENDULUM))
     env.set_seed(0)
@@ -172,7 +172,7 @@ def test_no_module_with_a_primer() -> None:
     assert get_primers_from_module(nn.Linear(1, 1), warn=False) is None
 
 
-def test_a_module_in_doubles_primes_doubles() -> None:
+def test_float64_module_has_float64_primers() -> None:
     model = GRUModule(3, 4, in_key="x", out_key="y").to(torch.float64)
     primers = get_primers_from_module(model)
     assert isinstance(primers, TensorDictPrimer)

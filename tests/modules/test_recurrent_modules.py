@@ -92,7 +92,7 @@ def test_leading_dims_of_sequences(make: Make) -> None:
 
 
 @BOTH
-def test_an_episode_does_not_see_the_one_before(make: Make) -> None:
+def test_episodes_are_independent(make: Make) -> None:
     module = make(3, 4, in_key="x", out_key="y", default_recurrent_mode=True)
     sequences = data(2, 6, starts=((0, 2), (1, 2)))
     first = module(sequences.clone())["y"]
@@ -112,7 +112,7 @@ def test_gradients_flow_through_episodes(make: Make) -> None:
     assert all(parameter.grad is not None for parameter in module.parameters())
 
 
-def test_both_directions_stay_in_their_episode() -> None:
+def test_bidirectional_network_does_not_cross_episodes() -> None:
     module = GRUModule(3, 4, bidirectional=True, in_key="x", out_key="y")
     sequences = data(1, 6, starts=((0, 4),))
     with set_recurrent_mode(True):

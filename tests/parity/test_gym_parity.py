@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces
 
 from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader
-from tdx.envs.gym.codec import Layout
+from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tests.envs.gym.mocks import BOX
 

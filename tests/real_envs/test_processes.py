@@ -41,7 +41,7 @@ def test_the_command_prints_the_specs(
     }
 
 
-def test_what_an_env_prints_is_not_in_the_result() -> None:
+def test_output_of_an_env_is_not_in_the_result() -> None:
     """BabyAI tells on stdout of every level that it throws away."""
     pytest.importorskip("minigrid")
     report = tdx("check", "--env", "BabyAI-GoToLocal-v0", "--num-envs", "4", "--seed", "0")

@@ -15,11 +15,12 @@ from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.env_specs import EnvSpecs
 from tdx.core.envs.spec_violations import SpecViolation
-from tdx.envs.batched.factories import CreateEnv, EnvFactory, create_env_factories
-from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv, are_alike
+from tdx.envs.batched.env_creator import CreateEnv, EnvFactory, create_env_factories
+from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv
+from tdx.envs.batched.shared_memory import TensorLayout, has_fixed_shape
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
-from tdx.specs import Composite
+from tdx.specs import Composite, StackedComposite
 from tdx.tensordicts import plain_entries, read
 
 _PARTS = {
@@ -92,7 +93,7 @@ class BatchedEnv(EnvBase):
         """Reset some of the envs with different outputs."""
 
     @abstractmethod
-    def _ask_attribute(self, name: str) -> Any:
+    def _get_from_workers(self, name: str) -> Any:
         """Return the attribute of each env, or a function that calls the method of each."""
 
     def _set_specs(self, device: torch.device | str | int | None) -> None:
@@ -116,7 +117,7 @@ class BatchedEnv(EnvBase):
                 each = [getattr(one, side)[part] for one in metadata]
                 setattr(self, part, stack_specs(each))
         self._keys = EnvKeys.of(metadata[0])
-        self._alike = are_alike(metadata)
+        self._alike = _are_alike(metadata)
         self._unlike = () if self._alike else tuple(metadata)
         self._steps_some_rows = self._alike and not metadata[0].batch_size
 
@@ -289,7 +290,7 @@ class BatchedEnv(EnvBase):
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecViolation]:
         """Check the stages of the envs' own chains, env by env."""
-        per_env = self._ask_attribute("_find_stage_violations")(check_dtype, None, steps)
+        per_env = self._get_from_workers("_find_stage_violations")(check_dtype, None, steps)
         return [
             replace(finding, message=f"in the env of worker {index}: {finding.message}")
             for index, findings in enumerate(per_env)
@@ -305,7 +306,7 @@ class BatchedEnv(EnvBase):
         except AttributeError:
             if name.startswith("_") or self.__dict__.get("is_closed", True):
                 raise
-        return self._ask_attribute(name)
+        return self._get_from_workers(name)
 
     def __repr__(self) -> str:
         kind = type(self).__name__
@@ -324,3 +325,28 @@ def stack_specs(specs: Sequence[Composite]) -> Composite:
     stacked = torch.stack(list(specs), 0)  # type: ignore[arg-type]
     assert isinstance(stacked, Composite)
     return stacked
+
+
+def _are_alike(workers: Sequence[EnvMetaData]) -> bool:
+    """Return True if the outputs of the envs can be stacked: same keys, shapes and dtypes."""
+    keys, layout = EnvKeys.of(workers[0]), TensorLayout.of(workers[:1])
+    return _is_regular(workers[0]) and all(
+        EnvKeys.of(other) == keys and TensorLayout.of([other]) == layout and _is_regular(other)
+        for other in workers[1:]
+    )
+
+
+def _is_regular(metadata: EnvMetaData) -> bool:
+    return all(_has_uniform_keys(part) for part in metadata.parts) and all(
+        has_fixed_shape(leaf) for part in metadata.parts for leaf in part.values(True, True)
+    )
+
+
+def _has_uniform_keys(spec: Composite) -> bool:
+    inner = [spec, *(each for each in spec.values(True) if isinstance(each, Composite))]
+    return all(
+        set(member.keys(True, True)) == set(stack.keys(True, True))
+        for stack in inner
+        if isinstance(stack, StackedComposite)
+        for member in stack.specs
+    )

@@ -1,17 +1,20 @@
-"""Metadata of the envs of a batch: specs, keys, and the tensors that go through shared memory."""
+"""Metadata of the envs of a batch, and TensorDicts of their rows that are built from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
+from torch import Tensor
 
 from tdx.core.envs import EnvBase
-from tdx.envs.batched.shared_memory import Field
-from tdx.keys import NestedKey, sibling_key, unique_keys
-from tdx.specs import Choice, Composite, NonTensor, StackedComposite, TensorSpec
+from tdx.errors import EnvError, Where
+from tdx.keys import NestedKey, normalize_key, split_key, unique_keys
+from tdx.specs import Composite
+from tdx.tensordicts import make_tensordict_factory, new_tensordict, plain_entries, read
 
 
 @dataclass(frozen=True)
@@ -120,107 +123,161 @@ class EnvKeys:
         )
 
 
-@dataclass(frozen=True)
-class TensorLayout:
-    """Shapes and dtypes of the tensors of one worker in shared memory.
+def flat_items(
+    tensordict: TensorDictBase, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[NestedKey, Any]]:
+    """Iterate over all leaves with their full keys, including non-tensor leaves."""
+    for name, value in tensordict.items():
+        if isinstance(value, Tensor) or is_non_tensor(value):
+            yield (*prefix, name) if prefix else name, value
+        else:
+            yield from flat_items(value, (*prefix, name))
+
+
+class TensorDictBuilder:
+    """Builds TensorDicts whose nested TensorDicts have the batch sizes that specs declare.
 
     Args:
-        inputs: Tensors from the parent to the worker, including masks.
-        outputs: Tensors from the worker to the parent.
+        specs: Composites with the same batch size.
+        batch_size: Batch size of the TensorDicts to build, ``[*B]``.
+        device: Device of the TensorDicts to build.
     """
 
-    inputs: dict[NestedKey, Field]
-    outputs: dict[NestedKey, Field]
-
-    @classmethod
-    def of(cls, workers: Sequence[EnvMetaData]) -> TensorLayout:
-        """Find the tensors that are the same in every worker; others are sent by value."""
-        each = [cls._of_worker(metadata) for metadata in workers]
-        first, others = each[0], each[1:]
-        return cls(
-            inputs=_common_fields(first.inputs, [other.inputs for other in others]),
-            outputs=_common_fields(first.outputs, [other.outputs for other in others]),
-        )
-
-    @classmethod
-    def _of_worker(cls, metadata: EnvMetaData) -> TensorLayout:
-        observation, reward, done = _select_composites(
-            metadata.output_spec, ("full_observation_spec", "full_reward_spec", "full_done_spec")
-        )
-        state, action = _select_composites(
-            metadata.input_spec, ("full_state_spec", "full_action_spec")
-        )
-        flags = _collect_fields([done])
-        masks = {sibling_key(key, "_reset"): flag for key, flag in flags.items()}
-        return cls(
-            inputs={**_collect_fields([action, state, observation]), **flags, **masks},
-            outputs={**_collect_fields([observation, reward]), **flags},
-        )
-
-    def batched(self, num_workers: int) -> dict[tuple[str, NestedKey], Field]:
-        """Return the tensors of all workers, with keys ``("in", key)`` and ``("out", key)``."""
-        sides = {"in": self.inputs, "out": self.outputs}
-        return {
-            (side, key): Field(torch.Size((num_workers, *field.shape)), field.dtype)
-            for side, fields in sides.items()
-            for key, field in fields.items()
+    def __init__(
+        self, specs: Iterable[Composite], batch_size: torch.Size, device: torch.device
+    ) -> None:
+        self._batch_size = batch_size
+        self._device = device
+        self._factory = make_tensordict_factory(batch_size, device)
+        self._shapes: dict[tuple[str, ...], torch.Size] = {
+            split_key(key): spec.shape
+            for composite in specs
+            for key, spec in composite.items(True)
+            if isinstance(spec, Composite)
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_factory"}
 
-def _select_composites(spec: Composite, names: Iterable[str]) -> list[Composite]:
-    parts = [spec[name] for name in names]
-    return [part for part in parts if isinstance(part, Composite)]
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._factory = make_tensordict_factory(self._batch_size, self._device)
+
+    def for_batch(self, num_workers: int) -> TensorDictBuilder:
+        """Return the builder for stacked TensorDicts of all workers."""
+        nest = TensorDictBuilder((), torch.Size((num_workers, *self._batch_size)), self._device)
+        nest._shapes = {
+            path: torch.Size((num_workers, *shape)) for path, shape in self._shapes.items()
+        }
+        return nest
+
+    def keep_row(
+        self, sources: Iterable[TensorDictBase | None], like: TensorDictBase
+    ) -> TensorDict:
+        """Build the row of an env that is not reset, from the first source that has each entry.
+
+        Args:
+            sources: Input of that row, and its last output.
+            like: Row whose keys are used. Its values are used if no source has the key.
+        """
+        found = [source for source in (*sources, like) if source is not None]
+        fields = {}
+        for key, value in flat_items(like):
+            values = (read(source, key) for source in found)
+            fields[key] = next((one for one in values if one is not None), value)
+        return self.build(fields)
+
+    def build_rows(self, keys: list[NestedKey], columns: list[Any]) -> list[TensorDict]:
+        """Build a TensorDict for each worker from the entries of all workers by key."""
+        rows = [dict(zip(keys, parts, strict=True)) for parts in zip(*columns, strict=True)]
+        build: Any = self._factory if all(type(key) is str for key in keys) else self.build
+        return [build(row) for row in rows]
+
+    def build(self, fields: dict[NestedKey, Any]) -> TensorDict:
+        """Build a TensorDict of tensors that already have the batch size and the device.
+
+        Args:
+            fields: Entries by key. The TensorDict takes ownership of the dict.
+        """
+        if all(type(key) is str for key in fields):
+            return self._factory(cast("dict[str, Any]", fields))
+        root: dict[str, Any] = {}
+        nodes: dict[tuple[str, ...], dict[str, Any]] = {(): root}
+        for key, value in fields.items():
+            if type(key) is str:
+                root[key] = value
+            else:
+                parts = split_key(key)
+                _find_node(nodes, parts[:-1])[parts[-1]] = value
+        # Longest paths first, so that a node is complete before it is added to its parent.
+        for path in sorted(nodes, key=len, reverse=True)[:-1]:
+            shape = self._shapes.get(path, self._batch_size)
+            nodes[path[:-1]][path[-1]] = new_tensordict(nodes[path], shape, self._device)
+        return self._factory(root)
 
 
-def _collect_fields(specs: Iterable[Composite]) -> dict[NestedKey, Field]:
-    return {
-        key: Field(leaf.shape, leaf.dtype)
-        for spec in specs
-        for key, leaf in spec.items(True, True)
-        if _fits_in_shared_memory(leaf)
-    }
+def _find_node(
+    nodes: dict[tuple[str, ...], dict[str, Any]], path: tuple[str, ...]
+) -> dict[str, Any]:
+    if path not in nodes:
+        _find_node(nodes, path[:-1])
+        nodes[path] = {}
+    return nodes[path]
 
 
-def _fits_in_shared_memory(leaf: TensorSpec) -> bool:
-    if isinstance(leaf, (NonTensor, Choice)) or leaf.dtype is None:
-        return False
-    return _has_fixed_shape(leaf)
+def stack_rows(
+    rows: Sequence[TensorDictBase],
+    like: TensorDictBase,
+    device: torch.device,
+    path: tuple[str, ...] = (),
+) -> TensorDictBase:
+    """Stack rows along a new first dim: ``n`` of ``[*B]`` to ``[n, *B]``.
+
+    Args:
+        rows: One TensorDict for each worker.
+        like: Row whose keys are stacked.
+        device: Device of the rows.
+        path: Key of the rows, if they are nested.
+
+    Raises:
+        EnvError: The rows differ in keys, shapes or dtypes.
+    """
+    if type(like) is not TensorDict:
+        return LazyStackedTensorDict.lazy_stack(list(rows), 0)
+    fields: dict[str, Any] = {}
+    entries = [plain_entries(row) for row in rows]
+    for name, value in like.items():
+        parts: list[Any] = [
+            read(row, name) if known is None else known.get(name)
+            for row, known in zip(rows, entries, strict=True)
+        ]
+        try:
+            if isinstance(value, Tensor):
+                fields[name] = torch.stack(parts)
+            elif is_non_tensor(value):
+                fields[name] = LazyStackedTensorDict.lazy_stack(parts, 0)
+            else:
+                fields[name] = stack_rows(parts, value, device, (*path, name))
+        except EnvError:
+            raise
+        except (RuntimeError, TypeError, AttributeError) as error:
+            raise _mismatch_error((*path, name), parts) from error
+    return new_tensordict(fields, torch.Size((len(rows), *like.batch_size)), device)
 
 
-def _has_fixed_shape(leaf: TensorSpec) -> bool:
-    return all(size >= 0 for size in leaf.shape)
-
-
-def are_alike(workers: Sequence[EnvMetaData]) -> bool:
-    """Return True if the outputs of the envs can be stacked: same keys, shapes and dtypes."""
-    keys, layout = EnvKeys.of(workers[0]), TensorLayout.of(workers[:1])
-    return _is_regular(workers[0]) and all(
-        EnvKeys.of(other) == keys and TensorLayout.of([other]) == layout and _is_regular(other)
-        for other in workers[1:]
+def _mismatch_error(key: NestedKey, parts: list[Any]) -> EnvError:
+    kinds = [_describe(part) for part in parts]
+    odd = next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0)
+    return EnvError(
+        f"worker 0 wrote {kinds[0]}, worker {odd} wrote {kinds[odd]}",
+        hint="all envs of a batch must return the same keys, shapes and dtypes in every step",
+        where=Where(key=normalize_key(key)),
     )
 
 
-def _is_regular(metadata: EnvMetaData) -> bool:
-    return all(_has_uniform_keys(part) for part in metadata.parts) and all(
-        _has_fixed_shape(leaf) for part in metadata.parts for leaf in part.values(True, True)
-    )
-
-
-def _has_uniform_keys(spec: Composite) -> bool:
-    inner = [spec, *(each for each in spec.values(True) if isinstance(each, Composite))]
-    return all(
-        set(member.keys(True, True)) == set(stack.keys(True, True))
-        for stack in inner
-        if isinstance(stack, StackedComposite)
-        for member in stack.specs
-    )
-
-
-def _common_fields(
-    first: dict[NestedKey, Field], others: list[dict[NestedKey, Field]]
-) -> dict[NestedKey, Field]:
-    return {
-        key: field
-        for key, field in first.items()
-        if all(other.get(key) == field for other in others)
-    }
+def _describe(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"

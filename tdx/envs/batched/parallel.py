@@ -12,10 +12,10 @@ from torch import Tensor
 from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched import protocol
 from tdx.envs.batched.batched_env import BatchedEnv
-from tdx.envs.batched.buffers import BatchBuffers, ValueEntries
-from tdx.envs.batched.factories import CreateEnv
+from tdx.envs.batched.env_creator import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.serial import SerialEnv
+from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
 from tdx.envs.batched.worker_pool import ProcessOptions, WorkerPool, resolve_start_method
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
@@ -146,23 +146,23 @@ class ParallelEnv(BatchedEnv):
         """Process ids of the workers; empty after :meth:`close`."""
         return self._pool.pids
 
-    def _ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+    def _request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         self._check_open()
         try:
-            return self._pool.ask(messages)
+            return self._pool.request(messages)
         except BaseException:
             # The pool has already ended its workers.
             self.close()
             raise
 
-    def _ask_all(self, kind: bytes, content: Any) -> list[Any]:
+    def _request_all(self, kind: bytes, content: Any) -> list[Any]:
         message = protocol.pack(kind, content)
-        replies = self._ask(dict.fromkeys(range(self.num_workers), message))
+        replies = self._request(dict.fromkeys(range(self.num_workers), message))
         return [protocol.unpack(replies[index]) for index in range(self.num_workers)]
 
     def _seed_worker(self, index: int, seed: int | None, static_seed: bool) -> int | None:
         message = protocol.pack(protocol.SET_SEED, (seed, static_seed))
-        following: int | None = protocol.unpack(self._ask({index: message})[index])
+        following: int | None = protocol.unpack(self._request({index: message})[index])
         return following
 
     def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -179,9 +179,9 @@ class ParallelEnv(BatchedEnv):
                 index: protocol.pack(protocol.STEP, (present, row))
                 for index, row in enumerate(others)
             }
-        replies = self._ask(messages)
-        report = {index: protocol.unpack(reply) for index, reply in replies.items()}
-        return memory.take("step", report, self.device)
+        replies = self._request(messages)
+        reports = {index: protocol.unpack(reply) for index, reply in replies.items()}
+        return memory.take("step", reports, self._device)
 
     def _step_some(
         self, memory: BatchBuffers, inputs: dict[NestedKey, Any], mask: Tensor
@@ -192,8 +192,10 @@ class ParallelEnv(BatchedEnv):
             index: protocol.pack(protocol.STEP, (present, others[index]))
             for index in self._rows_to_step(mask)
         }
-        report = {index: protocol.unpack(reply) for index, reply in self._ask(messages).items()}
-        return memory.take("step", report, self.device, memory.given(present, others))
+        reports = {
+            index: protocol.unpack(reply) for index, reply in self._request(messages).items()
+        }
+        return memory.take("step", reports, self._device, memory.inputs_by_worker(present, others))
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
@@ -207,19 +209,21 @@ class ParallelEnv(BatchedEnv):
         for index, (some, every) in enumerate(self._mask_extent(masks)):
             if some:
                 left_out = set(masks) if every else set()
-                report = _drop_keys(present, others[index], left_out)
-                messages[index] = protocol.pack(protocol.RESET, (*report, kwargs[index]))
-        replies = self._ask(messages) if messages else {}
+                present_here, others_here = _drop_keys(present, others[index], left_out)
+                messages[index] = protocol.pack(
+                    protocol.RESET, (present_here, others_here, kwargs[index])
+                )
+        replies = self._request(messages) if messages else {}
         reports = {index: protocol.unpack(reply) for index, reply in replies.items()}
-        given = memory.given(present, others)
-        return memory.take("reset", reports, self.device, given)
+        by_worker = memory.inputs_by_worker(present, others)
+        return memory.take("reset", reports, self._device, by_worker)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         messages = {
             index: protocol.pack(protocol.STEP_ROW, _copy_for_sending(row))
             for index, row in enumerate(rows)
         }
-        replies = self._ask(messages)
+        replies = self._request(messages)
         return [protocol.unpack(replies[index]) for index in range(self.num_workers)]
 
     def _reset_rows(
@@ -231,16 +235,16 @@ class ParallelEnv(BatchedEnv):
             )
             for index, row in rows.items()
         }
-        replies = self._ask(messages)
+        replies = self._request(messages)
         return {index: protocol.unpack(reply) for index, reply in replies.items()}
 
     def _uses_global_generator(self) -> bool | None:
         # The envs draw in their own processes.
         return False
 
-    def _ask_attribute(self, name: str) -> Any:
+    def _get_from_workers(self, name: str) -> Any:
         message = protocol.pack(protocol.ATTRIBUTE, name)
-        replies = self._ask(dict.fromkeys(range(self.num_workers), message))
+        replies = self._request(dict.fromkeys(range(self.num_workers), message))
         for index in range(self.num_workers):
             if replies[index][:1] == protocol.REFUSED:
                 raise AttributeError(_refused_error(replies[index], index).message)
@@ -251,7 +255,7 @@ class ParallelEnv(BatchedEnv):
     def _caller(self, name: str) -> Callable[..., list[Any]]:
         def call(*args: Any, **kwargs: Any) -> list[Any]:
             message = protocol.pack(protocol.CALL, (name, args, kwargs))
-            replies = self._ask(dict.fromkeys(range(self.num_workers), message))
+            replies = self._request(dict.fromkeys(range(self.num_workers), message))
             for index in range(self.num_workers):
                 if replies[index][:1] == protocol.REFUSED:
                     raise _refused_error(replies[index], index, name)
@@ -261,7 +265,7 @@ class ParallelEnv(BatchedEnv):
 
     def train(self, mode: bool = True) -> Any:
         if not self.__dict__.get("is_closed", True):
-            self._ask_all(protocol.TRAIN, mode)
+            self._request_all(protocol.TRAIN, mode)
         return super().train(mode)
 
     def _save_to_state_dict(
@@ -270,7 +274,7 @@ class ParallelEnv(BatchedEnv):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.is_closed:
             return
-        for index, state in enumerate(self._ask_all(protocol.STATE_DICT, None)):
+        for index, state in enumerate(self._request_all(protocol.STATE_DICT, None)):
             destination.update({f"{prefix}worker{index}.{key}": state[key] for key in state})
 
     def _load_from_state_dict(
@@ -291,7 +295,7 @@ class ParallelEnv(BatchedEnv):
                 key[len(mine) :]: state_dict[key] for key in state_dict if key.startswith(mine)
             }
             messages[index] = protocol.pack(protocol.LOAD_STATE_DICT, state)
-        for index, reply in self._ask(messages).items():
+        for index, reply in self._request(messages).items():
             missing, unexpected = protocol.unpack(reply)
             missing_keys.extend(f"{prefix}worker{index}.{key}" for key in missing)
             unexpected_keys.extend(f"{prefix}worker{index}.{key}" for key in unexpected)
@@ -300,8 +304,8 @@ class ParallelEnv(BatchedEnv):
 def _drop_keys(
     present: list[NestedKey], others: ValueEntries, keys: set[NestedKey]
 ) -> tuple[list[NestedKey], ValueEntries]:
-    kept = {key: value for key, value in others.items() if key not in keys}
-    return [key for key in present if key not in keys], kept
+    remaining = {key: value for key, value in others.items() if key not in keys}
+    return [key for key in present if key not in keys], remaining
 
 
 def _copy_for_sending(row: TensorDictBase) -> TensorDictBase:

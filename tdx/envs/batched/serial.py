@@ -14,9 +14,8 @@ from tdx.core.envs.done_flags import reset_masks
 from tdx.core.planned.actions import uses_global_generator
 from tdx.core.planned.collectors import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
-from tdx.envs.batched.factories import CreateEnv
-from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.nesting import TensorDictBuilder, stack_rows
+from tdx.envs.batched.env_creator import CreateEnv
+from tdx.envs.batched.metadata import EnvMetaData, TensorDictBuilder, stack_rows
 from tdx.envs.batched.worker import is_method
 from tdx.keys import NestedKey
 from tdx.tensordicts import read
@@ -137,9 +136,9 @@ class SerialEnv(BatchedEnv):
 
     def _step_some(self, inputs: dict[NestedKey, Any], mask: Tensor) -> TensorDictBase:
         """Step the rows that the mask selects. The others keep their last outputs."""
-        given = self._split({**inputs, "_step": mask})
+        row_inputs = self._split({**inputs, "_step": mask})
         stepped = {
-            index: self._envs[index]._completed_step(given[index])
+            index: self._envs[index]._completed_step(row_inputs[index])
             for index in self._rows_to_step(mask)
         }
         like = next(iter(stepped.values()))
@@ -147,7 +146,7 @@ class SerialEnv(BatchedEnv):
         for index, last in enumerate(self._last_rows):
             # A row that was reset but not stepped has no reward yet.
             if index not in stepped:
-                rows.append(self._builder.keep_row([last, given[index]], like))
+                rows.append(self._builder.keep_row([last, row_inputs[index]], like))
             else:
                 rows.append(stepped[index])
                 self._last_rows[index] = stepped[index]
@@ -223,7 +222,7 @@ class SerialEnv(BatchedEnv):
             results[index] = env.reset(moved, **kwargs[index])
         return results
 
-    def _ask_attribute(self, name: str) -> Any:
+    def _get_from_workers(self, name: str) -> Any:
         values = [getattr(env, name) for env in self._envs]
         return _call_each(values) if all(map(is_method, values)) else values
 

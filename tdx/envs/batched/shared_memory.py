@@ -1,15 +1,32 @@
-"""Tensors in one block of memory that processes share."""
+"""Shared memory of a ``ParallelEnv``: one row in each worker, all rows in the parent."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
+
+from tdx.core.envs import EnvBase
+from tdx.envs.batched.metadata import (
+    EnvKeys,
+    EnvMetaData,
+    TensorDictBuilder,
+    flat_items,
+    stack_rows,
+)
+from tdx.keys import NestedKey, sibling_key
+from tdx.specs import Choice, Composite, NonTensor, TensorSpec
+from tdx.tensordicts import read
+
+ValueEntries = dict[NestedKey, Any]
+WriteReport = tuple[list[NestedKey], ValueEntries]
+"""Keys in shared memory, and the entries sent by value. ``None`` stands for the expected keys."""
 
 _ALIGNMENT = 64
 
@@ -76,3 +93,288 @@ def _rebuild_block(state: tuple[Any, Any], handle: bytes, copy: Tensor | None) -
     block._fields, block._offsets = state
     block._memory = pickle.loads(handle) if copy is None else copy
     return block
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """Shapes and dtypes of the tensors of one worker in shared memory.
+
+    Args:
+        inputs: Tensors from the parent to the worker, including masks.
+        outputs: Tensors from the worker to the parent.
+    """
+
+    inputs: dict[NestedKey, Field]
+    outputs: dict[NestedKey, Field]
+
+    @classmethod
+    def of(cls, workers: Sequence[EnvMetaData]) -> TensorLayout:
+        """Find the tensors that are the same in every worker; others are sent by value."""
+        each = [cls._of_worker(metadata) for metadata in workers]
+        first, others = each[0], each[1:]
+        return cls(
+            inputs=_common_fields(first.inputs, [other.inputs for other in others]),
+            outputs=_common_fields(first.outputs, [other.outputs for other in others]),
+        )
+
+    @classmethod
+    def _of_worker(cls, metadata: EnvMetaData) -> TensorLayout:
+        observation, reward, done = _select_composites(
+            metadata.output_spec, ("full_observation_spec", "full_reward_spec", "full_done_spec")
+        )
+        state, action = _select_composites(
+            metadata.input_spec, ("full_state_spec", "full_action_spec")
+        )
+        flags = _collect_fields([done])
+        masks = {sibling_key(key, "_reset"): flag for key, flag in flags.items()}
+        return cls(
+            inputs={**_collect_fields([action, state, observation]), **flags, **masks},
+            outputs={**_collect_fields([observation, reward]), **flags},
+        )
+
+    def for_workers(self, num_workers: int) -> dict[tuple[str, NestedKey], Field]:
+        """Return the tensors of all workers, with keys ``("in", key)`` and ``("out", key)``."""
+        sides = {"in": self.inputs, "out": self.outputs}
+        return {
+            (side, key): Field(torch.Size((num_workers, *field.shape)), field.dtype)
+            for side, fields in sides.items()
+            for key, field in fields.items()
+        }
+
+
+def _select_composites(spec: Composite, names: Iterable[str]) -> list[Composite]:
+    parts = [spec[name] for name in names]
+    return [part for part in parts if isinstance(part, Composite)]
+
+
+def _collect_fields(specs: Iterable[Composite]) -> dict[NestedKey, Field]:
+    return {
+        key: Field(leaf.shape, leaf.dtype)
+        for spec in specs
+        for key, leaf in spec.items(True, True)
+        if _fits_in_shared_memory(leaf)
+    }
+
+
+def _fits_in_shared_memory(leaf: TensorSpec) -> bool:
+    if isinstance(leaf, (NonTensor, Choice)) or leaf.dtype is None:
+        return False
+    return has_fixed_shape(leaf)
+
+
+def has_fixed_shape(leaf: TensorSpec) -> bool:
+    """Return True if no dim of a leaf has an unknown size."""
+    return all(size >= 0 for size in leaf.shape)
+
+
+def _common_fields(
+    first: dict[NestedKey, Field], others: list[dict[NestedKey, Field]]
+) -> dict[NestedKey, Field]:
+    return {
+        key: field
+        for key, field in first.items()
+        if all(other.get(key) == field for other in others)
+    }
+
+
+class RowBuffers:
+    """Shared memory from a worker's side: reads the env's inputs, writes its outputs.
+
+    Args:
+        env: Env of the worker.
+        block: Memory of all workers.
+        index: Index of the worker.
+    """
+
+    def __init__(self, env: EnvBase, block: TensorBlock, index: int) -> None:
+        metadata = EnvMetaData.of(env)
+        keys = EnvKeys.of(metadata)
+        rows = {name: tensor[index] for name, tensor in block.tensors().items()}
+        self._inputs = {key: row for (side, key), row in rows.items() if side == "in"}
+        self._outputs = {key: row for (side, key), row in rows.items() if side == "out"}
+        self._step_inputs = [key for key in keys.inputs if key in self._inputs]
+        self._step_outputs = [key for key in keys.step_outputs if key in self._outputs]
+        self._reset_outputs = [key for key in keys.reset_outputs if key in self._outputs]
+        self._device = env.device
+        self._builder = TensorDictBuilder(metadata.parts, env.batch_size, env.device)
+
+    def step_input(self, report: WriteReport | None) -> TensorDictBase:
+        """Build the input of the next step."""
+        return self._input(*(report or (self._step_inputs, {})))
+
+    def reset_input(self, present: Sequence[NestedKey], others: ValueEntries) -> TensorDictBase:
+        """Build the input of the next reset."""
+        return self._input(present, others)
+
+    def _input(self, present: Sequence[NestedKey], others: ValueEntries) -> TensorDictBase:
+        # Copy, since the env may keep its input and the parent overwrites the memory.
+        fields: dict[NestedKey, Any] = {key: self._inputs[key].clone() for key in present}
+        fields.update(others)
+        if self._device.type != "cpu":
+            fields = {key: value.to(self._device) for key, value in fields.items()}
+        return self._builder.build(fields)
+
+    def put_step(self, tensordict: TensorDictBase) -> WriteReport | None:
+        """Write the result of a step; return what the parent cannot infer, or ``None``."""
+        return self._put(tensordict, self._step_outputs)
+
+    def put_reset(self, tensordict: TensorDictBase) -> WriteReport | None:
+        """Write the result of a reset; return what the parent cannot infer, or ``None``."""
+        return self._put(tensordict, self._reset_outputs)
+
+    def _put(self, tensordict: TensorDictBase, expected: list[NestedKey]) -> WriteReport | None:
+        written = [
+            key for key in expected if _copy_if_fits(read(tensordict, key), self._outputs[key])
+        ]
+        if len(written) == len(expected) == sum(1 for _ in flat_items(tensordict)):
+            return None
+        return written, _copy_entries(tensordict, set(written))
+
+
+def _copy_if_fits(value: Any, row: Tensor) -> bool:
+    if not isinstance(value, Tensor) or value.shape != row.shape or value.dtype != row.dtype:
+        return False
+    row.copy_(value.detach())
+    return True
+
+
+def _copy_entries(tensordict: TensorDictBase, without: set[NestedKey]) -> ValueEntries:
+    return {
+        key: value.detach().cpu().clone() if isinstance(value, Tensor) else value
+        for key, value in flat_items(tensordict)
+        if key not in without
+    }
+
+
+def split_by_worker(values: Mapping[NestedKey, Any], num_workers: int) -> list[ValueEntries]:
+    """Split batched entries into one dict for each worker."""
+    rows: list[ValueEntries] = [{} for _ in range(num_workers)]
+    for key, value in values.items():
+        on_cpu = value.detach().cpu() if isinstance(value, Tensor) else value
+        for row, part in zip(rows, on_cpu.unbind(0), strict=True):
+            row[key] = part.clone()
+    return rows
+
+
+class BatchBuffers:
+    """Shared memory from the parent's side: writes inputs of the envs, reads their outputs.
+
+    Args:
+        workers: Metadata of the envs, which must be alike.
+        keys: Keys of the envs' leaves.
+        use_memory: True to use shared memory. Otherwise all entries are sent by value.
+        non_blocking: True to allow asynchronous copies to the device.
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[EnvMetaData],
+        keys: EnvKeys,
+        *,
+        use_memory: bool,
+        non_blocking: bool,
+    ) -> None:
+        self._num_workers = len(workers)
+        fields = TensorLayout.of(workers).for_workers(len(workers)) if use_memory else {}
+        self.block = TensorBlock(fields)
+        tensors = self.block.tensors()
+        self._inputs: dict[NestedKey, Tensor] = _select_side(tensors, "in")
+        self._outputs: dict[NestedKey, Tensor] = _select_side(tensors, "out")
+        self._expected_inputs = {key for key in keys.inputs if key in self._inputs}
+        self._expected = {
+            "step": [key for key in keys.step_outputs if key in self._outputs],
+            "reset": [key for key in keys.reset_outputs if key in self._outputs],
+        }
+        self._non_blocking = non_blocking
+        first = workers[0]
+        self._row_builder = TensorDictBuilder(first.parts, first.batch_size, torch.device("cpu"))
+        self._builder = self._row_builder.for_batch(len(workers))
+
+    def put(self, inputs: Mapping[NestedKey, Any]) -> tuple[list[NestedKey], list[ValueEntries]]:
+        """Write entries of shape ``[num_workers, *B, ...]``.
+
+        Returns:
+            Keys of the entries in shared memory, and for each worker the entries that do not fit
+            there.
+        """
+        present, others = [], {}
+        for key, value in inputs.items():
+            buffer = self._inputs.get(key)
+            if buffer is not None and Field.of(buffer) == _field_of(value):
+                buffer.copy_(value.detach())
+                present.append(key)
+            else:
+                others[key] = value
+        return present, split_by_worker(others, self._num_workers)
+
+    def is_expected(self, present: Sequence[NestedKey], others: Sequence[ValueEntries]) -> bool:
+        """Return True if all inputs of a step are in shared memory, so that none need be sent."""
+        return len(present) == len(self._expected_inputs) and not any(others)
+
+    def take(
+        self,
+        command: str,
+        reports: Mapping[int, WriteReport | None],
+        device: torch.device,
+        inputs: Sequence[ValueEntries] = (),
+    ) -> TensorDictBase:
+        """Copy the workers' outputs to new tensors of shape ``[num_workers, *B, ...]``.
+
+        Args:
+            command: ``step`` or ``reset``.
+            reports: Reply of each worker that received the command.
+            device: Device of the result.
+            inputs: Inputs of each worker, which are kept for workers that did not receive the
+                command.
+        """
+        keys = self._expected[command]
+        if any(one is not None for one in reports.values()):
+            batch = self._stack_rows(keys, reports, inputs)
+        else:
+            # Workers that did not receive the command still have their last outputs in memory.
+            batch = self._builder.build({key: self._outputs[key].clone() for key in keys})
+        if device.type != "cpu":
+            batch = batch.to(device, non_blocking=self._non_blocking)
+        return batch
+
+    def inputs_by_worker(
+        self, present: Sequence[NestedKey], others: Sequence[ValueEntries]
+    ) -> list[ValueEntries]:
+        """Return what :meth:`put` has written, as one dict for each worker."""
+        return [
+            {**{key: self._inputs[key][index] for key in present}, **row}
+            for index, row in enumerate(others)
+        ]
+
+    def _stack_rows(
+        self,
+        keys: list[NestedKey],
+        reports: Mapping[int, WriteReport | None],
+        inputs: Sequence[ValueEntries],
+    ) -> TensorDictBase:
+        rows = {index: self._row(index, one or (keys, {})) for index, one in reports.items()}
+        like = next(iter(rows.values()))
+        for index in range(self._num_workers):
+            if index not in rows:
+                last = self._row(index, (keys, {}))
+                rows[index] = self._row_builder.keep_row(
+                    [self._row_builder.build(inputs[index]), last], like
+                )
+        return stack_rows(
+            [rows[index] for index in range(self._num_workers)], like, torch.device("cpu")
+        )
+
+    def _row(self, index: int, report: WriteReport) -> TensorDictBase:
+        written, others = report
+        fields: dict[NestedKey, Any] = {key: self._outputs[key][index].clone() for key in written}
+        return self._row_builder.build({**fields, **others})
+
+
+def _select_side(
+    tensors: Mapping[tuple[str, NestedKey], Tensor], side: str
+) -> dict[NestedKey, Tensor]:
+    return {key: tensor for (mine, key), tensor in tensors.items() if mine == side}
+
+
+def _field_of(value: Any) -> Field | None:
+    return Field.of(value) if isinstance(value, Tensor) else None

@@ -20,9 +20,9 @@ from torch import nn
 
 from tdx.core.envs import EnvBase
 from tdx.envs.batched import protocol
-from tdx.envs.batched.buffers import RowBuffers
-from tdx.envs.batched.factories import EnvFactory
+from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
+from tdx.envs.batched.shared_memory import RowBuffers
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from multiprocessing.util import Finalize
 import torch
 
 from tdx.envs.batched import protocol
-from tdx.envs.batched.factories import EnvFactory
+from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import TensorBlock
 from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
@@ -171,7 +171,7 @@ class WorkerPool:
         replies = self._gather(indices, _CREATING, limit)
         return [protocol.unpack(replies[index]) for index in indices]
 
-    def ask(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+    def request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """Send a message to workers, and wait for their replies.
 
         Args:

@@ -5,33 +5,6 @@ Names resolve on first use, so that ``tdx.envs.gym.registry`` loads no torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import lazy_loader
 
-if TYPE_CHECKING:
-    from tdx.envs.gym.env import GymEnv
-    from tdx.envs.gym.infos import default_info_dict_reader
-    from tdx.envs.gym.registry import RegisteredEnv, available_envs
-    from tdx.envs.gym.wrapper import GymWrapper
-
-_MODULES = {
-    "GymEnv": "env",
-    "GymWrapper": "wrapper",
-    "RegisteredEnv": "registry",
-    "available_envs": "registry",
-    "default_info_dict_reader": "infos",
-}
-
-__all__ = [
-    "GymEnv",
-    "GymWrapper",
-    "RegisteredEnv",
-    "available_envs",
-    "default_info_dict_reader",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

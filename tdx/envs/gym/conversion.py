@@ -1,40 +1,38 @@
-"""Conversion between the values of a Gymnasium env and TensorDicts."""
+"""Conversion between the values of a Gymnasium env and TensorDicts: observation, action, reward."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import gymnasium
+import numpy as np
 import torch
+from gymnasium import spaces
 from tensordict import TensorDict, TensorDictBase
 
-from tdx.envs.gym.codec import Codec
-from tdx.envs.gym.failures import env_error
+from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.gym.infos import InfoReader
-from tdx.errors import KeyNotFoundError, TdxError, Where
-from tdx.keys import NestedKey, format_key
+from tdx.envs.gym.numeric_spaces import Array, Codec, Encode, Layout
+from tdx.envs.gym.spaces import codec_of, dict_encoder, entry_key
+from tdx.envs.gym.values import (
+    WrongValueError,
+    as_numbers,
+    cast_numbers,
+    find_lost_number,
+    to_array,
+    wrong_value_error,
+)
+from tdx.errors import EnvError, KeyNotFoundError, SpecError, TdxError, Where, summarize_error
+from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.specs import Composite
 from tdx.tensordicts import read
 
 Raw = tuple[Any, Any, Any, Any, dict[str, Any]]
 
 _CPU = torch.device("cpu")
-
-
-@dataclass(slots=True)
-class PendingSeed:
-    """Seed for the next reset. Gymnasium seeds an env only in ``reset``.
-
-    Args:
-        value: The seed. ``None``: it was used.
-    """
-
-    value: int | None = None
-
-    def take(self) -> int | None:
-        """Return the seed and clear it."""
-        taken, self.value = self.value, None
-        return taken
+_RESULTS = ("reward", "done", "terminated", "truncated", "next", "_reset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +42,24 @@ class Conversion:
     Args:
         name: Name of the env, as the user gave it.
         observation: Codec whose ``encode`` returns the root entries by key.
+        array: Form of the observation if it is a single array that ``encode`` only copies.
         action: Codec whose ``decode`` takes the whole TensorDict.
         action_keys: Keys of the action.
         reward: Codec of the reward space. ``None``: rewards are numbers.
-        readers: Readers of ``info``.
         batch_size: Batch size of the env.
         device: Device of the env.
+        readers: Readers of ``info``.
     """
 
     name: str
     observation: Codec
+    array: ArrayForm | None
     action: Codec
     action_keys: tuple[NestedKey, ...]
     reward: Codec | None
-    readers: tuple[InfoReader, ...]
     batch_size: torch.Size
     device: torch.device
+    readers: tuple[InfoReader, ...] = ()
 
     def action_decoder(self) -> Callable[[TensorDictBase], Any]:
         """Return the function that converts the action in a TensorDict for the env."""
@@ -74,28 +74,293 @@ class Conversion:
         if not readers and device.type == "cpu":
             return None
 
-        def finished(result: TensorDict, info: Any) -> TensorDict:
+        def finish(result: TensorDict, info: Any) -> TensorDict:
             for reader in readers:
                 read_into = reader(info, result)
                 result = result if read_into is None else read_into
             return result if device.type == "cpu" else result.to(device)
 
-        return finished
+        return finish
+
+    def keep_current_values(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return the current values of a TensorDict, as the result of a reset of no rows."""
+        return tensordict.exclude("_reset", "next", *self.action_keys)
 
     def failure(self, tensordict: TensorDictBase | None, phase: str, error: Exception) -> TdxError:
-        """Create the error to raise for an error of the env."""
+        """Create the error to raise for an error of the env.
+
+        Args:
+            tensordict: Input of the failed step. ``None``: the phase has no input.
+            phase: Method that raised.
+            error: Error of the env.
+        """
+        where = Where(env=self.name)
         if tensordict is not None:
             for key in self.action_keys:
                 if read(tensordict, key) is None:
                     return KeyNotFoundError(
                         f"the input of step has no key {format_key(key)!r}",
                         hint="write an action first, with env.rand_action(td) or a policy",
-                        where=Where(env=self.name),
+                        where=where,
                     )
-        return env_error(self.name, phase, error)
+        if isinstance(error, TdxError):
+            return error
+        if isinstance(error, WrongValueError):
+            wrong_key = normalize_key(error.path) if error.path else None
+            row = "" if error.row is None else f" of env {error.row}"
+            message = f"{phase}{row} returned {error.problem}"
+            return EnvError(message, hint=error.hint, where=Where(env=self.name, key=wrong_key))
+        return EnvError(
+            f"{phase} raised {summarize_error(error)}", hint=ENV_ERROR_HINT, where=where
+        )
 
 
-def keep_current_values(tensordict: TensorDictBase, conversion: Conversion) -> TensorDictBase:
-    """Return the current values of a TensorDict, as the result of a reset that resets no row."""
-    others = ["_reset", "next", *conversion.action_keys]
-    return tensordict.exclude(*others)
+def create_conversion(
+    env: Any, name: str, layout: Layout, batch_size: torch.Size, device: torch.device
+) -> Conversion:
+    """Create the conversion of an env or a vector env, without readers of ``info``.
+
+    Args:
+        env: Gymnasium env or vector env.
+        name: Name of the env for error messages.
+        layout: Properties that the codecs share.
+        batch_size: Batch size of the env.
+        device: Device of the env.
+
+    Raises:
+        SpecError: An observation has the key of an action or result.
+    """
+    prefix = "" if layout.rows is None else "single_"
+    observation, array = _observation_codec(getattr(env, f"{prefix}observation_space"), layout)
+    action = _action_codec(getattr(env, f"{prefix}action_space"), layout)
+    _check_keys(root_spec(observation), root_spec(action), name)
+    space = reward_space_of(env)
+    reward = None
+    if space is not None:
+        reward = replace(codec_of(space, layout), encode=reward_encoder(space, layout))
+    keys = tuple(normalize_key(key) for key in root_spec(action).keys(True, True))
+    return Conversion(name, observation, array, action, keys, reward, batch_size, device)
+
+
+def root_spec(codec: Codec) -> Composite:
+    """Return the spec of a codec of root entries."""
+    assert isinstance(codec.spec, Composite)
+    return codec.spec
+
+
+def _check_keys(observation: Composite, action: Composite, name: str) -> None:
+    action_keys = {str(key) for key in action.keys()}
+    for key in observation.keys():
+        if key in _RESULTS or key in action_keys:
+            raise SpecError(
+                f"the observation entry {key!r} has the same key as the "
+                f"{'action' if key in action_keys else 'result'}",
+                hint="rename it with gymnasium.wrappers.TransformObservation",
+                where=Where(env=name),
+            )
+
+
+# Observations
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayForm:
+    """Form of an observation that is a single array.
+
+    Args:
+        key: Key of its entry.
+        shape: Shape of the array.
+        dtype: Dtype of the array.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def convert(self, observation: Any) -> Array:
+        """Convert an observation to a new array of this form.
+
+        Raises:
+            WrongValueError: The observation has another shape, or a number does not fit the dtype.
+        """
+        try:
+            return to_array(observation, self.dtype, self.shape)
+        except WrongValueError as wrong:
+            raise wrong.below(self.key) from None
+
+
+def _observation_codec(space: spaces.Space[Any], layout: Layout) -> tuple[Codec, ArrayForm | None]:
+    """Create the codec of an observation, whose ``encode`` returns the root entries by key.
+
+    Entries of a dict space have their own keys. An image (integers, ``[H, W, 3]``) is at
+    ``pixels``, any other observation at ``observation``.
+
+    Returns:
+        The codec, and the form of an observation that is a single array.
+    """
+    codec = codec_of(space, layout)
+    if isinstance(space, spaces.Dict):
+        names = list(space.spaces)
+        parts = [
+            (name, entry_key(name, names, layout), codec_of(inner, layout).encode)
+            for name, inner in space.spaces.items()
+        ]
+        return Codec(codec.spec, dict_encoder(parts), codec.decode), None
+    key, encode_value = "pixels" if is_image(space) else "observation", codec.encode
+    spec = Composite({key: codec.spec}, shape=layout.lead)
+    if codec.array_dtype is not None:
+        form = ArrayForm(key, tuple(codec.spec.shape), codec.array_dtype)
+        return Codec(spec, _array_encoder(form), codec.decode), form
+
+    def encode(value: Any) -> dict[str, Any]:
+        try:
+            return {key: encode_value(value)}
+        except WrongValueError as wrong:
+            raise wrong.below(key) from None
+
+    return Codec(spec, encode, codec.decode), None
+
+
+def _array_encoder(form: ArrayForm) -> Callable[[Any], dict[str, Any]]:
+    key, shape, dtype, convert = form.key, form.shape, form.dtype, form.convert
+    array, tensor = np.ndarray, torch.from_numpy
+
+    def encode(value: Any) -> dict[str, Any]:
+        if type(value) is array and value.dtype is dtype and value.shape == shape:
+            return {key: tensor(value.copy())}
+        return {key: tensor(convert(value))}
+
+    return encode
+
+
+def is_image(space: spaces.Space[Any]) -> bool:
+    """Return True if the values are images: integers of shape ``[H, W, 3]``."""
+    return (
+        isinstance(space, spaces.Box)
+        and len(space.shape) == 3
+        and space.shape[-1] == 3
+        and np.dtype(space.dtype).kind in "iu"
+    )
+
+
+# Actions
+
+
+def _action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
+    """Create the codec of an action, whose ``decode`` takes the whole TensorDict, ``[*B]``.
+
+    The entries of a dict space are at the root, any other action is at ``action``.
+    """
+    codec = codec_of(space, layout)
+    if isinstance(space, spaces.Dict):
+        return codec
+    decode_value, rows_of = codec.decode, codec.decode_rows
+    spec = Composite({"action": codec.spec}, shape=layout.lead)
+    if codec.array_dtype is not None:
+
+        def as_array(tensordict: TensorDictBase) -> Any:
+            return read(tensordict, "action").numpy(force=True)
+
+        return Codec(spec, codec.encode, as_array, None, as_array, decode_value)
+
+    def decode(tensordict: TensorDictBase) -> Any:
+        return decode_value(read(tensordict, "action"))
+
+    def decode_rows(tensordict: TensorDictBase) -> Any:
+        assert rows_of is not None
+        return rows_of(read(tensordict, "action"))
+
+    many = None if rows_of is None else decode_rows
+    return Codec(spec, codec.encode, decode, None, many, decode_value)
+
+
+# Rewards
+
+_REWARD_DTYPE = np.dtype(np.float32)
+_REWARD_MAX = float(np.finfo(_REWARD_DTYPE).max)
+_REWARD_HINT = (
+    "fix the env: step must return a number; for vector rewards the env needs a reward_space"
+)
+_REWARD_RANGE_HINT = f"fix the env: rewards are stored as float32, which ends at {_REWARD_MAX:g}"
+_REWARD_SPACE = "reward_space"
+
+
+def reward_array(reward: Any) -> Array:
+    """Convert one reward to a new float32 array of shape ``[1]``.
+
+    Raises:
+        WrongValueError: The reward is not a number, or too large for float32.
+    """
+    # np.float64, which most envs return, is a float too.
+    if isinstance(reward, float) and -_REWARD_MAX <= reward <= _REWARD_MAX:
+        return np.array(reward, _REWARD_DTYPE, ndmin=1)
+    return reward_rows([reward])[0]
+
+
+def reward_rows(rewards: Sequence[Any]) -> Array:
+    """Convert the rewards of ``T`` steps to a float32 array of shape ``[T, 1]``.
+
+    Args:
+        rewards: Numbers, or arrays of one number.
+
+    Raises:
+        WrongValueError: A reward is not a number, or too large for float32; ``index`` is its
+            position.
+    """
+    try:
+        source: Array = np.asarray(rewards)
+    except ValueError:
+        source = np.empty(0, object)
+    if source.dtype.kind in "biuf" and source.size == len(rewards):
+        with np.errstate(over="ignore"):
+            rows = source.astype(_REWARD_DTYPE).reshape(-1, 1)
+        if find_lost_number(source.reshape(-1, 1), rows) is None:
+            return rows
+    return np.stack([_one_reward(reward, index) for index, reward in enumerate(rewards)])
+
+
+def _one_reward(reward: Any, index: int) -> Array:
+    hint = _REWARD_HINT
+    try:
+        source = as_numbers(reward, "a number")
+        if source.size != 1:
+            raise wrong_value_error(source, "a number")
+        hint = _REWARD_RANGE_HINT
+        return cast_numbers(source, _REWARD_DTYPE).reshape(1)
+    except WrongValueError as wrong:
+        raise WrongValueError(wrong.problem, hint, ("reward",), index=index) from None
+
+
+def reward_space_of(env: Any) -> spaces.Box | None:
+    """Return the reward space of a single env; ``None`` if rewards are numbers.
+
+    Args:
+        env: Env or vector env. The attribute ``reward_space`` may be set on any wrapper; on a
+            vector env it may be batched, or the space of a single env.
+    """
+    if not isinstance(env, gymnasium.vector.VectorEnv):
+        declared = env.has_wrapper_attr(_REWARD_SPACE)
+        space = env.get_wrapper_attr(_REWARD_SPACE) if declared else None
+    else:
+        base = env.unwrapped
+        space = getattr(base, f"single_{_REWARD_SPACE}", None) or getattr(base, _REWARD_SPACE, None)
+    if not isinstance(space, spaces.Box) or not space.shape:
+        return None
+    rows = getattr(env, "num_envs", None)
+    if rows is not None and len(space.shape) > 1 and space.shape[0] == rows:
+        return spaces.Box(space.low[0], space.high[0], dtype=space.dtype.type)
+    return space
+
+
+def reward_encoder(space: spaces.Box, layout: Layout) -> Encode:
+    """Create the encoder of rewards; its ``WrongValueError`` names the key ``reward``."""
+    encode_value = codec_of(space, layout).encode
+
+    def encode(reward: Any) -> Any:
+        try:
+            return encode_value(reward)
+        except WrongValueError as wrong:
+            wrong.hint = "fix the env, or its reward_space: rewards must be in the space"
+            raise wrong.below("reward") from None
+
+    return encode

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from tensordict import NonTensorStack, TensorDictBase
 
-from tdx.envs.gym.codec import tensor_dtype
-from tdx.envs.gym.objects import encode_object
+from tdx.envs.gym.numeric_spaces import tensor_dtype
+from tdx.envs.gym.spaces import encode_object
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
@@ -184,11 +184,11 @@ def _encode(value: Any, spec: TensorSpec) -> Any:
         return _encode_object(value, spec)
     if value is None:
         return spec.zero().cpu()
-    held = torch.empty(0, dtype=spec.dtype).numpy().dtype
+    dtype = torch.empty(0, dtype=spec.dtype).numpy().dtype
     if isinstance(value, np.ndarray) and value.dtype == object:
-        blank = np.zeros(tuple(spec.shape[1:]), held)
-        value = np.stack([blank if row is None else np.asarray(row, held) for row in value])
-    return torch.from_numpy(np.array(value, held, order="C").reshape(tuple(spec.shape)))
+        blank = np.zeros(tuple(spec.shape[1:]), dtype)
+        value = np.stack([blank if row is None else np.asarray(row, dtype) for row in value])
+    return torch.from_numpy(np.array(value, dtype, order="C").reshape(tuple(spec.shape)))
 
 
 def _encode_object(value: Any, spec: TensorSpec) -> Any:

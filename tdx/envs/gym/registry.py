@@ -230,9 +230,9 @@ def survey_envs() -> EnvSurvey:
     """
     if "gymnasium" in sys.modules:
         return _survey()
-    kept = read_cache()
-    if kept is not None:
-        return EnvSurvey([RegisteredEnv(**entry) for entry in kept], ())
+    cached = read_cache()
+    if cached is not None:
+        return EnvSurvey([RegisteredEnv(**entry) for entry in cached], ())
     survey = _survey()
     if not survey.broken:
         write_cache([asdict(env) for env in survey.envs])

@@ -1,32 +1,38 @@
-"""Codecs of the spaces that hold numbers: Box, Discrete, MultiDiscrete, MultiBinary."""
+"""Codecs of all spaces: Dict, Tuple, spaces of Python objects, and the spaces of numbers."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from functools import singledispatch
 from typing import Any
 
-import numpy as np
 import torch
 from gymnasium import spaces
+from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from tdx.envs.gym.codec import Codec, Layout, array_of, tensor_dtype
-from tdx.envs.gym.objects import object_codec
-from tdx.envs.gym.values import checked_array, checked_index, wrong_value
-from tdx.specs import (
-    Binary,
-    Bounded,
-    Categorical,
-    MultiCategorical,
-    MultiOneHot,
-    OneHot,
-    TensorSpec,
-    Unbounded,
+from tdx.core.capabilities import is_public_class
+from tdx.envs.gym.numeric_spaces import (
+    Codec,
+    Encode,
+    Layout,
+    box_codec,
+    discrete_codec,
+    multi_binary_codec,
+    multi_discrete_codec,
 )
+from tdx.envs.gym.values import (
+    WrongValueError,
+    missing_value_error,
+    require_elements,
+    require_mapping,
+    wrong_value_error,
+)
+from tdx.specs import Composite, NonTensor
+from tdx.tensordicts import new_tensordict, read
 
-Array = np.ndarray[Any, Any]
-_from_numpy = torch.from_numpy
+_CPU = torch.device("cpu")
+_ONE = torch.Size([])
 
 
 @singledispatch
@@ -43,193 +49,230 @@ def codec_of(space: spaces.Space[Any], layout: Layout) -> Codec:
     return object_codec(space, layout)
 
 
+codec_of.register(spaces.Box, box_codec)
+codec_of.register(spaces.Discrete, discrete_codec)
+codec_of.register(spaces.MultiBinary, multi_binary_codec)
+codec_of.register(spaces.MultiDiscrete, multi_discrete_codec)
+
+
 @codec_of.register
-def _box(space: spaces.Box, layout: Layout) -> Codec:
-    held, dtype = tensor_dtype(space.dtype)
-    shape = (*layout.lead, *(space.shape or (1,)))
-    inner = (*layout.lead, *space.shape)
-
-    if space.shape:
-        encode = _array_encoder(held, shape)
-    else:
-
-        def encode(value: Any) -> torch.Tensor:
-            return _from_numpy(checked_array(value, held, inner).reshape(shape))
-
-    def decode(tensor: torch.Tensor) -> Any:
-        return array_of(tensor).astype(space.dtype, copy=False).reshape(inner)
-
-    spec = _box_spec(space, held, dtype, shape)
-    if space.shape and held == space.dtype:
-        return Codec(spec, encode, array_of, held, array_of)
-    return Codec(spec, encode, decode)
+def _dict_codec(space: spaces.Dict, layout: Layout) -> Codec:
+    names = list(space.spaces)
+    keys = [entry_key(name, names, layout) for name in names]
+    return _mapping_codec(
+        names, keys, [codec_of(space.spaces[name], layout) for name in names], layout
+    )
 
 
-def _array_encoder(held: np.dtype[Any], shape: tuple[int, ...]) -> Callable[[Any], torch.Tensor]:
-    """Create the encoder of arrays of one dtype and shape; others raise ``WrongValueError``."""
-    array = np.ndarray
+def entry_key(name: Any, names: list[Any], layout: Layout) -> str:
+    """Return the key of an entry of a dict space: its name, or ``observation`` for ``state``."""
+    if layout.remap_state and name == "state" and "observation" not in names:
+        return "observation"
+    return str(name)
 
-    def encode(value: Any) -> torch.Tensor:
-        if type(value) is array and value.dtype is held and value.shape == shape:
-            return _from_numpy(value.copy())
-        return _from_numpy(checked_array(value, held, shape))
+
+def _mapping_codec(names: list[Any], keys: list[str], codecs: list[Codec], layout: Layout) -> Codec:
+    size = torch.Size(layout.lead)
+    encoders = [
+        (name, key, codec.encode) for name, key, codec in zip(names, keys, codecs, strict=True)
+    ]
+    decoders = [
+        (name, key, codec.decode) for name, key, codec in zip(names, keys, codecs, strict=True)
+    ]
+
+    fields_of = dict_encoder(encoders)
+
+    def encode(value: Any) -> TensorDict:
+        return new_tensordict(fields_of(value), size, _CPU)
+
+    def decode(tensordict: TensorDictBase) -> dict[Any, Any]:
+        return {name: inner(read(tensordict, key)) for name, key, inner in decoders}
+
+    specs = {key: codec.spec for key, codec in zip(keys, codecs, strict=True)}
+    return Codec(Composite(specs, shape=layout.lead), encode, decode)
+
+
+def dict_encoder(parts: Sequence[tuple[Any, str, Encode]]) -> Callable[[Any], dict[str, Any]]:
+    """Create the encoder of a dict from its parts: name in the dict, key, encoder of the entry.
+
+    It raises ``WrongValueError`` with the key for an entry that is missing or invalid.
+    """
+
+    def encode(value: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        key = ""
+        try:
+            for name, key, inner in parts:
+                fields[key] = inner(value[name])
+        except WrongValueError as wrong:
+            raise wrong.below(key) from None
+        except (KeyError, TypeError, IndexError):
+            mapping = require_mapping(value, [name for name, _, _ in parts])
+            for name, key, _ in parts:
+                if name not in mapping:
+                    raise missing_value_error(name).below(key) from None
+            raise
+        return fields
 
     return encode
 
 
-def _box_spec(
-    space: spaces.Box, held: np.dtype[Any], dtype: torch.dtype, shape: tuple[int, ...]
-) -> TensorSpec:
-    least, most = _dtype_range(space.dtype)
-    if bool(np.all(space.low <= least)) and bool(np.all(space.high >= most)):
-        return Unbounded(shape=shape, dtype=dtype)
-    low, high = (
-        torch.from_numpy(np.array(np.broadcast_to(bound.astype(held), shape)))
-        for bound in (space.low, space.high)
+@codec_of.register(spaces.Tuple)
+def _tuple_codec(space: spaces.Tuple[Any], layout: Layout) -> Codec:
+    codecs = [codec_of(inner, layout) for inner in space.spaces]
+    if _are_stackable(codecs):
+        return _stack_codecs(codecs, layout)
+    names = list(range(len(codecs)))
+    by_index = _mapping_codec(names, [str(name) for name in names], codecs, layout)
+
+    def encode(value: Any) -> Any:
+        return by_index.encode(dict(enumerate(require_elements(value, len(names)))))
+
+    def decode(tensordict: TensorDictBase) -> tuple[Any, ...]:
+        return tuple(by_index.decode(tensordict).values())
+
+    return Codec(by_index.spec, encode, decode)
+
+
+def _are_stackable(codecs: list[Codec]) -> bool:
+    """Return True if the values of all codecs can be stacked."""
+    if not codecs or any(isinstance(codec.spec, NonTensor) for codec in codecs):
+        return False
+    first = codecs[0].spec
+    if isinstance(first, Composite):
+        dense = all(not isinstance(leaf, NonTensor) for leaf in first.values(True, True))
+        return dense and all(codec.spec == first for codec in codecs)
+    return all(
+        type(codec.spec) is type(first)
+        and codec.spec.shape == first.shape
+        and codec.spec.dtype == first.dtype
+        for codec in codecs
     )
-    return Bounded(low, high, shape=shape, dtype=dtype)
 
 
-def _dtype_range(dtype: Any) -> tuple[Any, Any]:
-    kind = np.dtype(dtype)
-    if kind.kind == "b":
-        return False, True
-    limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
-    return limits.min, limits.max
+def _stack_codecs(codecs: list[Codec], layout: Layout) -> Codec:
+    """Create the codec of elements stacked along a dim after the batch dims."""
+    dim = len(layout.lead)
+    encoders = [codec.encode for codec in codecs]
+    decoders = [codec.decode for codec in codecs]
+
+    def encode(value: Any) -> Any:
+        elements = require_elements(value, len(encoders))
+        parts = [inner(part) for inner, part in zip(encoders, elements, strict=True)]
+        return torch.stack(parts, dim)
+
+    size = torch.Size((*layout.lead, len(codecs)))
+
+    def decode(block: Any) -> tuple[Any, ...]:
+        if isinstance(block, TensorDictBase) and block.batch_size != size:
+            # Written leaf by leaf it has the batch size of the TensorDict around it.
+            block = block.copy()
+            block.batch_size = size
+        return tuple(inner(part) for inner, part in zip(decoders, block.unbind(dim), strict=True))
+
+    specs: list[Any] = [codec.spec for codec in codecs]
+    stacked: Any = torch.stack(specs, dim)
+    return Codec(stacked, encode, decode)
 
 
-@codec_of.register
-def _multi_binary(space: spaces.MultiBinary, layout: Layout) -> Codec:
-    shape = (*layout.lead, *space.shape)
-    encode = _array_encoder(np.dtype(np.int8), shape)
+class SpaceValue(NonTensor):
+    """A member of a Gymnasium space, as a Python object.
 
-    def decode(tensor: torch.Tensor) -> Any:
-        return array_of(tensor).astype(np.int8, copy=False)
+    Args:
+        space: Gymnasium space, which is copied.
+        shape: Batch shape, with a member for each element.
+        **kwargs: More arguments of :class:`~tdx.specs.NonTensor`.
 
-    return Codec(Binary(shape=shape, dtype=torch.int8), encode, decode)
+    Example:
+        >>> from gymnasium.spaces import Text
+        >>> spec = SpaceValue(Text(4, charset="ab"))
+        >>> spec.is_in(spec.rand()), spec.is_in("cd")
+        (True, False)
+    """
 
+    def __init__(self, space: spaces.Space[Any], shape: Any = (), **kwargs: Any) -> None:
+        self._members = copy.deepcopy(space)
+        kwargs.setdefault("example_data", _example_of(self._members))
+        super().__init__(shape, **{**kwargs, "batched": True})
 
-@codec_of.register
-def _discrete(space: spaces.Discrete, layout: Layout) -> Codec:
-    if layout.rows is not None:
-        return _batched_discrete(space, layout)
-    count, start = int(space.n), int(space.start)
-    if layout.categorical:
+    @property
+    def space_kind(self) -> str:
+        """Gymnasium's name for the kind of space, such as ``Text``; also of a subclass."""
+        kinds = [
+            each.__name__
+            for each in type(self._members).__mro__
+            if is_public_class(each, spaces) and each is not spaces.Space
+        ]
+        return kinds[0] if kinds else type(self._members).__name__
 
-        def encode(value: Any) -> torch.Tensor:
-            return _from_numpy(np.array(checked_index(value, start, count), np.int64))
+    def rand(self, shape: Any = ()) -> Any:
+        """Sample a member for each element, seeded from torch's global generator."""
+        return self._stack_values(self._full_shape(shape), self._sample)
 
-        def decode(tensor: torch.Tensor) -> Any:
-            return int(tensor) + start
+    def zero(self, shape: Any = ()) -> Any:
+        """Return the same member for every element."""
+        return self._stack_values(self._full_shape(shape), lambda: self.example_data)
 
-        def decode_rows(rows: torch.Tensor) -> Any:
-            return (array_of(rows) + start).tolist()
+    def one(self, shape: Any = ()) -> Any:
+        """Return the same member for every element."""
+        return self.zero(shape)
 
-        spec: TensorSpec = Categorical(count, dtype=torch.int64)
-        return Codec(spec, encode, decode, decode_rows=decode_rows)
+    def _sample(self) -> Any:
+        self._members.seed(int(torch.randint(2**31 - 1, ())))
+        return self._members.sample()
 
-    def encode_one_hot(value: Any) -> torch.Tensor:
-        row = np.zeros(count, np.int64)
-        row[checked_index(value, start, count)] = 1
-        return _from_numpy(row)
+    def _stack_values(self, sizes: torch.Size, value: Any) -> Any:
+        if not sizes:
+            return NonTensorData(value(), batch_size=_ONE, device=self._device)
+        return NonTensorStack(*(self._stack_values(sizes[1:], value) for _ in range(sizes[0])))
 
-    def decode_few(tensor: torch.Tensor) -> Any:
-        # A search of a short list takes a third of the time of an argmax.
-        try:
-            return tensor.tolist().index(1) + start
-        except ValueError:
-            return int(tensor.argmax()) + start
+    def _contains(self, val: Any) -> bool:
+        if isinstance(val, NonTensorStack):
+            return all(self._contains(inner) for inner in val.tensordicts)
+        return bool(self._members.contains(decode_object(val)))
 
-    def decode_many(tensor: torch.Tensor) -> Any:
-        return int(array_of(tensor).argmax()) + start
+    def _has_same_space(self, other: Any) -> bool:
+        return bool(self._members == other._members)
 
-    def decode_rows_one_hot(rows: torch.Tensor) -> Any:
-        return (array_of(rows).argmax(-1) + start).tolist()
-
-    one = decode_few if count <= 32 else decode_many
-    one_hot = OneHot(count, dtype=torch.int64)
-    return Codec(one_hot, encode_one_hot, one, decode_rows=decode_rows_one_hot)
-
-
-def _batched_discrete(space: spaces.Discrete, layout: Layout) -> Codec:
-    count, start = int(space.n), space.start
-    if layout.categorical:
-        spec: TensorSpec = Categorical(count, shape=layout.lead, dtype=torch.int64)
-    else:
-        spec = OneHot(count, shape=(*layout.lead, count), dtype=torch.int64)
-    return _index_codec(spec, np.array([count]), start, np.dtype(space.dtype), layout.lead, layout)
-
-
-@codec_of.register
-def _multi_discrete(space: spaces.MultiDiscrete, layout: Layout) -> Codec:
-    sizes, shape = space.nvec, (*layout.lead, *space.nvec.shape)
-    largest, total = int(sizes.max()), int(sizes.sum())
-    same = bool((sizes == largest).all())
-    spec: TensorSpec
-    if same and layout.categorical:
-        spec = Categorical(largest, shape=shape, dtype=torch.int64)
-    elif same:
-        spec = OneHot(largest, shape=(*shape, largest), dtype=torch.int64)
-    elif layout.categorical:
-        spec = MultiCategorical(torch.from_numpy(sizes.copy()), shape=shape, dtype=torch.int64)
-    else:
-        spec = MultiOneHot(sizes.flatten().tolist(), shape=(*layout.lead, total), dtype=torch.int64)
-    return _index_codec(spec, sizes.flatten(), space.start, space.dtype, shape, layout)
+    def _arguments(self) -> dict[str, Any]:
+        return {**super()._arguments(), "space": self._members}
 
 
-def _index_codec(
-    spec: TensorSpec,
-    sizes: Array,
-    start: Any,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    layout: Layout,
-) -> Codec:
-    """Create the codec of indices ``[*B, ...]`` from ``start``, each below its own size."""
-    if layout.categorical:
+def object_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
+    """Create the codec of a space whose values are kept as objects, one for each env."""
+    spec = SpaceValue(space, shape=layout.lead)
+    expected = f"a member of its {type(space).__name__} space"
 
-        def encode(value: Any) -> torch.Tensor:
-            return _from_numpy(_checked_indices(value, shape) - start)
+    def encode(value: Any) -> NonTensorData:
+        if value is None:
+            raise wrong_value_error(value, expected)
+        return encode_object(value)
 
-        def decode(tensor: torch.Tensor) -> Any:
-            return (array_of(tensor).reshape(shape) + start).astype(dtype, copy=False)
+    if layout.rows is None:
+        return Codec(spec, encode, decode_object)
 
-        return Codec(spec, encode, decode)
-    return _one_hot_codec(spec, sizes, start, dtype, shape, layout)
+    def encode_rows(values: Any) -> Any:
+        return NonTensorStack(*[encode(value) for value in values])
 
+    def decode_rows(entry: Any) -> Any:
+        return tuple(entry.tolist())
 
-def _checked_indices(value: Any, shape: tuple[int, ...]) -> Array:
-    """Convert a value to integers of a shape. Those of a vector env may have dims of size 1."""
-    source = np.asarray(value)
-    if source.size == math.prod(shape) and source.dtype.kind in "biu":
-        return source.astype(np.int64).reshape(shape)
-    return checked_array(value, np.dtype(np.int64), shape)
+    return Codec(spec, encode_rows, decode_rows)
 
 
-def _one_hot_codec(
-    spec: TensorSpec,
-    sizes: Array,
-    start: Any,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    layout: Layout,
-) -> Codec:
-    lead, total = layout.lead, int(sizes.sum())
-    offsets = np.cumsum(sizes) - sizes
-    spec_shape = tuple(spec.shape)
-    borders = offsets[1:].tolist()
+def encode_object(value: Any) -> NonTensorData:
+    """Copy a value to a non-tensor entry."""
+    # The env may continue to write to arrays in the value.
+    copied = value if isinstance(value, str) else copy.deepcopy(value)
+    return NonTensorData(copied, batch_size=_ONE, device=_CPU)
 
-    def encode(value: Any) -> torch.Tensor:
-        indices = (_checked_indices(value, shape) - start).reshape(*lead, -1)
-        if bool(((indices < 0) | (indices >= sizes)).any()):
-            raise wrong_value(value, "indices within the sizes of its space")
-        rows = np.zeros((*lead, total), np.int64)
-        np.put_along_axis(rows, indices + offsets, 1, -1)
-        return _from_numpy(rows.reshape(spec_shape))
 
-    def decode(tensor: torch.Tensor) -> Any:
-        flat = array_of(tensor).reshape(*lead, total)
-        parts = [part.argmax(-1) for part in np.split(flat, borders, axis=-1)]
-        return (np.stack(parts, -1).reshape(shape) + start).astype(dtype, copy=False)
+def decode_object(entry: Any) -> Any:
+    """Return the Python object of a non-tensor entry."""
+    return entry.data if isinstance(entry, NonTensorData) else entry
 
-    return Codec(spec, encode, decode)
+
+def _example_of(space: spaces.Space[Any]) -> Any:
+    """Return a member, always the same one."""
+    space.seed(0)
+    return space.sample()

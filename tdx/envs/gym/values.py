@@ -10,13 +10,6 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Check = Callable[[Any], None]
 
-_REWARD_DTYPE = np.dtype(np.float32)
-_REWARD_MAX = float(np.finfo(_REWARD_DTYPE).max)
-_REWARD_HINT = (
-    "fix the env: step must return a number; for vector rewards the env needs a reward_space"
-)
-_REWARD_RANGE_HINT = f"fix the env: rewards are stored as float32, which ends at {_REWARD_MAX:g}"
-
 
 class WrongValueError(ValueError):
     """A value that the env's space does not allow to be stored.
@@ -60,12 +53,12 @@ class WrongValueError(ValueError):
         return self
 
 
-def wrong_value(value: Any, expected: str) -> WrongValueError:
+def wrong_value_error(value: Any, expected: str) -> WrongValueError:
     """Create the error for a value of another type than its space."""
     return WrongValueError(f"{describe(value)} instead of {expected}", _space_hint())
 
 
-def missing_value(name: Any) -> WrongValueError:
+def missing_value_error(name: Any) -> WrongValueError:
     """Create the error for a missing entry of a dict."""
     return WrongValueError(f"no entry {name!r}, which its space declares", _space_hint())
 
@@ -84,12 +77,12 @@ def describe(value: Any) -> str:
     if value is None:
         return "None"
     if isinstance(value, np.ndarray):
-        return array_text(value.dtype, value.shape)
+        return describe_array(value.dtype, value.shape)
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
-def array_text(dtype: Any, shape: Sequence[int]) -> str:
+def describe_array(dtype: Any, shape: Sequence[int]) -> str:
     """Describe arrays of a dtype and shape."""
     return f"{_article(str(dtype))} array of shape {tuple(shape)}"
 
@@ -98,26 +91,35 @@ def _article(name: str) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def checked_array(value: Any, held: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def to_array(value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Convert a value to a new array of the dtype and shape of its space.
 
     Args:
         value: What the env returned.
-        held: Dtype in which it is stored.
+        dtype: Dtype in which it is stored.
         shape: Shape that the space declares. ``()`` also accepts one element.
 
     Raises:
         WrongValueError: The value is not a numeric array, has another shape, or holds a number that
-            ``held`` cannot represent.
+            ``dtype`` cannot represent.
     """
-    source = _numbers(value, array_text(held, shape))
+    source = as_numbers(value, describe_array(dtype, shape))
     if source.shape != shape and (shape or source.size != 1):
-        problem = f"{array_text(source.dtype, source.shape)} instead of shape {shape}"
+        problem = f"{describe_array(source.dtype, source.shape)} instead of shape {shape}"
         raise WrongValueError(problem, _space_hint())
-    return cast(source, held).reshape(shape)
+    return cast_numbers(source, dtype).reshape(shape)
 
 
-def _numbers(value: Any, expected: str) -> Array:
+def as_numbers(value: Any, expected: str) -> Array:
+    """Convert a value to an array of numbers, which may share memory with it.
+
+    Args:
+        value: What the env returned.
+        expected: What the space expects instead of a value that is not numeric.
+
+    Raises:
+        WrongValueError: The value is not numeric.
+    """
     try:
         # An object array would keep non-numeric values.
         source: Array = np.asarray(value)
@@ -126,13 +128,13 @@ def _numbers(value: Any, expected: str) -> Array:
     except OverflowError:
         raise WrongValueError(f"an integer of {len(str(value))} digits", _space_hint()) from None
     except (ValueError, TypeError):
-        raise wrong_value(value, expected) from None
+        raise wrong_value_error(value, expected) from None
     if source.dtype.kind not in "biuf":
-        raise wrong_value(_odd_element(source), expected)
+        raise wrong_value_error(_find_non_number(source), expected)
     return source
 
 
-def _odd_element(source: Array) -> Any:
+def _find_non_number(source: Array) -> Any:
     """Return the first element that is not a number."""
     if source.dtype.kind != "O":
         return source.flat[0].item() if source.size else source
@@ -142,27 +144,27 @@ def _odd_element(source: Array) -> Any:
     return source
 
 
-def cast(source: Array, held: np.dtype[Any]) -> Array:
+def cast_numbers(source: Array, dtype: np.dtype[Any]) -> Array:
     """Copy an array of numbers to a dtype.
 
     Raises:
         WrongValueError: A number would become infinite or wrap around.
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        result = source.astype(held, order="C")
-    found = first_lost(source, result)
+        result = source.astype(dtype, order="C")
+    found = find_lost_number(source, result)
     if found is None:
         return result
     number = source.flat[found]
-    raise WrongValueError(f"{number:g}, which {held} cannot represent", _range_hint(held))
+    raise WrongValueError(f"{number:g}, which {dtype} cannot represent", _range_hint(dtype))
 
 
-def _range_hint(held: np.dtype[Any]) -> str:
-    most = np.finfo(held).max if held.kind == "f" else np.iinfo(held).max
-    return f"fix the env, or declare a wider dtype in its observation_space: {held} ends at {most}"
+def _range_hint(dtype: np.dtype[Any]) -> str:
+    most = np.finfo(dtype).max if dtype.kind == "f" else np.iinfo(dtype).max
+    return f"fix the env, or declare a wider dtype in its observation_space: {dtype} ends at {most}"
 
 
-def first_lost(source: Array, result: Array) -> int | None:
+def find_lost_number(source: Array, result: Array) -> int | None:
     """Return the flat index of the first number that a cast changed by more than rounding.
 
     Args:
@@ -186,7 +188,7 @@ def first_lost(source: Array, result: Array) -> int | None:
     return int(lost.argmax()) if bool(lost.any()) else None
 
 
-def checked_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
+def require_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
     """Check that a value is a dict, and return it.
 
     Raises:
@@ -194,11 +196,11 @@ def checked_mapping(value: Any, names: Sequence[Any]) -> Mapping[Any, Any]:
     """
     if not isinstance(value, Mapping):
         listed = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
-        raise wrong_value(value, f"a dict with {listed}")
+        raise wrong_value_error(value, f"a dict with {listed}")
     return value
 
 
-def checked_elements(value: Any, count: int) -> Sequence[Any]:
+def require_elements(value: Any, count: int) -> Sequence[Any]:
     """Check that a value is a sequence of ``count`` elements, and return it.
 
     Raises:
@@ -207,14 +209,14 @@ def checked_elements(value: Any, count: int) -> Sequence[Any]:
     try:
         found = len(value)
     except TypeError:
-        raise wrong_value(value, f"a tuple of {count}") from None
+        raise wrong_value_error(value, f"a tuple of {count}") from None
     if found != count:
         raise WrongValueError(f"{found} elements instead of {count}", _space_hint())
     elements: Sequence[Any] = value
     return elements
 
 
-def checked_index(value: Any, start: int, count: int) -> int:
+def to_index(value: Any, start: int, count: int) -> int:
     """Return an element of a Discrete space as an index from 0.
 
     Args:
@@ -229,57 +231,7 @@ def checked_index(value: Any, start: int, count: int) -> int:
     try:
         index = int(value) - start
     except (TypeError, ValueError, OverflowError):
-        raise wrong_value(value, expected) from None
+        raise wrong_value_error(value, expected) from None
     if not 0 <= index < count:
         raise WrongValueError(f"{index + start} instead of {expected}", _space_hint())
     return index
-
-
-# Rewards
-
-
-def reward_array(reward: Any) -> Array:
-    """Convert one reward to a new float32 array of shape ``[1]``.
-
-    Raises:
-        WrongValueError: The reward is not a number, or too large for float32.
-    """
-    # np.float64, which most envs return, is a float too.
-    if isinstance(reward, float) and -_REWARD_MAX <= reward <= _REWARD_MAX:
-        return np.array(reward, _REWARD_DTYPE, ndmin=1)
-    return reward_rows([reward])[0]
-
-
-def reward_rows(rewards: Sequence[Any]) -> Array:
-    """Convert the rewards of ``T`` steps to a float32 array of shape ``[T, 1]``.
-
-    Args:
-        rewards: Numbers, or arrays of one number.
-
-    Raises:
-        WrongValueError: A reward is not a number, or too large for float32; ``index`` is its
-            position.
-    """
-    try:
-        source: Array = np.asarray(rewards)
-    except ValueError:
-        source = np.empty(0, object)
-    if source.dtype.kind in "biuf" and source.size == len(rewards):
-        with np.errstate(over="ignore"):
-            rows = source.astype(_REWARD_DTYPE).reshape(-1, 1)
-        lost = first_lost(source.reshape(-1, 1), rows)
-        if lost is None:
-            return rows
-    return np.stack([_one_reward(reward, index) for index, reward in enumerate(rewards)])
-
-
-def _one_reward(reward: Any, index: int) -> Array:
-    hint = _REWARD_HINT
-    try:
-        source = _numbers(reward, "a number")
-        if source.size != 1:
-            raise wrong_value(source, "a number")
-        hint = _REWARD_RANGE_HINT
-        return cast(source, _REWARD_DTYPE).reshape(1)
-    except WrongValueError as wrong:
-        raise WrongValueError(wrong.problem, hint, ("reward",), index=index) from None

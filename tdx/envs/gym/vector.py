@@ -1,23 +1,27 @@
-"""Step and reset of Gymnasium's vector envs, in each of their autoreset modes."""
+"""Gymnasium's vector envs: construction, and step and reset in each of their autoreset modes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from tdx.envs.gym.conversion import Conversion, PendingSeed, keep_current_values
+from tdx.envs.gym.conversion import Conversion, reward_rows, reward_space_of
 from tdx.envs.gym.infos import merge_final_info
-from tdx.envs.gym.values import reward_rows
+from tdx.envs.gym.single_env import PendingSeed
 from tdx.errors import EnvError, Where
 from tdx.tensordicts import new_tensordict, read, write
 
+Build = Callable[[], gymnasium.Env[Any, Any]]
 Rows = np.ndarray[Any, np.dtype[np.bool_]]
 
 _CPU = torch.device("cpu")
@@ -133,7 +137,7 @@ class VectorEnvRows:
         mask = None if tensordict is None else read(tensordict, "_reset")
         rows = None if mask is None else mask.reshape(-1).cpu().numpy().copy()
         if tensordict is not None and rows is not None and not rows.any():
-            return keep_current_values(tensordict, self._conversion)
+            return self._conversion.keep_current_values(tensordict)
         seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._reset_env(rows, seed, kwargs)
@@ -192,17 +196,17 @@ class VectorEnvRows:
 
 
 def autoreset_mode_of(env: Any) -> AutoresetMode:
-    """The autoreset mode that a vector env declares; next-step, Gymnasium's default, without."""
+    """Return the autoreset mode that a vector env declares; by default next-step, as Gymnasium."""
     return AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
 
 
 def mode_name(mode: AutoresetMode) -> str:
-    """The mode's name as tdx writes it: ``disabled``, ``next_step``, ``same_step``."""
+    """Return the name of a mode: ``disabled``, ``next_step`` or ``same_step``."""
     return mode.name.lower()
 
 
 def resets_rows(env: Any, mode: AutoresetMode) -> bool:
-    """Whether a vector env resets just the rows of ``options["reset_mask"]``."""
+    """Return True if a vector env can reset only the rows in ``options["reset_mask"]``."""
     base = env.unwrapped
     if mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv):
         return True
@@ -214,7 +218,7 @@ def resets_rows(env: Any, mode: AutoresetMode) -> bool:
 
 
 def keep_rows(result: TensorDictBase, previous: TensorDictBase, rows: Rows) -> None:
-    """Give some rows of every entry, ``[N, ...]``, the value that they have in ``previous``."""
+    """Set some rows of every entry, ``[N, ...]``, to their values in ``previous``."""
     mask = torch.from_numpy(rows)
     for key in list(result.keys()):
         value = read(result, key)
@@ -231,8 +235,8 @@ def keep_rows(result: TensorDictBase, previous: TensorDictBase, rows: Rows) -> N
             keep_rows(value, before, rows)
         else:
             pairs = zip(value.tolist(), before.tolist(), rows.tolist(), strict=True)
-            kept = [NonTensorData(old if keep else new) for new, old, keep in pairs]
-            write(result, key, NonTensorStack(*kept))
+            merged = [NonTensorData(old if keep else new) for new, old, keep in pairs]
+            write(result, key, NonTensorStack(*merged))
 
 
 def _alike(before: object, value: torch.Tensor) -> bool:
@@ -241,3 +245,55 @@ def _alike(before: object, value: torch.Tensor) -> bool:
         and before.shape == value.shape
         and before.dtype == value.dtype
     )
+
+
+class SyncRows(SyncVectorEnv):
+    """A ``SyncVectorEnv`` whose rewards may be arrays."""
+
+    uses_own_generator = True
+
+    def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
+        super().__init__(env_fns, **kwargs)
+        self.single_reward_space = reward_space_of(self.envs[0])
+        if self.single_reward_space is not None:
+            self._rewards = np.zeros((self.num_envs, *self.single_reward_space.shape))
+
+
+class AsyncRows(AsyncVectorEnv):
+    """An ``AsyncVectorEnv`` whose rewards may be arrays, and whose errors are only raised."""
+
+    uses_own_generator = True
+
+    def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
+        found: list[spaces.Box | None] = []
+
+        def first() -> gymnasium.Env[Any, Any]:
+            env = env_fns[0]()
+            found.append(reward_space_of(env))
+            return env
+
+        # It makes the first env in this process, to read the spaces.
+        super().__init__([first, *env_fns[1:]], **kwargs)
+        self.single_reward_space = found[0] if found else None
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        if all(successes):
+            return
+        with warnings.catch_warnings():
+            # Gymnasium reports the traceback of the worker as warnings.
+            warnings.simplefilter("ignore")
+            super()._raise_if_errors(successes)
+
+
+def make_vector_env(builds: list[Build], mode: str) -> SyncVectorEnv | AsyncVectorEnv:
+    """Create a vector env that never resets by itself.
+
+    Args:
+        builds: Functions that create one env each.
+        mode: ``"sync"``: all envs in this process; ``"async"``: one process for each.
+    """
+    kind: Any = SyncRows if mode == "sync" else AsyncRows
+    created: SyncVectorEnv | AsyncVectorEnv = kind(
+        builds, copy=False, autoreset_mode=AutoresetMode.DISABLED
+    )
+    return created

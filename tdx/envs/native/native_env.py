@@ -120,7 +120,7 @@ class NativeEnv(EnvBase):
         A step replaces the tensor, so a reference to it does not change.
 
         Raises:
-            EnvError: The env previous never reset.
+            EnvError: The env was never reset.
         """
         if self._state is None:
             raise EnvError(

@@ -42,7 +42,7 @@ def test_a_serial_batch_can_be_copied_and_pickled(used: bool) -> None:
 
 
 @pytest.mark.parametrize("make_env", [CountingEnv, NoisyEnv, TwoGroupsEnv])
-def test_each_row_is_the_lone_env_with_the_same_seed(
+def test_each_row_equals_a_single_env_with_the_same_seed(
     make_batch: MakeBatch, make_env: type[EnvBase]
 ) -> None:
     batch = make_batch(3, make_env)
@@ -130,7 +130,7 @@ def test_reset_passes_keyword_arguments_on(make_batch: MakeBatch) -> None:
         env.reset(list_of_kwargs=[{}] * 3)
 
 
-def test_each_env_gets_the_next_seed(make_batch: MakeBatch) -> None:
+def test_each_env_is_seeded_with_the_next_seed(make_batch: MakeBatch) -> None:
     env = make_batch(2, NoisyEnv)
     following = env.set_seed(3)
     first = env.reset()["observation"]
@@ -237,7 +237,7 @@ def test_reset_restarts_a_closed_batch(make_batch: MakeBatch) -> None:
     assert not env.is_closed
 
 
-def test_leaving_the_context_closes_it(make_batch: MakeBatch) -> None:
+def test_context_manager_closes_the_batch(make_batch: MakeBatch) -> None:
     with make_batch(2, CountingEnv) as env:
         env.rollout(1)
     assert env.is_closed
@@ -249,7 +249,7 @@ def test_the_batch_size_of_the_input_is_checked(make_batch: MakeBatch) -> None:
         env.step(TensorDict({"action": torch.zeros(3, 2)}, batch_size=[3]))
 
 
-def test_it_prints_its_env_and_batch_size(make_batch: MakeBatch) -> None:
+def test_repr_has_env_and_batch_size(make_batch: MakeBatch) -> None:
     assert repr(make_batch(2, CountingEnv)).endswith("batch_size=torch.Size([2]))")
 
 
@@ -270,7 +270,7 @@ def test_number_of_functions_must_match_the_workers(make_batch: MakeBatch) -> No
         make_batch(2, CountingEnv())
 
 
-def test_function_that_returns_no_env_is_rejected(make_batch: MakeBatch) -> None:
+def test_function_that_does_not_return_an_env_is_rejected(make_batch: MakeBatch) -> None:
     with pytest.raises(ArgumentError, match="returned a dict"):
         make_batch(1, dict)
 

@@ -42,7 +42,7 @@ def test_incomplete_state_dict_is_rejected() -> None:
         EnvCreator(MORE).load_state_dict({})
 
 
-def test_an_env_whose_state_is_of_another_shape_keeps_its_own() -> None:
+def test_state_of_another_shape_is_not_shared() -> None:
     creator = EnvCreator(lambda size: SizedEnv(size), size=2)
     assert creator(size=2).state_dict()["weights"].tolist() == [1.0, 1.0]
     assert creator(size=3).state_dict()["weights"].tolist() == [1.0, 1.0, 1.0]
@@ -103,7 +103,7 @@ def test_repr_names_the_function() -> None:
     assert repr(EnvCreator(CountingEnv)).startswith("EnvCreator(<class ")
 
 
-def test_function_that_returns_no_env_is_rejected() -> None:
+def test_function_that_does_not_return_an_env_is_rejected() -> None:
     def nothing() -> EnvBase:
         return None  # type: ignore[return-value]
 

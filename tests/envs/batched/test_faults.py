@@ -148,7 +148,7 @@ def test_fault_in_nested_processes_leaves_no_process(make_parallel: MakeBatch) -
     assert all_end(pids)
 
 
-def test_a_method_that_raises_leaves_the_workers_alone(make_parallel: MakeBatch) -> None:
+def test_workers_survive_a_method_that_raises(make_parallel: MakeBatch) -> None:
     env = make_parallel(2, CountingEnv)
     with pytest.raises(
         WorkerError, match="worker 0 raised ValueError during fail: failed on purpose"
@@ -157,7 +157,7 @@ def test_a_method_that_raises_leaves_the_workers_alone(make_parallel: MakeBatch)
     assert env.rollout(2).shape == torch.Size([2, 2])
 
 
-def test_an_attribute_that_cannot_be_sent_leaves_the_workers_alone(
+def test_workers_survive_an_attribute_that_cannot_be_pickled(
     make_parallel: MakeBatch,
 ) -> None:
     env = make_parallel(1, UnsendableEnv)

@@ -34,7 +34,7 @@ def test_only_the_masked_rows_are_reset(make_batch: MakeBatch) -> None:
     assert following["next", "observation"].tolist() == [[3], [1], [3]]
 
 
-def test_rows_that_are_not_reset_keep_what_they_are_given(make_batch: MakeBatch) -> None:
+def test_rows_that_are_not_reset_keep_their_inputs(make_batch: MakeBatch) -> None:
     env = make_batch(2, LONG)
     current = after_two_steps(env)
     current["observation"] = torch.tensor([[50], [60]])
@@ -49,7 +49,7 @@ def test_rows_that_are_not_reset_hold_their_last_observation(make_batch: MakeBat
     assert env.reset(mask)["observation"].tolist() == [[0], [2]]
 
 
-def test_all_false_mask_resets_nothing(make_batch: MakeBatch) -> None:
+def test_all_false_mask_resets_no_row(make_batch: MakeBatch) -> None:
     env = make_batch(2, LONG)
     current = after_two_steps(env)
     current["_reset"] = torch.zeros(2, 1, dtype=torch.bool)
@@ -66,7 +66,7 @@ def test_partial_reset_does_not_change_the_previous_step(make_batch: MakeBatch) 
     assert following["done"].tolist() == [[False], [False]]
 
 
-def test_each_group_resets_by_its_own_mask(make_batch: MakeBatch) -> None:
+def test_each_group_resets_by_its_mask(make_batch: MakeBatch) -> None:
     env = make_batch(2, TwoGroupsEnv)
     result = env.rollout(6, break_when_any_done=False)
     assert result["next", "a", "observation"][0].flatten().tolist() == [1, 2, 1, 2, 1, 2]

@@ -49,7 +49,7 @@ def test_rollouts_are_lazy_stacks(make_batch: MakeBatch) -> None:
     assert result[1]["next", "extra"].tolist() == [[1], [1], [1]]
 
 
-def test_each_row_is_the_lone_env(make_batch: MakeBatch) -> None:
+def test_each_row_equals_a_single_env(make_batch: MakeBatch) -> None:
     env = make_batch(2, WIDE)
     actions = torch.rand(3, 2, 2)
     current = env.reset()

@@ -48,7 +48,7 @@ def test_a_chain_in_each_worker_equals_one_around_all(make_batch: MakeBatch) -> 
     assert inside["next", "step_count"].max() == 7
 
 
-def test_each_row_is_the_lone_chain(make_batch: MakeBatch) -> None:
+def test_each_row_equals_a_single_chain(make_batch: MakeBatch) -> None:
     batch = make_batch(2, lone)
     seed = batch.set_seed(3)
     assert seed is not None

@@ -71,7 +71,7 @@ def test_an_id_of_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatc
     )
 
 
-def test_where_the_known_packages_come_from() -> None:
+def test_install_hints_of_known_packages() -> None:
     hints = {
         env_id: provider.hint
         for env_id in ("ALE/Pong-v5", "MiniGrid-Empty-5x5-v0", "BabyAI-GoTo-v0", "FetchReach-v4")
@@ -111,20 +111,20 @@ def test_an_env_whose_class_cannot_be_imported(
 
 
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v3", "Pusher-v2"])
-def test_a_version_that_gymnasium_no_longer_has(env_id: str) -> None:
+def test_removed_version(env_id: str) -> None:
     newest = env_id.replace("-v3", "-v5").replace("-v2", "-v5")
     with pytest.raises(MissingPackageError) as caught:
         GymEnv(env_id)
     assert str(caught.value).endswith(f"(use {newest})")
 
 
-def test_a_module_before_the_id_that_is_not_installed() -> None:
+def test_missing_module_before_the_id() -> None:
     with pytest.raises(MissingPackageError, match="env no_module:A-v0: the module no_module is"):
         GymEnv("no_module:A-v0")
 
 
 @pytest.mark.parametrize("rows", [0, 2])
-def test_an_argument_that_the_env_does_not_take(rows: int) -> None:
+def test_argument_unknown_to_the_env(rows: int) -> None:
     with pytest.raises(ArgumentError) as caught:
         GymEnv("FrozenLake-v1", num_envs=rows, map_nam="8x8")
     assert str(caught.value) == (
@@ -132,7 +132,7 @@ def test_an_argument_that_the_env_does_not_take(rows: int) -> None:
     )
 
 
-def test_an_env_that_raises_when_it_is_made() -> None:
+def test_env_that_raises_during_construction() -> None:
     with pytest.raises(EnvError) as caught:
         GymEnv("FrozenLake-v1", map_name="9x9")
     assert str(caught.value) == f"env FrozenLake-v1: cannot create the env: KeyError: '9x9' ({OWN})"

@@ -35,7 +35,7 @@ def test_all_entries_are_read_with_their_types() -> None:
     assert isinstance(spec["name"], NonTensor)
 
 
-def test_values_are_those_of_each_step_and_zeros_where_a_reset_has_none() -> None:
+def test_values_of_each_step_and_zeros_for_missing_entries() -> None:
     env = GymWrapper(InfoEnv()).auto_register_info_dict()
     rollout = env.rollout(3)
     assert rollout["score"].tolist() == [0.5, 1.5, 2.5]
@@ -111,7 +111,7 @@ def test_a_function_as_reader() -> None:
     assert env.reset()["doubled"].item() == 1.0
 
 
-def test_learning_the_specs_leaves_the_seed_alone() -> None:
+def test_inferring_the_specs_does_not_change_the_seed() -> None:
     env = GymEnv("FrozenLake-v1", seed=4)
     state = torch.random.get_rng_state()
     env.auto_register_info_dict()
@@ -131,7 +131,7 @@ def test_an_unknown_key() -> None:
     )
 
 
-def test_a_key_that_an_observation_has() -> None:
+def test_info_key_of_an_observation_is_rejected() -> None:
     reader = default_info_dict_reader(["observation"], [Unbounded(())])
     with pytest.raises(SpecError, match="the info entry 'observation' has the same key as an obs"):
         GymWrapper(InfoEnv()).set_info_dict_reader(reader)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tdx.envs import GymEnv
-from tdx.envs.gym.failures import log_mujoco_warnings
+from tdx.envs.gym.gym_env import log_mujoco_warnings
 
 mujoco = pytest.importorskip("mujoco")
 

@@ -37,7 +37,7 @@ def rendered(env: Any) -> Any:
     return env.render()
 
 
-def test_pixels_are_what_the_env_renders() -> None:
+def test_pixels_equal_the_rendered_frame() -> None:
     env = GymEnv("CartPole-v1", from_pixels=True, seed=0)
     bare = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     bare.reset(seed=0)

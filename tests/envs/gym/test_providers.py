@@ -74,7 +74,7 @@ def test_id_of_unknown_form_is_found_without_a_cache(install: Install) -> None:
     assert find_env("Plain-v0").id == "Plain-v0"
 
 
-def test_what_an_import_prints_goes_to_the_log(
+def test_output_of_an_import_is_logged(
     install: Install, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     install("first_envs", "First-", REGISTERS.format(id="First-v0"))

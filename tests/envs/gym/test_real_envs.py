@@ -187,7 +187,7 @@ def test_atari_skips_frames_itself(kwargs: dict[str, Any], skipped: int) -> None
     assert env.unwrapped.ale.getEpisodeFrameNumber() == skipped
 
 
-def test_frame_skip_stops_where_the_episode_ends() -> None:
+def test_frame_skip_stops_at_the_end_of_an_episode() -> None:
     env = GymEnv("CartPole-v1", frame_skip=10, max_episode_steps=15)
     rewards = env.rollout(5, break_when_any_done=True)["next", "reward"].flatten()
     assert rewards.sum() <= 15

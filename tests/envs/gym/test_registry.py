@@ -36,13 +36,13 @@ def test_ids_are_sorted_and_name_their_package() -> None:
         assert hints["GymV21Environment-v0"] == "pip install 'shimmy[gym-v21]'"
 
 
-def test_ids_of_packages_that_nobody_imported() -> None:
+def test_ids_of_packages_that_are_not_imported() -> None:
     pytest.importorskip("ale_py")
     packages = {env.id: env.package for env in available_envs()}
     assert packages["ALE/Pong-v5"] == "ale-py"
 
 
-def test_an_env_whose_requirement_is_missing_says_what_to_install(
+def test_missing_requirement_names_the_package_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registry, "find_spec", lambda _: None)

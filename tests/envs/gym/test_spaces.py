@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from tdx import Composite, NonTensor
 from tdx.envs.gym import GymWrapper
-from tdx.envs.gym.codec import Layout
+from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tests.envs.gym.mocks import BOX, SpaceEnv
 
@@ -181,7 +181,7 @@ def test_random_actions_follow_torchs_seed(space: spaces.Space[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "sequence", "graph", "one_of", "own"])
-def test_objects_are_kept_as_they_are(name: str) -> None:
+def test_objects_are_not_changed(name: str) -> None:
     env = SpaceEnv(SPACES[name])
     wrapper = GymWrapper(env)
     assert isinstance(wrapper.observation_spec["observation"], NonTensor)
@@ -191,7 +191,7 @@ def test_objects_are_kept_as_they_are(name: str) -> None:
         assert same(rollout[index]["next", "observation"], env.observed[index + 1])
 
 
-def test_objects_of_a_vector_env_stay_with_their_row() -> None:
+def test_each_row_of_a_vector_env_has_its_object() -> None:
     env = wrap(spaces.Text(6), None, 3, False)
     env.set_seed(0)
     rollout = env.rollout(2)
@@ -222,7 +222,7 @@ def test_objects_of_a_vector_env_stay_with_their_row() -> None:
         (NUMBERS["multi_discrete_2d_same"], {"observation": (2, 2, 2)}),
     ],
 )
-def test_where_values_are_and_in_which_shape(space: Any, shapes: dict[Any, Any]) -> None:
+def test_keys_and_shapes_of_values(space: Any, shapes: dict[Any, Any]) -> None:
     spec = GymWrapper(SpaceEnv(space)).observation_spec
     assert {key: tuple(leaf.shape) for key, leaf in spec.items(True, True)} == shapes
 
@@ -239,7 +239,7 @@ def test_different_elements_of_a_tuple_action_are_at_their_index() -> None:
     assert env.action_keys == [("action", "0"), ("action", "1")]
 
 
-def test_a_space_of_starts_counts_from_zero() -> None:
+def test_values_of_a_space_with_a_start_count_from_zero() -> None:
     env = SpaceEnv(spaces.Discrete(3, start=10), spaces.Discrete(4, start=-1))
     wrapper = GymWrapper(env, categorical_action_encoding=True)
     start = wrapper.reset()

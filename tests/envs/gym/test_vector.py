@@ -99,7 +99,7 @@ def test_all_rows_can_be_reset_at_any_time(mode: AutoresetMode) -> None:
     assert env.rand_step()["next", "observation"][:, 1].tolist() == [1, 1, 1]
 
 
-def test_all_false_mask_resets_nothing() -> None:
+def test_all_false_mask_resets_no_row() -> None:
     env = count_envs(AutoresetMode.DISABLED)
     current = env.step_mdp(env.rand_step(env.reset()))
     current = reset_rows(env, current, [False, False, False])
@@ -128,7 +128,7 @@ def test_stored_steps_do_not_change_later() -> None:
     assert (steps[0] == kept).all()
 
 
-def test_what_a_seed_gives_does_not_depend_on_the_mode() -> None:
+def test_seeded_episodes_do_not_depend_on_the_mode() -> None:
     def observed(mode: AutoresetMode) -> torch.Tensor:
         vector = gymnasium.make_vec(
             "CartPole-v1", 3, vectorization_mode="sync", vector_kwargs={"autoreset_mode": mode}
@@ -166,7 +166,7 @@ def test_vector_env_without_partial_resets_is_reported() -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_ataris_own_vector_env(mode: AutoresetMode) -> None:
+def test_atari_vector_env(mode: AutoresetMode) -> None:
     pytest.importorskip("ale_py.vector_env")
     import ale_py.vector_env
 

@@ -58,7 +58,7 @@ MAKERS: dict[str, Any] = {
 
 
 def _made_vector_env() -> Any:
-    from tdx.envs.gym.making import make_vector_env
+    from tdx.envs.gym.vector import make_vector_env
 
     return make_vector_env([TwoRewardsEnv, TwoRewardsEnv], "sync")
 
@@ -81,7 +81,7 @@ def test_rewards_of_two_parts(kind: str, planned: bool) -> None:
 
 
 @pytest.mark.parametrize("num_envs", [None, 2])
-def test_a_dump_of_them(num_envs: int | None, tmp_path: Path) -> None:
+def test_vector_rewards_in_a_dump(num_envs: int | None, tmp_path: Path) -> None:
     config = EnvConfig("TwoRewards-v0", num_envs=num_envs)
     record_dump(Pipeline(config), tmp_path / "dump", steps=7, seed=0)
     assert verify(tmp_path / "dump").is_fine

@@ -15,7 +15,7 @@ from tdx import RewardSum, TransformedEnv
 from tdx.core.spec_check import check_env_specs
 from tdx.envs import EnvBase, ParallelEnv, SerialEnv
 from tdx.envs.gym import GymEnv, GymWrapper
-from tdx.envs.gym.values import WrongValueError, checked_array, describe
+from tdx.envs.gym.values import WrongValueError, describe, to_array
 from tdx.errors import EnvError, ExitCode
 from tests.envs.gym.mocks import FAULTS, SpaceEnv, WrongValuesEnv
 
@@ -167,16 +167,16 @@ def test_check_env_specs_names_the_key_and_the_step() -> None:
         (np.array([0, 1e39]), "1e+39, which float32 cannot represent"),
     ],
 )
-def test_what_is_wrong_with_a_value(value: Any, problem: str) -> None:
+def test_messages_for_wrong_values(value: Any, problem: str) -> None:
     with pytest.raises(WrongValueError) as caught:
-        checked_array(value, np.dtype(np.float32), (2,))
+        to_array(value, np.dtype(np.float32), (2,))
     assert caught.value.problem == problem
 
 
 @pytest.mark.parametrize("value", [256, -1, float("nan"), 2**40])
 def test_integers_do_not_wrap_around(value: Any) -> None:
     with pytest.raises(WrongValueError):
-        checked_array(np.asarray([value]), np.dtype(np.uint8), (1,))
+        to_array(np.asarray([value]), np.dtype(np.uint8), (1,))
 
 
 def test_describe_value() -> None:
@@ -210,7 +210,8 @@ def test_a_value_outside_its_space_that_cannot_be_stored(
             return (value, *rest)
 
     if batched:
-        from tdx.envs.gym.making import CheckedValues, make_vector_env
+        from tdx.envs.gym.vector import make_vector_env
+        from tdx.envs.gym.wrappers import CheckedValues
 
         env = GymWrapper(make_vector_env([lambda: CheckedValues(Odd(space), 0)], "sync"))
     else:

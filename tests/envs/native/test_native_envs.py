@@ -91,7 +91,7 @@ def test_steps_equal_gymnasiums(kind: type[NativeEnv], name: str, batch: tuple[i
 
 
 @pytest.mark.parametrize("kind", [PendulumEnv, CartPoleEnv])
-def test_dynamics_in_single_precision_stay_close(kind: type[NativeEnv]) -> None:
+def test_dynamics_in_single_precision_are_close(kind: type[NativeEnv]) -> None:
     double, single = make(kind), make(kind, state_dtype=torch.float32)
     state = random_states(kind, ()) / 2
     double.set_state(state)
@@ -215,7 +215,7 @@ def test_a_partial_reset_is_of_its_rows_only(kind: type[NativeEnv], name: str) -
     assert torch.equal(mask, kept_mask)
 
 
-def test_reset_cart_is_rewarded_again() -> None:
+def test_reset_cart_receives_rewards() -> None:
     env = CartPoleEnv(batch_size=[2])
     fallen = torch.tensor([3.0, 0.0, 0.0, 0.0])
     env.set_state(fallen)

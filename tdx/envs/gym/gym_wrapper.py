@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import gymnasium
 import torch
+from gymnasium import spaces
 from tensordict import TensorDictBase
 
 from tdx.core.capabilities import declares
 from tdx.core.envs import EnvBase
-from tdx.envs.gym.codec import Layout
-from tdx.envs.gym.conversion import Conversion, PendingSeed, Raw
-from tdx.envs.gym.env_codecs import create_env_codecs, root_spec
-from tdx.envs.gym.generators import has_own_generator
+from tdx.envs.gym.collector import GymRows
+from tdx.envs.gym.conversion import Conversion, Raw, create_conversion, is_image, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader
-from tdx.envs.gym.making import check_frame_skip, wrap_env
+from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.registry import available_envs
-from tdx.envs.gym.rows import GymRows
-from tdx.envs.gym.stepping import SingleEnv, StepFields
+from tdx.envs.gym.single_env import PendingSeed, SingleEnv, StepFields
+from tdx.envs.gym.vector import VectorEnvRows, autoreset_mode_of, mode_name
+from tdx.envs.gym.wrappers import AnyEnv, FrameSkip, RenderedPixels
 from tdx.errors import ArgumentError, SpecError, Where
 from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite
 
-if TYPE_CHECKING:
-    from tdx.envs.gym.vector import VectorEnvRows
-
 _PROBE_STEPS = 3
+_OWN_GENERATORS = frozenset({"ale_py", "gymnasium", "minigrid"})
+"""Libraries whose envs and wrappers never draw from torch's global generator."""
 
 
 class _AvailableEnvs:
@@ -118,40 +118,30 @@ class GymWrapper(EnvBase):
         self._layout = Layout(rows, bool(categorical), remap_state=True)
         self._seed = PendingSeed(seed)
         self.info_dict_reader: list[InfoReader] = []
-        self._codecs = create_env_codecs(env, name, self._layout)
+        self._conversion = self._create_conversion()
         self._set_specs()
         self._stepper = self._create_stepper()
 
+    def _create_conversion(self) -> Conversion:
+        created = create_conversion(
+            self._env, self._name, self._layout, self.batch_size, self.device
+        )
+        return replace(created, readers=tuple(self.info_dict_reader))
+
     def _set_specs(self) -> None:
-        codecs = self._codecs
-        self.full_observation_spec = root_spec(codecs.observation)
-        self.full_action_spec = root_spec(codecs.action)
-        if codecs.reward is not None:
-            self.full_reward_spec = codecs.reward.spec
+        conversion = self._conversion
+        self.full_observation_spec = root_spec(conversion.observation)
+        self.full_action_spec = root_spec(conversion.action)
+        if conversion.reward is not None:
+            self.full_reward_spec = conversion.reward.spec
 
     def _create_stepper(self) -> SingleEnv | VectorEnvRows:
-        self._conversion = self._create_conversion()
-        if self._layout.rows is None:
-            return SingleEnv(self._env, self._seed, self._conversion)
-        from tdx.envs.gym.vector import VectorEnvRows
-
-        return VectorEnvRows(self._env, self._seed, self._conversion)
-
-    def _create_conversion(self) -> Conversion:
-        codecs = self._codecs
-        return Conversion(
-            name=self._name,
-            observation=codecs.observation,
-            action=codecs.action,
-            action_keys=tuple(self.action_keys),
-            reward=codecs.reward,
-            readers=tuple(self.info_dict_reader),
-            batch_size=self.batch_size,
-            device=self.device,
-        )
+        kind = SingleEnv if self._layout.rows is None else VectorEnvRows
+        return kind(self._env, self._seed, self._conversion)
 
     def _update_conversion(self) -> None:
-        self._conversion = self._create_conversion()
+        readers = tuple(self.info_dict_reader)
+        self._conversion = replace(self._conversion, readers=readers, device=self.device)
         self._stepper.use(self._conversion)
         # A chain around this env may have cached the previous step function.
         self._specs.invalidate()
@@ -210,8 +200,6 @@ class GymWrapper(EnvBase):
         """
         if self._layout.rows is None:
             return "disabled"
-        from tdx.envs.gym.vector import autoreset_mode_of, mode_name
-
         return mode_name(autoreset_mode_of(self._env))
 
     def set_info_dict_reader(
@@ -332,14 +320,14 @@ class GymWrapper(EnvBase):
         return getattr(self.__dict__["_env"], name)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = self.__dict__.copy()
-        for compiled in ("_codecs", "_stepper", "_conversion"):
-            kept.pop(compiled, None)
-        return kept
+        state = self.__dict__.copy()
+        for compiled in ("_stepper", "_conversion"):
+            state.pop(compiled, None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._codecs = create_env_codecs(self._env, self._name, self._layout)
+        self._conversion = self._create_conversion()
         self._stepper = self._create_stepper()
 
     def __repr__(self) -> str:
@@ -365,3 +353,55 @@ def _is_vector(env: Any) -> bool:
 def _name_of(env: Any) -> str:
     spec = getattr(env, "spec", None)
     return str(spec.id) if spec is not None else type(env.unwrapped).__name__
+
+
+def wrap_env(
+    env: AnyEnv, *, from_pixels: bool, pixels_only: bool, frame_skip: int | None
+) -> AnyEnv:
+    """Wrap an env to skip frames and add pixels.
+
+    An env whose observation is an image, or has ``pixels``, is not rendered.
+    """
+    if frame_skip is not None:
+        env = FrameSkip(env, frame_skip)
+    if from_pixels and not _has_pixels(env.observation_space):
+        env = RenderedPixels(env, pixels_only)
+    return env
+
+
+def _has_pixels(space: spaces.Space[Any]) -> bool:
+    return is_image(space) or (isinstance(space, spaces.Dict) and "pixels" in space.spaces)
+
+
+def check_frame_skip(frame_skip: int | None) -> None:
+    """Check the number of frames to skip.
+
+    Raises:
+        ArgumentError: It is not a positive integer.
+    """
+    if frame_skip is not None and (isinstance(frame_skip, bool) or frame_skip < 1):
+        raise ArgumentError(
+            f"frame_skip must be at least 1, got {frame_skip!r}",
+            hint="use 1 to apply each action once, or leave it out for the env's default",
+        )
+
+
+def has_own_generator(env: Any) -> bool:
+    """Return True if a Gymnasium env and all wrappers around it draw from their own generators.
+
+    A wrapper of tdx declares it (``uses_own_generator``). The classes of other libraries cannot,
+    so the libraries are listed here.
+
+    Args:
+        env: A Gymnasium env or vector env.
+    """
+    kind: type = type(env)
+    if kind.__module__.partition(".")[0] not in _OWN_GENERATORS and not declares(
+        kind, "uses_own_generator"
+    ):
+        return False
+    parts = getattr(env, "envs", None)
+    if parts is not None:
+        return all(has_own_generator(each) for each in parts)
+    inner = env.__dict__.get("env")
+    return inner is None or has_own_generator(inner)

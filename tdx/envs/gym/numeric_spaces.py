@@ -1,0 +1,294 @@
+"""Codecs of the spaces of numbers: Box, Discrete, MultiDiscrete and MultiBinary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from tdx.envs.gym.values import to_array, to_index, wrong_value_error
+from tdx.specs import (
+    Binary,
+    Bounded,
+    Categorical,
+    MultiCategorical,
+    MultiOneHot,
+    OneHot,
+    TensorSpec,
+    Unbounded,
+)
+
+Array = np.ndarray[Any, Any]
+Encode = Callable[[Any], Any]
+Decode = Callable[[Any], Any]
+_from_numpy = torch.from_numpy
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """Conversion of the values of one space to and from entries of a TensorDict.
+
+    Args:
+        spec: Spec of the encoded values, on the CPU, ``[*B, ...]``.
+        encode: Converts a value of the env to a tensor, a nested TensorDict or a non-tensor entry
+            that shares no memory with it.
+        decode: Converts an action back; the result may share memory with its input.
+        array_dtype: Dtype of the arrays, if ``encode`` and ``decode`` only copy arrays. ``None``:
+            they do more.
+        decode_rows: Decodes several values, ``[T, ...]``, to a sequence. ``None``: decoding them
+            one by one is as fast.
+        decode_value: Decodes the entry ``action``, in an action codec with this single key.
+    """
+
+    spec: TensorSpec
+    encode: Encode
+    decode: Decode
+    array_dtype: np.dtype[Any] | None = None
+    decode_rows: Decode | None = None
+    decode_value: Decode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Properties that the codecs of one env share.
+
+    Args:
+        rows: Number of envs in a vector env. ``None``: a single env. Values of a vector env are
+            batched as Gymnasium batches them.
+        categorical: True to encode discrete values as indices, False as one-hot vectors.
+        remap_state: True to rename the entry ``state`` of a dict to ``observation``.
+    """
+
+    rows: int | None
+    categorical: bool
+    remap_state: bool
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Batch shape."""
+        return () if self.rows is None else (self.rows,)
+
+
+_WIDER: dict[np.dtype[Any], np.dtype[Any]] = {
+    np.dtype(np.uint16): np.dtype(np.int32),
+    np.dtype(np.uint32): np.dtype(np.int64),
+    np.dtype(np.uint64): np.dtype(np.int64),
+    np.dtype(np.longdouble): np.dtype(np.float64),
+}
+
+
+def tensor_dtype(dtype: Any) -> tuple[np.dtype[Any], torch.dtype]:
+    """Return the dtype in which a tensor holds values of a NumPy dtype, as NumPy and torch dtype.
+
+    Unsigned integers of more than 8 bits get a wider dtype, since torch supports them poorly.
+
+    Example:
+        >>> tensor_dtype(np.uint16)[1]
+        torch.int32
+    """
+    source: np.dtype[Any] = np.dtype(dtype)
+    wider = _WIDER.get(source, source)
+    return wider, torch.from_numpy(np.empty(0, wider)).dtype
+
+
+def box_codec(space: spaces.Box, layout: Layout) -> Codec:
+    """Create the codec of a Box; an array of shape ``()`` becomes a tensor of shape ``[1]``."""
+    array_dtype, dtype = tensor_dtype(space.dtype)
+    shape = (*layout.lead, *(space.shape or (1,)))
+    inner = (*layout.lead, *space.shape)
+
+    if space.shape:
+        encode = _array_encoder(array_dtype, shape)
+    else:
+
+        def encode(value: Any) -> torch.Tensor:
+            return _from_numpy(to_array(value, array_dtype, inner).reshape(shape))
+
+    def decode(tensor: torch.Tensor) -> Any:
+        return tensor.numpy(force=True).astype(space.dtype, copy=False).reshape(inner)
+
+    spec = _box_spec(space, array_dtype, dtype, shape)
+    if space.shape and array_dtype == space.dtype:
+        return Codec(spec, encode, _as_array, array_dtype)
+    return Codec(spec, encode, decode)
+
+
+def _as_array(tensor: torch.Tensor) -> Array:
+    return tensor.numpy(force=True)
+
+
+def _array_encoder(
+    array_dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> Callable[[Any], torch.Tensor]:
+    """Create the encoder of arrays of one dtype and shape; others raise ``WrongValueError``."""
+    array = np.ndarray
+
+    def encode(value: Any) -> torch.Tensor:
+        if type(value) is array and value.dtype is array_dtype and value.shape == shape:
+            return _from_numpy(value.copy())
+        return _from_numpy(to_array(value, array_dtype, shape))
+
+    return encode
+
+
+def _box_spec(
+    space: spaces.Box, array_dtype: np.dtype[Any], dtype: torch.dtype, shape: tuple[int, ...]
+) -> TensorSpec:
+    least, most = _dtype_range(space.dtype)
+    if bool(np.all(space.low <= least)) and bool(np.all(space.high >= most)):
+        return Unbounded(shape=shape, dtype=dtype)
+    low, high = (
+        torch.from_numpy(np.array(np.broadcast_to(bound.astype(array_dtype), shape)))
+        for bound in (space.low, space.high)
+    )
+    return Bounded(low, high, shape=shape, dtype=dtype)
+
+
+def _dtype_range(dtype: Any) -> tuple[Any, Any]:
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return False, True
+    limits = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+    return limits.min, limits.max
+
+
+def multi_binary_codec(space: spaces.MultiBinary, layout: Layout) -> Codec:
+    """Create the codec of a MultiBinary space."""
+    shape = (*layout.lead, *space.shape)
+    encode = _array_encoder(np.dtype(np.int8), shape)
+
+    def decode(tensor: torch.Tensor) -> Any:
+        return tensor.numpy(force=True).astype(np.int8, copy=False)
+
+    return Codec(Binary(shape=shape, dtype=torch.int8), encode, decode)
+
+
+def discrete_codec(space: spaces.Discrete, layout: Layout) -> Codec:
+    """Create the codec of a Discrete space, whose encoded values count from 0."""
+    if layout.rows is not None:
+        return _batched_discrete(space, layout)
+    count, start = int(space.n), int(space.start)
+    if layout.categorical:
+
+        def encode(value: Any) -> torch.Tensor:
+            return _from_numpy(np.array(to_index(value, start, count), np.int64))
+
+        def decode(tensor: torch.Tensor) -> Any:
+            return int(tensor) + start
+
+        def decode_rows(rows: torch.Tensor) -> Any:
+            return (rows.numpy(force=True) + start).tolist()
+
+        spec: TensorSpec = Categorical(count, dtype=torch.int64)
+        return Codec(spec, encode, decode, decode_rows=decode_rows)
+
+    def encode_one_hot(value: Any) -> torch.Tensor:
+        row = np.zeros(count, np.int64)
+        row[to_index(value, start, count)] = 1
+        return _from_numpy(row)
+
+    def decode_few(tensor: torch.Tensor) -> Any:
+        # A search of a short list takes a third of the time of an argmax.
+        try:
+            return tensor.tolist().index(1) + start
+        except ValueError:
+            return int(tensor.argmax()) + start
+
+    def decode_many(tensor: torch.Tensor) -> Any:
+        return int(tensor.numpy(force=True).argmax()) + start
+
+    def decode_rows_one_hot(rows: torch.Tensor) -> Any:
+        return (rows.numpy(force=True).argmax(-1) + start).tolist()
+
+    one = decode_few if count <= 32 else decode_many
+    one_hot = OneHot(count, dtype=torch.int64)
+    return Codec(one_hot, encode_one_hot, one, decode_rows=decode_rows_one_hot)
+
+
+def _batched_discrete(space: spaces.Discrete, layout: Layout) -> Codec:
+    count, start = int(space.n), space.start
+    if layout.categorical:
+        spec: TensorSpec = Categorical(count, shape=layout.lead, dtype=torch.int64)
+    else:
+        spec = OneHot(count, shape=(*layout.lead, count), dtype=torch.int64)
+    return _index_codec(spec, np.array([count]), start, np.dtype(space.dtype), layout.lead, layout)
+
+
+def multi_discrete_codec(space: spaces.MultiDiscrete, layout: Layout) -> Codec:
+    """Create the codec of a MultiDiscrete space, whose encoded values count from 0."""
+    sizes, shape = space.nvec, (*layout.lead, *space.nvec.shape)
+    largest, total = int(sizes.max()), int(sizes.sum())
+    same = bool((sizes == largest).all())
+    spec: TensorSpec
+    if same and layout.categorical:
+        spec = Categorical(largest, shape=shape, dtype=torch.int64)
+    elif same:
+        spec = OneHot(largest, shape=(*shape, largest), dtype=torch.int64)
+    elif layout.categorical:
+        spec = MultiCategorical(torch.from_numpy(sizes.copy()), shape=shape, dtype=torch.int64)
+    else:
+        spec = MultiOneHot(sizes.flatten().tolist(), shape=(*layout.lead, total), dtype=torch.int64)
+    return _index_codec(spec, sizes.flatten(), space.start, space.dtype, shape, layout)
+
+
+def _index_codec(
+    spec: TensorSpec,
+    sizes: Array,
+    start: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    layout: Layout,
+) -> Codec:
+    """Create the codec of indices ``[*B, ...]`` from ``start``, each below its own size."""
+    if layout.categorical:
+
+        def encode(value: Any) -> torch.Tensor:
+            return _from_numpy(_checked_indices(value, shape) - start)
+
+        def decode(tensor: torch.Tensor) -> Any:
+            return (tensor.numpy(force=True).reshape(shape) + start).astype(dtype, copy=False)
+
+        return Codec(spec, encode, decode)
+    return _one_hot_codec(spec, sizes, start, dtype, shape, layout)
+
+
+def _checked_indices(value: Any, shape: tuple[int, ...]) -> Array:
+    """Convert a value to integers of a shape. Those of a vector env may have dims of size 1."""
+    source = np.asarray(value)
+    if source.size == math.prod(shape) and source.dtype.kind in "biu":
+        return source.astype(np.int64).reshape(shape)
+    return to_array(value, np.dtype(np.int64), shape)
+
+
+def _one_hot_codec(
+    spec: TensorSpec,
+    sizes: Array,
+    start: Any,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...],
+    layout: Layout,
+) -> Codec:
+    lead, total = layout.lead, int(sizes.sum())
+    offsets = np.cumsum(sizes) - sizes
+    spec_shape = tuple(spec.shape)
+    borders = offsets[1:].tolist()
+
+    def encode(value: Any) -> torch.Tensor:
+        indices = (_checked_indices(value, shape) - start).reshape(*lead, -1)
+        if bool(((indices < 0) | (indices >= sizes)).any()):
+            raise wrong_value_error(value, "indices within the sizes of its space")
+        rows = np.zeros((*lead, total), np.int64)
+        np.put_along_axis(rows, indices + offsets, 1, -1)
+        return _from_numpy(rows.reshape(spec_shape))
+
+    def decode(tensor: torch.Tensor) -> Any:
+        flat = tensor.numpy(force=True).reshape(*lead, total)
+        parts = [part.argmax(-1) for part in np.split(flat, borders, axis=-1)]
+        return (np.stack(parts, -1).reshape(shape) + start).astype(dtype, copy=False)
+
+    return Codec(spec, encode, decode)

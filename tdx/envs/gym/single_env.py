@@ -1,0 +1,384 @@
+"""Step and reset of a single Gymnasium env, with TensorDicts or with raw values for loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.error import ResetNeeded
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from tdx.envs.gym.conversion import ArrayForm, Conversion, Raw, reward_array, root_spec
+from tdx.envs.gym.numeric_spaces import Array, Codec
+from tdx.envs.gym.values import WrongValueError, find_lost_number
+from tdx.errors import TdxError
+from tdx.tensordicts import make_tensordict_factory, read
+
+StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
+
+_CPU = torch.device("cpu")
+# Copies of these are the cheapest way to a fresh flag tensor.
+_TRUE, _FALSE = np.ones(1, np.bool_), np.zeros(1, np.bool_)
+
+
+@dataclass(slots=True)
+class PendingSeed:
+    """Seed for the next reset. Gymnasium seeds an env only in ``reset``.
+
+    Args:
+        value: The seed. ``None``: it was used.
+    """
+
+    value: int | None = None
+
+    def take(self) -> int | None:
+        """Return the seed and clear it."""
+        taken, self.value = self.value, None
+        return taken
+
+
+class SingleEnv:
+    """Steps and resets one env.
+
+    Args:
+        env: Gymnasium env.
+        seed: Seed for its next reset.
+        conversion: Conversion from and to TensorDicts.
+    """
+
+    def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
+        self._env = env
+        self._seed = seed
+        self.use(conversion)
+
+    def use(self, conversion: Conversion) -> None:
+        """Replace the conversion."""
+        env, seed = self._env, self._seed
+        self._conversion = conversion
+        self._finish = conversion.result_finisher()
+        self._make = make_tensordict_factory(conversion.batch_size, _CPU)
+        self._fields = _create_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
+
+    @property
+    def raw(self) -> RawEnv | None:
+        """The env without TensorDicts; ``None`` if a step needs more than the env's own step."""
+        return create_raw_env(self._env, self._seed.take, self._conversion)
+
+    @property
+    def step_fields(self) -> StepFields | None:
+        """Step function that returns a plain dict; ``None`` if results need further processing."""
+        return self._fields if self._finish is None else None
+
+    def step(self, tensordict: TensorDictBase) -> TensorDict:
+        """Step the env."""
+        fields, info = self._fields(tensordict)
+        result = self._make(fields)
+        return result if self._finish is None else self._finish(result, info)
+
+    def reset(self, tensordict: TensorDictBase | None, **kwargs: Any) -> TensorDictBase:
+        """Start an episode, unless the ``_reset`` mask is false."""
+        mask = None if tensordict is None else read(tensordict, "_reset")
+        if tensordict is not None and mask is not None and not bool(mask.any()):
+            return self._conversion.keep_current_values(tensordict)
+        seed = kwargs.pop("seed", self._seed.take())
+        try:
+            observation, info = self._env.reset(seed=seed, **kwargs)
+            fields = self._conversion.observation.encode(observation)
+        except Exception as error:
+            raise self._conversion.failure(None, "reset", error) from error
+        for flag in ("done", "terminated", "truncated"):
+            fields[flag] = torch.from_numpy(_FALSE.copy())
+        result = self._make(fields)
+        return result if self._finish is None else self._finish(result, info)
+
+    def probe(self, actions: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return the infos of a reset and a few steps."""
+        env = self._env
+        infos = [env.reset()[1]]
+        for action in actions:
+            _, _, terminated, truncated, info = env.step(action)
+            infos.append(info)
+            if terminated or truncated:
+                break
+        return infos
+
+
+def _create_step(
+    env_step: Callable[[Any], Raw], conversion: Conversion, reset_env: Callable[[], Any]
+) -> StepFields:
+    """Create the step function of a single env, which returns a plain dict and the info.
+
+    Args:
+        env_step: The env's own step.
+        conversion: Conversion from and to TensorDicts.
+        reset_env: Resets the env; called if the env was never reset.
+    """
+    act, observe = conversion.action_decoder(), conversion.observation.encode
+    reward_of = None if conversion.reward is None else conversion.reward.encode
+    tensor, failure = torch.from_numpy, conversion.failure
+    true, false = _TRUE.copy, _FALSE.copy
+
+    def step(tensordict: TensorDictBase) -> tuple[dict[str, Any], Any]:
+        try:
+            try:
+                observation, reward, terminated, truncated, info = env_step(act(tensordict))
+            except ResetNeeded:
+                reset_env()
+                observation, reward, terminated, truncated, info = env_step(act(tensordict))
+            fields = observe(observation)
+            if reward_of is None:
+                fields["reward"] = tensor(reward_array(reward))
+            else:
+                fields["reward"] = reward_of(reward)
+        except Exception as error:
+            raise failure(tensordict, "step", error) from error
+        fields["done"] = tensor(true() if terminated or truncated else false())
+        fields["terminated"] = tensor(true() if terminated else false())
+        fields["truncated"] = tensor(true() if truncated else false())
+        return fields, info
+
+    return step
+
+
+@dataclass(frozen=True, slots=True)
+class RawEnv:
+    """A single Gymnasium env, with the conversion of many of its values to and from tensors.
+
+    Values of several steps are converted at once, which costs a tenth of a TensorDict per step.
+
+    Args:
+        step: The env's own step.
+        reset: Resets the env with the pending seed, and returns the observation.
+        keep: Copies an observation, so that it shares no memory with the env.
+        stack: Converts copied observations to entries ``[T, ...]``.
+        one: Converts one copied observation to entries.
+        decode: Converts the actions in a TensorDict ``[T]`` to a sequence for ``step``.
+        decode_value: Converts the entry ``action`` for ``step``. ``None``: the action has several
+            entries.
+        conversion: Conversion of single values from and to TensorDicts.
+        flat: True if all entries of an observation are at the root.
+        block: Returns ``keep`` for a number of observations, with memory allocated for all.
+    """
+
+    step: Callable[[Any], Raw]
+    reset: Callable[[], Any]
+    keep: Callable[[Any], Any]
+    stack: Callable[[Sequence[Any]], dict[str, Any]]
+    one: Callable[[Any], dict[str, Any]]
+    decode: Callable[[TensorDictBase], Sequence[Any]]
+    decode_value: Callable[[Tensor], Any] | None
+    conversion: Conversion
+    flat: bool
+    block: Callable[[int], Callable[[Any], Any]] | None = None
+
+    @property
+    def observes_array(self) -> bool:
+        """True if an observation is a single array."""
+        return self.conversion.array is not None
+
+    def mapping(self, function: Callable[..., Any], shape: tuple[int, ...]) -> RawEnv:
+        """Return the env with each observation mapped to a new array when it is copied.
+
+        Only for envs with a single array as observation.
+
+        Args:
+            function: Maps an observation; its second argument is the output array or ``None``.
+            shape: Shape of the mapped observation, float32.
+        """
+        form = self.conversion.array
+        assert form is not None
+
+        def check(observation: Any) -> Any:
+            is_array = type(observation) is np.ndarray
+            if is_array and observation.shape == form.shape and observation.dtype is form.dtype:
+                return observation
+            return form.convert(observation)
+
+        def block(length: int) -> Callable[[Any], Any]:
+            rows = iter(np.empty((length, *shape), np.float32))
+            return lambda observation: function(check(observation), next(rows))
+
+        def keep(observation: Any, out: Any = None) -> Any:
+            return function(check(observation), out)
+
+        return replace(self, keep=keep, block=block)
+
+    def store(self, length: int) -> ArrayStore | None:
+        """Allocate memory for observations; ``None`` unless they are single, unmapped arrays."""
+        form = self.conversion.array
+        return None if form is None or self.block is not None else ArrayStore(form, length)
+
+    def copier(self, length: int) -> Callable[[Any], Any]:
+        """Return :attr:`keep` for a number of observations, which are stored contiguously."""
+        return self.keep if self.block is None else self.block(length)
+
+    def step_with_first_reset(self) -> Callable[[Any], Raw]:
+        """Return the step; it resets an env that was never reset, as a single step does."""
+        step, reset = self.step, self.reset
+
+        def step_after_reset(action: Any) -> Raw:
+            try:
+                return step(action)
+            except ResetNeeded:
+                reset()
+                return step(action)
+
+        return step_after_reset
+
+    def failure(self, phase: str, error: Exception, row: int | None = None) -> TdxError:
+        """Create the error to raise for an error of the env, which is env ``row`` of a batch."""
+        if row is not None and isinstance(error, WrongValueError):
+            error.in_row(row)
+        return self.conversion.failure(None, phase, error)
+
+
+def create_raw_env(
+    env: Any, take_seed: Callable[[], int | None], conversion: Conversion
+) -> RawEnv | None:
+    """Create the env without TensorDicts; ``None`` if its step does more than that supports.
+
+    Args:
+        env: Single Gymnasium env.
+        take_seed: Returns the seed for its next reset, once.
+        conversion: Conversion from and to TensorDicts.
+    """
+    if conversion.readers or conversion.device.type != "cpu" or conversion.reward is not None:
+        return None
+    form, action = conversion.array, conversion.action
+    functions = _array_functions(form) if form else _entry_functions(conversion.observation)
+
+    def reset() -> Any:
+        return env.reset(seed=take_seed())[0]
+
+    def decode(tensordict: TensorDictBase) -> Sequence[Any]:
+        return [action.decode(row) for row in tensordict.unbind(0)]
+
+    flat = all(isinstance(key, str) for key in root_spec(conversion.observation).keys(True, True))
+    many, value = action.decode_rows or decode, action.decode_value
+    return RawEnv(env.step, reset, *functions, many, value, conversion, flat)
+
+
+_Functions = tuple[
+    Callable[[Any], Any],
+    Callable[[Sequence[Any]], dict[str, Any]],
+    Callable[[Any], dict[str, Any]],
+]
+
+
+def _array_functions(form: ArrayForm) -> _Functions:
+    """Return ``keep``, ``stack`` and ``one`` for observations that are single arrays."""
+    tensor, array = torch.from_numpy, np.array
+    key, shape, dtype = form.key, form.shape, form.dtype
+
+    def keep(observation: Any) -> Any:
+        try:
+            if observation.dtype is dtype and observation.shape == shape:
+                return array(observation)
+        except AttributeError:
+            pass
+        return form.convert(observation)
+
+    def stack(rows: Sequence[Any]) -> dict[str, Any]:
+        if isinstance(rows, np.ndarray):
+            return {key: tensor(rows)}
+        block = rows[0].base if len(rows) > 1 else None
+        if block is not None and rows[1].base is block and len(rows) <= len(block):
+            first, last = rows[0], rows[-1]
+            if _address(first) == _address(block) and _address(last) == _address(
+                block[len(rows) - 1]
+            ):
+                return {key: tensor(block[: len(rows)])}
+        return {key: tensor(array(rows))}
+
+    def one(row: Any) -> dict[str, Any]:
+        return {key: tensor(row)}
+
+    return keep, stack, one
+
+
+def _address(row: Any) -> int:
+    return int(row.__array_interface__["data"][0])
+
+
+def _entry_functions(codec: Codec) -> _Functions:
+    """Return ``keep``, ``stack`` and ``one`` for observations that are encoded one by one."""
+
+    def stack(rows: Sequence[Any]) -> dict[str, Any]:
+        return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+    return codec.encode, stack, lambda row: dict(row)
+
+
+_DOUBLE = np.dtype(np.float64)
+
+
+class ArrayStore:
+    """Memory for observations of many steps, each a single array.
+
+    Float64 observations of a float32 space are stored as they are and converted together by
+    :meth:`rows`, which costs less than a conversion in each step.
+
+    Args:
+        form: Form of the observation.
+        length: Number of observations.
+    """
+
+    def __init__(self, form: ArrayForm, length: int) -> None:
+        self._form = form
+        self._rows: Array = np.empty((length, *form.shape), form.dtype)
+
+    def putter(self) -> Callable[[int, Any], None]:
+        """Return the function that stores an observation at a position.
+
+        The function raises ``WrongValueError`` for an observation that is not in the space.
+        """
+        shape, convert = self._form.shape, self._form.convert
+        rows, dtype = self._rows, self._form.dtype
+
+        def put(position: int, observation: Any) -> None:
+            nonlocal rows, dtype
+            try:
+                if observation.dtype is dtype and observation.shape == shape:
+                    rows[position] = observation
+                    return
+                if not position and _is_wider(observation.dtype, dtype):
+                    dtype = observation.dtype
+                    self._rows = rows = np.empty(rows.shape, dtype)
+                    put(position, observation)
+                    return
+            except AttributeError:
+                pass
+            rows[position] = convert(observation)
+
+        return put
+
+    def rows(self, length: int) -> Array:
+        """Return the first observations in the dtype of the space, ``[length, ...]``.
+
+        Raises:
+            WrongValueError: A number does not fit the dtype; ``index`` is its position.
+        """
+        form, rows = self._form, self._rows[:length]
+        if rows.dtype == form.dtype:
+            return rows
+        with np.errstate(over="ignore"):
+            converted = rows.astype(form.dtype)
+        lost = find_lost_number(rows, converted)
+        if lost is None:
+            return converted
+        index = lost // max(math.prod(form.shape), 1)
+        try:
+            form.convert(rows[index])
+        except WrongValueError as wrong:
+            wrong.index = index
+            raise
+        raise AssertionError("the conversion of a single row did not fail")
+
+
+def _is_wider(found: object, dtype: np.dtype[Any]) -> bool:
+    return found is _DOUBLE and dtype.kind == "f" and dtype.itemsize < _DOUBLE.itemsize

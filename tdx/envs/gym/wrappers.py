@@ -1,0 +1,215 @@
+"""Gymnasium wrappers of tdx: frame skip, rendered pixels, and checks for vector envs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tdx.envs.gym.conversion import is_image, reward_array, reward_encoder, reward_space_of
+from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.spaces import codec_of, entry_key
+from tdx.envs.gym.values import (
+    Check,
+    WrongValueError,
+    missing_value_error,
+    require_elements,
+    require_mapping,
+    to_array,
+)
+from tdx.errors import ArgumentError, EnvError
+
+AnyEnv = gymnasium.Env[Any, Any]
+
+
+class FrameSkip(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Repeats every action and sums the rewards. Stops early if the episode ends.
+
+    Args:
+        env: Single env.
+        steps: Number of times that an action is applied, at least 1.
+    """
+
+    uses_own_generator = True
+
+    def __init__(self, env: AnyEnv, steps: int) -> None:
+        super().__init__(env)
+        self._steps = steps
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        total: Any = 0.0
+        for _ in range(self._steps):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total = total + reward
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
+class RenderedPixels(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Adds the rendered frame to the observation, at ``pixels``.
+
+    Args:
+        env: Env with ``render_mode="rgb_array"``.
+        pixels_only: True to leave out the env's own observation.
+    """
+
+    uses_own_generator = True
+
+    def __init__(self, env: AnyEnv, pixels_only: bool) -> None:
+        super().__init__(env)
+        if env.render_mode != "rgb_array":
+            raise ArgumentError(
+                f"from_pixels needs render_mode 'rgb_array', got {env.render_mode!r}",
+                hint='create the env with gymnasium.make(..., render_mode="rgb_array")',
+            )
+        self._pixels_only = pixels_only
+        env.reset()
+        frame = self._frame()
+        self._entries: dict[str, spaces.Space[Any]] = {}
+        if isinstance(env.observation_space, spaces.Dict):
+            self._entries = dict(env.observation_space.spaces)
+        elif not pixels_only:
+            self._entries = {"observation": env.observation_space}
+        if pixels_only:
+            self._entries = {}
+        pixels = spaces.Box(0, 255, frame.shape, np.uint8)
+        self.observation_space = spaces.Dict({"pixels": pixels, **self._entries})
+
+    def _frame(self) -> np.ndarray[Any, Any]:
+        frame = self.env.render()
+        if not isinstance(frame, np.ndarray):
+            raise EnvError(
+                f"render() returned {type(frame).__name__} instead of an array",
+                hint='create the env with render_mode="rgb_array"',
+            )
+        return frame
+
+    def _with_pixels(self, observation: Any) -> dict[str, Any]:
+        if self._pixels_only:
+            return {"pixels": self._frame()}
+        if isinstance(self.env.observation_space, spaces.Dict):
+            return {"pixels": self._frame(), **observation}
+        return {"pixels": self._frame(), "observation": observation}
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._with_pixels(observation), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_pixels(observation), reward, terminated, truncated, info
+
+
+_SINGLE = Layout(None, categorical=True, remap_state=True)
+
+
+class CheckedValues(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Checks the observations and rewards of an env of a vector env.
+
+    Gymnasium copies the values of all envs into one array, and ``None`` or a number that does
+    not fit would change there unnoticed.
+
+    Args:
+        env: The env.
+        row: Its index in the vector env.
+    """
+
+    uses_own_generator = True
+
+    def __init__(self, env: gymnasium.Env[Any, Any], row: int) -> None:
+        super().__init__(env)
+        self._row = row
+        self._check_observation = _root_check(env.observation_space)
+        space = reward_space_of(env)
+        self._check_reward = reward_array if space is None else reward_encoder(space, _SINGLE)
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(**kwargs)
+        self._check(observation)
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._check(observation)
+        if type(reward) is not float:
+            try:
+                self._check_reward(reward)
+            except WrongValueError as wrong:
+                raise wrong.in_row(self._row) from None
+        return observation, reward, terminated, truncated, info
+
+    def _check(self, observation: Any) -> None:
+        try:
+            self._check_observation(observation)
+        except WrongValueError as wrong:
+            raise wrong.in_row(self._row) from None
+
+
+def _root_check(space: spaces.Space[Any]) -> Check:
+    if isinstance(space, spaces.Dict):
+        return _check_of(space)
+    check, key = _check_of(space), "pixels" if is_image(space) else "observation"
+
+    def check_root(value: Any) -> None:
+        try:
+            check(value)
+        except WrongValueError as wrong:
+            raise wrong.below(key) from None
+
+    return check_root
+
+
+def _check_of(space: spaces.Space[Any]) -> Check:
+    """Create the check of a space, which raises ``WrongValueError`` and does not copy arrays."""
+    if isinstance(space, spaces.Box):
+        return _box_check(space)
+    if isinstance(space, spaces.Dict):
+        return _dict_check(space)
+    if isinstance(space, spaces.Tuple):
+        checks = [_check_of(inner) for inner in space.spaces]
+
+        def check_elements(value: Any) -> None:
+            parts = zip(checks, require_elements(value, len(checks)), strict=True)
+            for index, (check, part) in enumerate(parts):
+                try:
+                    check(part)
+                except WrongValueError as wrong:
+                    raise wrong.below(str(index)) from None
+
+        return check_elements
+    return codec_of(space, _SINGLE).encode
+
+
+def _box_check(space: spaces.Box) -> Check:
+    dtype, shape = np.dtype(space.dtype), space.shape
+
+    def check(value: Any) -> None:
+        if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
+            to_array(value, dtype, shape)
+
+    return check
+
+
+def _dict_check(space: spaces.Dict) -> Check:
+    names = list(space.spaces)
+    parts = [
+        (name, entry_key(name, names, _SINGLE), _check_of(inner))
+        for name, inner in space.spaces.items()
+    ]
+
+    def check(value: Any) -> None:
+        mapping = require_mapping(value, names)
+        for name, key, check_entry in parts:
+            if name not in mapping:
+                raise missing_value_error(name).below(key)
+            try:
+                check_entry(mapping[name])
+            except WrongValueError as wrong:
+                raise wrong.below(key) from None
+
+    return check
