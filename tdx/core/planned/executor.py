@@ -10,7 +10,7 @@ A planned rollout in the order of its calls:
    makes the same chunks with ``env.step``.
 3. :meth:`PlannedRun.chunk` makes one chunk:
 
-   a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium ``tdx.envs.gym.rows``) steps
+   a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium ``tdx.envs.gym.collector``) steps
       the env before its chain. It takes actions from their source
       (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step and resets the
       rows that are done. The result is one *column* ``[T, *B, ...]`` per key.

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
 from tdx.core.envs.policies import ActionCheck
-from tdx.core.planned.collector import CollectedSteps, Stop
-from tdx.core.planned.columns import flatten
-from tdx.core.planned.immediate_program import ImmediateProgram
+from tdx.core.planned.collectors import Stop
+from tdx.core.planned.columns import CollectedSteps, flatten
+from tdx.core.planned.stages import ImmediateStages
 from tdx.envs.gym.conversion import reward_rows
 from tdx.envs.gym.single_env import ArrayStore, RawEnv
 from tdx.envs.gym.values import WrongValueError
@@ -40,7 +40,7 @@ class RowSettings:
     envs: tuple[RawEnv, ...]
     batch_size: torch.Size
     max_episode_steps: int
-    immediate: ImmediateProgram
+    immediate: ImmediateStages
     check: ActionCheck
 
     @property

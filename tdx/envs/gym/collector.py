@@ -12,8 +12,9 @@ from gymnasium.error import ResetNeeded
 from torch import Tensor
 
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions
-from tdx.core.planned.collector import CollectedSteps, CollectorSetup, RawRows, Stop
-from tdx.core.transforms.chunk import StepLimit
+from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
+from tdx.core.planned.columns import CollectedSteps
+from tdx.core.transforms.kernels import StepLimit
 from tdx.envs.gym.chunk_recorder import NEVER, ChunkRecorder, RowSettings, stack_observations
 from tdx.envs.gym.conversion import reward_rows
 from tdx.envs.gym.single_env import RawEnv
@@ -24,7 +25,7 @@ NO_ENTRIES: Mapping[NestedKey, Tensor] = {}
 
 @dataclass(frozen=True, slots=True)
 class GymRows:
-    """Gymnasium envs as rows; implements :class:`~tdx.core.planned.collector.RawRows`.
+    """Gymnasium envs as rows; implements :class:`~tdx.core.planned.collectors.RawRows`.
 
     Args:
         envs: The envs.
@@ -102,7 +103,7 @@ class GymCollector:
     def collect(
         self, first: Mapping[NestedKey, Tensor], inputs: ActionSource, length: int, stop: Stop
     ) -> CollectedSteps:
-        """See :class:`~tdx.core.planned.collector.Collector`."""
+        """See :class:`~tdx.core.planned.collectors.Collector`."""
         settings = self.settings
         recorder = ChunkRecorder(settings, self._first_limits(first), stop, length)
         if isinstance(inputs, OpenLoopActions):

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from tdx.core.capabilities import is_public_class
+from tdx.core.envs.policies import is_public_class
 from tdx.envs.gym.numeric_spaces import (
     Codec,
     Encode,

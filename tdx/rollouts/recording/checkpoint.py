@@ -30,8 +30,7 @@ from tdx import transforms
 from tdx.core import TransformedEnv
 from tdx.data.layout import Layout
 from tdx.envs import CartPoleEnv, EnvBase, GymEnv, GymWrapper, PendulumEnv, SerialEnv
-from tdx.envs.gym.making import SyncRows
-from tdx.envs.gym.vector import VectorEnvRows
+from tdx.envs.gym.vector import SyncRows, VectorEnvRows
 from tdx.errors import ArgumentError
 from tdx.rollouts.dump.entries import flatten_tensors, unflatten_tensors
 from tdx.rollouts.recording.raw_envs import RecordingEnv
