@@ -119,7 +119,7 @@ def _external_inputs(moves: Sequence[_Move]) -> list[NestedKey]:
 
 def compiled_stages(env: EnvBase, program: Program, backend: str) -> Mapping[int, CompiledStages]:
     """Return the compiled groups of deferred stages by their first index, cached with the env."""
-    cache: PlanCache = env._key_cache.setdefault("compiled", PlanCache())
+    cache: PlanCache = env._specs.cache.setdefault("compiled", PlanCache())
     key = (backend, program.immediate)
     if key not in cache:
         fused = () if program.fused is None else program.fused.indices

@@ -10,9 +10,9 @@ A planned rollout in the order of its calls:
    makes the same chunks with ``env.step``.
 3. :meth:`PlannedRun.chunk` makes one chunk:
 
-   a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium ``tdx.envs.gym.collector``) steps
-      the env before its chain. It takes actions from their source
-      (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step and resets the
+   a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium
+      ``tdx.envs.gym.collector``) steps the env before its chain. It takes actions from their
+      source (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step and resets the
       rows that are done. The result is one *column* ``[T, *B, ...]`` per key.
    b. :func:`run_deferred` (:mod:`tdx.core.planned.stages`) runs each deferred stage once over the
       whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``_chunk_kernel``, which for a
@@ -233,7 +233,7 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
     """Return the plan for the keys that a policy reads, cached until the env's specs change."""
-    cache: PlanCache = env._key_cache.setdefault("programs", PlanCache())
+    cache: PlanCache = env._specs.cache.setdefault("programs", PlanCache())
     modes = tuple(
         (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
         for stage in flatten_chain(env)[1]

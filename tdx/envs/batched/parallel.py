@@ -181,7 +181,7 @@ class ParallelEnv(BatchedEnv):
             }
         replies = self._request(messages)
         reports = {index: protocol.unpack(reply) for index, reply in replies.items()}
-        return memory.take("step", reports, self._device)
+        return memory.take("step", reports, self.device)
 
     def _step_some(
         self, memory: BatchBuffers, inputs: dict[NestedKey, Any], mask: Tensor
@@ -195,7 +195,7 @@ class ParallelEnv(BatchedEnv):
         reports = {
             index: protocol.unpack(reply) for index, reply in self._request(messages).items()
         }
-        return memory.take("step", reports, self._device, memory.inputs_by_worker(present, others))
+        return memory.take("step", reports, self.device, memory.inputs_by_worker(present, others))
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
@@ -216,7 +216,7 @@ class ParallelEnv(BatchedEnv):
         replies = self._request(messages) if messages else {}
         reports = {index: protocol.unpack(reply) for index, reply in replies.items()}
         by_worker = memory.inputs_by_worker(present, others)
-        return memory.take("reset", reports, self._device, by_worker)
+        return memory.take("reset", reports, self.device, by_worker)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         messages = {
