@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.markdown import mermaid_label
-from tdx.cli.output.terminal import table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.elements import NONE, change_text, count_text, stage_list
+from tdx.cli.output import mermaid_label, table_width
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Style,
+    Table,
+    View,
+    change_text,
+    count_text,
+    stage_list,
+)
 from tdx.cli.views.specs import spec_columns
 from tdx.inspection.chain import ChainReport, KeyFlow, KeyWrite, StageFlow
 from tdx.inspection.leaf import LeafSpec, SpecText, shape_text

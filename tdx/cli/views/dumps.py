@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.terminal import UNLIMITED, table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
-from tdx.cli.views.elements import count_text, stage_list
+from tdx.cli.output import UNLIMITED, table_width
+from tdx.cli.views import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Table,
+    View,
+    count_text,
+    stage_list,
+)
 from tdx.inspection.leaf import shape_text
 from tdx.keys import format_key
 from tdx.rollouts.dump.manifest import Manifest

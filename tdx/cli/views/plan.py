@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.markdown import mermaid_label
-from tdx.cli.output.terminal import table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.elements import NONE, fact, stage_list
+from tdx.cli.output import mermaid_label, table_width
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Style,
+    Table,
+    View,
+    fact,
+    stage_list,
+)
 from tdx.core.plan import PlanStage, Version
 from tdx.inspection.plan_report import PlanReport
 from tdx.keys import format_key

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.view import Block, Cell, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.elements import NONE, count_text
+from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, Style, Table, View, count_text
 from tdx.cli.views.profile_table import micros, number_table
 from tdx.pipeline import format_stage
 from tdx.profiling.compare import (

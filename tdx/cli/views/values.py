@@ -6,9 +6,19 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.terminal import table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.elements import count_text, stage_list
+from tdx.cli.output import table_width
+from tdx.cli.views import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Style,
+    Table,
+    View,
+    count_text,
+    stage_list,
+)
 from tdx.cli.views.specs import spec_columns
 from tdx.inspection.leaf import domain_text, shape_text
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation

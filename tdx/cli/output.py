@@ -1,15 +1,21 @@
-"""Blocks as text for a terminal or, with unlimited width, for a pipe."""
+"""Renders views in each output format, and writes them and other text."""
 
 from __future__ import annotations
 
+import csv
 import io
+import json
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tdx.cli.output.view import (
+from tdx.cli.options import Format, OutputOptions
+from tdx.cli.process import SCHEMA_VERSION
+from tdx.cli.runtime import json_text
+from tdx.cli.views import (
     Block,
     Cell,
     Code,
@@ -18,11 +24,124 @@ from tdx.cli.output.view import (
     Paragraph,
     Style,
     Table,
+    View,
     escape_blocks,
 )
+from tdx.errors import OutputError
+from tdx.files import check_replaceable, write_atomically
+from tdx.text import escape_control_characters, escape_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+STDOUT = "-"
+"""Path that stands for stdout."""
+
+
+def write_view(view: View, options: OutputOptions) -> None:
+    """Write a view to stdout.
+
+    Args:
+        view: View to write.
+        options: Format and color.
+    """
+    sys.stdout.write(render_view(view, options))
+
+
+def render_view(view: View, options: OutputOptions, width: int | None = None) -> str:
+    """Return a view as text.
+
+    Args:
+        view: View to render.
+        options: Format and color.
+        width: Columns. ``None``: those of the terminal, unlimited in a pipe.
+
+    Returns:
+        Complete lines.
+    """
+    match options.format:
+        case Format.JSON:
+            return _json(view.kind, view.data, indent=2)
+        case Format.JSONL:
+            return "".join(_json(view.kind, record) for record in view.records)
+        case Format.CSV:
+            return _csv(view)
+        case Format.MD:
+            return markdown(view.blocks(UNLIMITED))
+        case Format.TABLE:
+            columns = terminal_width() if width is None else width
+            return terminal_text(
+                view.blocks(columns), columns, color=options.color.is_enabled(sys.stdout)
+            )
+
+
+def _json(kind: str, data: Mapping[str, Any], indent: int | None = None) -> str:
+    document = {"schema_version": SCHEMA_VERSION, "kind": kind, **data}
+    return json_text(document, sys.stdout, indent)
+
+
+def _csv(view: View) -> str:
+    rows = [view.names, *view.records]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writerow({name: _csv_value(name) for name in names})
+    for record in view.records:
+        writer.writerow({name: _csv_value(value) for name, value in record.items()})
+    return text.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, (list, tuple, dict)):
+        return escape_json(json.dumps(value, ensure_ascii=False))
+    if isinstance(value, str):
+        return escape_control_characters(value, keep="\n\t")
+    return value
+
+
+def write_file(
+    path: str | Path, text: str, *, force: bool = False, create_folder: bool = False
+) -> None:
+    """Write text to a file atomically, or to stdout, a device or a pipe.
+
+    Args:
+        path: Target; ``-`` is stdout.
+        text: Content.
+        force: If True, replace an existing file.
+        create_folder: If True, create missing folders.
+
+    Raises:
+        ArgumentError: The file exists and ``force`` is False, or it is a link.
+        OutputError: The file cannot be written.
+    """
+    if str(path) == STDOUT:
+        sys.stdout.write(text)
+        return
+    check_target(path, force=force)
+    sys.stdout.flush()
+    try:
+        if create_folder:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(f"cannot write {path}: {reason}", hint="choose another path") from error
+
+
+def check_target(path: str | Path, *, force: bool = False) -> None:
+    """Check that a file may be written.
+
+    Raises:
+        ArgumentError: The file exists and ``force`` is False, or it is a link.
+    """
+    if str(path) != STDOUT:
+        check_replaceable(path, force=force)
+
 
 UNLIMITED = 10_000
 """Columns of a pipe, where nothing is cut or wrapped."""
@@ -193,3 +312,58 @@ def _render(renderable: RenderableType, width: int) -> list[str]:
     )
     console.print(renderable)
     return file.getvalue().splitlines()
+
+
+def markdown(blocks: Sequence[Block]) -> str:
+    """Return blocks as Markdown.
+
+    Args:
+        blocks: Blocks with the layout for unlimited width.
+
+    Returns:
+        Complete lines.
+    """
+    return "\n\n".join(_block(block) for block in escape_blocks(blocks)) + "\n"
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Heading():
+            aside = f" {_escape(block.aside)}" if block.aside else ""
+            return f"{'#' * block.level} {_escape(block.text)}{aside}"
+        case Paragraph():
+            return "".join(_escape(cell.text) for cell in block.cells)
+        case Code():
+            return f"```python\n{block.text}\n```"
+        case Table():
+            return _table(block)
+
+
+def _table(table: Table) -> str:
+    titles = [column.title for column in table.columns]
+    lines = [_row(titles), _row(["---"] * len(titles))]
+    lines += [_row([_cell(cell) for cell in row]) for row in table.rows]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(cell: Cell) -> str:
+    return _escape(cell.text).replace("|", r"\|").replace("\n", "<br>")
+
+
+def _escape(text: str) -> str:
+    for character in "\\`*_<":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def mermaid_label(text: str) -> str:
+    """Escape text for a Mermaid label in double quotes.
+
+    Args:
+        text: One line.
+    """
+    return escape_control_characters(text).replace("#", "#35;").replace('"', "#quot;")
