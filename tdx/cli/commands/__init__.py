@@ -6,11 +6,11 @@ Each module of this package lists its functions in ``COMMANDS``, by the words af
 from __future__ import annotations
 
 import functools
-import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import typer
@@ -320,14 +320,14 @@ def expand_options(command: Function) -> Function:
         return command(**values)
 
     own = [
-        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(command).parameters.items()
+        parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+        for name, parameter in signature(command).parameters.items()
         if name not in groups
     ]
     shared = [parameter for kind in groups.values() for parameter in _parameters(kind)]
     annotations = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
     del with_options.__wrapped__
-    with_options.__dict__["__signature__"] = inspect.Signature([*own, *shared])
+    with_options.__dict__["__signature__"] = Signature([*own, *shared])
     with_options.__annotations__ = annotations
     return with_options
 
@@ -336,12 +336,12 @@ def _is_options(kind: object) -> bool:
     return isinstance(kind, type) and is_dataclass(kind)
 
 
-def _parameters(kind: type) -> list[inspect.Parameter]:
+def _parameters(kind: type) -> list[Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     return [
-        inspect.Parameter(
+        Parameter(
             field.name,
-            inspect.Parameter.KEYWORD_ONLY,
+            Parameter.KEYWORD_ONLY,
             default=_default(field),
             annotation=hints[field.name],
         )
@@ -350,4 +350,4 @@ def _parameters(kind: type) -> list[inspect.Parameter]:
 
 
 def _default(field: Field[Any]) -> Any:
-    return inspect.Parameter.empty if field.default is MISSING else field.default
+    return Parameter.empty if field.default is MISSING else field.default
