@@ -28,7 +28,7 @@ from tdx.pipeline import (
     parse_stage,
     write_pipeline,
 )
-from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.catalog import strip_markup
 from tdx.text import escape_control_characters
 
 Ask = Callable[[str], str]

@@ -143,7 +143,7 @@ def schema(debug: DebugOptions) -> None:
 
     tdx schema > tdx.schema.json
     """
-    from tdx.pipeline.json_schema import SCHEMA_FILE
+    from tdx.pipeline.generate import SCHEMA_FILE
 
     sys.stdout.write(SCHEMA_FILE.read_text(encoding="utf-8"))
 

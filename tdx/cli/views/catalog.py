@@ -22,7 +22,7 @@ from tdx.cli.views import (
 )
 from tdx.cli.views.specs import comparison_table
 from tdx.inspection.doctor import Diagnosis, DoctorReport, Status
-from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.catalog import strip_markup
 from tdx.settings import Settings, SettingValue
 
 if TYPE_CHECKING:

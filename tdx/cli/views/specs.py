@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdx.cli.output import table_width
 from tdx.cli.views import (
@@ -19,10 +19,12 @@ from tdx.cli.views import (
     change_text,
     stage_list,
 )
-from tdx.inspection.diff import DiffReport, SettingChange, StageChange, ValueChange
 from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.spec_report import Change, KeyChange, SpecReport
 from tdx.keys import format_key
+
+if TYPE_CHECKING:
+    from tdx.inspection.diff import DiffReport, SettingChange, StageChange, ValueChange
 
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}
 STYLES: dict[Change, Style] = {"same": "", "added": "added", "changed": "changed", "gone": "gone"}
