@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, TextIO, TypeVar
+from typing import Annotated, Any, TextIO, TypeAlias, TypeVar
 
 import typer
 
 from tdx.cli.completion import complete_env, complete_transform
 from tdx.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.untrusted import MAX_ENVS, MAX_SECONDS
+
+Function: TypeAlias = Callable[..., int | None]
+"""A command; its docstring is the help text. It returns the exit code; ``None``: 0."""
+Functions: TypeAlias = Mapping[str, Function]
+"""Commands by the words after ``tdx``, such as ``inspect spec``."""
 
 
 class Format(StrEnum):

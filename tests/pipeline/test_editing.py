@@ -44,9 +44,7 @@ def edited(draft: Draft, kind: str, place: int, other: int) -> Draft:
         return draft.replace(at, StageConfig("CatFrames", (other,)))
     if kind == "move":
         return draft.move(at, to)
-    return {"remove": draft.removed, "duplicate": draft.duplicated, "toggle": draft.toggled}[kind](
-        at
-    )
+    return {"remove": draft.remove, "duplicate": draft.duplicate, "toggle": draft.toggle}[kind](at)
 
 
 @given(EDITS)

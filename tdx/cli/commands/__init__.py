@@ -11,19 +11,16 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, TypeAlias, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
 from tdx import __version__
-from tdx.cli.options import configured_values
+from tdx.cli.options import Function, Functions, configured_values
 from tdx.cli.typer_internals import FastCommand, FastGroup
 from tdx.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
-
-Function: TypeAlias = Callable[..., int | None]
-Functions: TypeAlias = Mapping[str, Function]
 
 _DEFAULT_COMMAND = "run"
 """Command of a group that runs if none is named."""

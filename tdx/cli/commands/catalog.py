@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tdx.cli.completion import complete_name
-from tdx.cli.options import OutputOptions
+from tdx.cli.options import Functions, OutputOptions
 
 Search = Annotated[
     list[str] | None,
@@ -109,7 +109,7 @@ def show_dump(output: OutputOptions, dump: Folder) -> None:
     write_view(dump_view(look_at(open_dump(dump))), output)
 
 
-COMMANDS = {
+COMMANDS: Functions = {
     "list envs": list_envs,
     "list transforms": list_transforms,
     "list dumps": list_dumps,

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdx.cli.completion import complete_codes, complete_rules
-from tdx.cli.options import CheckFormat, FindingsOptions, OutputOptions, PipelineOptions, split_list
+from tdx.cli.options import (
+    CheckFormat,
+    FindingsOptions,
+    Functions,
+    OutputOptions,
+    PipelineOptions,
+    split_list,
+)
 from tdx.cli.runtime import json_text, write_verbatim
 from tdx.errors import ArgumentError, PipelineError
 
@@ -292,7 +299,7 @@ def explain(output: OutputOptions, code: Code = None) -> None:
         write_view(explain_view(explain_code(code)), output)
 
 
-COMMANDS = {
+COMMANDS: Functions = {
     "check": check,
     "explain": explain,
 }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.completion import complete_dump_keys, complete_env, complete_export, complete_import
-from tdx.cli.options import OutputOptions, integer_option, split_list
+from tdx.cli.options import Functions, OutputOptions, integer_option, split_list
 from tdx.cli.output import STDOUT
 from tdx.errors import ArgumentError
 
@@ -208,7 +208,7 @@ def import_(
     write_view(import_view(result), output)
 
 
-COMMANDS = {
+COMMANDS: Functions = {
     "export": export,
     "import": import_,
 }

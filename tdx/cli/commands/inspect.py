@@ -15,6 +15,7 @@ from tdx.cli.options import (
     DiagramFormat,
     DiagramOptions,
     FileArgument,
+    Functions,
     OutputOptions,
     PipelineOptions,
     integer_option,
@@ -278,7 +279,7 @@ def report(
         print(f"wrote {out}", file=sys.stderr)
 
 
-COMMANDS = {
+COMMANDS: Functions = {
     "inspect spec": inspect_spec,
     "inspect chain": inspect_chain,
     "inspect keys": inspect_keys,

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions, integer_option, split_list
+from tdx.cli.options import (
+    FileArgument,
+    Functions,
+    OutputOptions,
+    PipelineOptions,
+    integer_option,
+    split_list,
+)
 from tdx.cli.pipelines import PolicyName
 from tdx.cli.profile_runs import (
     INTERRUPTED,
@@ -398,7 +405,7 @@ def profile_compare(
     return ExitCode.FINDINGS if result.failures else ExitCode.OK
 
 
-COMMANDS = {
+COMMANDS: Functions = {
     "profile run": profile,
     "profile compare": profile_compare,
 }

@@ -16,6 +16,7 @@ from tdx.cli.completion import complete_transform
 from tdx.cli.options import (
     AllowCode,
     FileArgument,
+    Functions,
     OutputOptions,
     PipelineOptions,
     integer_option,
@@ -310,7 +311,7 @@ def replay(
     write_view(view, output)
 
 
-COMMANDS = {
+COMMANDS: Functions = {
     "rollout": rollout,
     "replay": replay,
     "verify": verify,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import DebugOptions, DialogOptions, OutputOptions, PipelineOptions
+from tdx.cli.options import DebugOptions, DialogOptions, Functions, OutputOptions, PipelineOptions
 from tdx.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def schema(debug: DebugOptions) -> None:
     sys.stdout.write(SCHEMA_FILE.read_text(encoding="utf-8"))
 
 
-COMMANDS = {
+COMMANDS: Functions = {
     "init": init,
     "config path": config_path,
     "config show": config_show,

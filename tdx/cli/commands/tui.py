@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import DebugOptions, PipelineOptions, integer_option
+from tdx.cli.options import DebugOptions, Functions, PipelineOptions, integer_option
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _is_dumb() -> bool:
     return os.environ.get("TERM") == "dumb"
 
 
-COMMANDS = {
+COMMANDS: Functions = {
     "tui": tui,
     "serve": serve,
 }
