@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdx.cli.options import Format, OutputOptions
-from tdx.cli.process import SCHEMA_VERSION
-from tdx.cli.runtime import json_text
+from tdx.cli.runtime import SCHEMA_VERSION, json_text
 from tdx.cli.views import (
     Block,
     Cell,

@@ -17,6 +17,7 @@ import typer
 
 from tdx.cli.options import CheckFormat, Color, Format, configured_values
 from tdx.cli.runtime import (
+    SCHEMA_VERSION,
     InterruptWatch,
     close_quietly,
     json_text,
@@ -147,9 +148,6 @@ def _short_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
-
-
-SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)

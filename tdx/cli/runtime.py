@@ -19,6 +19,9 @@ from typing import Any, Self, TextIO, cast
 from tdx.errors import EnvError, ExitCode
 from tdx.text import escape_control_characters, escape_json
 
+SCHEMA_VERSION = 1
+"""Version of the JSON output."""
+
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
 
 _ASCII = {
