@@ -205,11 +205,11 @@ def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
         if table_width(block) <= width:
             yield from _aligned_rows(rows, _column_widths(block), color=color)
         else:
-            cells = [[_colored(cell, color=color) for cell in row] for row in rows]
+            cells = [[_color_cell(cell, color=color) for cell in row] for row in rows]
             yield from _wrapped_table(cells, block.columns, width)
         return
     cells_of_line, indent = _running_text(block)
-    text = "".join(_colored(cell, color=color) for cell in cells_of_line)
+    text = "".join(_color_cell(cell, color=color) for cell in cells_of_line)
     if indent + sum(_text_width(cell.text) for cell in cells_of_line) <= width:
         yield " " * indent + text
     else:
@@ -228,12 +228,12 @@ def _aligned_rows(
 ) -> Iterator[str]:
     for row in rows:
         yield (" " * _GAP).join(
-            _colored(cell, color=color) + " " * (width - _text_width(cell.text))
+            _color_cell(cell, color=color) + " " * (width - _text_width(cell.text))
             for cell, width in zip(row, widths, strict=True)
         )
 
 
-def _colored(cell: Cell, *, color: bool) -> str:
+def _color_cell(cell: Cell, *, color: bool) -> str:
     code = _COLORS.get(cell.style)
     return f"\x1b[{code}m{cell.text}\x1b[0m" if color and code and cell.text else cell.text
 

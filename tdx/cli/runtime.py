@@ -87,8 +87,8 @@ def prepared_streams() -> Iterator[None]:
     is escaped when it is laid out.
     """
     before = sys.stderr
-    sys.stdout = _prepared(sys.stdout)
-    sys.stderr = escaping = cast(TextIO, EscapingStream(raw_stream(_prepared(before))))
+    sys.stdout = _prepare_stream(sys.stdout)
+    sys.stderr = escaping = cast(TextIO, EscapingStream(raw_stream(_prepare_stream(before))))
     try:
         yield
     finally:
@@ -96,7 +96,7 @@ def prepared_streams() -> Iterator[None]:
             sys.stderr = before
 
 
-def _prepared(stream: TextIO | None) -> TextIO:
+def _prepare_stream(stream: TextIO | None) -> TextIO:
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")
     if not supports_unicode(stream) and hasattr(stream, "reconfigure"):

@@ -97,13 +97,13 @@ def _reads(stage: StageFlow, lane: KeyFlow, lane_name: str) -> str:
     """Return the keys that a stage reads; marks those of the previous step."""
     carried = [key for key in stage.carried if lane_name == "forward"]
     keys = [key for key in lane.reads if key not in carried]
-    return _listed(keys) + "".join(
+    return _list_keys(keys) + "".join(
         f"{', ' if keys or index else ''}{format_key(key)} (previous step)"
         for index, key in enumerate(carried)
     )
 
 
-def _listed(keys: Sequence[NestedKey]) -> str:
+def _list_keys(keys: Sequence[NestedKey]) -> str:
     return ", ".join(map(format_key, keys))
 
 

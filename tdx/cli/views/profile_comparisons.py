@@ -189,14 +189,14 @@ def _marginal_row(stage: MarginalCost) -> list[Cell]:
     return [
         name,
         own,
-        Cell(_signed(cost.saved_us), style),
+        Cell(_format_signed(cost.saved_us), style),
         Cell("±" + (micros(cost.noise_us) if math.isfinite(cost.noise_us) else "?"), "dim"),
-        Cell(_signed(others), style),
+        Cell(_format_signed(others), style),
         Cell(f"{cost.saved_share:.1%}", style),
     ]
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return f"-{micros(-value)}" if value < 0 else micros(value)
 
 

@@ -62,13 +62,13 @@ def comparison_table(
     layouts: list[Callable[[], Table]] = [
         lambda: _side_by_side(changes, names, sides),
         lambda: _side_by_side(changes, [""] * len(names), sides),
-        lambda: _stacked(changes, names, whole=True),
+        lambda: _stack_table(changes, names, whole=True),
     ]
     for layout in layouts:
         table = layout()
         if table_width(table) <= width:
             return table
-    return _stacked(changes, names, whole=False)
+    return _stack_table(changes, names, whole=False)
 
 
 def spec_table(leaves: Sequence[LeafSpec], width: int) -> Table:
@@ -82,10 +82,10 @@ def spec_table(leaves: Sequence[LeafSpec], width: int) -> Table:
         wide = Table([Column("part"), Column("key"), Column("spec")], rows)
         if table_width(wide) <= width:
             return wide
-    return _grouped(leaves, text)
+    return _group_table(leaves, text)
 
 
-def _grouped(leaves: Sequence[LeafSpec], text: SpecText) -> Table:
+def _group_table(leaves: Sequence[LeafSpec], text: SpecText) -> Table:
     """Return the specs grouped by part, for narrow terminals."""
     rows: list[list[Cell]] = []
     for part, leaf in zip(_parts(leaves), leaves, strict=True):
@@ -134,7 +134,7 @@ def _right(change: KeyChange, text: SpecText) -> Cell:
     return Cell(text(change.after), STYLES[change.change])
 
 
-def _stacked(changes: Sequence[KeyChange], names: Sequence[str], *, whole: bool) -> Table:
+def _stack_table(changes: Sequence[KeyChange], names: Sequence[str], *, whole: bool) -> Table:
     sides = [side for change in changes for side in (change.before, change.after) if side]
     text = SpecText(sides, whole=whole)
     rows: list[list[Cell]] = []

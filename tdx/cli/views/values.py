@@ -92,9 +92,9 @@ def _table(phase: PhaseValues, *, whole: bool) -> Table:
             previous = place
     values = [value for stage in phase.stages for value in stage.values]
     is_shown = {"nan": any(v.nans for v in values), "outside": any(v.outside for v in values)}
-    kept = [index for index, title in enumerate(_TITLES) if is_shown.get(title, True)]
-    columns = [Column(_TITLES[index], fixed=True) for index in kept]
-    return Table(columns, [[row[index] for index in kept] for row in rows])
+    shown = [index for index, title in enumerate(_TITLES) if is_shown.get(title, True)]
+    columns = [Column(_TITLES[index], fixed=True) for index in shown]
+    return Table(columns, [[row[index] for index in shown] for row in rows])
 
 
 def _narrow(phase: PhaseValues) -> Iterator[Block]:
