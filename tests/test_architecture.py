@@ -28,7 +28,7 @@ IMPORTS_BY_STRING = {
     "tdx/envs/gym/registry.py",
     # Modules that the user names in a pipeline, and classes that the catalog names.
     "tdx/inspection/transform_example.py",
-    "tdx/pipeline/resolver.py",
+    "tdx/pipeline/arguments.py",
     # Packages that a format of an exported dump needs.
     "tdx/rollouts/formats/conversion.py",
 }

@@ -10,7 +10,6 @@ import typer
 
 from tdx.confined_files import open_below, open_folder
 from tdx.errors import TdxError
-from tdx.pipeline.docstrings import strip_markup
 from tdx.untrusted import parse_json
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def complete_env(incomplete: str) -> list[Completion]:
 
 def complete_name(incomplete: str) -> list[Completion]:
     """Complete names of transforms: by prefix, or else by substring."""
-    from tdx.pipeline.catalog import load_catalog
+    from tdx.pipeline.catalog import load_catalog, strip_markup
 
     return _matching(
         incomplete, [(info.name, strip_markup(info.summary)) for info in load_catalog().transforms]
@@ -77,7 +76,7 @@ def complete_transform(incomplete: str) -> list[Completion]:
         >>> complete_transform("StepCounter(ma")[0][0]
         'StepCounter(max_steps='
     """
-    from tdx.pipeline.catalog import load_catalog
+    from tdx.pipeline.catalog import load_catalog, strip_markup
 
     name, bracket, inside = incomplete.partition("(")
     info = load_catalog().find(name.strip())

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from tdx.cli.choices import Color
 from tdx.cli.completion import complete_env, complete_transform
-from tdx.cli.interrupts import third_party_code
-from tdx.cli.output.terminal import terminal_text, terminal_width
-from tdx.cli.output.view import Block, Cell, Heading, Paragraph
-from tdx.cli.streams import raw_stream
+from tdx.cli.options import Color
+from tdx.cli.output import terminal_text, terminal_width
+from tdx.cli.runtime import raw_stream, third_party_code
+from tdx.cli.views import Block, Cell, Heading, Paragraph
 from tdx.cli.views.specs import comparison_table, spec_table
 from tdx.errors import ArgumentError, TdxError
 from tdx.inspection.envs import Suggestion, get_env_leaves, suggest_stages
@@ -29,7 +28,7 @@ from tdx.pipeline import (
     parse_stage,
     write_pipeline,
 )
-from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.catalog import strip_markup
 from tdx.text import escape_control_characters
 
 Ask = Callable[[str], str]

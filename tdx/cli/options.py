@@ -1,34 +1,195 @@
-"""Options that several commands share.
-
-A command takes one of the dataclasses below as a parameter; :func:`expand_options` turns its fields
-into options of the command.
-"""
+"""Options that several commands share: their values, parsers and dataclasses."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from enum import Enum
-from typing import Annotated, Any, get_type_hints
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, TextIO, TypeAlias, TypeVar
 
 import typer
 
-from tdx.cli.choices import (
-    Batching,
-    CheckFormat,
-    Color,
-    DiagramFormat,
-    Format,
-    choice_parser,
-    complete_members,
-    integer_option,
-    seconds_parser,
-)
 from tdx.cli.completion import complete_env, complete_transform
-from tdx.cli.typer_internals import option_name
-from tdx.untrusted import MAX_ENVS
+from tdx.errors import TdxError, UnknownNameError, did_you_mean
+from tdx.untrusted import MAX_ENVS, MAX_SECONDS
+
+Function: TypeAlias = Callable[..., int | None]
+"""A command; its docstring is the help text. It returns the exit code; ``None``: 0."""
+Functions: TypeAlias = Mapping[str, Function]
+"""Commands by the words after ``tdx``, such as ``inspect spec``."""
+
+
+class Format(StrEnum):
+    """Output formats of data."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MD = "md"
+
+
+class DiagramFormat(StrEnum):
+    """Output formats of data that forms a graph."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MD = "md"
+    MERMAID = "mermaid"
+
+
+class CheckFormat(StrEnum):
+    """Output formats of findings."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MD = "md"
+    SARIF = "sarif"
+
+
+class Color(StrEnum):
+    """When to color the output."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+    def is_enabled(self, stream: TextIO) -> bool:
+        """Return True if output to ``stream`` is colored; respects NO_COLOR and FORCE_COLOR."""
+        if self is not Color.AUTO:
+            return self is Color.ALWAYS
+        if os.environ.get("NO_COLOR"):
+            return False
+        if os.environ.get("FORCE_COLOR"):
+            return True
+        return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Batching(StrEnum):
+    """How several copies of an env run."""
+
+    VECTOR = "vector"
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+
+
+Choice = TypeVar("Choice", bound=StrEnum)
+_MAX_INTEGER, _MAX_DIGITS = 2**63 - 1, 30
+
+
+def choice_parser(kind: type[Choice], option: str | None = None) -> Callable[[str], Choice]:
+    """Return a parser that suggests the nearest spelling of an invalid value.
+
+    Args:
+        kind: Valid values.
+        option: Name of the option. ``None``: the name of ``kind``.
+    """
+    name = option or f"--{kind.__name__.lower()}"
+
+    def parse(value: str) -> Choice:
+        try:
+            return kind(value)
+        except ValueError:
+            known = [member.value for member in kind]
+            hint = _export_format_hint(value) if kind is Format else None
+            hint = hint or did_you_mean(value, known, otherwise=f"one of {', '.join(known)}")
+            raise UnknownNameError(f"invalid value {value!r} for {name}", hint=hint) from None
+
+    return parse
+
+
+def _export_format_hint(value: str) -> str | None:
+    """Return a hint if ``value`` is an export format of dumps."""
+    from tdx.rollouts.formats.registry import export_formats
+
+    if value not in {each.name for each in export_formats()}:
+        return None
+    return f"{value} is a format of dumps: use tdx export DUMP --to {value}"
+
+
+def integer_parser(option: str, minimum: int, maximum: int = _MAX_INTEGER) -> Callable[[str], int]:
+    """Return a parser of an integer that reports the valid range."""
+
+    def parse(value: str) -> int:
+        # Python refuses to convert thousands of digits.
+        is_short = len(value) <= _MAX_DIGITS
+        if not value.lstrip("-").isdecimal() or (is_short and int(value) < minimum):
+            raise typer.BadParameter(
+                f"{option} must be an integer of at least {minimum}, got {value[:_MAX_DIGITS]!r}"
+            )
+        if not is_short or int(value) > maximum:
+            raise typer.BadParameter(
+                f"{option} must be at most {maximum:,}, got {value[:_MAX_DIGITS]}"
+            )
+        return int(value)
+
+    return parse
+
+
+def integer_option(
+    option: str,
+    minimum: int,
+    help: str,
+    *,
+    maximum: int = _MAX_INTEGER,
+    metavar: str = "N",
+    panel: str | None = None,
+) -> Any:
+    """Declare an option with an integer value.
+
+    Args:
+        option: Name, such as ``--steps``.
+        minimum: Smallest valid value.
+        help: Help text.
+        maximum: Largest valid value.
+        metavar: Placeholder of the value in the help.
+        panel: Section of the help.
+    """
+    parser = integer_parser(option, minimum, maximum)
+    return typer.Option(option, metavar=metavar, parser=parser, help=help, rich_help_panel=panel)
+
+
+def seconds_parser(option: str) -> Callable[[str], float]:
+    """Return a parser of a positive number of seconds that reports the valid range."""
+
+    def parse(value: str) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            number = 0.0
+        if not 0 < number <= MAX_SECONDS:
+            raise typer.BadParameter(
+                f"{option} must be a number of seconds above 0 and at most {MAX_SECONDS:,}, "
+                f"got {value[:_MAX_DIGITS]!r}"
+            )
+        return number
+
+    return parse
+
+
+def complete_members(kind: type[StrEnum]) -> Callable[[str], list[str]]:
+    """Return a completion function for the values of an enum."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [member.value for member in kind if member.value.startswith(incomplete)]
+
+    return complete
+
+
+def split_list(values: list[str] | None) -> list[str]:
+    """Split the values of an option that can be repeated and can contain commas.
+
+    Example:
+        >>> split_list(["observation, action", "done"])
+        ['observation', 'action', 'done']
+    """
+    return [name.strip() for text in values or () for name in text.split(",") if name.strip()]
+
 
 _PIPELINE = "Pipeline"
 _OUTPUT = "Output"
@@ -51,21 +212,22 @@ ColorOption = Annotated[
 ]
 
 
+def _format_option(kind: type[StrEnum]) -> Any:
+    return typer.Option(
+        "--format",
+        parser=choice_parser(kind, "--format"),
+        metavar="|".join(kind),
+        autocompletion=complete_members(kind),
+        help="Output format.",
+        rich_help_panel=_OUTPUT,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
     """Output options of most commands."""
 
-    format: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            parser=choice_parser(Format),
-            metavar="|".join(Format),
-            autocompletion=complete_members(Format),
-            help="Output format.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = Format.TABLE
+    format: Annotated[Format, _format_option(Format)] = Format.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 
@@ -74,17 +236,7 @@ class OutputOptions:
 class DiagramOptions:
     """Output options of commands whose result can be drawn as a graph."""
 
-    format: Annotated[
-        DiagramFormat,
-        typer.Option(
-            "--format",
-            parser=choice_parser(DiagramFormat, "--format"),
-            metavar="|".join(DiagramFormat),
-            autocompletion=complete_members(DiagramFormat),
-            help="Output format.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = DiagramFormat.TABLE
+    format: Annotated[DiagramFormat, _format_option(DiagramFormat)] = DiagramFormat.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 
@@ -108,17 +260,7 @@ class DialogOptions:
 class FindingsOptions:
     """Output options of ``tdx check``."""
 
-    format: Annotated[
-        CheckFormat,
-        typer.Option(
-            "--format",
-            parser=choice_parser(CheckFormat, "--format"),
-            metavar="|".join(CheckFormat),
-            autocompletion=complete_members(CheckFormat),
-            help="Output format.",
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = CheckFormat.TABLE
+    format: Annotated[CheckFormat, _format_option(CheckFormat)] = CheckFormat.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 
@@ -258,68 +400,24 @@ class PipelineOptions:
     ] = False
 
 
-def as_arguments(options: PipelineOptions) -> list[str]:
-    """Return the command-line arguments that give the same options.
+def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[str, Any]:
+    """Return the defaults of options that the user configured, by name.
 
-    Each is one word, ``--name=value``, so that no value is mistaken for an option.
+    Args:
+        names: Names of settings.
+        tolerant: If True, ignore settings that cannot be read.
 
-    Example:
-        >>> as_arguments(PipelineOptions(env="Pendulum-v1", transforms=["RewardSum"], num_envs=2))
-        ['--env=Pendulum-v1', '--t=RewardSum', '--num-envs=2']
+    Raises:
+        TdxError: The settings cannot be read.
     """
-    hints = get_type_hints(PipelineOptions, include_extras=True)
-    arguments = []
-    for field in fields(options):
-        name = option_name(hints[field.name])
-        value = getattr(options, field.name)
-        if value is True:
-            arguments.append(name)
-        elif value is not None and value is not False:
-            values = value if isinstance(value, list) else [value]
-            arguments += [f"{name}={v.value if isinstance(v, Enum) else v}" for v in values]
-    return arguments
+    if not names:
+        return {}
+    from tdx.settings import load_settings
 
-
-def expand_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Replace each parameter that is annotated with a dataclass of options by its fields."""
-    hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if _is_options(kind)}
-
-    @functools.wraps(command)
-    def with_options(**values: Any) -> int | None:
-        for name, kind in groups.items():
-            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        return command(**values)
-
-    own = [
-        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in inspect.signature(command).parameters.items()
-        if name not in groups
-    ]
-    shared = [parameter for kind in groups.values() for parameter in _parameters(kind)]
-    annotations = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
-    del with_options.__wrapped__
-    with_options.__dict__["__signature__"] = inspect.Signature([*own, *shared])
-    with_options.__annotations__ = annotations
-    return with_options
-
-
-def _is_options(kind: object) -> bool:
-    return isinstance(kind, type) and is_dataclass(kind) and kind.__module__ == __name__
-
-
-def _parameters(kind: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=_default(field),
-            annotation=hints[field.name],
-        )
-        for field in fields(kind)
-    ]
-
-
-def _default(field: Field[Any]) -> Any:
-    return inspect.Parameter.empty if field.default is MISSING else field.default
+    try:
+        settings = load_settings()
+    except TdxError:
+        if tolerant:
+            return {}
+        raise
+    return {name: settings[name] for name in names if settings.is_set(name)}

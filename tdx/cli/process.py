@@ -1,4 +1,4 @@
-"""One run of ``tdx``, from its arguments to its exit code."""
+"""One run of ``tdx``: from its arguments to its exit code, with errors as one line and a hint."""
 
 from __future__ import annotations
 
@@ -10,15 +10,31 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from dataclasses import dataclass
+from typing import Any, Self, TextIO
 
 import typer
 
-from tdx.cli.errors import ErrorStyle, as_tdx_error, show_error, show_unexpected_error
-from tdx.cli.interrupts import InterruptWatch, kill_worker_processes
-from tdx.cli.streams import close_quietly, prepared_streams
-from tdx.cli.typer_internals import is_help_without_arguments
-from tdx.errors import ExitCode, OutputError, TdxError
+from tdx.cli.options import CheckFormat, Color, Format, configured_values
+from tdx.cli.runtime import (
+    SCHEMA_VERSION,
+    InterruptWatch,
+    close_quietly,
+    json_text,
+    kill_worker_processes,
+    prepared_streams,
+    raw_stream,
+)
+from tdx.cli.typer_internals import unknown_option
+from tdx.errors import (
+    ArgumentError,
+    ExitCode,
+    OutputError,
+    TdxError,
+    UnknownNameError,
+    did_you_mean,
+)
+from tdx.text import escape_control_characters
 
 PROGRAM = "tdx"
 
@@ -80,8 +96,6 @@ def _run(arguments: Sequence[str], style: ErrorStyle, watch: InterruptWatch | No
 
 def _report(error: Exception, style: ErrorStyle) -> int:
     """Show an error and return its exit code."""
-    if is_help_without_arguments(error):
-        return ExitCode.USAGE
     if isinstance(error, OSError) and error.errno in _WRITE_ERRORS and not error.filename:
         close_quietly(sys.stdout)
         error = OutputError(
@@ -106,12 +120,13 @@ def _configure_headless_rendering() -> None:
 
 
 def _invoke(arguments: list[str]) -> int:
-    from tdx.cli.app import build_command
-    from tdx.cli.commands.tui import is_interactive
+    from tdx.cli.commands import build_root
 
-    if not arguments and is_interactive():
-        arguments = ["tui"]
-    result = build_command().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
+    if not arguments:
+        from tdx.cli.commands.tui import is_interactive
+
+        arguments = ["tui"] if is_interactive() else []
+    result = build_root().main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
     return result if isinstance(result, int) else ExitCode.OK
 
 
@@ -133,3 +148,138 @@ def _short_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorStyle:
+    """How to show an error, found in the arguments before they are parsed.
+
+    Args:
+        format: Value of ``--format``. ``None``: not given.
+        debug: True if ``--debug`` is given.
+        color: Value of ``--color``. ``None``: not given or invalid.
+    """
+
+    format: str | None
+    debug: bool
+    color: Color | None
+
+    @classmethod
+    def from_arguments(cls, arguments: Sequence[str]) -> Self:
+        """Find ``--format``, ``--debug`` and ``--color`` in unparsed arguments."""
+        color = _value_of("--color", arguments)
+        return cls(
+            format=_value_of("--format", arguments),
+            debug="--debug" in arguments,
+            color=Color(color) if color in list(Color) else None,
+        )
+
+    @property
+    def is_json(self) -> bool:
+        """True if the output would have been JSON."""
+        output = self.format or _configured("format")
+        return output in (Format.JSON, Format.JSONL, CheckFormat.SARIF)
+
+    def use_color(self, stream: TextIO) -> bool:
+        """Return True if output to ``stream`` is colored."""
+        return (self.color or Color(_configured("color") or "auto")).is_enabled(stream)
+
+
+def _configured(name: str) -> str | None:
+    """Return a default that the user configured; ``None`` if the settings are broken."""
+    return configured_values([name], tolerant=True).get(name)
+
+
+def _value_of(option: str, arguments: Sequence[str]) -> str | None:
+    value = None
+    for position, argument in enumerate(arguments):
+        if argument == option and position + 1 < len(arguments):
+            value = arguments[position + 1]
+        elif argument.startswith(f"{option}="):
+            value = argument.partition("=")[2]
+    return value
+
+
+def show_error(error: TdxError, style: ErrorStyle) -> None:
+    """Write an error to stderr, as JSON if the output would have been JSON."""
+    place = str(error.where)
+    _write(
+        f"{place}: {error.message}" if place else error.message,
+        error.hint,
+        {**error.to_dict(), "exit_code": int(error.exit_code)},
+        style,
+    )
+
+
+def show_unexpected_error(error: Exception, style: ErrorStyle) -> int:
+    """Write an error that is not a :class:`~tdx.errors.TdxError`; return its exit code."""
+    name = type(error).__name__
+    message = f"unexpected {name}: {error}" if str(error) else f"unexpected {name}"
+    hint = "report this as a bug" if style.debug else "--debug shows the traceback"
+    data: dict[str, Any] = {
+        "code": TdxError.code,
+        "error": name,
+        "message": message,
+        "hint": hint,
+        "where": {},
+    }
+    _write(message, hint, {**data, "exit_code": int(ExitCode.ENVIRONMENT)}, style)
+    return ExitCode.ENVIRONMENT
+
+
+def _write(message: str, hint: str | None, data: dict[str, Any], style: ErrorStyle) -> None:
+    with contextlib.suppress(OSError):
+        _print(message, hint, data, style)
+
+
+def _print(message: str, hint: str | None, data: dict[str, Any], style: ErrorStyle) -> None:
+    stream = raw_stream(sys.stderr)
+    if style.is_json:
+        document = {"schema_version": SCHEMA_VERSION, "kind": "error", "error": data}
+        stream.write(json_text(document, stream))
+        return
+    red, cyan, reset = (
+        ("\x1b[1;31m", "\x1b[36m", "\x1b[0m") if style.use_color(stream) else ("", "", "")
+    )
+    print(f"{red}error:{reset} {_one_line(message)}", file=stream)
+    if hint:
+        print(f"{cyan}hint:{reset} {_one_line(hint)}", file=stream)
+
+
+def _one_line(text: str) -> str:
+    return escape_control_characters(" ".join(text.split()))
+
+
+def as_tdx_error(error: TdxError | typer.TyperException) -> TdxError:
+    """Convert a usage error of Typer; suggest the nearest spelling of an unknown name."""
+    if isinstance(error, TdxError):
+        return error
+    context: typer.Context | None = getattr(error, "ctx", None)
+    option = unknown_option(error)
+    if option is not None:
+        return _unknown_option(option, context)
+    message = (error.message or error.format_message()).rstrip(".")
+    return ArgumentError(f"{message[:1].lower()}{message[1:]}", hint=_hint(message, context))
+
+
+def _unknown_option(option: str, context: typer.Context | None) -> TdxError:
+    known: list[str] = []
+    if context is not None:
+        known = [name for param in context.command.params for name in param.opts]
+        known = [name for name in known if name.startswith("--")]
+    hint = did_you_mean(option, known, otherwise=_usage_hint(context))
+    return UnknownNameError(f"no such option: {option}", hint=hint)
+
+
+def _hint(message: str, context: typer.Context | None) -> str:
+    known = {name for param in context.command.params for name in param.opts} if context else ()
+    if "requires an argument" in message or ("requires" in message and "arguments" in message):
+        return "write the value after the option"
+    if "unexpected extra argument" in message and "--pipeline" in known:
+        return "pass a pipeline file as --pipeline FILE and a stage as --t STAGE"
+    return _usage_hint(context)
+
+
+def _usage_hint(context: typer.Context | None) -> str:
+    command = "tdx" if context is None else context.command_path
+    return f"{command} --help lists the options"

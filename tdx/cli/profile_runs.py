@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tdx.cli.options import PipelineOptions
-from tdx.cli.output.write import STDOUT, check_target, write_file
+from tdx.cli.output import STDOUT, check_target, write_file
 from tdx.errors import ArgumentError, EnvError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
     from tdx.profiling.candidates import Candidate
+    from tdx.profiling.compare import Limit
     from tdx.profiling.marginal import MarginalCosts
     from tdx.profiling.result import Mode, Profile
     from tdx.profiling.run import ProfilePlan
@@ -120,8 +121,8 @@ def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, S
         request: What was measured.
         profile: Result of the measurement.
     """
-    from tdx.cli.interrupts import third_party_code
     from tdx.cli.progress import activity_on
+    from tdx.cli.runtime import third_party_code
     from tdx.profiling.suggestions import Suggestions, try_changes
 
     results: list[tuple[Mode, Suggestions]] = []
@@ -181,8 +182,8 @@ def measure_sweep(request: ProfileRequest, settings: list[str]) -> SweepResult:
     Raises:
         TdxError: A setting does not exist.
     """
-    from tdx.cli.interrupts import third_party_code
     from tdx.cli.progress import activity_on
+    from tdx.cli.runtime import third_party_code
     from tdx.profiling.sweep import run_sweep
     from tdx.profiling.sweep_axes import parse_sweep
 
@@ -319,3 +320,64 @@ _WRITERS: dict[str, Callable[[Profile, Extras], str]] = {
     "--speedscope": _speedscope,
     "--html": _page,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Profile to compare with, and the limits of the comparison.
+
+    Args:
+        path: File of the profile; empty if there is none.
+        profile: Profile to compare with.
+        limits: Largest allowed increases.
+        force: If True, compare profiles of different pipelines or machines.
+    """
+
+    path: str
+    profile: Profile | None
+    limits: tuple[Limit, ...]
+    force: bool
+
+    @classmethod
+    def read(
+        cls, path: str | None, fail_if: list[str] | None, force: bool, plan: ProfilePlan
+    ) -> Reference:
+        """Read ``--baseline``; check before measuring that the profiles can be compared.
+
+        Raises:
+            ArgumentError: The file is invalid, or is of another pipeline or machine.
+        """
+        from tdx.profiling.compare import compare_profiles, parse_limits
+        from tdx.profiling.machine import detect_machine
+        from tdx.profiling.saved import read_profile
+
+        limits = parse_limits(fail_if or ())
+        if path is None:
+            if limits:
+                hint = "add --baseline FILE, a profile saved by --save"
+                raise ArgumentError("--fail-if needs a profile to compare with", hint=hint)
+            return cls("", None, (), force)
+        before = read_profile(path)
+        machine = detect_machine()
+        if plan.threads is not None:
+            machine = replace(machine, threads=plan.threads)
+        settings = replace(
+            before.settings,
+            steps=plan.steps,
+            warmup=plan.warmup,
+            repeats=plan.repeats,
+            sync=plan.sync,
+        )
+        now = replace(before, subject=plan.subject, settings=settings, machine=machine)
+        compare_profiles(before, now, limits, force=force)
+        return cls(path, before, limits, force)
+
+    def extras(self, result: Profile) -> Extras:
+        """Return the comparison with a new profile, if there is a reference and no error."""
+        from tdx.cli.views.profile import Extras
+        from tdx.profiling.compare import compare_profiles
+
+        comparison = None
+        if self.profile is not None and profile_error(result) is None:
+            comparison = compare_profiles(self.profile, result, self.limits, force=self.force)
+        return Extras((), comparison, self.limits, self.path)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from tdx.cli.streams import raw_stream
+from tdx.cli.runtime import raw_stream
 from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:

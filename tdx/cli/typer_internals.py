@@ -6,12 +6,11 @@ release changes one of them; ``docs/decisions/0019-typer-internals.md`` lists th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
 import typer
-from typer._click.exceptions import NoArgsIsHelpError, NoSuchOption
+from typer._click.exceptions import NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 
 from tdx.text import escape_control_characters, is_printable
@@ -82,32 +81,6 @@ class FastGroup(TyperGroup):
         return _prepare_parameters(super().get_params(ctx))
 
 
-def option_name(annotation: Any) -> str:
-    """Return the first name of an option that is declared as ``Annotated[type, typer.Option(…)]``.
-
-    Typer stores it where the default of an option outside ``Annotated`` would be.
-    """
-    name: str = annotation.__metadata__[0].default
-    return name
-
-
-def is_help_without_arguments(error: Exception) -> bool:
-    """Return True if Typer raised ``error`` after printing the help of a group."""
-    return isinstance(error, NoArgsIsHelpError)
-
-
 def unknown_option(error: typer.TyperException) -> str | None:
     """Return the option that does not exist, if that is the error."""
     return error.option_name if isinstance(error, NoSuchOption) else None
-
-
-def unknown_command(error: typer.TyperException) -> str | None:
-    """Return the command that does not exist, if that is the error."""
-    found = re.fullmatch(r"No such command '(.*)'\.?.*", error.format_message(), re.DOTALL)
-    return found and found.group(1)
-
-
-def bare_message(error: typer.TyperException) -> str:
-    """Return the message of a usage error without the parameter that Typer names before it."""
-    message = error.format_message()
-    return re.sub(r"^Invalid value(?: for '.*?')?: ", "", message).rstrip(".")

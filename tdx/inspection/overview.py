@@ -262,7 +262,7 @@ class _OverviewBuilder:
         return [n for n in range(len(self.pipeline.transforms)) if n not in self.problems]
 
     def _make_transforms(self, working: Sequence[int]) -> list[Transform]:
-        from tdx.pipeline.resolver import ValueResolver
+        from tdx.pipeline.arguments import ValueResolver
 
         transforms = []
         for index in working:

@@ -5,9 +5,9 @@ from .catalog import TransformInfo as TransformInfo
 from .catalog import load_catalog as load_catalog
 from .envs import available_devices as available_devices
 from .envs import make_env as make_env
-from .flags import from_flags as from_flags
-from .flags import to_command as to_command
-from .flags import to_flags as to_flags
+from .conversions import from_flags as from_flags
+from .conversions import to_command as to_command
+from .conversions import to_flags as to_flags
 from .grammar import format_stage as format_stage
 from .grammar import format_value as format_value
 from .grammar import parse_kwargs as parse_kwargs
@@ -18,8 +18,8 @@ from .model import Pipeline as Pipeline
 from .model import RolloutConfig as RolloutConfig
 from .values import StageConfig as StageConfig
 from .file.pipeline_file import PipelineFile as PipelineFile
-from .python_code import from_python as from_python
-from .python_code import to_python as to_python
+from .conversions import from_python as from_python
+from .conversions import to_python as to_python
 from .file.yaml_format import read_pipeline as read_pipeline
 from .catalog import Type as Type
 from .build import check_arguments as check_arguments

@@ -1,15 +1,32 @@
-"""Check the arguments of a stage against the declaration of its transform, without torch."""
+"""Arguments of a stage: matched to the declaration of its transform, and resolved to objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from tdx.errors import ArgumentError, TdxError, UnknownNameError, did_you_mean, find_similar_names
+from tdx.errors import (
+    ArgumentError,
+    ChainError,
+    CodeNotAllowedError,
+    EnvError,
+    MissingPackageError,
+    TdxError,
+    UnknownNameError,
+    did_you_mean,
+    explain_call_error,
+    find_similar_names,
+    summarize_error,
+)
 from tdx.pipeline.catalog import Parameter, TransformInfo, Type, load_catalog
 from tdx.pipeline.coercion import MismatchError, coerce, coerce_untyped, parse_or_none
 from tdx.pipeline.grammar import format_value, parse_value
 from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, StageConfig, Value
+
+if TYPE_CHECKING:
+    from tdx.core.transforms import Transform
 
 
 @dataclass
@@ -221,3 +238,128 @@ def _is_literal(text: str) -> bool:
 def _shorten_value(value: object) -> str:
     text = format_value(value)  # type: ignore[arg-type]
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_LOOKUP_HINT = "`tdx show NAME` prints its arguments"
+
+
+class ValueResolver:
+    """Convert plain values to objects.
+
+    Args:
+        allow_code: Allow importing the Python objects that values refer to.
+    """
+
+    def __init__(self, allow_code: bool) -> None:
+        self.allow_code = allow_code
+
+    def resolve(self, value: object) -> Any:
+        """Return the object for a value, with every inner value resolved."""
+        if isinstance(value, Dtype):
+            import torch
+
+            return getattr(torch, value.name)
+        if isinstance(value, CodeReference):
+            return self.import_object(value)
+        if isinstance(value, Call):
+            return self._call(value)
+        if isinstance(value, list):
+            return [self.resolve(item) for item in value]
+        if isinstance(value, tuple):
+            return tuple(self.resolve(item) for item in value)
+        if isinstance(value, Mapping):
+            return {key: self.resolve(item) for key, item in value.items()}
+        return value
+
+    def build_transform(self, stage: StageConfig) -> Transform:
+        """Create the transform of a stage.
+
+        Raises:
+            TdxError: It cannot be created.
+        """
+        bound = bind_stage(stage)
+        if bound.errors:
+            raise bound.errors[0]
+        args = [self.resolve(value) for value in bound.args]
+        kwargs = {name: self.resolve(value) for name, value in bound.kwargs.items()}
+        if stage.code is not None:
+            factory = self.import_object(stage.code)
+            if not isinstance(factory, type) and not stage.args and not stage.kwargs:
+                return factory
+            return _call_constructor(stage.name, factory, args, kwargs)
+        return _call_constructor(stage.name, _load_transform_class(bound.info), args, kwargs)
+
+    def import_object(self, reference: CodeReference) -> Any:
+        """Import the Python object that a reference names.
+
+        Raises:
+            CodeNotAllowedError: The user did not allow code.
+            MissingPackageError: The module does not exist.
+            EnvError: The module fails on import.
+            UnknownNameError: The module does not have that name.
+        """
+        if not self.allow_code:
+            raise code_not_allowed_error(reference)
+        try:
+            found: Any = import_module(reference.module)
+        except ModuleNotFoundError as error:
+            hint = "install it, or run tdx in the folder that contains it"
+            raise MissingPackageError(f"no module {error.name}", hint=hint) from error
+        except Exception as error:
+            raise EnvError(
+                f"importing {reference.module} failed: {summarize_error(error)}",
+                hint=f"python -c 'import {reference.module}' shows where",
+            ) from error
+        for part in reference.name.split("."):
+            if not hasattr(found, part):
+                public = [name for name in dir(found) if name[0] != "_"]
+                near = did_you_mean(part, public, "check the names in the module")
+                raise UnknownNameError(f"{reference.module} has no {reference.name}", hint=near)
+            found = getattr(found, part)
+        return found
+
+    def _call(self, call: Call) -> Any:
+        if call.name in SPECS:
+            import tdx.specs
+
+            make = getattr(tdx.specs, call.name)
+        elif call.name == TENSOR:
+            import torch
+
+            make = torch.tensor
+        else:
+            return self.build_transform(StageConfig(call.name, call.args, call.kwargs))
+        args = [self.resolve(value) for value in call.args]
+        kwargs = {name: self.resolve(value) for name, value in call.kwargs.items()}
+        return _call_constructor(call.name, make, args, kwargs)
+
+
+def code_not_allowed_error(reference: CodeReference) -> CodeNotAllowedError:
+    """Return the error for a reference that may not be imported."""
+    message = f"{reference} is Python code, and importing code is not allowed"
+    return CodeNotAllowedError(message, hint="add --allow-code if you trust it")
+
+
+def _load_transform_class(info: TransformInfo | None) -> Any:
+    assert info is not None
+    return getattr(import_module(info.module), info.name)
+
+
+def _call_constructor(
+    name: str, make: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    try:
+        return make(*args, **kwargs)
+    except TdxError:
+        raise
+    except ModuleNotFoundError as error:
+        message = f"{name} needs the package {error.name}, which is not installed"
+        raise MissingPackageError(message, hint=f"pip install {error.name}") from error
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{name} does not take these arguments: {explain_call_error(error)}", hint=_LOOKUP_HINT
+        ) from error
+    except Exception as error:
+        raise ChainError(
+            f"{name} cannot be created: {summarize_error(error)}", hint=_LOOKUP_HINT
+        ) from error

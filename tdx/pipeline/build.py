@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING
 
 from tdx.errors import ChainError, TdxError, Where, summarize_error
 from tdx.keys import NestedKey, normalize_key, split_key
-from tdx.pipeline.arguments import bind_stage, find_code_references
+from tdx.pipeline.arguments import (
+    ValueResolver,
+    bind_stage,
+    code_not_allowed_error,
+    find_code_references,
+)
 from tdx.pipeline.envs import find_env_errors, make_env
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.policies import parse_policy
-from tdx.pipeline.resolver import ValueResolver, code_not_allowed_error
 from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:

@@ -10,8 +10,17 @@ from functools import cached_property
 from pathlib import Path
 
 from tdx.keys import NestedKey, normalize_key
-from tdx.pipeline.catalog import Parameter, ParameterKind, TransformInfo, Type, TypeName, make_union
-from tdx.pipeline.docstrings import clean_docstring, parse_argument_help, summarize
+from tdx.pipeline.catalog import (
+    Parameter,
+    ParameterKind,
+    TransformInfo,
+    Type,
+    TypeName,
+    clean_docstring,
+    make_union,
+    parse_argument_help,
+    summarize,
+)
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from tdx.errors import (
     explain_call_error,
     summarize_error,
 )
+from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.model import EnvConfig
-from tdx.pipeline.resolver import ValueResolver
 from tdx.pipeline.values import CodeReference
 from tdx.untrusted import MAX_ENVS, MAX_WORKERS
 

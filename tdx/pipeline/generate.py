@@ -7,13 +7,287 @@ says whether the files are up to date.
 
 from __future__ import annotations
 
+import ast
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from tdx.pipeline.catalog import CATALOG_FILE, TransformInfo, format_catalog
+from tdx.pipeline.catalog import (
+    CATALOG_FILE,
+    COMPOSE,
+    Parameter,
+    TransformInfo,
+    Type,
+    format_catalog,
+)
 from tdx.pipeline.declarations import read_declarations
-from tdx.pipeline.json_schema import SCHEMA_FILE, format_schema
+from tdx.pipeline.model import BATCHINGS, VERSION
+from tdx.pipeline.policies import ACTIVATIONS, OUTPUT_ACTIVATIONS
+from tdx.pipeline.values import DTYPES, SPECS
+from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
+
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
+_KEY_SCHEMA = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+    ]
+}
+_LEAF_SCHEMAS: dict[str, dict[str, Any]] = {
+    "none": {"type": "null"},
+    "bool": {"type": "boolean"},
+    "int": {"type": "integer"},
+    "float": {"type": "number"},
+    "str": {"type": "string"},
+    "key": {"$ref": "#/$defs/key"},
+    "keys": {"$ref": "#/$defs/keys"},
+    "dtype": {"$ref": "#/$defs/dtype"},
+    "device": {"type": "string", "pattern": r"^[a-z]+(:\d+)?$"},
+    "tensor": {"$ref": "#/$defs/tensor"},
+    "spec": {"$ref": "#/$defs/spec"},
+    "transform": {"$ref": "#/$defs/stage"},
+    "callable": {"$ref": "#/$defs/reference"},
+}
+
+
+def build_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
+    """Build the schema (draft 2020-12) of a pipeline file that can name these transforms."""
+    return {
+        "$schema": DIALECT,
+        "title": "tdx pipeline",
+        "description": "An env and a chain of transforms, as `tdx --pipeline FILE` reads it.",
+        "type": "object",
+        "properties": {
+            "version": {"const": VERSION, "description": "Version of this file format."},
+            "env": {"anyOf": [{"$ref": "#/$defs/env"}, {"type": "string"}]},
+            "transforms": {
+                "type": ["array", "null"],
+                "items": {"$ref": "#/$defs/stage"},
+                "maxItems": MAX_STAGES,
+                "description": "The stages of the chain, in order.",
+            },
+            "policy": _policy_schema(),
+            "rollout": {"$ref": "#/$defs/rollout"},
+        },
+        "required": ["version", "env"],
+        "additionalProperties": False,
+        "$defs": _build_definitions([*transforms, COMPOSE]),
+    }
+
+
+def _policy_schema() -> dict[str, Any]:
+    mlp = _closed_object(
+        {
+            "weights": _with_description(
+                {"type": "string", "minLength": 1}, "A .safetensors file."
+            ),
+            "activation": _with_description({"enum": [*ACTIVATIONS, None]}, "Between the layers."),
+            "output": _with_description(
+                {"enum": [*OUTPUT_ACTIVATIONS, None]},
+                "clamp to the bounds of the action, squash to them with tanh, or argmax.",
+            ),
+            "in_keys": _with_description(
+                {"anyOf": [{"$ref": "#/$defs/keys"}, {"type": "null"}]}, "Observations it reads."
+            ),
+        },
+        ["weights"],
+    )
+    options = [
+        {"enum": ["random", "zero", None]},
+        {"type": "string", "pattern": r"^(sequence|mlp|module):.|^\s*mlp\("},
+        {"$ref": "#/$defs/reference"},
+        _closed_object({"mlp": mlp}, ["mlp"]),
+    ]
+    text = (
+        "random, zero, sequence:FILE, mlp:FILE; module:FILE and module:name of Python code need "
+        "--allow-code. Files are in the folder of this file."
+    )
+    return _with_description({"anyOf": options}, text)
+
+
+def format_schema(transforms: list[TransformInfo]) -> str:
+    """Return the text of the schema file."""
+    return json.dumps(build_schema(transforms), indent=1, ensure_ascii=False) + "\n"
+
+
+def _build_definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
+    dtypes = [*(f"torch.{name}" for name in DTYPES), *DTYPES]
+    return {
+        "env": _env_schema(),
+        "rollout": _rollout_schema(),
+        "stage": _stage_schema(transforms),
+        "key": _with_description(_KEY_SCHEMA, "A key; a list of strings is a nested one."),
+        "keys": {
+            "anyOf": [
+                {"type": "array", "items": {"$ref": "#/$defs/key"}},
+                {"type": "string"},
+            ],
+            "description": "Keys; a string alone is a list of one.",
+        },
+        "dtype": _with_description({"enum": dtypes}, "A torch dtype."),
+        "spec": {
+            "type": "string",
+            "pattern": rf"^({'|'.join(SPECS)})(\(.*\))?$",
+            "description": "A spec written as a call, such as Unbounded(shape=(3,)).",
+        },
+        "tensor": {
+            "anyOf": [
+                {"type": ["number", "boolean"]},
+                {"type": "array", "items": {"$ref": "#/$defs/tensor"}},
+                {"type": "string", "pattern": r"^(torch\.)?tensor\(.*\)$"},
+            ],
+            "description": "A tensor: a number, or lists of numbers.",
+        },
+        "reference": {
+            "type": "string",
+            "pattern": _REFERENCE,
+            "description": "A Python object, module:name; imported only with --allow-code.",
+        },
+        **{info.name: _arguments_schema(info) for info in transforms},
+    }
+
+
+def _with_description(build_schema: dict[str, Any], text: str) -> dict[str, Any]:
+    return {**build_schema, "description": text} if text else build_schema
+
+
+def _env_schema() -> dict[str, Any]:
+    properties = {
+        "id": {"type": "string", "description": "Id of Gymnasium, native env, or module:factory."},
+        "kwargs": {"type": ["object", "null"], "description": "What the env is made with."},
+        "from_pixels": {"type": "boolean", "default": False, "description": "Add rendered frames."},
+        "pixels_only": {
+            "type": "boolean",
+            "default": True,
+            "description": "With from_pixels, leave every other observation out.",
+        },
+        "num_envs": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": MAX_ENVS,
+            "description": "How many envs; without it, one and no batch dimension.",
+        },
+        "batching": {
+            "enum": list(BATCHINGS),
+            "default": BATCHINGS[0],
+            "description": "What batches them.",
+        },
+        "device": {"type": ["string", "null"], "description": "Where the TensorDicts live."},
+        "seed": {"type": ["integer", "null"], "minimum": 0, "description": "Seed of the env."},
+        "worker_timeout": {
+            "type": ["number", "null"],
+            "exclusiveMinimum": 0,
+            "maximum": MAX_SECONDS,
+            "description": "Seconds without an answer after which processes count as hung.",
+        },
+    }
+    return _closed_object(properties, ["id"])
+
+
+def _rollout_schema() -> dict[str, Any]:
+    properties = {
+        "max_steps": {
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "description": "Steps that a rollout takes at most.",
+        },
+        "break_when_any_done": {
+            "type": ["boolean", "null"],
+            "description": "Stop at the first done.",
+        },
+        "auto_reset": {"type": ["boolean", "null"], "description": "Reset before the first step."},
+    }
+    return {**_closed_object(properties, []), "type": ["object", "null"]}
+
+
+def _closed_object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        **({"required": required} if required else {}),
+        "additionalProperties": False,
+    }
+
+
+def _stage_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
+    names = [info.name for info in transforms]
+    as_map = {
+        "type": "object",
+        "properties": {
+            info.name: _with_description({"$ref": f"#/$defs/{info.name}"}, info.summary)
+            for info in transforms
+        },
+        "patternProperties": {_REFERENCE: {"type": ["object", "array", "null"]}},
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 1,
+    }
+    as_text = {"type": "string", "pattern": rf"^({'|'.join(names)}|[A-Za-z_][\w.]*:[\w.]+)\(.*\)$"}
+    bare = {"enum": [info.name for info in transforms if not _required_names(info)]}
+    return {"anyOf": [bare, as_map, as_text, {"$ref": "#/$defs/reference"}]}
+
+
+def _required_names(info: TransformInfo) -> list[str]:
+    return [parameter.name for parameter in info.parameters if parameter.required]
+
+
+def _arguments_schema(info: TransformInfo) -> dict[str, Any]:
+    named = [each for each in info.parameters if each.kind in ("positional", "keyword")]
+    by_name = _closed_object(
+        {each.name: _argument_schema(each) for each in named}, _required_names(info)
+    )
+    for parameter in info.parameters:
+        if parameter.kind == "var_keyword":
+            by_name["additionalProperties"] = _argument_schema(parameter)
+    options = [by_name, _positional_schema(info)]
+    if not _required_names(info):
+        options.append({"type": "null"})
+    return _with_description({"anyOf": options}, info.summary)
+
+
+def _positional_schema(info: TransformInfo) -> dict[str, Any]:
+    positional = [each for each in info.parameters if each.kind == "positional"]
+    rest = next((each for each in info.parameters if each.kind == "var_positional"), None)
+    prefix = [_argument_schema(each) for each in positional]
+    return {
+        "type": "array",
+        **({"prefixItems": prefix} if prefix else {}),
+        "items": _argument_schema(rest) if rest else False,
+        "minItems": sum(each.required for each in positional),
+    }
+
+
+def _argument_schema(parameter: Parameter) -> dict[str, Any]:
+    described = _with_description(_type_schema(parameter.type), parameter.help)
+    known, default = _parse_default(parameter)
+    return {**described, "default": default} if known else described
+
+
+def _parse_default(parameter: Parameter) -> tuple[bool, Any]:
+    """Return whether the default is a literal that JSON can hold, and that literal."""
+    try:
+        value = ast.literal_eval(parameter.default or "")
+        return True, json.loads(json.dumps(value, allow_nan=False))
+    except (ValueError, SyntaxError, TypeError):
+        return False, None
+
+
+def _type_schema(declared: Type) -> dict[str, Any]:
+    if declared.name == "union":
+        return {"anyOf": [_type_schema(option) for option in declared.items]}
+    if declared.name == "literal":
+        return {"enum": list(declared.values)}
+    if declared.name == "sequence":
+        return {"type": "array", "items": _type_schema(declared.items[0])}
+    if declared.name == "dict":
+        return {"type": "object", "additionalProperties": _type_schema(declared.items[0])}
+    return dict(_LEAF_SCHEMAS.get(declared.name, {}))
+
 
 PACKAGE = Path(__file__).parent.parent
 STUB_FILES = {

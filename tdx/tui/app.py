@@ -18,8 +18,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
-from tdx.pipeline.catalog import load_catalog
-from tdx.pipeline.docstrings import markdown, strip_markup
+from tdx.pipeline.catalog import load_catalog, markdown, strip_markup
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import list_presets
 from tdx.tui import bindings

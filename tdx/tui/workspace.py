@@ -272,7 +272,7 @@ class Workspace:
     def _apply(self, draft: Draft, number: int | None, place: int | None) -> None:
         """Move the selection and publish the signals after an edit."""
         if place is None and number is not None:
-            place = draft.place_of(number)
+            place = draft.find_place(number)
         if place is None:
             place = self.place
         place = max(ENV, min(place, len(draft.stages)))
@@ -352,7 +352,7 @@ class Workspace:
 
     def name_of(self, number: int | None) -> str:
         """Return the name of a stage with its number in the chain pane; the env for ``None``."""
-        place = None if number is None else self.draft.place_of(number)
+        place = None if number is None else self.draft.find_place(number)
         if place is None:
             return "env" if self.draft.env is None else f"env {self.draft.env.id}"
         return f"stage {place} {self.draft.stages[place].config.name}"

@@ -44,7 +44,7 @@ def tdx(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     def call(*arguments: str, columns: int | None = None) -> Outcome:
         with monkeypatch.context() as patch:
             if columns is not None:
-                patch.setattr("tdx.cli.output.write.terminal_width", lambda: columns)
+                patch.setattr("tdx.cli.output.terminal_width", lambda: columns)
             capsys.readouterr()
             code = run(arguments)
         captured = capsys.readouterr()

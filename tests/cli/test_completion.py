@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from typer import Context
 
-from tdx.cli.app import build_command
+from tdx.cli.commands import build_root
 from tdx.cli.completion import complete_env, complete_name, complete_transform
-from tdx.cli.env_completion import complete_key, complete_stored_keys
-from tdx.cli.pipelines import complete_policy
+from tdx.cli.pipelines import complete_key, complete_policy, complete_stored_keys
 
 ROOT = Path(__file__).parents[2]
 REPORT = """
@@ -105,7 +104,7 @@ def test_completion_in_a_shell_loads_no_torch() -> None:
 
 
 def test_keys_of_the_env_on_the_command_line() -> None:
-    line = Context(build_command())
+    line = Context(build_root())
     line.params.update({"env": "Pendulum-v1", "transforms": ["RewardSum"]})
     assert complete_key(line, "") == [
         *("observation", "reward", "done", "terminated", "truncated", "episode_reward", "action"),
@@ -116,7 +115,7 @@ def test_keys_of_the_env_on_the_command_line() -> None:
 
 
 def test_broken_torch_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Context(build_command())
+    line = Context(build_root())
     line.params.update({"env": "Pendulum-v1"})
     monkeypatch.setitem(sys.modules, "tdx.inspection.lineage", None)
     assert complete_key(line, "") == []

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tdx.cli.choices import Color, Format
-from tdx.cli.options import OutputOptions
-from tdx.cli.output.write import render_view
-from tdx.cli.views.setup import doctor_view
+from tdx.cli.options import Color, Format, OutputOptions
+from tdx.cli.output import render_view
+from tdx.cli.views.catalog import doctor_view
 from tdx.inspection.doctor import (
     Diagnosis,
     DoctorReport,

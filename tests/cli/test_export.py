@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer import Context
 
-from tdx.cli.app import build_command
+from tdx.cli.commands import build_root
 from tdx.cli.completion import complete_dump_keys, complete_export, complete_import
 from tests.cli.test_dumps import FORMS, RUN, in_form
 
@@ -147,7 +147,7 @@ def test_completion_of_formats_and_entries(tdx: Tdx) -> None:
     assert [name for name, _ in complete_export("p")] == ["parquet"]
     assert {"mp4", "gif"} & {name for name, _ in complete_import("")} == set()
     assert {"mp4", "gif"} < {name for name, _ in complete_export("")}
-    line = Context(build_command())
+    line = Context(build_root())
     line.params["dump"] = "cart"
     assert complete_dump_keys(line, "") == []
     assert tdx(*RUN, *STORED, "--steps", "5", "--out", "cart").code == 0

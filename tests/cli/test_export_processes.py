@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tdx import Pipeline
-from tdx.cli.interrupts import reliable_sigint
+from tdx.cli.runtime import reliable_sigint
 from tdx.rollouts import DumpRequest, Goal, export_formats, roll_out
 from tdx.rollouts.dump.writing import Progress
 from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start

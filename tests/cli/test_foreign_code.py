@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tdx.cli.interrupts import third_party_code
+from tdx.cli.runtime import third_party_code
 from tdx.errors import EnvError
 from tests.cli.processes import run
 

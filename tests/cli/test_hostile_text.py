@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tdx.cli.choices import CheckFormat, DiagramFormat, Format
+from tdx.cli.options import CheckFormat, DiagramFormat, Format
 from tdx.text import is_printable
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tdx.cli.choices import Color
 from tdx.cli.init_dialog import PipelineDialog
+from tdx.cli.options import Color
 from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.envs import suggest_stages
 from tdx.pipeline import EnvConfig, PipelineFile, format_stage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tdx.cli.choices import Color
+from tdx.cli.options import Color
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx

@@ -13,8 +13,8 @@ import pytest
 import typer
 
 from tdx import PendulumEnv, RewardSum, TransformedEnv
-from tdx.cli.app import build_command
-from tdx.cli.env_completion import complete_policy_key
+from tdx.cli.commands import build_root
+from tdx.cli.pipelines import complete_policy_key
 from tdx.cli.views.plan import plan_diagram
 from tdx.core.plan import plan_of
 from tdx.core.plan.build import When
@@ -153,6 +153,6 @@ def test_completion_of_policy_reads_includes_keys_of_the_chain() -> None:
     ],
 )
 def test_completion_of_an_incomplete_command(given: dict[str, object], offered: list[str]) -> None:
-    context = typer.Context(build_command())
+    context = typer.Context(build_root())
     context.params.update(given)
     assert complete_policy_key(context, "ob") == offered

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tdx.cli.output.terminal import wrap_text
+from tdx.cli.output import wrap_text
 from tests.cli.processes import run
 
 ROOT = Path(__file__).parents[2]

@@ -36,17 +36,15 @@ def edited(draft: Draft, kind: str, place: int, other: int) -> Draft:
         return draft.with_env(EnvConfig(f"Env{other}-v0"))
     if kind == "insert":
         at = place % (len(draft.stages) + 1)
-        return draft.inserted(at, [StageConfig(NAMES[other % len(NAMES)])])
+        return draft.insert(at, [StageConfig(NAMES[other % len(NAMES)])])
     if not draft.stages:
         return draft
     at, to = place % len(draft.stages), other % len(draft.stages)
     if kind == "replace":
-        return draft.replaced(at, StageConfig("CatFrames", (other,)))
+        return draft.replace(at, StageConfig("CatFrames", (other,)))
     if kind == "move":
-        return draft.moved(at, to)
-    return {"remove": draft.removed, "duplicate": draft.duplicated, "toggle": draft.toggled}[kind](
-        at
-    )
+        return draft.move(at, to)
+    return {"remove": draft.remove, "duplicate": draft.duplicate, "toggle": draft.toggle}[kind](at)
 
 
 @given(EDITS)
@@ -75,10 +73,10 @@ def test_merged_edits_are_undone_together_until_sealed() -> None:
     first = editor.draft
     for steps in (1, 12, 123):
         config = StageConfig("StepCounter", (), {"max_steps": steps})
-        editor.apply("set max_steps", editor.draft.replaced(0, config), merge="0.max_steps")
+        editor.apply("set max_steps", editor.draft.replace(0, config), merge="0.max_steps")
     editor.seal()
     last = StageConfig("StepCounter", (), {"max_steps": 4})
-    editor.apply("set max_steps", editor.draft.replaced(0, last), merge="0.max_steps")
+    editor.apply("set max_steps", editor.draft.replace(0, last), merge="0.max_steps")
     assert len(editor.done) == 2
     editor.undo()
     assert editor.draft.stages[0].config.kwargs == {"max_steps": 123}
@@ -88,9 +86,9 @@ def test_merged_edits_are_undone_together_until_sealed() -> None:
 
 def test_an_edit_after_undo_clears_the_redo_history() -> None:
     editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")))
-    editor.apply("remove", editor.draft.removed(0))
+    editor.apply("remove", editor.draft.remove(0))
     editor.undo()
-    editor.apply("remove", editor.draft.removed(1))
+    editor.apply("remove", editor.draft.remove(1))
     assert editor.redo() is None
 
 
@@ -102,12 +100,12 @@ def test_a_draft_without_an_env_has_no_pipeline() -> None:
 @pytest.mark.parametrize("place", [-1, 2])
 def test_a_stage_index_out_of_range_is_refused(place: int) -> None:
     with pytest.raises(ArgumentError, match="does not exist"):
-        Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")).removed(place)
+        Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")).remove(place)
 
 
 def test_indices_of_fixes_skip_disabled_stages() -> None:
     draft = Draft.of(Pipeline.of("A-v0", "RewardSum", "RewardClipping", "RewardScaling"))
-    target = IndexedDraft(draft.toggled(0))
+    target = IndexedDraft(draft.toggle(0))
     clip, scale = draft.stages[1].config, draft.stages[2].config
     move_stage(0, 1, clip, scale).apply(target)
     names = [stage.config.name for stage in target.draft.stages]

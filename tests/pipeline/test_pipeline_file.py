@@ -447,7 +447,7 @@ def test_a_disabled_stage_is_parsed_from_its_comment() -> None:
 
 def test_toggling_a_stage_keeps_comments() -> None:
     file = PipelineFile(OFF)
-    file.update(Draft.of(file.pipeline).toggled(2).toggled(0).pipeline())
+    file.update(Draft.of(file.pipeline).toggle(2).toggle(0).pipeline())
     assert off_of(file.text) == [(3, "RewardSum")]
     assert "  # counts\n  - StepCounter\n  - CatFrames: {N: 4, dim: -1}\n" in file.text
     assert "# off: no stage (\n" in file.text
@@ -472,17 +472,17 @@ transforms:
 def test_toggling_a_stage_twice_keeps_its_comment() -> None:
     file = PipelineFile(NOTED)
     draft = Draft.of(file.pipeline)
-    file.update(draft.toggled(0).toggled(1).pipeline())
+    file.update(draft.toggle(0).toggle(1).pipeline())
     assert "  # counts\n  # off: StepCounter  # of the env's own steps\n\n" in file.text
     assert 'in_keys=["a # b"])  # stacks; a "#" in a text is none; the last\n' in file.text
     again = PipelineFile(file.text)
     assert [each.stage.name for each in again.pipeline.off] == ["StepCounter", "CatFrames"]
-    edited = Draft.of(again.pipeline).removed(2).inserted(2, [parse_stage("InitTracker")])
-    again.update(edited.toggled(0).pipeline())
+    edited = Draft.of(again.pipeline).remove(2).insert(2, [parse_stage("InitTracker")])
+    again.update(edited.toggle(0).pipeline())
     assert "  # counts\n  - StepCounter  # of the env's own steps\n\n  # off: Cat" in again.text
     assert '# stacks; a "#" in a text is none; the last\n' in again.text
     assert again.pipeline.transforms[-1].name == "InitTracker"
-    again.update(edited.toggled(0).toggled(1).pipeline())
+    again.update(edited.toggle(0).toggle(1).pipeline())
     assert "  - CatFrames: {" in again.text
     assert '}  # stacks; a "#" in a text is none; the last\n' in again.text
 
@@ -498,13 +498,13 @@ def test_toggling_a_stage_twice_keeps_its_comment() -> None:
 def test_any_stages_can_be_toggled(text: str, places: list[int]) -> None:
     draft = Draft.of(read_pipeline(text, "a"))
     for place in places:
-        draft = draft.toggled(place)
+        draft = draft.toggle(place)
     file = PipelineFile(text)
     file.update(draft.pipeline())
     assert Draft.of(PipelineFile(file.text).pipeline) == draft
     assert Draft.of(PipelineFile.new(draft.pipeline()).pipeline) == draft
     for place in places:
-        draft = draft.toggled(place)
+        draft = draft.toggle(place)
     file.update(draft.pipeline())
     assert "# off" not in file.text
     assert Draft.of(PipelineFile(file.text).pipeline) == draft

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from ruamel.yaml import YAML
 
 from tdx.pipeline import Pipeline, check_arguments, load_catalog, read_pipeline, write_pipeline
-from tdx.pipeline.json_schema import SCHEMA_FILE
+from tdx.pipeline.generate import SCHEMA_FILE
 from tests.pipeline.strategies import KNOWN_STAGES
 
 SAMPLES = Path(__file__).parents[2] / "sample_pipelines"

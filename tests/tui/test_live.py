@@ -431,7 +431,7 @@ async def test_session_restarts_after_an_edit_and_continues() -> None:
         await app.pilot.pause(0.05)
         app.app.workspace.select(0)
         draft = app.app.workspace.draft
-        app.app.workspace.edit("remove", draft.removed(0))
+        app.app.workspace.edit("remove", draft.remove(0))
         for _ in range(200):
             await app.pilot.pause(0.02)
             if len(app.backend.players) == 2 and app.tab.session.state is not None:
@@ -447,7 +447,7 @@ async def test_chain_that_cannot_be_built_is_reported() -> None:
         assert "Resize" in app.note
         draft = app.app.workspace.draft
         app.app.workspace.select(0)
-        app.app.workspace.edit("remove", draft.removed(0))
+        app.app.workspace.edit("remove", draft.remove(0))
         await app.pilot.pause(0.5)
         await app.settle()
         assert app.note == "■ restarted after an edit"

@@ -15,7 +15,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tdx.cli.options import PipelineOptions, as_arguments
+from tdx.cli.commands.tui import as_arguments
+from tdx.cli.options import PipelineOptions
 from tdx.cli.process import run
 from tdx.tui.serving.access import Access, is_loopback
 from tdx.tui.serving.serve import serve

@@ -1,1 +1,350 @@
-"""One module per family of commands."""
+"""The command tree of ``tdx``; the module of a command is imported when the command is needed.
+
+Each module of this package lists its functions in ``COMMANDS``, by the words after ``tdx``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from tdx import __version__
+from tdx.cli.options import Function, Functions, configured_values
+from tdx.cli.typer_internals import FastCommand, FastGroup
+from tdx.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
+
+_DEFAULT_COMMAND = "run"
+"""Command of a group that runs if none is named."""
+_EXAMPLE = "Start with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
+_HELP_OPTIONS = {"--help", "-h"}
+_OUTPUT_SETTINGS = ("format", "color")
+_TOLERANT = {"config", "doctor"}
+"""Commands that work with broken settings, to find and fix them."""
+_SETTINGS: dict[str, Any] = {
+    "rich_markup_mode": "rich",
+    "pretty_exceptions_enable": False,
+    "suggest_commands": False,
+    "context_settings": {"help_option_names": ["--help", "-h"]},
+}
+
+
+def _inspect() -> Functions:
+    from tdx.cli.commands.inspect import COMMANDS
+
+    return COMMANDS
+
+
+def _check() -> Functions:
+    from tdx.cli.commands.check import COMMANDS
+
+    return COMMANDS
+
+
+def _profile() -> Functions:
+    from tdx.cli.commands.profile import COMMANDS
+
+    return COMMANDS
+
+
+def _rollout() -> Functions:
+    from tdx.cli.commands.rollout import COMMANDS
+
+    return COMMANDS
+
+
+def _export() -> Functions:
+    from tdx.cli.commands.export import COMMANDS
+
+    return COMMANDS
+
+
+def _catalog() -> Functions:
+    from tdx.cli.commands.catalog import COMMANDS
+
+    return COMMANDS
+
+
+def _setup() -> Functions:
+    from tdx.cli.commands.setup import COMMANDS
+
+    return COMMANDS
+
+
+def _tui() -> Functions:
+    from tdx.cli.commands.tui import COMMANDS
+
+    return COMMANDS
+
+
+_FAMILIES: Mapping[str, Callable[[], Functions]] = {
+    "tui": _tui,
+    "serve": _tui,
+    "inspect": _inspect,
+    "check": _check,
+    "explain": _check,
+    "diff": _inspect,
+    "profile": _profile,
+    "report": _inspect,
+    "rollout": _rollout,
+    "replay": _rollout,
+    "verify": _rollout,
+    "export": _export,
+    "import": _export,
+    "list": _catalog,
+    "show": _catalog,
+    "schema": _setup,
+    "init": _setup,
+    "config": _setup,
+    "doctor": _setup,
+}
+"""Commands and groups in the order of the help, with the import of their functions."""
+
+
+class _WithDefaults:
+    """Takes the defaults of output options from the user's settings."""
+
+    def make_context(
+        self, info_name: Any, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        if not extra.get("resilient_parsing"):
+            if parent is None and _HELP_OPTIONS & set(args):
+                _warn_of_broken_settings()
+            elif isinstance(self, TyperCommand) and not _HELP_OPTIONS & set(args):
+                commands = {info_name, None if parent is None else parent.info_name}
+                parameters = {param.name for param in self.params}
+                tolerant = bool(commands & _TOLERANT)
+                extra["default_map"] = _output_defaults(parameters, tolerant=tolerant)
+        return super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
+
+
+def _output_defaults(parameters: Collection[str | None], *, tolerant: bool) -> dict[str, Any]:
+    """Return the configured defaults of the output options among some parameters."""
+    names = [name for name in _OUTPUT_SETTINGS if name in parameters]
+    return configured_values(names, tolerant=tolerant)
+
+
+def _warn_of_broken_settings() -> None:
+    """Print a notice to stderr if the settings cannot be read."""
+    from tdx.settings import load_settings
+
+    try:
+        load_settings()
+    except TdxError as error:
+        place = f"{error.where}: " if str(error.where) else ""
+        print(f"notice: {place}{error.message}; using the defaults", file=sys.stderr)
+
+
+class _Command(_WithDefaults, FastCommand):
+    pass
+
+
+class _Group(_WithDefaults, FastGroup):
+    """A group that builds each of its commands when it is needed."""
+
+    @functools.cached_property
+    def functions(self) -> Functions:
+        """Functions of the commands by name."""
+        prefix = f"{self.name} "
+        functions = _FAMILIES[str(self.name)]()
+        return {
+            path.removeprefix(prefix): function
+            for path, function in functions.items()
+            if path.startswith(prefix)
+        }
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.functions)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in self.functions:
+            self.commands[cmd_name] = self.build(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def build(self, name: str) -> Any:
+        """Build the command with this name."""
+        return _build_command(name, self.functions[name])
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        if not args and not ctx.resilient_parsing:
+            ctx.get_help()  # Prints it.
+            raise typer.Exit(ExitCode.USAGE)
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        is_option = name.startswith("-")
+        if not is_option and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            names = self.list_commands(ctx)
+            hint = did_you_mean(name, names, otherwise=f"the commands are {', '.join(names)}")
+            raise UnknownNameError(f"no such command: {ctx.command_path} {name}", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+class _RootGroup(_Group):
+    """The commands of ``tdx``, in the order in which a user needs them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_FAMILIES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands and cmd_name in _FAMILIES:
+            self.commands[cmd_name] = self.build(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def build(self, name: str) -> Any:
+        if name in _GROUPS:
+            return _build_group(name, *_GROUPS[name])
+        return _build_command(name, _FAMILIES[name]()[name])
+
+
+class _ShowGroup(_Group):
+    """Accepts a folder instead of a command: ``tdx show runs/pendulum``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name not in self.functions and (os.path.isdir(name) or os.sep in name):
+            args = ["dump", *args]
+        return super().resolve_command(ctx, args)
+
+
+class _ProfileGroup(_Group):
+    """Accepts a pipeline instead of a command: ``tdx profile --env Pendulum-v1``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        if not args or args[0] not in self.functions:
+            args = [_DEFAULT_COMMAND, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name in super().list_commands(ctx) if name != _DEFAULT_COMMAND]
+
+    def build(self, name: str) -> Any:
+        command_class = _DefaultCommand if name == _DEFAULT_COMMAND else _Command
+        return _build_command(name, self.functions[name], command_class)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return (None if name == _DEFAULT_COMMAND else name), command, rest
+
+
+class _Context(typer.Context):
+    @property
+    def command_path(self) -> str:
+        """The command without the double space that a command without a name leaves."""
+        return " ".join(super().command_path.split())
+
+
+class _DefaultCommand(_Command):
+    """Runs if its group is called without a command."""
+
+    context_class = _Context
+
+
+_GROUPS: Mapping[str, tuple[type[_Group], str]] = {
+    "inspect": (_Group, "Inspect the specs, data flow and values of a chain."),
+    "list": (_Group, "List the available envs, transforms and dumps."),
+    "show": (_ShowGroup, "Show the documentation of a transform, or the contents of a dump."),
+    "profile": (
+        _ProfileGroup,
+        "Measure the cost of each part of a rollout; compare two profiles.",
+    ),
+    "config": (_Group, "Show and create the configuration file with defaults of options."),
+}
+"""Class and help of each group."""
+
+
+def build_root() -> Any:
+    """Build the whole command line as one command."""
+    return get_command(typer.Typer(**_SETTINGS, cls=_RootGroup, callback=_root, epilog=_EXAMPLE))
+
+
+def _build_group(name: str, group_class: type[_Group], help: str) -> Any:
+    return get_command(
+        typer.Typer(
+            **_SETTINGS,
+            name=name,
+            cls=group_class,
+            help=help,
+            callback=_no_callback,
+            add_completion=False,
+        )
+    )
+
+
+def _build_command(name: str, function: Function, command_class: type[_Command] = _Command) -> Any:
+    app = typer.Typer(**_SETTINGS, add_completion=False)
+    app.command(name, cls=command_class)(expand_options(function))
+    return get_command(app)
+
+
+def _no_callback() -> None:
+    """Make Typer build a group for an app without commands."""
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        print(f"tdx {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Inspect what a chain of RL transforms does to your data, check it, and measure its cost."""
+
+
+def expand_options(command: Function) -> Function:
+    """Replace each parameter that is annotated with a dataclass of options by its fields."""
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if _is_options(kind)}
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> int | None:
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        return command(**values)
+
+    own = [
+        parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+        for name, parameter in signature(command).parameters.items()
+        if name not in groups
+    ]
+    shared = [parameter for kind in groups.values() for parameter in _parameters(kind)]
+    annotations = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
+    del with_options.__wrapped__
+    with_options.__dict__["__signature__"] = Signature([*own, *shared])
+    with_options.__annotations__ = annotations
+    return with_options
+
+
+def _is_options(kind: object) -> bool:
+    return isinstance(kind, type) and is_dataclass(kind)
+
+
+def _parameters(kind: type) -> list[Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        Parameter(
+            field.name,
+            Parameter.KEYWORD_ONLY,
+            default=_default(field),
+            annotation=hints[field.name],
+        )
+        for field in fields(kind)
+    ]
+
+
+def _default(field: Field[Any]) -> Any:
+    return Parameter.empty if field.default is MISSING else field.default

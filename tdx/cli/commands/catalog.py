@@ -1,4 +1,4 @@
-"""``tdx list envs``, ``list transforms``, ``show transform``, ``explain`` and ``schema``."""
+"""``tdx list`` and ``tdx show``: envs, transforms and dumps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tdx.cli.completion import complete_codes, complete_name
-from tdx.cli.options import DebugOptions, OutputOptions
+from tdx.cli.completion import complete_name
+from tdx.cli.options import Functions, OutputOptions
 
 Search = Annotated[
     list[str] | None,
@@ -26,14 +26,10 @@ Example = Annotated[
         help="Show the specs before and after the transform on an example env; slower.",
     ),
 ]
-Code = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="CODE",
-        autocompletion=complete_codes,
-        help="Code of an error or of a rule of tdx check; lists all codes by default.",
-    ),
-]
+
+
+Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
+Root = Annotated[str, typer.Argument(metavar="[DIR]", help="Folder; the current one by default.")]
 
 
 def list_envs(output: OutputOptions, search: Search = None, missing: All = False) -> None:
@@ -41,8 +37,8 @@ def list_envs(output: OutputOptions, search: Search = None, missing: All = False
 
     tdx list envs pong
     """
-    from tdx.cli.interrupts import third_party_code
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
+    from tdx.cli.runtime import third_party_code
     from tdx.cli.views.catalog import envs_view
     from tdx.inspection.envs import find_envs
     from tdx.text import escape_control_characters
@@ -61,7 +57,7 @@ def list_transforms(output: OutputOptions, search: Search = None) -> None:
 
     tdx list transforms reward
     """
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.views.catalog import transforms_view
     from tdx.pipeline.catalog import load_catalog
 
@@ -74,14 +70,14 @@ def show_transform(output: OutputOptions, name: Name, example: Example = True) -
 
     tdx show transform CatFrames
     """
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.views.catalog import transform_view
     from tdx.pipeline.catalog import load_catalog
 
     info = load_catalog()[name]
     shown_example = None
     if example:
-        from tdx.cli.interrupts import third_party_code
+        from tdx.cli.runtime import third_party_code
         from tdx.inspection.transform_example import find_example
 
         with third_party_code():
@@ -89,26 +85,34 @@ def show_transform(output: OutputOptions, name: Name, example: Example = True) -
     write_view(transform_view(info, shown_example), output)
 
 
-def explain(output: OutputOptions, code: Code = None) -> None:
-    """Explain an error or rule: what is wrong, why it matters, and how to fix it.
+def list_dumps(output: OutputOptions, root: Root = ".") -> None:
+    """List the dumps in a folder and its subfolders.
 
-    tdx explain TDX421
+    tdx list dumps runs
     """
-    from tdx.cli.output.write import write_view
-    from tdx.cli.views.check import codes_view, explain_view
-    from tdx.inspection.explanations import all_explanations, explain_code
+    from tdx.cli.output import write_view
+    from tdx.cli.views.dumps import list_view
+    from tdx.rollouts import list_dumps
 
-    if code is None:
-        write_view(codes_view(all_explanations()), output)
-    else:
-        write_view(explain_view(explain_code(code)), output)
+    write_view(list_view(list_dumps(root), root), output)
 
 
-def schema(debug: DebugOptions) -> None:
-    """Print the JSON Schema of pipeline files, for completion in an editor.
+def show_dump(output: OutputOptions, dump: Folder) -> None:
+    """Show the contents of a dump: episodes, returns, lengths, and the values of each entry.
 
-    tdx schema > tdx.schema.json
+    tdx show runs/pendulum
     """
-    from tdx.pipeline.json_schema import SCHEMA_FILE
+    from tdx.cli.output import write_view
+    from tdx.cli.views.dumps import dump_view
+    from tdx.rollouts import look_at, open_dump
 
-    sys.stdout.write(SCHEMA_FILE.read_text(encoding="utf-8"))
+    write_view(dump_view(look_at(open_dump(dump))), output)
+
+
+COMMANDS: Functions = {
+    "list envs": list_envs,
+    "list transforms": list_transforms,
+    "list dumps": list_dumps,
+    "show transform": show_transform,
+    "show dump": show_dump,
+}

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tdx.cli.choices import CheckFormat, split_list
-from tdx.cli.completion import complete_rules
-from tdx.cli.options import FindingsOptions, PipelineOptions
-from tdx.cli.streams import json_text, write_verbatim
+from tdx.cli.completion import complete_codes, complete_rules
+from tdx.cli.options import (
+    CheckFormat,
+    FindingsOptions,
+    Functions,
+    OutputOptions,
+    PipelineOptions,
+    split_list,
+)
+from tdx.cli.runtime import json_text, write_verbatim
 from tdx.errors import ArgumentError, PipelineError
 
 if TYPE_CHECKING:
@@ -76,6 +82,15 @@ Fix = Annotated[
     ),
 ]
 
+Code = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="CODE",
+        autocompletion=complete_codes,
+        help="Code of an error or of a rule of tdx check; lists all codes by default.",
+    ),
+]
+
 
 def check(
     pipeline: PipelineOptions,
@@ -95,8 +110,8 @@ def check(
 
     tdx check --env Pendulum-v1 --t StepCounter
     """
-    from tdx.cli.interrupts import third_party_code
     from tdx.cli.pipelines import read_source, with_file
+    from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.linter import select_rules
 
@@ -139,13 +154,13 @@ def _write_report(
         fixes: Output of ``--diff`` and ``--fix``.
         text: Text of the file that contains the whole pipeline. ``None``: no such file.
     """
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.views.check import check_view
 
     if fixes is not None and fixes.message is not None:
         print(fixes.message, file=sys.stderr)
     if options.format is CheckFormat.SARIF:
-        from tdx.cli.output.sarif import sarif
+        from tdx.cli.views.check import sarif
 
         log = sarif(report, [rule.code for rule in rules], text)
         sys.stdout.write(json_text(log, sys.stdout, indent=2))
@@ -267,3 +282,24 @@ class Fixes:
     def _message(self, lead: str) -> str:
         titles = [f"{code} ({fix.title})" for code, fix in self.result.fixes]
         return f"{lead} {', '.join(titles)}" if titles else "nothing to fix"
+
+
+def explain(output: OutputOptions, code: Code = None) -> None:
+    """Explain an error or rule: what is wrong, why it matters, and how to fix it.
+
+    tdx explain TDX421
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.views.check import codes_view, explain_view
+    from tdx.inspection.explanations import all_explanations, explain_code
+
+    if code is None:
+        write_view(codes_view(all_explanations()), output)
+    else:
+        write_view(explain_view(explain_code(code)), output)
+
+
+COMMANDS: Functions = {
+    "check": check,
+    "explain": explain,
+}

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.choices import integer_option, split_list
 from tdx.cli.completion import complete_dump_keys, complete_env, complete_export, complete_import
-from tdx.cli.options import OutputOptions
-from tdx.cli.output.write import STDOUT
+from tdx.cli.options import Functions, OutputOptions, integer_option, split_list
+from tdx.cli.output import STDOUT
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -117,9 +116,9 @@ def export(
 
     tdx export runs/pendulum --to parquet
     """
-    from tdx.cli.interrupts import reliable_sigint
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.progress import progress_on
+    from tdx.cli.runtime import reliable_sigint
     from tdx.cli.views.dumps import export_view
     from tdx.rollouts import export_dump
 
@@ -193,9 +192,9 @@ def import_(
 
     tdx import pendulum.parquet --out runs/again
     """
-    from tdx.cli.interrupts import reliable_sigint
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.progress import progress_on
+    from tdx.cli.runtime import reliable_sigint
     from tdx.cli.views.dumps import import_view
     from tdx.rollouts import import_dump
 
@@ -207,3 +206,9 @@ def import_(
 
         result = import_dump(path, out, format=kind, env=env, force=force, on_rows=on_rows)
     write_view(import_view(result), output)
+
+
+COMMANDS: Functions = {
+    "export": export,
+    "import": import_,
+}

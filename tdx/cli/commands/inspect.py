@@ -1,16 +1,31 @@
-"""``tdx inspect``: specs, stages, keys, values and plan of a chain."""
+"""``tdx inspect``, ``diff`` and ``report``: what a chain does."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.choices import DiagramFormat, integer_option
-from tdx.cli.env_completion import complete_key, complete_policy_key
-from tdx.cli.options import DiagramOptions, OutputOptions, PipelineOptions
-from tdx.cli.pipelines import PolicyName
+from tdx.cli.options import (
+    AllowCode,
+    DebugOptions,
+    DiagramFormat,
+    DiagramOptions,
+    FileArgument,
+    Functions,
+    OutputOptions,
+    PipelineOptions,
+    integer_option,
+)
+from tdx.cli.pipelines import PolicyName, complete_key, complete_policy_key
+from tdx.errors import ArgumentError, ExitCode
+
+if TYPE_CHECKING:
+    from tdx.inspection.diff import DiffSide
+
 
 Stages = Annotated[bool, typer.Option("--stages", help="Show the specs after each stage.")]
 Key = Annotated[
@@ -51,7 +66,7 @@ def inspect_spec(
 
     tdx inspect spec --env Pendulum-v1 --t StepCounter
     """
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.chain import format_stages
@@ -69,7 +84,7 @@ def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
 
     tdx inspect chain --env Pendulum-v1 --t StepCounter --t RewardSum
     """
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.chain import chain_view
     from tdx.inspection.chain import format_stages, inspect_chain
@@ -86,7 +101,7 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys =
 
     tdx inspect keys reward --env Pendulum-v1 --t RewardSum --t "RewardClipping(-1, 1)"
     """
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.chain import lineage_diagram, lineage_view
     from tdx.inspection.chain import format_stages
@@ -116,7 +131,7 @@ def inspect_values(
 
     tdx inspect values --env Pendulum-v1 --t "RewardClipping(-1, 1)" --steps 100 --seed 0
     """
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.pipelines import load_policy, open_env, read_pipeline
     from tdx.cli.views.values import values_view
     from tdx.inspection.chain import format_stages
@@ -144,7 +159,7 @@ def inspect_plan(
 
     tdx inspect plan --env Pendulum-v1 --t RewardSum --policy-reads observation
     """
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.plan import plan_diagram, plan_view
     from tdx.inspection.chain import format_stages
@@ -160,3 +175,116 @@ def inspect_plan(
         sys.stdout.write(plan_diagram(report, calls))
     else:
         write_view(plan_view(report, calls), output.output)
+
+
+A = Annotated[str, typer.Argument(metavar="A", help="Pipeline file, - for stdin; or a dump.")]
+B = Annotated[str, typer.Argument(metavar="B", help="Pipeline file or dump to compare with.")]
+DiffSteps = Annotated[
+    int | None, integer_option("--steps", 1, "Compare the values of rollouts of N steps too.")
+]
+DiffSeed = Annotated[
+    int | None, integer_option("--seed", 0, "Seed of both rollouts; 0 by default.", metavar="S")
+]
+
+
+def diff(
+    output: OutputOptions,
+    a: A,
+    b: B,
+    steps: DiffSteps = None,
+    seed: DiffSeed = None,
+    allow_code: AllowCode = False,
+) -> int:
+    """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
+
+    A pipeline that is compared with a dump runs with the seed and the actions of the dump. Exits
+    with 0 if nothing differs, else with 1.
+
+    tdx diff old.yaml new.yaml --steps 100
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.runtime import third_party_code
+    from tdx.cli.views.specs import diff_view
+    from tdx.inspection.diff import compare_pipelines
+
+    if a == b == "-":
+        raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
+    if seed is not None and steps is None:
+        raise ArgumentError("--seed has no effect without --steps", hint="add --steps N")
+    has_dump = any(Path(path).is_dir() for path in (a, b))
+    if has_dump and seed is not None:
+        raise ArgumentError("--seed has no effect with a dump, which has a seed", hint="remove it")
+    with third_party_code(), ExitStack() as stack:
+        if has_dump:
+            from tdx.cli.dump_sides import DumpSide, open_sides
+
+            sides = [stack.enter_context(closing(s)) for s in open_sides(a, b, allow_code)]
+            seed = next(s.dump.manifest.seed for s in sides if isinstance(s, DumpSide))
+        else:
+            sides = [
+                stack.enter_context(closing(_pipeline_side(path, allow_code))) for path in (a, b)
+            ]
+        report = compare_pipelines(*sides, steps=steps, seed=seed or 0)
+    write_view(diff_view(report), output)
+    return ExitCode.OK if report.same else ExitCode.FINDINGS
+
+
+def _pipeline_side(path: str, allow_code: bool) -> DiffSide:
+    """Open a pipeline file as one side of the comparison."""
+    from tdx.inspection.diff import PipelineSide
+    from tdx.pipeline import PipelineFile
+
+    file = PipelineFile.load(path)
+    return PipelineSide(file.name, file.pipeline, allow_code)
+
+
+_REPORT_STEPS = 200
+
+Out = Annotated[
+    str, typer.Option("--out", "-o", metavar="FILE", help="Target; - writes to stdout.")
+]
+ReportSteps = Annotated[
+    int, integer_option("--steps", 1, "Number of steps of the rollout in the report.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+
+
+def report(
+    pipeline: PipelineOptions,
+    debug: DebugOptions,
+    file: FileArgument = None,
+    out: Out = "report.html",
+    steps: ReportSteps = _REPORT_STEPS,
+    force: Force = False,
+) -> None:
+    """Write a self-contained HTML report for a pipeline.
+
+    It shows the chain as a diagram, lint findings, specs, lineage, frames before and after each
+    image stage, and the rewards and episodes of a short rollout with random actions.
+
+    tdx report pendulum.yaml -o pendulum.html
+    """
+    from tdx.cli.html.report import report_page
+    from tdx.cli.output import STDOUT, check_target, write_file
+    from tdx.cli.pipelines import open_env, read_pipeline, with_file
+    from tdx.inspection.report import build_report
+
+    check_target(out, force=force)
+    config = read_pipeline(with_file(pipeline, file))
+    with open_env(config, pipeline) as env:
+        name = config.file or config.env.id
+        result = build_report(env, config, name, steps=steps, seed=config.env.seed or 0)
+    write_file(out, report_page(result), force=force)
+    if out != STDOUT:
+        print(f"wrote {out}", file=sys.stderr)
+
+
+COMMANDS: Functions = {
+    "inspect spec": inspect_spec,
+    "inspect chain": inspect_chain,
+    "inspect keys": inspect_keys,
+    "inspect values": inspect_values,
+    "inspect plan": inspect_plan,
+    "diff": diff,
+    "report": report,
+}

@@ -1,8 +1,9 @@
-"""``tdx rollout``."""
+"""``tdx rollout``, ``replay`` and ``verify``."""
 
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -11,11 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.choices import integer_option, split_list
-from tdx.cli.env_completion import complete_stored_keys
-from tdx.cli.options import FileArgument, OutputOptions, PipelineOptions
-from tdx.cli.pipelines import PolicyName
-from tdx.errors import ArgumentError, TdxError
+from tdx.cli.completion import complete_transform
+from tdx.cli.options import (
+    AllowCode,
+    FileArgument,
+    Functions,
+    OutputOptions,
+    PipelineOptions,
+    integer_option,
+    split_list,
+)
+from tdx.cli.pipelines import PolicyName, complete_stored_keys
+from tdx.errors import ArgumentError, ExitCode, TdxError
 from tdx.untrusted import MAX_WORKERS
 
 if TYPE_CHECKING:
@@ -67,6 +75,22 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing dump."
 Resume = Annotated[
     bool,
     typer.Option("--resume", help="Continue an interrupted dump; needs only --out."),
+]
+Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
+Stages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--t",
+        "-t",
+        "--transform",
+        metavar="CALL",
+        autocompletion=complete_transform,
+        help="Add a stage to the chain: RewardSum. Can be repeated; the order matters.",
+    ),
+]
+ReplayOut = Annotated[
+    str | None,
+    typer.Option("--out", "-o", metavar="DIR", help="Write the result to a new dump."),
 ]
 
 _ALLOWED_WITH_RESUME = {"allow_code"}
@@ -141,8 +165,8 @@ def _with_workers(config: Pipeline, workers: int | None) -> Pipeline:
 
 
 def _estimate(request: DumpRequest, out: str | None, output: OutputOptions, force: bool) -> None:
-    from tdx.cli.interrupts import third_party_code
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
+    from tdx.cli.runtime import third_party_code
     from tdx.cli.views.dumps import estimate_view
     from tdx.rollouts import estimate
 
@@ -152,8 +176,8 @@ def _estimate(request: DumpRequest, out: str | None, output: OutputOptions, forc
 
 
 def _roll_out(request: DumpRequest, folder: Path, output: OutputOptions, force: bool) -> None:
-    from tdx.cli.interrupts import third_party_code
     from tdx.cli.progress import progress_on
+    from tdx.cli.runtime import third_party_code
     from tdx.rollouts import roll_out
 
     with _report_saved_steps(folder), third_party_code(), progress_on(sys.stderr) as on_chunk:
@@ -168,8 +192,8 @@ def _resume(
     policy: str | None,
     has_other_options: bool,
 ) -> None:
-    from tdx.cli.interrupts import third_party_code
     from tdx.cli.progress import progress_on
+    from tdx.cli.runtime import third_party_code
     from tdx.rollouts import resume
 
     changed = {f.name for f in fields(pipeline) if getattr(pipeline, f.name) != f.default}
@@ -187,7 +211,7 @@ def _resume(
 
 
 def _show(folder: Path, manifest: Manifest, output: OutputOptions) -> None:
-    from tdx.cli.output.write import write_view
+    from tdx.cli.output import write_view
     from tdx.cli.views.dumps import summary_view
 
     write_view(summary_view(str(folder), manifest), output)
@@ -233,3 +257,62 @@ def _saved_steps(folder: Path) -> str | None:
         return None
     steps = f"{manifest.steps:,} step{'' if manifest.steps == 1 else 's'}"
     return f"{folder} has {steps}, --resume continues it"
+
+
+def verify(output: OutputOptions, dump: Folder) -> int:
+    """Read a whole dump and check its checksums and its values against the manifest and the specs.
+
+    Exits with 0 if the dump is valid, else with 1.
+
+    tdx verify runs/pendulum
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.views.dumps import verify_view
+    from tdx.rollouts import verify
+
+    result = verify(dump)
+    write_view(verify_view(result), output)
+    return ExitCode.OK if result.is_fine else ExitCode.FINDINGS
+
+
+def replay(
+    output: OutputOptions,
+    dump: Folder,
+    stages: Stages = None,
+    out: ReplayOut = None,
+    force: Force = False,
+    allow_code: AllowCode = False,
+) -> None:
+    """Apply another chain to the data of a dump; equals a rollout with that chain.
+
+    The dump must have been written without a chain, or with --raw. Without --out the result is
+    shown but not saved.
+
+    tdx replay runs/raw --t RewardSum --out runs/summed
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.pipelines import read_stages
+    from tdx.cli.progress import progress_on
+    from tdx.cli.runtime import third_party_code
+    from tdx.cli.views.dumps import dump_view, summary_view
+    from tdx.rollouts import look_at, open_dump, replay
+
+    source, chain = open_dump(dump), read_stages(stages or [])
+    with tempfile.TemporaryDirectory(prefix="tdx-") as scratch:
+        target = Path(scratch) / "replay" if out is None else Path(out)
+        with third_party_code(), progress_on(sys.stderr) as on_chunk:
+            manifest = replay(
+                source, chain, target, force=force, allow_code=allow_code, on_chunk=on_chunk
+            )
+        if out is None:
+            view = dump_view(look_at(open_dump(target)), f"replay of {dump}")
+        else:
+            view = summary_view(out, manifest)
+    write_view(view, output)
+
+
+COMMANDS: Functions = {
+    "rollout": rollout,
+    "replay": replay,
+    "verify": verify,
+}

@@ -1,16 +1,86 @@
-"""``tdx config`` and ``tdx doctor``."""
+"""``tdx init``, ``config``, ``doctor`` and ``schema``."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import DebugOptions, OutputOptions
+from tdx.cli.options import DebugOptions, DialogOptions, Functions, OutputOptions, PipelineOptions
 from tdx.errors import ExitCode
 
+if TYPE_CHECKING:
+    from tdx.pipeline import Pipeline
+
+
+_DEFAULT_FILE = "pipeline.yaml"
+
+File = Annotated[str, typer.Argument(metavar="[FILE]", help="Target; - writes to stdout.")]
+Yes = Annotated[
+    bool, typer.Option("--yes", "-y", help="Ask no questions: use the suggested stages.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+
+
+def init(
+    pipeline: PipelineOptions,
+    dialog: DialogOptions,
+    file: File = _DEFAULT_FILE,
+    yes: Yes = False,
+    force: Force = False,
+) -> None:
+    """Create a commented pipeline file for an env; on a terminal, ask for the env and the stages.
+
+    Without --t, stages that fit the env are suggested.
+
+    tdx init pendulum.yaml --env Pendulum-v1 -y
+    """
+    from tdx.cli.init_dialog import commented_pipeline
+    from tdx.cli.output import STDOUT, check_target, write_file
+    from tdx.cli.runtime import third_party_code
+    from tdx.inspection.envs import get_env_leaves
+
+    check_target(file, force=force)
+    ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    config, comments = _ask(pipeline, dialog) if ask else _suggest(pipeline)
+    with third_party_code():
+        leaves = get_env_leaves(config.env, pipeline.allow_code)
+    write_file(file, commented_pipeline(config, leaves, comments), force=force)
+    if file != STDOUT:
+        print(f"wrote {file}; next: tdx check --pipeline {file}", file=sys.stderr)
+
+
+def _suggest(options: PipelineOptions) -> tuple[Pipeline, list[str]]:
+    """Return the pipeline of the options, with suggested stages if it has none, and comments."""
+    from tdx.cli.init_dialog import stage_comments
+    from tdx.cli.pipelines import open_env, read_pipeline
+    from tdx.inspection.envs import suggest_stages
+
+    config = read_pipeline(options)
+    with open_env(config, options):
+        if config.transforms:
+            return config, stage_comments(config)
+        suggestions = suggest_stages(config.env, options.allow_code)
+    pipeline = config.with_stages(*(suggestion.stage for suggestion in suggestions))
+    return pipeline, [suggestion.reason for suggestion in suggestions]
+
+
+def _ask(options: PipelineOptions, output: DialogOptions) -> tuple[Pipeline, list[str]]:
+    """Return the pipeline that the user builds in a dialog, with a comment per stage."""
+    from tdx.cli.init_dialog import PipelineDialog, stage_comments
+    from tdx.cli.pipelines import read_pipeline
+
+    has_env = options.env is not None or options.pipeline is not None
+    config = read_pipeline(options if has_env else replace(options, env="unnamed"))
+    env = config.env if has_env else replace(config.env, id="")
+    dialog = PipelineDialog(
+        env, config.transforms, allow_code=options.allow_code, color=output.color, ask=input
+    )
+    answers = dialog.run()
+    config = replace(config, env=answers.env, transforms=answers.transforms)
+    return config, stage_comments(config)
 
 
 def config_path(debug: DebugOptions) -> None:
@@ -28,8 +98,8 @@ def config_show(output: OutputOptions) -> None:
 
     tdx config show
     """
-    from tdx.cli.output.write import write_view
-    from tdx.cli.views.setup import config_view
+    from tdx.cli.output import write_view
+    from tdx.cli.views.catalog import config_view
     from tdx.settings import load_settings
 
     write_view(config_view(load_settings()), output)
@@ -40,7 +110,7 @@ def config_init(debug: DebugOptions, force: Force = False) -> None:
 
     tdx config init
     """
-    from tdx.cli.output.write import write_file
+    from tdx.cli.output import write_file
     from tdx.settings import config_path, config_template
 
     path = config_path()
@@ -55,9 +125,9 @@ def doctor(output: OutputOptions) -> int:
 
     tdx doctor
     """
-    from tdx.cli.interrupts import third_party_code
-    from tdx.cli.output.write import write_view
-    from tdx.cli.views.setup import doctor_view
+    from tdx.cli.output import write_view
+    from tdx.cli.runtime import third_party_code
+    from tdx.cli.views.catalog import doctor_view
     from tdx.inspection.doctor import check_terminal, diagnose
 
     # third_party_code() replaces stdout.
@@ -66,3 +136,23 @@ def doctor(output: OutputOptions) -> int:
         report = diagnose(terminal_checks)
     write_view(doctor_view(report), output)
     return ExitCode.OK if report.ok else ExitCode.FINDINGS
+
+
+def schema(debug: DebugOptions) -> None:
+    """Print the JSON Schema of pipeline files, for completion in an editor.
+
+    tdx schema > tdx.schema.json
+    """
+    from tdx.pipeline.generate import SCHEMA_FILE
+
+    sys.stdout.write(SCHEMA_FILE.read_text(encoding="utf-8"))
+
+
+COMMANDS: Functions = {
+    "init": init,
+    "config path": config_path,
+    "config show": config_show,
+    "config init": config_init,
+    "doctor": doctor,
+    "schema": schema,
+}

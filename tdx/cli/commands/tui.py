@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.choices import integer_option
-from tdx.cli.options import DebugOptions, PipelineOptions, as_arguments
+from tdx.cli.options import DebugOptions, Functions, PipelineOptions, integer_option
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -103,6 +103,27 @@ def serve(
     return serve(arguments, host=host, port=port, token=token, pages=pages, say=_announce)
 
 
+def as_arguments(options: PipelineOptions) -> list[str]:
+    """Return the command-line arguments that give the same options.
+
+    Each is one word, ``--name=value``, so that no value is mistaken for an option.
+
+    Example:
+        >>> as_arguments(PipelineOptions(env="Pendulum-v1", transforms=["RewardSum"], num_envs=2))
+        ['--env=Pendulum-v1', '--t=RewardSum', '--num-envs=2']
+    """
+    arguments = []
+    for field in fields(options):
+        name = "--t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
+        value = getattr(options, field.name)
+        if value is True:
+            arguments.append(name)
+        elif value is not None and value is not False:
+            values = value if isinstance(value, list) else [value]
+            arguments += [f"{name}={each}" for each in values]
+    return arguments
+
+
 def _announce(address: str) -> None:
     print(address, flush=True)
     print("press Ctrl-C to stop", file=sys.stderr)
@@ -136,3 +157,9 @@ def is_interactive() -> bool:
 def _is_dumb() -> bool:
     """Return True if the terminal cannot draw, such as the shell of an editor."""
     return os.environ.get("TERM") == "dumb"
+
+
+COMMANDS: Functions = {
+    "tui": tui,
+    "serve": serve,
+}

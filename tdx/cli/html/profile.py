@@ -7,10 +7,9 @@ from html import escape
 from itertools import takewhile
 from typing import Any
 
-from tdx.cli.html import render_page
-from tdx.cli.html.svg import CHARACTER_WIDTH, label, svg_image, text_width
-from tdx.cli.output.terminal import UNLIMITED
-from tdx.cli.output.view import Block, Heading, Paragraph, Table
+from tdx.cli.html import CHARACTER_WIDTH, label, render_page, svg_image, text_width
+from tdx.cli.output import UNLIMITED
+from tdx.cli.views import Block, Heading, Paragraph, Table
 from tdx.cli.views.profile import (
     Extras,
     details,

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from tdx.cli.html import render_page
-from tdx.cli.html.svg import arrow, box, label, svg_image, text_width
-from tdx.cli.output.terminal import UNLIMITED
-from tdx.cli.output.view import Table, View
+from tdx.cli.html import arrow, box, label, render_page, svg_image, text_width
+from tdx.cli.output import UNLIMITED
+from tdx.cli.views import Table, View
 from tdx.cli.views.chain import chain_view, lineage_view
 from tdx.cli.views.specs import spec_view
 from tdx.inspection.chain import StageFlow

@@ -1,1 +1,174 @@
-"""Layouts of results, one module per topic."""
+"""The result of a command as blocks and records, independent of its output format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from tdx.text import escape_control_characters
+
+Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad", "title", "heading"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Text with a style.
+
+    Args:
+        text: Text to show.
+        style: Meaning of the text, which determines its color.
+    """
+
+    text: str
+    style: Style = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table.
+
+    Args:
+        title: Heading.
+        fixed: If True, its cells are not wrapped in a narrow terminal.
+    """
+
+    title: str = ""
+    fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading.
+
+    Args:
+        text: Heading.
+        aside: Dimmed text after it.
+        level: 1 for the title of the page, 2 for a section.
+    """
+
+    text: str
+    aside: str = ""
+    level: Literal[1, 2] = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Running text, wrapped at the width of the terminal.
+
+    Args:
+        cells: Pieces of text.
+        indent: Columns of indentation.
+    """
+
+    cells: Sequence[Cell]
+    indent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Python code, shown unchanged."""
+
+    text: str
+
+
+Block = Table | Heading | Paragraph | Code
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A result for all output formats.
+
+    ``records`` contains the items of the lists in ``data`` with the same values, flat instead of
+    nested. The rest of ``data`` describes the whole result.
+
+    Args:
+        kind: Kind of the result in JSON.
+        data: Complete result as plain data.
+        records: Rows as plain data, for jsonl and csv.
+        blocks: Layout for a width in columns, for table and md.
+        names: Columns of csv if there are no records.
+    """
+
+    kind: str
+    data: Mapping[str, Any]
+    records: Sequence[Mapping[str, Any]]
+    blocks: Callable[[int], Sequence[Block]]
+    names: Sequence[str] = ()
+
+
+def escape_blocks(blocks: Sequence[Block]) -> list[Block]:
+    """Return blocks with control and bidirectional characters escaped.
+
+    Args:
+        blocks: Blocks with untrusted text: env ids, keys, messages of libraries.
+    """
+    return [_escape_block(block) for block in blocks]
+
+
+def _escape_block(block: Block) -> Block:
+    match block:
+        case Heading():
+            aside = escape_control_characters(block.aside)
+            return replace(block, text=escape_control_characters(block.text), aside=aside)
+        case Paragraph():
+            return replace(block, cells=_escape_cells(block.cells))
+        case Code():
+            return Code(escape_control_characters(block.text, keep="\n\t"))
+        case Table():
+            titles = [escape_control_characters(column.title) for column in block.columns]
+            columns = [
+                replace(column, title=title)
+                for column, title in zip(block.columns, titles, strict=True)
+            ]
+            return Table(columns, [_escape_cells(row) for row in block.rows])
+
+
+def _escape_cells(cells: Sequence[Cell]) -> list[Cell]:
+    texts = [escape_control_characters(cell.text) for cell in cells]
+    return [
+        cell if text is cell.text else Cell(text, cell.style)
+        for cell, text in zip(cells, texts, strict=True)
+    ]
+
+
+NONE = "–"
+"""Text of an empty cell."""
+
+SEVERITY_STYLES: dict[str, Style] = {"error": "bad", "warning": "changed", "suggestion": "dim"}
+
+
+def count_text(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> count_text(2000, "step")
+        '2,000 steps'
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def change_text(before: str, after: str) -> str:
+    """Return ``before → after``, or one of them if they are equal."""
+    return before if before == after else f"{before} → {after}"
+
+
+def fact(title: str, text: str, style: Style = "") -> Paragraph:
+    """Return an indented line of a title and a text."""
+    return Paragraph([Cell(f"{title}: ", "dim"), Cell(text, style)], indent=2)
+
+
+def stage_list(calls: Sequence[str]) -> list[Paragraph]:
+    """Return the stages of a chain, numbered, one per line."""
+    return [
+        Paragraph([Cell(f"{index} ", "dim"), Cell(call)], indent=2)
+        for index, call in enumerate(calls)
+    ]

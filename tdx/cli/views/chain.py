@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.markdown import mermaid_label
-from tdx.cli.output.terminal import table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.elements import NONE, change_text, count_text, stage_list
+from tdx.cli.output import mermaid_label, table_width
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Style,
+    Table,
+    View,
+    change_text,
+    count_text,
+    stage_list,
+)
 from tdx.cli.views.specs import spec_columns
 from tdx.inspection.chain import ChainReport, KeyFlow, KeyWrite, StageFlow
 from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
@@ -86,13 +97,13 @@ def _reads(stage: StageFlow, lane: KeyFlow, lane_name: str) -> str:
     """Return the keys that a stage reads; marks those of the previous step."""
     carried = [key for key in stage.carried if lane_name == "forward"]
     keys = [key for key in lane.reads if key not in carried]
-    return _listed(keys) + "".join(
+    return _list_keys(keys) + "".join(
         f"{', ' if keys or index else ''}{format_key(key)} (previous step)"
         for index, key in enumerate(carried)
     )
 
 
-def _listed(keys: Sequence[NestedKey]) -> str:
+def _list_keys(keys: Sequence[NestedKey]) -> str:
     return ", ".join(map(format_key, keys))
 
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.terminal import UNLIMITED, table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Table, View
-from tdx.cli.views.elements import count_text, stage_list
+from tdx.cli.output import UNLIMITED, table_width
+from tdx.cli.views import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Table,
+    View,
+    count_text,
+    stage_list,
+)
 from tdx.inspection.leaf import shape_text
 from tdx.keys import format_key
 from tdx.rollouts.dump.manifest import Manifest
@@ -254,7 +263,7 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
 
 def _dumps(dumps: Sequence[Listed], width: int) -> Table:
     titles = ("dump", "env", "steps", "episodes", "return", "size", "")
-    rows = [_listed(each) for each in dumps]
+    rows = [_list_entry(each) for each in dumps]
     for dropped in ((), ("size",), ("size", "return", "episodes")):
         kept = [index for index, title in enumerate(titles) if title not in dropped]
         columns = [Column(titles[index], fixed=True) for index in kept]
@@ -264,7 +273,7 @@ def _dumps(dumps: Sequence[Listed], width: int) -> Table:
     return table
 
 
-def _listed(each: Listed) -> list[Cell]:
+def _list_entry(each: Listed) -> list[Cell]:
     if each.summary is None:
         return [Cell(each.path, "name"), *[Cell("")] * 5, Cell("unreadable", "bad")]
     data = each.summary

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.markdown import mermaid_label
-from tdx.cli.output.terminal import table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.elements import NONE, fact, stage_list
+from tdx.cli.output import mermaid_label, table_width
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Style,
+    Table,
+    View,
+    fact,
+    stage_list,
+)
 from tdx.core.plan import PlanStage, Version
 from tdx.inspection.plan_report import PlanReport
 from tdx.keys import format_key
@@ -63,10 +73,10 @@ def _stage_table(report: PlanReport) -> Table:
             Cell(report.place(stage.index), "name"),
             _when(stage),
             Cell(stage.behaviour),
-            _listed(stage.reads),
-            _listed(stage.writes),
-            _listed(stage.drops),
-            _listed(stage.inverse),
+            _list_names(stage.reads),
+            _list_names(stage.writes),
+            _list_names(stage.drops),
+            _list_names(stage.inverse),
             Cell(stage.why, "dim"),
         ]
         for stage in report.plan.stages
@@ -78,7 +88,7 @@ def _when(stage: PlanStage) -> Cell:
     return Cell(stage.when, _WHEN.get(stage.when, ""))
 
 
-def _listed(names: Sequence[str]) -> Cell:
+def _list_names(names: Sequence[str]) -> Cell:
     return Cell(", ".join(names)) if names else Cell(NONE, "dim")
 
 
@@ -95,7 +105,7 @@ def _narrow_stages(stages: Sequence[PlanStage], calls: Sequence[str]) -> Iterato
         }
         for title, names in lists.items():
             if names:
-                yield Paragraph([Cell(f"{title} ", "dim"), _listed(names)], indent=2)
+                yield Paragraph([Cell(f"{title} ", "dim"), _list_names(names)], indent=2)
 
 
 def _version_table(report: PlanReport) -> Table:

@@ -6,9 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar
 
-from tdx.cli.output.terminal import UNLIMITED
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.elements import NONE, count_text, fact
+from tdx.cli.output import UNLIMITED
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Style,
+    Table,
+    View,
+    count_text,
+    fact,
+)
 from tdx.cli.views.profile_comparisons import (
     advice_blocks,
     advice_data,

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.view import Block, Cell, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.elements import NONE, count_text
+from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, Style, Table, View, count_text
 from tdx.cli.views.profile_table import micros, number_table
 from tdx.pipeline import format_stage
 from tdx.profiling.compare import (
@@ -190,14 +189,14 @@ def _marginal_row(stage: MarginalCost) -> list[Cell]:
     return [
         name,
         own,
-        Cell(_signed(cost.saved_us), style),
+        Cell(_format_signed(cost.saved_us), style),
         Cell("±" + (micros(cost.noise_us) if math.isfinite(cost.noise_us) else "?"), "dim"),
-        Cell(_signed(others), style),
+        Cell(_format_signed(others), style),
         Cell(f"{cost.saved_share:.1%}", style),
     ]
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return f"-{micros(-value)}" if value < 0 else micros(value)
 
 

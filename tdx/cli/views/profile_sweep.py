@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tdx.cli.output.view import Block, Cell, Heading, Paragraph, View
-from tdx.cli.views.elements import NONE
+from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, View
 from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import Estimate, ProfilePlan

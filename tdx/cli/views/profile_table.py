@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tdx.cli.output.terminal import table_width
-from tdx.cli.output.view import Cell, Column, Style, Table
+from tdx.cli.output import table_width
+from tdx.cli.views import Cell, Column, Style, Table
 from tdx.profiling.result import ModeProfile, Numbers, Row, Statistics, compute_statistics
 
 _BAR_WIDTH, _BINS = 12, 12

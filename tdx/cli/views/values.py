@@ -6,9 +6,19 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.cli.output.terminal import table_width
-from tdx.cli.output.view import Block, Cell, Column, Heading, Paragraph, Style, Table, View
-from tdx.cli.views.elements import count_text, stage_list
+from tdx.cli.output import table_width
+from tdx.cli.views import (
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Style,
+    Table,
+    View,
+    count_text,
+    stage_list,
+)
 from tdx.cli.views.specs import spec_columns
 from tdx.inspection.leaf import domain_text, shape_text
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
@@ -82,9 +92,9 @@ def _table(phase: PhaseValues, *, whole: bool) -> Table:
             previous = place
     values = [value for stage in phase.stages for value in stage.values]
     is_shown = {"nan": any(v.nans for v in values), "outside": any(v.outside for v in values)}
-    kept = [index for index, title in enumerate(_TITLES) if is_shown.get(title, True)]
-    columns = [Column(_TITLES[index], fixed=True) for index in kept]
-    return Table(columns, [[row[index] for index in kept] for row in rows])
+    shown = [index for index, title in enumerate(_TITLES) if is_shown.get(title, True)]
+    columns = [Column(_TITLES[index], fixed=True) for index in shown]
+    return Table(columns, [[row[index] for index in shown] for row in rows])
 
 
 def _narrow(phase: PhaseValues) -> Iterator[Block]:

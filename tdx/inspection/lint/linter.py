@@ -188,7 +188,7 @@ def import_policy(pipeline: Pipeline, allow_code: bool) -> nn.Module | None:
         return None
     from torch import nn
 
-    from tdx.pipeline.resolver import ValueResolver
+    from tdx.pipeline.arguments import ValueResolver
 
     policy = ValueResolver(allow_code).import_object(reference)
     if not isinstance(policy, nn.Module) and callable(policy):

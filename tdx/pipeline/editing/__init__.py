@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tdx.pipeline.editing.draft import Draft, DraftStage
-from tdx.pipeline.editing.editor import DraftChange, Editor
+from tdx.pipeline.editing.draft import Draft, DraftChange, DraftStage, Editor
 
 __all__ = ["Draft", "DraftChange", "DraftStage", "Editor"]

@@ -1,19 +1,68 @@
-"""Pipeline files: the one that is edited, recent files and sample pipelines."""
+"""Pipeline files on disk: the one that is edited, recent files, samples; and small state files."""
 
 from __future__ import annotations
 
 import difflib
 import errno
+import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from tdx.errors import PipelineError, StorageError
-from tdx.pipeline.editing.state_files import read_json, set_aside, write_json
+from tdx.errors import ArgumentError, PipelineError, StorageError
+from tdx.files import atomic_write
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import Pipeline
 from tdx.settings import state_path
+from tdx.untrusted import parse_json, read_limited
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write plain data atomically, readable by this user only.
+
+    Raises:
+        StorageError: It cannot be written there, or ``path`` is a link.
+    """
+    text = json.dumps(document, separators=(",", ":"))
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with atomic_write(path, mode=0o600) as file:
+            file.write(text.encode())
+    except ArgumentError as error:
+        raise StorageError(error.message, hint=error.hint) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(
+            f"cannot write {path}: {reason}", hint="TDX_STATE_DIR names another place"
+        ) from error
+
+
+def read_json(path: Path) -> Any:
+    """Read plain data; ``None`` if the file does not exist.
+
+    Raises:
+        StorageError: It cannot be read, or is not valid JSON.
+    """
+    try:
+        return parse_json(read_limited(path), path)
+    except FileNotFoundError:
+        return None
+    except StorageError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(
+            f"cannot read {path}: {reason}", hint="check its permissions, or remove it"
+        ) from error
+
+
+def set_aside(path: Path) -> None:
+    """Rename a damaged file, so that it is not read again."""
+    with suppress(OSError):
+        path.replace(path.with_name(f"{path.name}.broken"))
+
 
 DiskState = Literal["same", "changed", "gone"]
 _FileState = tuple[int, int, int]

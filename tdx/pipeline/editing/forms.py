@@ -157,7 +157,7 @@ def set_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
     Raises:
         TdxError: The text is not a valid value.
     """
-    from tdx.pipeline.flags import from_flags, to_flags
+    from tdx.pipeline.conversions import from_flags, to_flags
     from tdx.pipeline.model import Pipeline
 
     text = text.strip()

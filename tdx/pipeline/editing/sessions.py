@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tdx.errors import StorageError, TdxError
-from tdx.pipeline.editing.draft import Draft, DraftStage
-from tdx.pipeline.editing.editor import DraftChange, Editor
-from tdx.pipeline.editing.state_files import read_json, set_aside, write_json
-from tdx.pipeline.flags import from_flags, to_flags
+from tdx.pipeline.conversions import from_flags, to_flags
+from tdx.pipeline.editing.documents import read_json, set_aside, write_json
+from tdx.pipeline.editing.draft import Draft, DraftChange, DraftStage, Editor
 from tdx.pipeline.grammar import format_stage, parse_stage
 from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig
 from tdx.settings import state_path
@@ -64,7 +63,7 @@ def session_to_json(session: Session) -> dict[str, Any]:
     Example:
         >>> from tdx.pipeline import Pipeline
         >>> editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")))
-        >>> _ = editor.apply("remove RewardSum", editor.draft.removed(0))
+        >>> _ = editor.apply("remove RewardSum", editor.draft.remove(0))
         >>> document = session_to_json(Session.of(editor))
         >>> [stage[1] for stage in document["stages"]], session_from_json(document).done[0].label
         (['StepCounter', 'RewardSum'], 'remove RewardSum')

@@ -21,8 +21,8 @@ from tdx.confined_files import open_below, open_folder, write_below
 from tdx.envs import ActionSequence, EnvBase
 from tdx.errors import ArgumentError, PipelineError, StorageError, TdxError, get_first_line
 from tdx.pipeline import CodeReference
+from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.policies import PolicySource, parse_policy
-from tdx.pipeline.resolver import ValueResolver
 from tdx.rollouts.dump.folder import POLICY_COPY
 from tdx.rollouts.policies.loaders import (
     build_zero_actions,

@@ -81,18 +81,18 @@ class ChainPane(Vertical):
         if 0 <= place < len(stages):
             verb = "disable" if stages[place].enabled else "enable"
             label = f"{verb} {stages[place].config.name}"
-            self.workspace.edit(label, self.workspace.draft.toggled(place))
+            self.workspace.edit(label, self.workspace.draft.toggle(place))
 
     def action_remove(self) -> None:
         stage, place = self.workspace.stage, self.workspace.place
         if stage is not None:
-            draft = self.workspace.draft.removed(place)
+            draft = self.workspace.draft.remove(place)
             self.workspace.edit(f"remove {stage.config.name}", draft, place=place)
 
     def action_duplicate(self) -> None:
         stage, place = self.workspace.stage, self.workspace.place
         if stage is not None:
-            draft = self.workspace.draft.duplicated(place)
+            draft = self.workspace.draft.duplicate(place)
             self.workspace.edit(f"duplicate {stage.config.name}", draft, place=place + 1)
 
     def action_move(self, by: int) -> None:
@@ -117,4 +117,4 @@ class ChainPane(Vertical):
         stages = self.workspace.draft.stages
         if 0 <= place < len(stages) and 0 <= to < len(stages):
             label = f"move {stages[place].config.name}"
-            self.workspace.edit(label, self.workspace.draft.moved(place, to), place=to)
+            self.workspace.edit(label, self.workspace.draft.move(place, to), place=to)

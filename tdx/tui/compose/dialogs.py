@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
 from tdx.inspection.overview import Problem
+from tdx.pipeline.conversions import to_command
 from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import Draft, IndexedDraft
-from tdx.pipeline.flags import to_command
 from tdx.pipeline.model import EnvConfig
 from tdx.tui.backend.client import RequestError
 from tdx.tui.compose.form_row import FormRow
@@ -169,7 +169,7 @@ class ComposeDialogs:
 
             text = write_pipeline(pipeline)
         else:
-            from tdx.pipeline.python_code import to_python
+            from tdx.pipeline.conversions import to_python
 
             text = to_python(pipeline)
         self._screen.app.copy_to_clipboard(text)

@@ -14,7 +14,7 @@ from textual.widgets import Button, Input, Select, Static, Switch
 
 from tdx.inspection.leaf import INPUT_PARTS
 from tdx.keys import format_key
-from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.catalog import strip_markup
 from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import FormField
 from tdx.tui.workspace import ChainStatus

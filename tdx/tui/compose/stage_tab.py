@@ -14,8 +14,7 @@ from textual.widgets import Button, Static
 from textual.worker import Worker, WorkerError
 
 from tdx.errors import TdxError
-from tdx.pipeline.catalog import load_catalog
-from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.catalog import load_catalog, strip_markup
 from tdx.pipeline.editing.forms import (
     FormField,
     list_env_fields,
@@ -183,7 +182,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         try:
             if stage is not None:
                 config = set_argument(stage.config, name, event.text)
-                draft = workspace.draft.replaced(workspace.place, config)
+                draft = workspace.draft.replace(workspace.place, config)
                 label, merge = f"set {name} of {config.name}", f"{stage.number}.{name}"
             elif env is not None:
                 draft = workspace.draft.with_env(set_env_field(env, name, event.text))

@@ -59,7 +59,7 @@ class ChainRecorder:
                 )
         broken = {number for _, number in self._known}
         for number in {number for _, number in before} - broken:
-            if number is None or workspace.draft.place_of(number) is not None:
+            if number is None or workspace.draft.find_place(number) is not None:
                 workspace.journal.record(f"{workspace.name_of(number)} works again", source="chain")
 
 

@@ -12,8 +12,7 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from tdx.pipeline.editing.draft import Draft
-from tdx.pipeline.editing.editor import describe_changes
+from tdx.pipeline.editing.draft import Draft, describe_changes
 from tdx.tui.profile.messages import MODES, CostRow, Costs, ModeCosts, ModeName
 from tdx.tui.profile.numbers import format_delta, format_micros, format_percent
 

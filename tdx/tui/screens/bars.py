@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from tdx.errors import StorageError
-from tdx.pipeline.editing.state_files import read_json, write_json
+from tdx.pipeline.editing.documents import read_json, write_json
 from tdx.tui.workspace import ChainStatus, ErrorStore, Workspace
 
 SLOW_SECONDS = 5.0

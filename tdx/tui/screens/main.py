@@ -178,7 +178,7 @@ class MainScreen(FocusGuard):
             place = self.workspace.place + 1
         stage = StageConfig(info.name)
         label = f"add {info.name}"
-        self.workspace.edit(label, draft.inserted(place, [stage]), place=place)
+        self.workspace.edit(label, draft.insert(place, [stage]), place=place)
 
     @on(CatalogPane.Chosen)
     def _chosen(self, event: CatalogPane.Chosen) -> None:

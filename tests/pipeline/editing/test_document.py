@@ -10,8 +10,7 @@ import pytest
 from tdx.errors import PipelineError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document
-from tdx.pipeline.editing.draft import Draft
-from tdx.pipeline.editing.editor import describe_changes
+from tdx.pipeline.editing.draft import Draft, describe_changes
 
 TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
 OTHER = TEXT.replace("swing up", "by hand").replace("RewardSum", "StepCounter")
@@ -90,11 +89,11 @@ def test_changes_between_two_drafts_are_described() -> None:
     draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter", "InitTracker"))
     stage = Pipeline.of("Pendulum-v1", "StepCounter(max_steps=5)").transforms[0]
     assert describe_changes(draft, draft) == "nothing"
-    assert describe_changes(draft, draft.removed(0)) == "remove RewardSum"
-    assert describe_changes(draft, draft.duplicated(0)) == "add RewardSum"
-    assert describe_changes(draft, draft.moved(0, 2)) == "move RewardSum"
-    assert describe_changes(draft, draft.toggled(1)) == "StepCounter off"
-    assert describe_changes(draft, draft.replaced(1, stage)) == "max_steps of StepCounter"
+    assert describe_changes(draft, draft.remove(0)) == "remove RewardSum"
+    assert describe_changes(draft, draft.duplicate(0)) == "add RewardSum"
+    assert describe_changes(draft, draft.move(0, 2)) == "move RewardSum"
+    assert describe_changes(draft, draft.toggle(1)) == "StepCounter off"
+    assert describe_changes(draft, draft.replace(1, stage)) == "max_steps of StepCounter"
     other = Draft.of(Pipeline.of("CartPole-v1"))
     assert describe_changes(draft, other).startswith("env CartPole-v1, remove RewardSum")
     assert describe_changes(draft, other).endswith("1 more")

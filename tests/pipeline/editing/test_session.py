@@ -20,11 +20,11 @@ def edited(pipeline: Pipeline, steps: int) -> Editor:
     for number in range(steps):
         stages = len(editor.draft.stages)
         if stages and number % 3 == 0:
-            editor.apply(f"off {number}", editor.draft.toggled(number % stages))
+            editor.apply(f"off {number}", editor.draft.toggle(number % stages))
         elif stages and number % 3 == 1:
-            editor.apply(f"copy {number}", editor.draft.duplicated(0), merge="copy")
+            editor.apply(f"copy {number}", editor.draft.duplicate(0), merge="copy")
         elif pipeline.transforms:
-            editor.apply(f"add {number}", editor.draft.inserted(0, pipeline.transforms[:1]))
+            editor.apply(f"add {number}", editor.draft.insert(0, pipeline.transforms[:1]))
     return editor
 
 
@@ -43,7 +43,7 @@ def test_a_session_survives_a_round_trip(pipeline: Pipeline, steps: int, back: i
 @settings(max_examples=20)
 def test_a_draft_without_an_env_is_saved(stages: list[object]) -> None:
     editor = Editor()
-    editor.apply("add", editor.draft.inserted(0, stages))  # type: ignore[arg-type]
+    editor.apply("add", editor.draft.insert(0, stages))  # type: ignore[arg-type]
     again = session_from_json(session_to_json(Session.of(editor)))
     assert exactly(again.draft) == exactly(editor.draft)
 
@@ -66,7 +66,7 @@ def test_an_editor_resumes_a_session() -> None:
 def test_a_long_history_of_a_long_chain_stays_small() -> None:
     editor = Editor(Draft.of(Pipeline.of("Pendulum-v1", *["RewardSum"] * 30)))
     for number in range(300):
-        editor.apply(f"off {number}", editor.draft.toggled(number % 30))
+        editor.apply(f"off {number}", editor.draft.toggle(number % 30))
     assert len(json.dumps(session_to_json(Session.of(editor)))) < 100_000
 
 

@@ -15,8 +15,7 @@ from textual.widgets import Static
 
 from tdx.pipeline import format_stage
 from tdx.pipeline.editing.documents import RecentFiles
-from tdx.pipeline.editing.draft import Draft
-from tdx.pipeline.editing.editor import Editor
+from tdx.pipeline.editing.draft import Draft, Editor
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.tui.backend.client import Ticket
@@ -102,8 +101,8 @@ class Filer:
 
         draft = self.workspace.draft
         while draft.stages:
-            draft = draft.removed(0)
-        draft = draft.inserted(0, [parse_stage(stage) for stage in stages])
+            draft = draft.remove(0)
+        draft = draft.insert(0, [parse_stage(stage) for stage in stages])
         self.workspace.edit(f"edit to {len(stages)}", draft)
         await self.settle()
 

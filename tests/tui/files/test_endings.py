@@ -87,8 +87,8 @@ class Terminal:
 def edits(folder: Path) -> list[str]:
     """The edits in the newest session that is kept, whoever holds it."""
     from tdx.errors import StorageError
+    from tdx.pipeline.editing.documents import read_json
     from tdx.pipeline.editing.sessions import session_from_json
-    from tdx.pipeline.editing.state_files import read_json
 
     for path in (folder / "state" / "sessions").glob("*.json"):
         with suppress(StorageError):

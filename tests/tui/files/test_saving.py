@@ -31,7 +31,7 @@ async def test_a_stage_that_is_off_is_in_the_file_and_comes_back(
 ) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit("RewardSum", "InitTracker")
-        app.workspace.edit("off", app.workspace.draft.toggled(0))
+        app.workspace.edit("off", app.workspace.draft.toggle(0))
         await app.press("ctrl+s")
         assert "# off: RewardSum" in file.read_text()
         await app.press("ctrl+q")

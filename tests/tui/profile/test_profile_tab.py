@@ -21,7 +21,7 @@ CHAIN = ("RewardSum", "StepCounter", "InitTracker")
 
 async def cut(app: Profiler, place: int = 0) -> None:
     """Take a stage out."""
-    app.workspace.edit("remove", app.workspace.draft.removed(place))
+    app.workspace.edit("remove", app.workspace.draft.remove(place))
     await app.settle()
 
 
@@ -196,7 +196,7 @@ async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
         await app.settle()
         app.find("#profile-run").focus()
         await app.press("down", "r")
-        app.app.workspace.edit("off", app.app.workspace.draft.toggled(1), place=1)
+        app.app.workspace.edit("off", app.app.workspace.draft.toggle(1), place=1)
         await app.settle()
         app.find("CostTable").focus()
         await app.press("r", "s", "down", "down")

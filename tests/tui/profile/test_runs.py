@@ -33,7 +33,7 @@ def stages(comparison: Comparison) -> dict[str, str]:
 
 
 def test_a_stage_that_is_gone_is_said_and_the_others_are_matched() -> None:
-    found = both(DRAFT, DRAFT.removed(0))
+    found = both(DRAFT, DRAFT.remove(0))
     assert stages(found) == {"0": "removed", "1": "faster", "2": "faster"}
     assert [row.name for row in found.removed] == ["RewardSum", "RewardSum"]
     assert found.step.us == pytest.approx(-(2.0 + 0.05 + 1.0 + 1.0))
@@ -41,9 +41,9 @@ def test_a_stage_that_is_gone_is_said_and_the_others_are_matched() -> None:
 
 
 def test_a_stage_that_is_new_or_moved_or_off() -> None:
-    assert stages(both(DRAFT, DRAFT.duplicated(0)))["3"] == "new"
-    assert stages(both(DRAFT, DRAFT.moved(0, 2))) == {"0": "slower", "1": "faster", "2": "faster"}
-    assert stages(both(DRAFT, DRAFT.toggled(2)))["2"] == "removed"
+    assert stages(both(DRAFT, DRAFT.duplicate(0)))["3"] == "new"
+    assert stages(both(DRAFT, DRAFT.move(0, 2))) == {"0": "slower", "1": "faster", "2": "faster"}
+    assert stages(both(DRAFT, DRAFT.toggle(2)))["2"] == "removed"
     assert set(stages(both(DRAFT, DRAFT)).values()) == {"same"}
 
 
@@ -51,13 +51,13 @@ def test_what_is_within_the_noise_is_the_same() -> None:
     history = RunHistory()
     quiet = run_of(history, DRAFT)
     loud = mode_costs(DRAFT.pipeline(), "planned", noise=0.9)
-    noisy = history.add(DRAFT.removed(0), replace(quiet.costs, modes=(loud,)))
+    noisy = history.add(DRAFT.remove(0), replace(quiet.costs, modes=(loud,)))
     comparison = compare_runs(noisy, quiet, "planned")
     assert comparison is not None
     assert comparison.step.kind == "same"
     few = [replace(each, error_us=50.0) for each in quiet.costs.modes[0].rows]
     again = history.add(
-        DRAFT.moved(0, 2), replace(quiet.costs, modes=(replace(loud, rows=tuple(few)),))
+        DRAFT.move(0, 2), replace(quiet.costs, modes=(replace(loud, rows=tuple(few)),))
     )
     second = compare_runs(again, quiet, "planned")
     assert second is not None
@@ -69,7 +69,7 @@ def test_runs_are_compared_with_the_last_one_in_the_same_mode() -> None:
     first = run_of(history, DRAFT, "eager", "planned")
     second = run_of(history, DRAFT, "planned")
     failed = history.add(DRAFT, costs(DRAFT.pipeline(), "planned"), "it raised")
-    third = run_of(history, DRAFT.removed(1), "eager")
+    third = run_of(history, DRAFT.remove(1), "eager")
     assert history.previous(third, "eager") is first
     assert history.previous(third, "planned") is failed
     assert history.previous(second, "planned") is first
@@ -106,7 +106,7 @@ def test_lines_of_two_modes_stand_side_by_side() -> None:
 def test_columns_follow_the_width_and_what_was_measured() -> None:
     history = RunHistory()
     first = run_of(history, DRAFT)
-    draft = DRAFT.removed(0)
+    draft = DRAFT.remove(0)
     second = history.add(draft, costs(draft.pipeline(), "planned", gpu=True))
     alone, compared = build_lines(first, "planned", None), build_lines(second, "planned", first)
 
@@ -126,7 +126,7 @@ def test_columns_follow_the_width_and_what_was_measured() -> None:
 def test_lines_are_sorted_by_any_column_both_ways() -> None:
     history = RunHistory()
     first = run_of(history, DRAFT)
-    lines = build_lines(run_of(history, DRAFT.removed(0)), "planned", first)
+    lines = build_lines(run_of(history, DRAFT.remove(0)), "planned", first)
     for column in choose_columns(lines, 200):
         there = [column.value(line) for line in sort_lines(lines, column, False)]
         numbers = [each for each in there if isinstance(each, float)]

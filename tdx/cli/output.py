@@ -1,0 +1,368 @@
+"""Renders views in each output format, and writes them and other text."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tdx.cli.options import Format, OutputOptions
+from tdx.cli.runtime import SCHEMA_VERSION, json_text
+from tdx.cli.views import (
+    Block,
+    Cell,
+    Code,
+    Column,
+    Heading,
+    Paragraph,
+    Style,
+    Table,
+    View,
+    escape_blocks,
+)
+from tdx.errors import OutputError
+from tdx.files import check_replaceable, write_atomically
+from tdx.text import escape_control_characters, escape_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+STDOUT = "-"
+"""Path that stands for stdout."""
+
+
+def write_view(view: View, options: OutputOptions) -> None:
+    """Write a view to stdout.
+
+    Args:
+        view: View to write.
+        options: Format and color.
+    """
+    sys.stdout.write(render_view(view, options))
+
+
+def render_view(view: View, options: OutputOptions, width: int | None = None) -> str:
+    """Return a view as text.
+
+    Args:
+        view: View to render.
+        options: Format and color.
+        width: Columns. ``None``: those of the terminal, unlimited in a pipe.
+
+    Returns:
+        Complete lines.
+    """
+    match options.format:
+        case Format.JSON:
+            return _json(view.kind, view.data, indent=2)
+        case Format.JSONL:
+            return "".join(_json(view.kind, record) for record in view.records)
+        case Format.CSV:
+            return _csv(view)
+        case Format.MD:
+            return markdown(view.blocks(UNLIMITED))
+        case Format.TABLE:
+            columns = terminal_width() if width is None else width
+            return terminal_text(
+                view.blocks(columns), columns, color=options.color.is_enabled(sys.stdout)
+            )
+
+
+def _json(kind: str, data: Mapping[str, Any], indent: int | None = None) -> str:
+    document = {"schema_version": SCHEMA_VERSION, "kind": kind, **data}
+    return json_text(document, sys.stdout, indent)
+
+
+def _csv(view: View) -> str:
+    rows = [view.names, *view.records]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writerow({name: _csv_value(name) for name in names})
+    for record in view.records:
+        writer.writerow({name: _csv_value(value) for name, value in record.items()})
+    return text.getvalue()
+
+
+def _csv_value(value: Any) -> Any:
+    if isinstance(value, (list, tuple, dict)):
+        return escape_json(json.dumps(value, ensure_ascii=False))
+    if isinstance(value, str):
+        return escape_control_characters(value, keep="\n\t")
+    return value
+
+
+def write_file(
+    path: str | Path, text: str, *, force: bool = False, create_folder: bool = False
+) -> None:
+    """Write text to a file atomically, or to stdout, a device or a pipe.
+
+    Args:
+        path: Target; ``-`` is stdout.
+        text: Content.
+        force: If True, replace an existing file.
+        create_folder: If True, create missing folders.
+
+    Raises:
+        ArgumentError: The file exists and ``force`` is False, or it is a link.
+        OutputError: The file cannot be written.
+    """
+    if str(path) == STDOUT:
+        sys.stdout.write(text)
+        return
+    check_target(path, force=force)
+    sys.stdout.flush()
+    try:
+        if create_folder:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OutputError(f"cannot write {path}: {reason}", hint="choose another path") from error
+
+
+def check_target(path: str | Path, *, force: bool = False) -> None:
+    """Check that a file may be written.
+
+    Raises:
+        ArgumentError: The file exists and ``force`` is False, or it is a link.
+    """
+    if str(path) != STDOUT:
+        check_replaceable(path, force=force)
+
+
+UNLIMITED = 10_000
+"""Columns of a pipe, where nothing is cut or wrapped."""
+
+_GAP = 2
+_COLORS: dict[Style, str] = {
+    "added": "32",
+    "changed": "33",
+    "gone": "31",
+    "dim": "2",
+    "name": "1",
+    "good": "1;32",
+    "bad": "1;31",
+    "title": "1",
+    "heading": "1;36",
+}
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal; unlimited if stdout is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
+
+
+def table_width(table: Table) -> int:
+    """Return the columns of a table if no cell is wrapped."""
+    widths = _column_widths(table)
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -> str:
+    """Return blocks as text.
+
+    Args:
+        blocks: Blocks to show.
+        width: Maximum columns of a line.
+        color: If True, add ANSI colors.
+
+    Returns:
+        Complete lines without trailing spaces.
+    """
+    blocks = escape_blocks(blocks)
+    lines: list[str] = []
+    for position, block in enumerate(blocks):
+        if position and _needs_blank_line(block, blocks[position - 1]):
+            lines.append("")
+        lines += _lines(block, width, color=color)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _needs_blank_line(block: Block, previous: Block) -> bool:
+    if isinstance(block, Table):
+        return not (isinstance(previous, Heading) and previous.level > 1)
+    return isinstance(block, Heading) or isinstance(previous, Table | Code)
+
+
+def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
+    if isinstance(block, Code):
+        yield from (f"  {line}" for line in block.text.splitlines())
+        return
+    if isinstance(block, Table):
+        rows = [_titles(block), *block.rows] if _has_titles(block) else block.rows
+        if table_width(block) <= width:
+            yield from _aligned_rows(rows, _column_widths(block), color=color)
+        else:
+            cells = [[_color_cell(cell, color=color) for cell in row] for row in rows]
+            yield from _wrapped_table(cells, block.columns, width)
+        return
+    cells_of_line, indent = _running_text(block)
+    text = "".join(_color_cell(cell, color=color) for cell in cells_of_line)
+    if indent + sum(_text_width(cell.text) for cell in cells_of_line) <= width:
+        yield " " * indent + text
+    else:
+        yield from wrap_text(text, width, indent)
+
+
+def _running_text(block: Heading | Paragraph) -> tuple[Sequence[Cell], int]:
+    if isinstance(block, Paragraph):
+        return block.cells, block.indent
+    title = Cell(block.text, "title" if block.level == 1 else "heading")
+    return [title, Cell(f"  {block.aside}", "dim")] if block.aside else [title], 0
+
+
+def _aligned_rows(
+    rows: Sequence[Sequence[Cell]], widths: Sequence[int], *, color: bool
+) -> Iterator[str]:
+    for row in rows:
+        yield (" " * _GAP).join(
+            _color_cell(cell, color=color) + " " * (width - _text_width(cell.text))
+            for cell, width in zip(row, widths, strict=True)
+        )
+
+
+def _color_cell(cell: Cell, *, color: bool) -> str:
+    code = _COLORS.get(cell.style)
+    return f"\x1b[{code}m{cell.text}\x1b[0m" if color and code and cell.text else cell.text
+
+
+def _has_titles(table: Table) -> bool:
+    return any(column.title for column in table.columns)
+
+
+def _titles(table: Table) -> list[Cell]:
+    return [Cell(column.title, "dim") for column in table.columns]
+
+
+def _column_widths(table: Table) -> list[int]:
+    rows = [_titles(table), *table.rows]
+    return [max(_text_width(cell.text) for cell in column) for column in zip(*rows, strict=True)]
+
+
+def _text_width(text: str) -> int:
+    """Return the columns of a text; wide East Asian characters take two."""
+    if text.isascii():
+        return len(text)
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def wrap_text(text: str, width: int, indent: int = 0) -> list[str]:
+    """Wrap running text with Rich.
+
+    Args:
+        text: Text, with ANSI codes if it is colored.
+        width: Maximum columns of a line.
+        indent: Columns of indentation.
+    """
+    from rich.padding import Padding
+    from rich.text import Text
+
+    return _render(Padding(Text.from_ansi(text), (0, 0, 0, indent), expand=False), width)
+
+
+def _wrapped_table(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int
+) -> list[str]:
+    """Wrap the cells of a table with Rich, except those of fixed columns.
+
+    Args:
+        rows: Cells, with ANSI codes if they are colored.
+        columns: Columns of the table.
+        width: Maximum columns of a line.
+    """
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for column in columns:
+        table.add_column(no_wrap=column.fixed, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text.from_ansi(cell) for cell in row))
+    return _render(table, width)
+
+
+def _render(renderable: RenderableType, width: int) -> list[str]:
+    from rich.console import Console
+
+    file = io.StringIO()
+    console = Console(
+        file=file,
+        width=width,
+        force_terminal=True,
+        color_system="standard",
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        # Rich assumes 80 columns if TERM is dumb.
+        _environ={},
+    )
+    console.print(renderable)
+    return file.getvalue().splitlines()
+
+
+def markdown(blocks: Sequence[Block]) -> str:
+    """Return blocks as Markdown.
+
+    Args:
+        blocks: Blocks with the layout for unlimited width.
+
+    Returns:
+        Complete lines.
+    """
+    return "\n\n".join(_block(block) for block in escape_blocks(blocks)) + "\n"
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Heading():
+            aside = f" {_escape(block.aside)}" if block.aside else ""
+            return f"{'#' * block.level} {_escape(block.text)}{aside}"
+        case Paragraph():
+            return "".join(_escape(cell.text) for cell in block.cells)
+        case Code():
+            return f"```python\n{block.text}\n```"
+        case Table():
+            return _table(block)
+
+
+def _table(table: Table) -> str:
+    titles = [column.title for column in table.columns]
+    lines = [_row(titles), _row(["---"] * len(titles))]
+    lines += [_row([_cell(cell) for cell in row]) for row in table.rows]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cell(cell: Cell) -> str:
+    return _escape(cell.text).replace("|", r"\|").replace("\n", "<br>")
+
+
+def _escape(text: str) -> str:
+    for character in "\\`*_<":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def mermaid_label(text: str) -> str:
+    """Escape text for a Mermaid label in double quotes.
+
+    Args:
+        text: One line.
+    """
+    return escape_control_characters(text).replace("#", "#35;").replace('"', "#quot;")
