@@ -22,19 +22,16 @@ from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.docstrings import markdown, strip_markup
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import list_presets
-from tdx.tui import bindings
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
-from tdx.tui.files.files import Files, Storage
-from tdx.tui.files.shutdown import report_crash, watch_signals
+from tdx.tui.files.autosave import report_crash, watch_signals
+from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
 from tdx.tui.keyboard import FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.dialogs import TextScreen
-from tdx.tui.screens.main import MainScreen
-from tdx.tui.screens.panes import THREE_PANES
-from tdx.tui.tabs import TABS
+from tdx.tui.screens.main import TABS, THREE_PANES, MainScreen
 from tdx.tui.workspace import Workspace
 
 Command = tuple[str, str, Callable[[], Any]]
@@ -113,8 +110,19 @@ class TdxApp(App[None]):
     """
 
     TITLE = "tdx"
-    CSS_PATH = ["app.tcss", "files/files.tcss", "profile/profile.tcss", "log/log.tcss"]
-    BINDINGS = [*bindings.APP, *bindings.FILES]
+    CSS_PATH = [
+        "app.tcss",
+        "files/files.tcss",
+        "live/live.tcss",
+        "profile/profile.tcss",
+        "log/log.tcss",
+    ]
+    BINDINGS = [
+        Binding("ctrl+q", "quit", "quit", id="app.quit", show=False, priority=True),
+        Binding("ctrl+p", "command_palette", "commands", id="app.palette", priority=True),
+        Binding("f1", "help", "help", id="app.help"),
+        *FILE_BINDINGS,
+    ]
     COMMANDS = {CommandProvider}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (THREE_PANES, "-normal"), (150, "-wide")]
     ENABLE_COMMAND_PALETTE = True

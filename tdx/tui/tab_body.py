@@ -1,4 +1,4 @@
-"""Base classes of tabs: when a tab draws, where the focus goes, and search."""
+"""What tabs share: when a tab draws, where the focus goes, search, and the problem panel."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static, TabPane
 
+from tdx.inspection.check_report import Finding
+from tdx.inspection.overview import Problem
 from tdx.tui.workspace import Workspace
 
 DRAW_DELAY = 0.04
@@ -225,3 +228,56 @@ class SearchableTab(TabBody):
             self.focus_default()
         else:
             self.action_end_search()
+
+
+_SIGNS = {
+    "error": ("✕", "bold $error"),
+    "warning": ("▲", "bold $warning"),
+    "suggestion": ("●", "$secondary"),
+}
+
+
+class ProblemPanel(Static):
+    """Problems of the selected stage; hidden if there are none.
+
+    Args:
+        workspace: State of the app.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(classes="problems")
+        self.workspace = workspace
+        self._shown: object = None
+
+    def on_mount(self) -> None:
+        self.workspace.inspected.subscribe(self, lambda _: self.update_problems())
+        self.workspace.selected.subscribe(self, lambda _: self.update_problems())
+        self.update_problems()
+
+    def update_problems(self) -> None:
+        """Show the current problems if the tab is in front; a change lays out the whole screen."""
+        problems, lints = self.workspace.list_selected_problems()
+        if (problems, lints) == self._shown or not self.query_ancestor(TabBody).is_in_front:
+            return
+        self._shown = (problems, lints)
+        self.display = bool(problems or lints)
+        lines = [*map(_problem_text, problems), *(_finding_text(lint.finding) for lint in lints)]
+        self.update(Content("\n").join(lines))
+
+
+def _problem_text(problem: Problem) -> Content:
+    hint = f"\n  → {problem.hint}" if problem.hint else ""
+    origin = f"\n  {problem.origin} · F12 shows the traceback" if problem.origin else ""
+    return Content.assemble(("✕ ", "bold $error"), problem.message, (origin, ""), (hint, "dim"))
+
+
+def _finding_text(finding: Finding) -> Content:
+    sign, style = _SIGNS[finding.severity]
+    parts: list[str | tuple[str, str]] = [
+        *((f"{sign} ", style), (f"{finding.code} ", "dim"), finding.message)
+    ]
+    if finding.hint:
+        parts.append((f"\n  → {finding.hint}", "dim"))
+    if finding.fix is not None:
+        parts += ["\n  ", (" x ", "bold $accent reverse"), f" {finding.fix.title}"]
+    return Content.assemble(*parts)

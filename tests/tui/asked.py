@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tdx.errors import ArgumentError
 from tdx.tui.backend.messages import Job, Request
-from tdx.tui.handlers import register_handler
+from tdx.tui.backend.worker import register_handler
 
 
 @dataclass(frozen=True)

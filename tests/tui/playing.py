@@ -21,13 +21,13 @@ from tdx.pipeline.editing import Draft
 from tdx.tui import app as app_module
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import RequestError, SupersededError, Ticket
-from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.live.live_tab import LiveTab
 from tdx.tui.live.messages import RunSession
 from tdx.tui.live.worker import LivePlayer
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import Driver
+from tests.tui.inline_backend import InlineBackend
 
 Make = Callable[[Pipeline], EnvBase]
 

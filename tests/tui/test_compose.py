@@ -9,7 +9,7 @@ from textual.widgets import Input, Select, Switch
 
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.compose.form_row import WordSuggester
+from tdx.tui.compose.stage_tab import WordSuggester
 from tests.tui.driving import Driver, driven
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")

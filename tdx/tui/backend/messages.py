@@ -16,8 +16,8 @@ T = TypeVar("T")
 class Request(Generic[T]):
     """A request to a worker, answered with a ``T``; a subclass is a frozen dataclass of plain data.
 
-    :mod:`tdx.tui.handlers` maps it to the function that answers it. Only the worker imports that
-    function, so the app needs to import nothing that the function needs.
+    :mod:`tdx.tui.backend.worker` maps it to the function that answers it. Only the worker imports
+    that function, so the app needs to import nothing that the function needs.
     """
 
     endless: ClassVar[bool] = False

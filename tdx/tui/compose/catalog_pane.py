@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static
@@ -12,14 +13,16 @@ from textual.widgets.option_list import Option
 
 from tdx.pipeline.catalog import TransformInfo, load_catalog
 from tdx.pipeline.docstrings import strip_markup
-from tdx.tui import bindings
 from tdx.tui.screens.dialogs import fuzzy_sort
 
 
 class CatalogPane(Vertical):
     """The left pane."""
 
-    BINDINGS = [*bindings.CATALOG]
+    BINDINGS = [
+        Binding("enter", "add", "add", id="catalog.add"),
+        Binding("escape", "leave", "back", id="catalog.leave"),
+    ]
 
     class Chosen(Message):
         """A transform was chosen."""

@@ -13,9 +13,8 @@ from tdx.pipeline.editing.draft import Draft, IndexedDraft
 from tdx.pipeline.flags import to_command
 from tdx.pipeline.model import EnvConfig
 from tdx.tui.backend.client import RequestError
-from tdx.tui.compose.form_row import FormRow
-from tdx.tui.compose.problem_panel import find_fixable, problems_at
-from tdx.tui.compose.requests import EnvChoice, ListEnvs
+from tdx.tui.backend.requests import EnvChoice, ListEnvs
+from tdx.tui.compose.stage_tab import FormRow
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class ComposeDialogs:
 
     def fix(self) -> None:
         """Apply the first fix for the selected stage."""
-        lint = find_fixable(self._workspace)
+        lint = self._workspace.find_fixable()
         if lint is None or lint.finding.fix is None:
             self._screen.notify("no fix available", timeout=2)
             return
@@ -121,7 +120,7 @@ class ComposeDialogs:
         texts = [_error_text(workspace.name_of(each.number), each.problem) for each in errors]
         texts += [
             f"{each.finding.code}  {each.finding.message}\n{each.finding.why or ''}"
-            for each in problems_at(workspace)[1]
+            for each in workspace.list_selected_problems()[1]
         ]
         self._read("Problems", "\n\n".join(texts) or "No problems.")
 

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from textual.binding import Binding
+
 from tdx.errors import TdxError
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentFiles
 from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.tui.files.autosave import Autosave
 from tdx.tui.files.document import CurrentDocument, DiskWatch
-from tdx.tui.files.dumping import DumpJob
+from tdx.tui.files.dump_screen import DumpJob
 from tdx.tui.files.path_screen import PathScreen
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
 
@@ -23,6 +25,16 @@ if TYPE_CHECKING:
     from tdx.tui.workspace import Workspace
 
 Then = Callable[[], None]
+FILE_BINDINGS = (
+    Binding("ctrl+s", "file('save')", "save", id="file.save"),
+    Binding("S", "file('save_as')", "save as", id="file.save_as", show=False),
+    Binding("ctrl+o", "file('open')", "open", id="file.open", show=False),
+    Binding("ctrl+r", "file('recent')", "recent files", id="file.recent", show=False),
+    Binding("ctrl+n", "file('new')", "new pipeline", id="file.new", show=False),
+    Binding("ctrl+l", "file('reload')", "reload from disk", id="file.reload", show=False),
+    Binding("R", "file('restore')", "restore a session", id="file.restore", show=False),
+    Binding("D", "file('dump')", "dump a rollout", id="file.dump", show=False),
+)
 _NO_PIPELINE = "no pipeline yet; press e to choose an env"
 
 

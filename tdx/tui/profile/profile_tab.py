@@ -13,7 +13,6 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, ProgressBar, Static
 
 from tdx.tui.profile.advice import AdviceController
-from tdx.tui.profile.details import HIGH, LOW, PartPane
 from tdx.tui.profile.measurement import (
     CANCELLED,
     DraftAdvice,
@@ -29,12 +28,11 @@ from tdx.tui.profile.runs import (
     WELCOME,
     ModeSelection,
     Run,
-    RunList,
     displayed_mode,
     run_summary,
     run_text,
 )
-from tdx.tui.profile.table import CostTable, build_lines
+from tdx.tui.profile.widgets import HIGH, LOW, CostTable, PartPane, RunList, build_lines
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
 

@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from textual import on
 from textual.content import Content
-from textual.message import Message
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.editor import describe_changes
@@ -323,46 +319,3 @@ def history_line(run: Run, before: Run | None, wanted: ModeSelection, marks: str
 WELCOME = """Press [b]r[/b] to measure what each part of a rollout costs.
 
 Then edit the chain and measure again: each row shows the difference to the previous run."""
-
-
-class RunList(OptionList):
-    """Runs, the latest first; the one under the cursor is shown."""
-
-    class Chosen(Message):
-        """A run should be shown."""
-
-        def __init__(self, number: int) -> None:
-            super().__init__()
-            self.number = number
-
-    def __init__(self) -> None:
-        super().__init__(id="profile-runs", compact=True)
-
-    def show_runs(
-        self, history: RunHistory, wanted: ModeSelection, shown: Run | None, base: Run | None
-    ) -> None:
-        """Replace the runs.
-
-        Args:
-            history: All runs.
-            wanted: Selected modes.
-            shown: Run that is shown.
-            base: Run that all others are compared with, if one is set.
-        """
-        runs = list(reversed(history.runs))
-        self.set_class(len(runs) < 2, "-few")
-        with self.prevent(OptionList.OptionHighlighted):
-            self.clear_options()
-            for run in runs:
-                mode = displayed_mode(run, wanted)
-                before = None if mode is None else history.previous(run, mode.mode)
-                line = history_line(run, before, wanted, "◆" if run is base else " ")
-                self.add_option(Option(line, id=f"run-{run.number}"))
-            if shown in runs:
-                self.highlighted = runs.index(shown)
-
-    @on(OptionList.OptionSelected)
-    @on(OptionList.OptionHighlighted)
-    def _run_chosen(self, event: OptionList.OptionMessage) -> None:
-        event.stop()
-        self.post_message(self.Chosen(int((event.option.id or "run-0").removeprefix("run-"))))

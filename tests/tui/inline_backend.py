@@ -1,4 +1,4 @@
-"""A backend that answers in the app's own process, for tests and demonstrations."""
+"""A backend that answers in the app's own process."""
 
 from __future__ import annotations
 
