@@ -1,11 +1,16 @@
-"""Partial redraws: render only the widgets and lines that change.
+"""Partial redraws, and no lost events: a compositor that corrects two weaknesses of Textual's.
 
 Textual renders all lines of every widget between the first and the last changed line, and then
 discards what is not needed. If small things change at the top and at the bottom of the screen, that
 is the whole screen each time.
 
-This module overrides ``Compositor.render_partial_update`` and uses ``_dirty_regions``, ``cuts``,
-``visible_widgets`` and ``_regions_to_spans``, which are private to Textual. Tested with Textual
+After scrolling, or a refresh of a hidden widget, Textual computes its map of widgets again at the
+next lookup. If that comes between a change of ``display`` and the layout, the layout finds nothing
+new, and the widgets never get ``Show`` and ``Resize``: a tab stays empty.
+
+This module overrides ``Compositor.render_partial_update`` and ``reflow``, and uses
+``_dirty_regions``, ``_full_map``, ``cuts``, ``visible_widgets`` and ``_regions_to_spans``, which
+are private to Textual. Tested with Textual
 8.2.8; ``tests/tui/test_private_api.py`` fails if they change. If they are missing, Textual draws as
 usual.
 """
@@ -15,17 +20,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from textual._compositor import ChopsUpdate, Compositor
-from textual.geometry import Region
+from textual._compositor import ChopsUpdate, Compositor, CompositorMap, ReflowResult
+from textual.geometry import Region, Size
 from textual.screen import Screen
 from textual.strip import Strip
+from textual.widget import Widget
 
 Span = tuple[int, int, int]
-_REQUIRED = ("cuts", "visible_widgets", "_regions_to_spans", "render_partial_update")
+_REQUIRED = ("cuts", "visible_widgets", "_regions_to_spans", "render_partial_update", "reflow")
 
 
 class PartialCompositor(Compositor):
     """Renders the visible lines of each changed region, front to back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_layout: CompositorMap = {}
+
+    def reflow(self, parent: Widget, size: Size) -> ReflowResult:
+        # Compare with the last layout, not with what a lookup has found since.
+        self._full_map = self._last_layout
+        result = super().reflow(parent, size)
+        self._last_layout = self._full_map
+        return result
 
     def render_partial_update(self) -> ChopsUpdate | None:
         screen = self.size.region
