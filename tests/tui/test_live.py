@@ -482,7 +482,7 @@ async def test_keys_and_stages_are_searched() -> None:
     async with playing(COUNTED, "RewardSum", whole=True, size=(120, 40)) as app:
 
         def found() -> str:
-            return app.tab.panes.values.labels[app.tab.panes.values.cursor]
+            return app.tab.panes.values.search_lines()[app.tab.panes.values.cursor]
 
         await app.press("s", "v", "slash", "text:REWARD", "enter")
         assert app.app.focused is app.tab.panes.values

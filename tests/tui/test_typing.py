@@ -137,6 +137,17 @@ async def test_keys_after_a_click_that_opens_a_dialog_go_into_the_dialog() -> No
         assert app.app.workspace.draft.env.id == "CartPole-v1"
 
 
+async def test_key_that_is_clicked_comes_before_the_keys_typed_after_the_click() -> None:
+    async with driven() as app:
+        bar = app.find("KeyBar")
+        x = next(start for start, _, key in bar._spots if key == "a")
+        at = bar.region.x + x, bar.region.y
+        for kind in (events.MouseDown, events.MouseUp):
+            app.app.post_message(kind(None, *at, 0, 0, 1, False, False, False, *at))
+        await typed(app, "text:Step")
+        assert app.find("#catalog-search").value == "Step"
+
+
 async def test_scrolling_waits_for_earlier_keys_and_mouse_moves_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

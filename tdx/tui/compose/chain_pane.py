@@ -22,7 +22,7 @@ from tdx.pipeline.grammar import format_arguments
 from tdx.tui.workspace import ENV, ChainStatus, ErrorStore, Workspace
 
 RowKind = Literal["env", "stage", "problem", "output"]
-Badge = Literal["", "failed", "error", "warning", "advice", "off", "unknown"]
+Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _badge(stage: DraftStage, status: ChainStatus) -> Badge:
 
 def _worst_severity(status: ChainStatus, number: int | None) -> Badge:
     severities = {lint.finding.severity for lint in status.lints.get(number, ())}
-    ranked: tuple[Badge, ...] = ("error", "warning", "advice")
+    ranked: tuple[Badge, ...] = ("error", "warning", "suggestion")
     return next((each for each in ranked if each in severities), "")
 
 

@@ -279,9 +279,9 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         yield VerticalScroll(id="form", can_focus=False)
 
     def on_mount(self) -> None:
-        self.workspace.selected.subscribe(self, lambda _: self.invalidate())
-        self.workspace.edited.subscribe(self, lambda _: self.invalidate())
-        self.workspace.inspected.subscribe(self, lambda _: self.invalidate())
+        self.workspace.selected.subscribe(self, self.invalidate)
+        self.workspace.edited.subscribe(self, self.invalidate)
+        self.workspace.inspected.subscribe(self, self.invalidate)
 
     async def open_form(self) -> None:
         """Focus the first field, after the form of the selected stage is built."""

@@ -18,7 +18,7 @@ from tdx.tui.live.line_widgets import LineList
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import DumpSteps, FocusEnv, SetPanes
 from tdx.tui.live.panes import PANES, TITLES, ActionLabel, LivePanes, Pane
-from tdx.tui.live.session import SessionController
+from tdx.tui.live.session import SessionController, Target
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
@@ -64,7 +64,7 @@ def ask_steps(app: App[Any], then: Callable[[int], None]) -> None:
 
 
 def ask_stop_condition(app: App[Any], now: str | None, then: Callable[[str | None], None]) -> None:
-    """Ask when to stop; ``None`` is for never."""
+    """Ask when to stop; ``None`` stands for no condition."""
     choices = [Choice(name, name, note) for name, note in _STOP_CONDITIONS]
     if now is not None:
         known = [each for each in choices if each.id != now]
@@ -84,7 +84,7 @@ def ask_stop_condition(app: App[Any], now: str | None, then: Callable[[str | Non
 
 
 def _is_comparison(text: str) -> bool:
-    """Whether it is a condition on a key, and not the beginning of a choice."""
+    """Return True for a condition on a key, which is not the beginning of a choice."""
     return any(sign in text for sign in "<>=!")
 
 
@@ -103,7 +103,7 @@ def ask_action_source(app: App[Any], now: str, then: Callable[[str], None]) -> N
 
 
 def _parse_source(text: str, known: Sequence[str]) -> str:
-    """What is typed; a file alone is taken for what its name says."""
+    """Return the action source for a typed text; the suffix of a file tells its kind."""
     if text in known or ":" in text:
         return text
     path = Path(text).expanduser()
@@ -113,7 +113,7 @@ def _parse_source(text: str, known: Sequence[str]) -> str:
 
 
 def ask_dump_folder(app: App[Any], env: str, then: Callable[[str], None]) -> None:
-    """Ask into which folder to dump the steps."""
+    """Ask for the folder of a dump."""
 
     def chosen(path: str | None) -> None:
         if path is not None:
@@ -128,7 +128,7 @@ def ask_dump_folder(app: App[Any], env: str, then: Callable[[str], None]) -> Non
 def ask_plot(
     app: App[Any], names: Sequence[str], shown: Sequence[str], then: Callable[[str], None]
 ) -> None:
-    """Ask which curve to draw, or to draw no longer."""
+    """Ask for the key to plot, or whose plot to remove."""
     choices = [Choice(name, name, "plotted" if name in shown else "") for name in names]
 
     def chosen(text: str | None) -> None:
@@ -138,14 +138,13 @@ def ask_plot(
     app.push_screen(ChoiceScreen("Plot a key (again removes it)", choices), chosen)
 
 
-_OVERDUE_INTERVAL = 0.5
 _SCRUB = Binding.Group("scrub", compact=True)
 _EPISODE = Binding.Group("episode", compact=True)
 _RATE = Binding.Group("rate", compact=True)
 
 LIVE_BINDINGS = (
     Binding("space", "run", "run/pause", id="live.run"),
-    Binding("s", "step", "step", id="live.step"),
+    Binding("s", "steps(1)", "step", id="live.step"),
     # While a search is active, its bindings come first; without one the keys fall through.
     *search_bindings("live"),
     Binding("n", "steps", "n steps", id="live.steps"),
@@ -154,25 +153,27 @@ LIVE_BINDINGS = (
     Binding("i", "source", "action", id="live.action"),
     Binding("minus", "rate(-1)", "slower", id="live.slower", group=_RATE, key_display="-"),
     Binding("plus,equals_sign", "rate(1)", "faster", id="live.faster", group=_RATE),
-    Binding("left", "scrub(-1)", "back", id="live.back", group=_SCRUB),
-    Binding("right", "scrub(1)", "forward", id="live.forward", group=_SCRUB),
-    Binding("shift+left", "scrub(-10)", "back 10", id="live.back10", show=False),
-    Binding("shift+right", "scrub(10)", "forward 10", id="live.forward10", show=False),
-    Binding("home", "first", "oldest trace", id="live.first", show=False),
-    Binding("end,f", "follow", "follow the latest", id="live.follow", show=False),
+    Binding("left", "browse('trace', -1)", "back", id="live.back", group=_SCRUB),
+    Binding("right", "browse('trace', 1)", "forward", id="live.forward", group=_SCRUB),
+    Binding("shift+left", "browse('trace', -10)", "back 10", id="live.back10", show=False),
+    Binding("shift+right", "browse('trace', 10)", "forward 10", id="live.forward10", show=False),
+    Binding("home", "browse('first')", "oldest trace", id="live.first", show=False),
+    Binding("end,f", "browse('latest')", "follow the latest", id="live.follow", show=False),
     Binding(
-        *("left_square_bracket", "episode(-1)", "previous episode"),
+        *("left_square_bracket", "browse('episode', -1)", "previous episode"),
         id="live.previous_episode",
         group=_EPISODE,
         key_display="[",
     ),
     Binding(
-        *("right_square_bracket", "episode(1)", "next episode"),
+        *("right_square_bracket", "browse('episode', 1)", "next episode"),
         id="live.next_episode",
         group=_EPISODE,
         key_display="]",
     ),
-    Binding("exclamation_mark", "problem", "next problem", id="live.next_problem", show=False),
+    Binding(
+        "exclamation_mark", "browse('problem')", "next problem", id="live.next_problem", show=False
+    ),
     Binding("m", "mark", "mark to compare", id="live.mark", show=False),
     Binding("d", "difference", "differences", id="live.difference", show=False),
     Binding("o", "only_written", "only written keys", id="live.only_written", show=False),
@@ -219,10 +220,10 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         panes = self.panes
         yield panes.header
         yield panes.envs
-        yield SearchBar("keys and stages")
+        yield SearchBar("keys and stages", panes.values)
         with Horizontal(id="live-choose"):
             for pane in PANES:
-                action = f"pane('{pane}')"
+                action = f"view('{pane}')"
                 yield ActionLabel(TITLES[pane], action, id=f"show-{pane}", classes="-quiet")
         with Container(id="live-body"):
             with Vertical(id="live-main"):
@@ -234,10 +235,12 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def on_mount(self) -> None:
         for pane in self.panes.by_name.values():
             pane.add_class("live-pane")
-        self.workspace.edited.subscribe(self, self.session.restart_after_edit)
-        self.workspace.selected.subscribe(self, lambda _: self._select_stage())
-        self.set_interval(_OVERDUE_INTERVAL, self.session.show_overdue)
+        self.workspace.selected.subscribe(self, self.invalidate)
         self.lay_out()
+
+    def update(self) -> None:
+        """Show the selected stage."""
+        self.panes.select_stage(None if self.workspace.stage is None else self.workspace.place)
 
     def on_unmount(self) -> None:
         self.session.connection.end()
@@ -278,10 +281,6 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         views = self.panes.required_views(num_envs) if self.is_on_screen else SetPanes()
         self.session.set_views(views)
 
-    def _select_stage(self) -> None:
-        stage = None if self.workspace.stage is None else self.workspace.place
-        self.panes.select_stage(stage, is_visible=self.is_on_screen)
-
     def _toggle_plot(self, name: str) -> None:
         self.panes.toggle_plot(name)
         self.lay_out()
@@ -296,10 +295,11 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def action_run(self) -> None:
         self.session.toggle_run()
 
-    def action_step(self) -> None:
-        self.session.run(steps=1)
-
-    def action_steps(self) -> None:
+    def action_steps(self, count: int | None = None) -> None:
+        """Make a number of steps. ``None``: ask for it; the stop condition applies."""
+        if count is not None:
+            self.session.run(count)
+            return
         until = self.session.stop_condition
         ask_steps(self.app, lambda count: self.session.run(count, until))
 
@@ -331,23 +331,11 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
 
     # ------------------------------------------------------------------ actions: history
 
-    def action_scrub(self, by: int) -> None:
-        self.session.scrub(by)
-
-    def action_first(self) -> None:
-        self.session.show_first()
-
-    def action_follow(self) -> None:
-        self.session.show_trace(None)
-
-    def action_episode(self, by: int) -> None:
-        self.session.show_episode(by)
-
-    def action_problem(self) -> None:
-        self.session.show_next_problem()
+    def action_browse(self, target: Target, by: int = 1) -> None:
+        self.session.history.browse(target, by)
 
     def action_mark(self) -> None:
-        self.session.mark_for_comparison()
+        self.session.history.mark_for_comparison()
 
     # ------------------------------------------------------------------ actions: panes
 
@@ -357,11 +345,9 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def action_only_written(self) -> None:
         self.panes.values.set_only_written(not self.panes.values.only_written)
 
-    def action_view(self) -> None:
-        self.show_pane(PANES[(PANES.index(self.panes.front) + 1) % len(PANES)])
-
-    def action_pane(self, pane: Pane) -> None:
-        self.show_pane(pane)
+    def action_view(self, pane: Pane | None = None) -> None:
+        """Show a pane. ``None``: the next one."""
+        self.show_pane(pane or PANES[(PANES.index(self.panes.front) + 1) % len(PANES)])
 
     def action_plot(self) -> None:
         state = self.session.state
@@ -379,23 +365,13 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         self.lay_out()
         return super().start_search()
 
-    def search_lines(self) -> Sequence[str]:
-        return self.panes.values.labels
-
-    @property
-    def cursor_line(self) -> int:
-        return self.panes.values.cursor
-
-    def go_to_line(self, line: int) -> None:
-        self.panes.values.move_to(line)
-
     # ------------------------------------------------------------------ events of the panes
 
     @on(Timeline.Scrubbed)
     @on(PlotPane.Picked)
     def _trace_picked(self, event: Timeline.Scrubbed | PlotPane.Picked) -> None:
         event.stop()
-        self.session.show_trace(event.index)
+        self.session.history.show_trace(event.index)
 
     @on(EnvStrip.Picked)
     def _env_picked(self, event: EnvStrip.Picked) -> None:
@@ -417,6 +393,6 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         if event.lines is panes.episodes:
             episode = panes.episodes.at(event.at)
             if episode is not None:
-                self.session.show_trace(episode.first)
+                self.session.history.show_trace(episode.first)
         elif event.lines is panes.values and panes.values.key is not None:
             self._toggle_plot(panes.values.key)

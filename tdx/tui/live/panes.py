@@ -193,7 +193,7 @@ class LiveHeader(Vertical):
         with Container(id="live-bars"):
             with Horizontal(classes="live-bar"):
                 yield ActionLabel("▶ run", "run", id="live-run")
-                yield ActionLabel("step", "step", id="live-step")
+                yield ActionLabel("step", "steps(1)", id="live-step")
                 yield ActionLabel("n", "steps", id="live-n")
                 yield ActionLabel("reset", "reset", id="live-reset")
                 yield ActionLabel("until …", "until", id="live-until")
@@ -326,16 +326,15 @@ class LivePanes:
         self._has_images = bool(images)
         return is_changed
 
-    def select_stage(self, stage: int | None, *, is_visible: bool) -> None:
-        """Scroll to what a stage wrote.
+    def select_stage(self, stage: int | None) -> None:
+        """Scroll to what a stage wrote, and show its images.
 
         Args:
             stage: Position of the stage. ``None``: the env.
-            is_visible: True if the tab is visible.
         """
-        if is_visible:
+        if stage != self.images.stage:
             self.values.go_to_stage(ENV if stage is None else stage)
-        self.images.set_stage(stage)
+            self.images.set_stage(stage)
 
     def toggle_plot(self, name: str) -> None:
         """Add a plot, or remove it; the oldest one is replaced if there are too many."""

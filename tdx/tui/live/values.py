@@ -241,10 +241,18 @@ previous step, or to the step marked with `m`."""
         """The key under the cursor."""
         return self._found[self.cursor].key if self.cursor < len(self._found) else None
 
-    @property
-    def labels(self) -> list[str]:
-        """Search text of each line: stage, version of a key, or nothing."""
+    def search_lines(self) -> list[str]:
+        """Return the search text of each line: stage, version of a key, or nothing."""
         return [each.label for each in self._found]
+
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor."""
+        return self.cursor
+
+    def go_to_line(self, line: int) -> None:
+        """Move the cursor to a line."""
+        self.move_to(line)
 
     def go_to_stage(self, stage: int) -> None:
         """Scroll to the heading of a stage; -1 is the env."""

@@ -137,6 +137,19 @@ entries, `x` clears the log. `End` follows new entries."""
             self._keep_in_sight()
             self.post_message(self.CursorMoved())
 
+    def search_lines(self) -> list[str]:
+        """Return source, text and details of each entry."""
+        return [f"{each.source} {each.text} {each.details}" for each in self.entries]
+
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor; -1 if there is none."""
+        return self.at
+
+    def go_to_line(self, line: int) -> None:
+        """Move the cursor to a line."""
+        self.go_to(line)
+
     def action_go(self, by: int) -> None:
         self.go_to(self.at + by)
 
@@ -263,9 +276,10 @@ class LogTab(SearchableTab):
                 yield Button(name, id=f"log-{name}", compact=True)
             yield Button("copy", id="log-copy", compact=True)
             yield Button("clear", id="log-clear", compact=True)
-        yield SearchBar("log")
+        view = LogView()
+        yield SearchBar("log", view)
         yield Static("", id="log-none")
-        yield LogView()
+        yield view
         yield Static("", id="log-details")
 
     def on_mount(self) -> None:
@@ -334,17 +348,6 @@ class LogTab(SearchableTab):
         self.show_match_count()
 
     # ------------------------------------------------------------------ search
-
-    def search_lines(self) -> Sequence[str]:
-        entries = self.query_one(LogView).entries
-        return [f"{each.source} {each.text} {each.details}" for each in entries]
-
-    @property
-    def cursor_line(self) -> int:
-        return self.query_one(LogView).at
-
-    def go_to_line(self, line: int) -> None:
-        self.query_one(LogView).go_to(line)
 
     def show_match_count(self) -> None:
         view = self.query_one(LogView)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from textual import events, on
@@ -158,13 +157,14 @@ class ProfileTab(SearchableTab):
             yield ProgressBar(show_eta=False, id="profile-meter")
             yield Static("", id="profile-doing", markup=False)
         yield Static("", id="profile-summary")
-        yield SearchBar("parts")
-        yield CostTable()
+        table = CostTable()
+        yield SearchBar("parts", table)
+        yield table
         yield PartPane()
         yield RunList()
 
     def on_mount(self) -> None:
-        self.workspace.edited.subscribe(self, lambda _: self.invalidate())
+        self.workspace.edited.subscribe(self, self.invalidate)
 
     @property
     def default_focus(self) -> Widget:
@@ -254,18 +254,6 @@ class ProfileTab(SearchableTab):
             return super().start_search()
         self.notify("no measurement yet; press r", timeout=2)
         return True
-
-    def search_lines(self) -> Sequence[str]:
-        return [
-            f"{each.row.label} {each.row.lane}" for each in self.query_one(CostTable).lines_shown
-        ]
-
-    @property
-    def cursor_line(self) -> int:
-        return self.query_one(CostTable).cursor_row
-
-    def go_to_line(self, line: int) -> None:
-        self.query_one(CostTable).move_cursor(row=line, scroll=True)
 
     # ------------------------------------------------------------------ mouse and fields
 

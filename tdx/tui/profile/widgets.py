@@ -356,6 +356,19 @@ after the bar are per call. Click a header or press `s` to sort, and `i` to reve
             return self._lines
         return sort_lines(self._lines, by, self.is_inverted)
 
+    def search_lines(self) -> list[str]:
+        """Return name and direction of each part."""
+        return [f"{each.row.label} {each.row.lane}" for each in self.lines_shown]
+
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor."""
+        return self.cursor_row
+
+    def go_to_line(self, line: int) -> None:
+        """Move the cursor to a line."""
+        self.move_cursor(row=line, scroll=True)
+
     def _draw(self) -> None:
         wanted = self._wanted
         self._shown = self._columns()

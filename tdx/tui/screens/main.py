@@ -270,7 +270,7 @@ class MainScreen(FocusGuard):
                             yield tab.load()(self.workspace)
         yield Static("", id="too-small")
         yield HintBar(self.workspace, self.hints)
-        yield KeyBar()
+        yield KeyBar(self._input_queue)
 
     def on_mount(self) -> None:
         self.panes.fit(self.size.width)

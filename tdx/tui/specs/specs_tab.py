@@ -231,8 +231,8 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
 
     def on_mount(self) -> None:
         self.query_one("#spec-search").display = False
-        self.workspace.selected.subscribe(self, lambda _: self.invalidate())
-        self.workspace.inspected.subscribe(self, lambda _: self.invalidate())
+        self.workspace.selected.subscribe(self, self.invalidate)
+        self.workspace.inspected.subscribe(self, self.invalidate)
 
     def action_place(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)
