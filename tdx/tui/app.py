@@ -139,7 +139,9 @@ class TdxApp(App[None]):
     ) -> None:
         super().__init__()
         self.preferences = preferences or Preferences()
-        self.backend: Backend = backend or ProcessBackend(self._worker_died, self._log_worker)
+        self.backend: Backend = backend or ProcessBackend(
+            self._report_worker_exit, self._log_worker
+        )
         self.workspace = Workspace(self, Editor(draft), self.backend, allow_code)
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
@@ -232,7 +234,7 @@ class TdxApp(App[None]):
         nodes = self.focused.ancestors_with_self if self.focused else []
         is_other_tab = any(isinstance(node, TabPane) and node.id != "stage" for node in nodes)
         if self.focused is not None and self.focused.id in ("catalog", "catalog-search"):
-            info = self.query_one(CatalogPane).highlighted
+            info = self.query_one(CatalogPane).current_transform
         elif stage is not None and not is_other_tab:
             info = load_catalog().find(stage.config.name)
         if info is not None:
@@ -285,7 +287,7 @@ class TdxApp(App[None]):
     def _log_worker(self, event: WorkerEvent) -> None:
         self.workspace.journal.record_worker_event(event)
 
-    def _worker_died(self, name: str, reason: str, output: str) -> None:
+    def _report_worker_exit(self, name: str, reason: str, output: str) -> None:
         # After a crash or a kill, the last line of the output is not the cause.
         is_cause = bool(output) and not reason.startswith(("killed", "crashed"))
         last = output.splitlines()[-1] if is_cause else ""

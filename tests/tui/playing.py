@@ -91,7 +91,7 @@ class PlayingBackend(InlineBackend):
         except TdxError as error:
             self._fail(ticket, RequestError(Problem.of(error), "a traceback"))
             return
-        while not job.cancelled:
+        while not job.is_cancelled:
             player.run_once(job.receive())
             await asyncio.sleep(0 if player.is_running else 0.01)
         self._fail(ticket, SupersededError(Problem("TDX000", "ended")))

@@ -126,12 +126,12 @@ class Job:
         self._inbox: deque[Any] = deque()
 
     @property
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         """True if the answer is no longer needed; long jobs check it regularly."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Set :attr:`cancelled`."""
+        """Set :attr:`is_cancelled`."""
         self._cancelled.set()
 
     def wait(self, seconds: float) -> bool:
@@ -149,7 +149,7 @@ class Job:
             found.append(self._inbox.popleft())
         return found
 
-    def cached(self, name: str, make: Callable[[], T]) -> T:
+    def get_cached(self, name: str, make: Callable[[], T]) -> T:
         """Return a value of the cache; create it if it is missing."""
         if name not in self.cache:
             self.cache[name] = make()

@@ -58,7 +58,7 @@ class ListEnvs(Request[tuple[EnvChoice, ...]]):
 
 def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
     """Inspect the chain up to the first failing stage."""
-    bench = job.cached("bench", lambda: EnvCache(request.allow_code))
+    bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
     return inspect_overview(request.pipeline, bench)
 
 
@@ -164,7 +164,7 @@ def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:
         goal = progress.goal
         update = DumpProgress(progress.steps, progress.episodes, goal.steps, goal.episodes)
         job.push(PROGRESS, update)
-        if job.cancelled:
+        if job.is_cancelled:
             raise _CancelledError
 
     goal = None

@@ -100,10 +100,10 @@ def answer(number: int, request: Request[Any], job: Job) -> Answer | Failure:
     except TdxError as error:
         return Failure(number, Problem.of(error), traceback.format_exc())
     except (Exception, SystemExit) as error:
-        return Failure(number, _unexpected(error), traceback.format_exc())
+        return Failure(number, _unexpected_problem(error), traceback.format_exc())
 
 
-def _unexpected(error: BaseException) -> Problem:
+def _unexpected_problem(error: BaseException) -> Problem:
     lines = str(error).strip().splitlines() or ["no message"]
     message = f"{type(error).__name__}: {lines[0]}"
     return Problem("TDX000", message, "F12 shows the traceback", origin=find_user_line(error))
@@ -163,7 +163,7 @@ class _Worker:
         while True:
             message = self._queue.get()
             job = self._jobs[message.number]
-            if not job.cancelled:
+            if not job.is_cancelled:
                 self._send(answer(message.number, message.request, job))
             del self._jobs[message.number]
 

@@ -221,19 +221,19 @@ disabled, and `?` if its state is unknown because the env cannot be created."""
         if row.kind == "problem":
             lead = "│    " if row.place >= 0 else "│ "
             text = _truncate(row.title, width - len(lead))
-            return [self._part(lead, "line"), self._part(text, "problem")]
+            return [self._styled_segment(lead, "line"), self._styled_segment(text, "problem")]
         if row.kind == "stage":
-            return self._stage(row, width)
+            return self._stage_segments(row, width)
         mark, detail = ("◆ " if row.kind == "env" else "◇ "), _truncate(row.detail, width // 2)
         kind = "failed" if row.badge in ("failed", "error") else "env"
         title = _truncate(row.title, width - len(detail) - 4)
         gap = " " * max(1, width - len(title) - len(detail) - 3)
         return [
-            *(self._part(mark, kind), self._part(title, kind)),
-            *(self._part(gap, "detail"), self._part(f"{detail} ", "detail")),
+            *(self._styled_segment(mark, kind), self._styled_segment(title, kind)),
+            *(self._styled_segment(gap, "detail"), self._styled_segment(f"{detail} ", "detail")),
         ]
 
-    def _stage(self, row: ChainRow, width: int) -> list[Segment]:
+    def _stage_segments(self, row: ChainRow, width: int) -> list[Segment]:
         sign, kind = _MARKS[row.badge]
         number = f"{row.place:>2} "
         title = _truncate(row.title, width - 6)
@@ -242,13 +242,13 @@ disabled, and `?` if its state is unknown because the env cannot be created."""
         is_off = row.badge == "off"
         name = "off" if is_off else "problem" if kind == "failed" else "name"
         return [
-            self._part(f"{sign} ", kind),
-            self._part(number, "number"),
-            self._part(title, name),
-            self._part(detail, "off" if is_off else "detail"),
+            self._styled_segment(f"{sign} ", kind),
+            self._styled_segment(number, "number"),
+            self._styled_segment(title, name),
+            self._styled_segment(detail, "off" if is_off else "detail"),
         ]
 
-    def _part(self, text: str, kind: str) -> Segment:
+    def _styled_segment(self, text: str, kind: str) -> Segment:
         style = self.get_component_rich_style(f"chain--{kind}")
         return Segment(
             text,
@@ -411,17 +411,17 @@ class ChainPane(Vertical):
         self._move(self.workspace.place, self.workspace.place + by)
 
     @on(ChainList.Dropped)
-    def _dropped(self, event: ChainList.Dropped) -> None:
+    def _move_dropped_stage(self, event: ChainList.Dropped) -> None:
         event.stop()
         self._move(event.place, event.to)
 
     @on(ChainList.Marked)
-    def _marked(self, event: ChainList.Marked) -> None:
+    def _toggle_marked_stage(self, event: ChainList.Marked) -> None:
         event.stop()
         self.action_switch(event.place)
 
     @on(ChainList.Opened)
-    def _opened(self, event: ChainList.Opened) -> None:
+    def _open_stage(self, event: ChainList.Opened) -> None:
         event.stop()
         self.action_edit()
 

@@ -82,11 +82,11 @@ class ComposeDialogs:
         given = [part.strip() for part in row.text.split(",") if part.strip()]
         dialog = MultiChoiceScreen(f"{row.field.name}: available keys", row.keys, given)
 
-        def picked(keys: list[str] | None) -> None:
+        def enter_keys(keys: list[str] | None) -> None:
             if keys is not None:
                 row.enter_text(", ".join(keys))
 
-        self._screen.app.push_screen(dialog, picked)
+        self._screen.app.push_screen(dialog, enter_keys)
 
     def fix(self) -> None:
         """Apply the first fix for the selected stage."""
@@ -110,7 +110,7 @@ class ComposeDialogs:
             Choice("yaml", "YAML", "a pipeline file"),
             Choice("python", "Python", "from tdx import …"),
         ]
-        self._screen.app.push_screen(ChoiceScreen("Copy as", forms), self._copied)
+        self._screen.app.push_screen(ChoiceScreen("Copy as", forms), self._copy_as)
 
     def details(self) -> None:
         """Show all errors with tracebacks, those of the selected stage first."""
@@ -157,7 +157,7 @@ class ComposeDialogs:
         fresh = replace(Draft.of(pipeline), file=None)
         self._workspace.edit(f"start with {preset.name}", fresh, place=-1)
 
-    def _copied(self, form: str | None) -> None:
+    def _copy_as(self, form: str | None) -> None:
         if form is None:
             return
         pipeline = self._workspace.draft.pipeline()

@@ -199,24 +199,24 @@ class FormRow(Widget):
         )
 
     @on(Input.Changed)
-    def _typed(self, event: Input.Changed) -> None:
+    def _emit_text(self, event: Input.Changed) -> None:
         event.stop()
         self._emit(event.value)
 
     @on(Select.Changed)
-    def _chosen(self, event: Select.Changed) -> None:
+    def _emit_choice(self, event: Select.Changed) -> None:
         event.stop()
         self._emit("" if event.value is Select.NULL else str(event.value))
 
     @on(Switch.Changed)
-    def _switched(self, event: Switch.Changed) -> None:
+    def _emit_switch(self, event: Switch.Changed) -> None:
         event.stop()
         text = str(event.value)
         if (self._text or self.field.default) != text:
             self._emit("" if text == self.field.default else text)
 
     @on(Button.Pressed)
-    def _keys_requested(self, event: Button.Pressed) -> None:
+    def _request_keys(self, event: Button.Pressed) -> None:
         event.stop()
         self.post_message(self.PickKeys(self))
 
@@ -269,7 +269,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         self._shown: tuple[object, ...] = ()
-        self._named = Content("")
+        self._shown_title = Content("")
         self._building: Worker[None] | None = None
         self._refocus = False
 
@@ -286,10 +286,10 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
     async def open_form(self) -> None:
         """Focus the first field, after the form of the selected stage is built."""
         self.update()
-        await self._built()
+        await self._wait_until_built()
         self._focus_form()
 
-    async def _built(self) -> None:
+    async def _wait_until_built(self) -> None:
         """Wait until the rows are mounted."""
         while self._building is not None and not self._building.is_finished:
             with suppress(WorkerError):  # superseded by a newer one
@@ -304,11 +304,11 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         """Show the selected stage; rebuild the rows only if it is another one."""
         self.query_one(ProblemPanel).update_problems()
         shown, title = self._identity(), self._title()
-        if title != self._named:
-            self._named = title
+        if title != self._shown_title:
+            self._shown_title = title
             self.query_one("#form-title", Static).update(title)
         if shown == self._shown:
-            self._offer()
+            self._update_rows()
             return
         self._shown = shown
         self._building = self.run_worker(self._rebuild(), exclusive=True, group="form")
@@ -327,7 +327,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             rows.append(Static(_WELCOME, classes="form-note"))
         rows += [FormRow(field, self._keys(field)) for field in self._fields()]
         if not rows:
-            rows.append(Static(self._nothing(), classes="form-note"))
+            rows.append(Static(self._empty_text(), classes="form-note"))
         async with self.batch():
             await form.remove_children()
             await form.mount_all(rows)
@@ -355,7 +355,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             return ()
         return available_keys(self.workspace.status, stage, inverse=field.name.endswith("_inv"))
 
-    def _offer(self) -> None:
+    def _update_rows(self) -> None:
         """Update the rows with the current values and keys."""
         fields = {field.name: field for field in self._fields()}
         for row in self.query(FormRow):
@@ -376,7 +376,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         name = (stage.config.name, "bold")
         return Content.assemble(name, (off, "$warning"), (about, "dim"), summary)
 
-    def _nothing(self) -> Content:
+    def _empty_text(self) -> Content:
         stage = self.workspace.stage
         if stage is None:
             return Content.styled("Output of the chain: see Specs.", "dim")
@@ -385,7 +385,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         return Content.styled("No arguments.", "dim")
 
     @on(FormRow.Edited)
-    def _edited(self, event: FormRow.Edited) -> None:
+    def _apply_edit(self, event: FormRow.Edited) -> None:
         event.stop()
         row, workspace = event.row, self.workspace
         stage, env, name = workspace.stage, workspace.draft.env, event.row.field.name
@@ -409,7 +409,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             row.accept(field)
 
     @on(FormRow.PickKeys)
-    def _pick(self, event: FormRow.PickKeys) -> None:
+    def _forward_pick_keys(self, event: FormRow.PickKeys) -> None:
         event.stop()
         self.post_message(self.PickKeys(event.row))
 

@@ -54,9 +54,11 @@ class DumpJob:
     def start(self, request: DumpRollout) -> None:
         """Start a dump."""
         self.progress, self.path = None, request.path
-        self._ticket = self._workspace.backend.ask(request, worker=WORKER, on_push=self._pushed)
+        self._ticket = self._workspace.backend.ask(
+            request, worker=WORKER, on_push=self._update_progress
+        )
         self._task = asyncio.get_running_loop().create_task(self._wait(self._ticket))
-        self._changed()
+        self._notify_change()
 
     def cancel(self) -> None:
         """Stop after the current chunk; kill the worker if that takes too long."""
@@ -69,10 +71,10 @@ class DumpJob:
         if self._ticket is ticket:
             self._workspace.backend.restart(WORKER)
 
-    def _pushed(self, topic: str, value: Any) -> None:
+    def _update_progress(self, topic: str, value: Any) -> None:
         self.progress = value
         # Pushed values arrive outside of the context of the app.
-        self._app.call_later(self._changed)
+        self._app.call_later(self._notify_change)
 
     async def _wait(self, ticket: Ticket[DumpResult]) -> None:
         try:
@@ -88,9 +90,9 @@ class DumpJob:
             self._app.notify(text, title=title, timeout=8)
         finally:
             self._ticket = None
-            self._changed()
+            self._notify_change()
 
-    def _changed(self) -> None:
+    def _notify_change(self) -> None:
         if self.on_change is not None:
             self.on_change()
 

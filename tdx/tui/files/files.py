@@ -113,7 +113,7 @@ class Files:
 
     def new(self) -> None:
         """Start a new, empty pipeline."""
-        self._when_saved("Start a new pipeline?", lambda: self._load(Draft(), None))
+        self._ask_to_save("Start a new pipeline?", lambda: self._load(Draft(), None))
 
     def open_path(self, path: str) -> None:
         """Open a file; keep the current pipeline if it cannot be read."""
@@ -145,12 +145,12 @@ class Files:
 
     def restore(self) -> None:
         """Ask for an unsaved session and restore it."""
-        self._when_saved("Restore another session?", self.autosave.choose)
+        self._ask_to_save("Restore another session?", self.autosave.choose)
 
     def _open_chosen(self, path: str | None) -> None:
         if path is not None:
             name = Path(path).name
-            self._when_saved(f"Open {name}?", lambda: self.open_path(path))
+            self._ask_to_save(f"Open {name}?", lambda: self.open_path(path))
 
     def _load(self, draft: Draft, document: Document | None) -> None:
         self.documents.opened = document
@@ -253,12 +253,12 @@ class Files:
     def quit(self) -> None:
         """Quit the app; ask first about unsaved edits and a running dump."""
         if not self.dump_job.is_running:
-            self._when_saved("Quit tdx?", self._exit, quitting=True)
+            self._ask_to_save("Quit tdx?", self._exit, quitting=True)
             return
 
         def answer(reply: str | None) -> None:
             if reply == "quit":
-                self._when_saved("Quit tdx?", self._exit, quitting=True)
+                self._ask_to_save("Quit tdx?", self._exit, quitting=True)
 
         text = "Finished shards are kept; `tdx rollout --resume` resumes the dump."
         replies = [Reply("stay", "Stay"), Reply("quit", "Quit", is_destructive=True)]
@@ -268,7 +268,7 @@ class Files:
         self.autosave.discard()
         self._app.exit()
 
-    def _when_saved(self, title: str, then: Then, quitting: bool = False) -> None:
+    def _ask_to_save(self, title: str, then: Then, quitting: bool = False) -> None:
         """Call a function that ends this session, after asking about unsaved edits."""
         editor = self.workspace.editor
         if not editor.is_modified:

@@ -107,7 +107,7 @@ class PathScreen(ModalScreen[str | None]):
         self._fill()
 
     @on(Input.Changed, "#path-input")
-    def _changed(self, event: Input.Changed) -> None:
+    def _list_matches(self, event: Input.Changed) -> None:
         event.stop()
         self._fill()
 
@@ -146,7 +146,7 @@ class PathScreen(ModalScreen[str | None]):
             self._type(shared)
 
     @on(Input.Submitted, "#path-input")
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _accept_path(self, event: Input.Submitted) -> None:
         event.stop()
         typed = event.value.strip()
         at = self.query_one("#path-list", OptionList).highlighted
@@ -158,7 +158,7 @@ class PathScreen(ModalScreen[str | None]):
             self._choose(self._entries[at])
 
     @on(OptionList.OptionSelected, "#path-list")
-    def _selected(self, event: OptionList.OptionSelected) -> None:
+    def _choose_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self._choose(self._entries[event.option_index])
 

@@ -133,13 +133,13 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
     def show(self, curves: Sequence[PlotView]) -> None:
         """Replace the plots."""
         self.curves = tuple(curves)
-        self.outdated()
+        self.invalidate()
 
     def set_cursor(self, index: int | None) -> None:
         """Mark a trace. ``None``: the latest one is shown."""
         if index != self.cursor:
             self.cursor = index
-            self.outdated()
+            self.invalidate()
 
     @property
     def plot_width(self) -> int:
@@ -278,12 +278,12 @@ stage is selected, only the images before and after it."""
         """Replace the images."""
         if images != self.images:
             self.images = tuple(images)
-            self.outdated()
+            self.invalidate()
 
     def set_stage(self, stage: int | None) -> None:
         """Show only the images before and after a stage, if it writes one."""
         self.stage = stage
-        self.outdated()
+        self.invalidate()
 
     def row_parts(self, row: ImageRow) -> Sequence[Segment]:
         parts: list[Segment] = []
@@ -296,10 +296,10 @@ stage is selected, only the images before and after it."""
 
     def max_image_size(self) -> tuple[int, int]:
         """Return the maximum size of an image in pixels."""
-        grid = best_grid(self._displayed(), *self.size)
+        grid = best_grid(self._images_to_draw(), *self.size)
         return grid.width, max(0, grid.height) * 2
 
-    def _displayed(self) -> Sequence[ImageView]:
+    def _images_to_draw(self) -> Sequence[ImageView]:
         """Return all images, or those before and after the selected stage."""
         after = [n for n, each in enumerate(self.images) if each.stage == self.stage]
         if self.stage is None or self.stage < 0 or not after:
@@ -311,7 +311,7 @@ stage is selected, only the images before and after it."""
     def all_rows(self) -> Iterator[ImageRow]:
         if self.size.height < 2:
             return
-        shown = self._displayed()
+        shown = self._images_to_draw()
         if not shown:
             yield ("no key contains an image",)
             yield ("set from_pixels of the env to render images",)

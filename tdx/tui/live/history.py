@@ -56,7 +56,7 @@ class Timeline(RowWidget[TimelineRow]):
         width = len(str(max(state.last, 0)))
         live = " ◉ live" if state.follows_latest else f" ◀ {state.shown - state.last}"
         self._texts = (f"{state.first:>{width}} ", f" {state.last}{live}")
-        self.outdated()
+        self.invalidate()
 
     @property
     def _track(self) -> tuple[int, int]:
@@ -213,13 +213,13 @@ class EnvStrip(RowWidget[EnvRow]):
     def show(self, cells: Sequence[EnvCell]) -> None:
         """Replace the cells."""
         self.cells = cells
-        self.outdated()
+        self.invalidate()
 
     def set_focus(self, row: int | None, count: int) -> None:
         """Mark an env. ``None``: the whole batch."""
         if (row, count) != (self.row, self.count):
             self.row, self.count = row, count
-            self.outdated()
+            self.invalidate()
 
     def all_rows(self) -> Iterator[EnvRow]:
         all_ = f" all {self.count} "

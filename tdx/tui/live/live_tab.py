@@ -369,17 +369,17 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
 
     @on(Timeline.Scrubbed)
     @on(PlotPane.Picked)
-    def _trace_picked(self, event: Timeline.Scrubbed | PlotPane.Picked) -> None:
+    def _show_picked_trace(self, event: Timeline.Scrubbed | PlotPane.Picked) -> None:
         event.stop()
         self.session.history.show_trace(event.index)
 
     @on(EnvStrip.Picked)
-    def _env_picked(self, event: EnvStrip.Picked) -> None:
+    def _focus_picked_env(self, event: EnvStrip.Picked) -> None:
         event.stop()
         self.session.connection.send(FocusEnv(event.row))
 
     @on(ManualActionPane.Changed)
-    def _manual_action_changed(self, event: ManualActionPane.Changed) -> None:
+    def _send_manual_action(self, event: ManualActionPane.Changed) -> None:
         event.stop()
         if self.session.action_source == "manual":
             self.session.send_action_source()
@@ -387,7 +387,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
             self._set_action_source("manual")
 
     @on(LineList.Opened)
-    def _line_opened(self, event: LineList.Opened) -> None:
+    def _open_line(self, event: LineList.Opened) -> None:
         event.stop()
         panes = self.panes
         if event.lines is panes.episodes:

@@ -104,7 +104,9 @@ class _LineBuilder:
             (truncate(value.version, self.name).ljust(self.name + 1), name_style),
         ]
         left = self.width - 5 - self.name
-        body = self._compared(value, left) if self.difference else self._numbers(value, left)
+        body = (
+            self._comparison_parts(value, left) if self.difference else self._numbers(value, left)
+        )
         yield ValueLine((*head, *body), value.key, place.index, value.version)
         notes = [*value.violations] if written else []
         if undeclared:
@@ -143,7 +145,7 @@ class _LineBuilder:
         yield (truncate(text, room).ljust(room + 1), style)
         yield (bars, "secondary")
 
-    def _compared(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
+    def _comparison_parts(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
         """Yield the previous value, the value, and their difference."""
         delta = "" if value.delta is None else _format_number(value.delta)
         room = max(4, (left - _NUMBER_WIDTH - 5) // 2)

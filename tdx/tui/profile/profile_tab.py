@@ -144,7 +144,9 @@ class ProfileTab(SearchableTab):
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
-        self.measurement = MeasurementController(self, workspace, self.invalidate, self._found)
+        self.measurement = MeasurementController(
+            self, workspace, self.invalidate, self._report_result
+        )
         self.advice = AdviceController(self, workspace, self.measurement, self._try_advice)
         self.selection: ModeSelection = MODE_SELECTIONS[0]
         self.extras: set[Extra] = set()
@@ -175,8 +177,8 @@ class ProfileTab(SearchableTab):
         self.set_class(event.size.height < LOW, "-low")
         self.set_class(event.size.height >= HIGH, "-high")
         self.set_class(event.size.width < _NARROW_WIDTH, "-narrow-bar")
-        self._say()
-        self._point()
+        self._show_summary()
+        self._show_selected_part()
 
     # ------------------------------------------------------------------ commands
 
@@ -258,7 +260,7 @@ class ProfileTab(SearchableTab):
     # ------------------------------------------------------------------ mouse and fields
 
     @on(Button.Pressed)
-    def _pressed(self, event: Button.Pressed) -> None:
+    def _run_button_command(self, event: Button.Pressed) -> None:
         event.stop()
         name = (event.button.id or "").removeprefix("profile-").removesuffix("-too")
         if name == "run":
@@ -271,7 +273,7 @@ class ProfileTab(SearchableTab):
             self.action_extra(name)
 
     @on(Input.Submitted, "ProfileBar Input")
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _measure_with_settings(self, event: Input.Submitted) -> None:
         event.stop()
         self.query_one(CostTable).focus()
         self.action_measure()
@@ -285,9 +287,9 @@ class ProfileTab(SearchableTab):
             self._choose(run)
 
     @on(CostTable.CursorMoved)
-    def _cursor_moved(self, event: CostTable.CursorMoved) -> None:
+    def _handle_cursor_move(self, event: CostTable.CursorMoved) -> None:
         event.stop()
-        self._point()
+        self._show_selected_part()
 
     def _choose(self, run: Run) -> None:
         self.measurement.shown = run
@@ -321,7 +323,7 @@ class ProfileTab(SearchableTab):
             return self.base
         return self.measurement.history.previous(shown, mode.mode)
 
-    def _found(self, found: Run | DraftAdvice) -> None:
+    def _report_result(self, found: Run | DraftAdvice) -> None:
         """Show advice at once; report a result in a notice if another tab is in front."""
         if isinstance(found, DraftAdvice):
             if self.is_in_front and self.screen.is_current:
@@ -341,7 +343,7 @@ class ProfileTab(SearchableTab):
         run, table = self.measurement.shown, self.query_one(CostTable)
         drawn = (run, self.selection, self.other, len(self.measurement.history.runs))
         if drawn == self._drawn:
-            self._say()
+            self._show_summary()
             return
         self._drawn = drawn
         lines = [] if run is None else build_lines(run, self.selection, self.other)
@@ -350,10 +352,10 @@ class ProfileTab(SearchableTab):
         if is_lost:
             self.focus_default()
         table.show_lines(lines)
-        self._say()
+        self._show_summary()
         self.query_one(RunList).show_runs(self.measurement.history, self.selection, run, self.base)
 
-    def _say(self) -> None:
+    def _show_summary(self) -> None:
         run, line = self.measurement.shown, self.query_one("#profile-summary", Static)
         if run is None:
             line.update(WELCOME)
@@ -363,6 +365,6 @@ class ProfileTab(SearchableTab):
             low = self.has_class("-low")
             line.update(run_summary(run, self.selection, self.other, self.workspace.draft, low))
 
-    def _point(self) -> None:
+    def _show_selected_part(self) -> None:
         table = self.query_one(CostTable)
         self.query_one(PartPane).show(table.selected_line if table.display else None, self.size)

@@ -177,7 +177,7 @@ class RunHistory:
         """
         self._count += 1
         change = describe_changes(self._runs[-1].draft, draft) if self._runs else "first run"
-        costs = costs.numbered(draft.positions)
+        costs = costs.with_stage_numbers(draft.positions)
         run = Run(self._count, draft, costs, "no changes" if change == "nothing" else change, ended)
         self._runs.append(run)
         del self._runs[:-MAX_RUNS]

@@ -332,12 +332,12 @@ after the bar are per call. Click a header or press `s` to sort, and `i` to reve
         self.sort(self.sort_by)
 
     @on(DataTable.HeaderSelected)
-    def _header(self, event: DataTable.HeaderSelected) -> None:
+    def _sort_by_header(self, event: DataTable.HeaderSelected) -> None:
         event.stop()
         self.sort(str(event.column_key.value))
 
     @on(DataTable.RowHighlighted)
-    def _highlighted(self, event: DataTable.RowHighlighted) -> None:
+    def _handle_row_highlight(self, event: DataTable.RowHighlighted) -> None:
         event.stop()
         line = self.selected_line
         if line is not None:

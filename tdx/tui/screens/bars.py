@@ -200,8 +200,8 @@ class HintBar(Static):
 
     def on_mount(self) -> None:
         self.display = not self.book.is_hidden
-        self.workspace.edited.subscribe(self, lambda _: self._edited())
-        self.call_after_refresh(self._edited)
+        self.workspace.edited.subscribe(self, lambda _: self._update_hints())
+        self.call_after_refresh(self._update_hints)
 
     def mark_visited(self, tab: str) -> None:
         """Mark the hint of a tab as done."""
@@ -233,7 +233,7 @@ class HintBar(Static):
         binding = next((each for each in found if each.id == command), None)
         return "" if binding is None else self.app.get_key_display(binding)
 
-    def _edited(self) -> None:
+    def _update_hints(self) -> None:
         draft = self.workspace.draft
         if draft.env is not None:
             self.book.mark_done("env")
@@ -298,7 +298,7 @@ class KeyBar(Static):
                 self._input_queue.press(key)
 
     def render(self) -> Content:
-        parts = self._parts()
+        parts = self._list_key_hints()
         right = [part for part in parts if part.area == "app"]
         left = [part for part in parts if part.area != "app"]
         end = sum(part.width for part in right) + len(_GAP) * len(right)
@@ -314,13 +314,13 @@ class KeyBar(Static):
         self._spots = line.spots
         return Content.assemble(*line.texts)
 
-    def _parts(self) -> list[KeyHint]:
+    def _list_key_hints(self) -> list[KeyHint]:
         active = self.screen.active_bindings.values()
         shown = [each.binding for each in active if each.enabled and each.binding.show]
         ranked = sorted(shown, key=lambda binding: binding.id in _TRAILING_IDS)
-        return list(self._grouped(ranked))
+        return list(self._group_bindings(ranked))
 
-    def _grouped(self, bindings: list[Binding]) -> Iterator[KeyHint]:
+    def _group_bindings(self, bindings: list[Binding]) -> Iterator[KeyHint]:
         def together(binding: Binding) -> object:
             return binding.action if binding.group is None else binding.group
 

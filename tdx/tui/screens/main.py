@@ -127,7 +127,7 @@ class PaneLayout:
         width = max(_MIN_WIDTH, min(pane.size.width + 2 + by, self._screen.size.width - 30))
         pane.styles.width = width
 
-    def _displayed(self) -> set[str]:
+    def _visible_panes(self) -> set[str]:
         if self._expanded is not None:
             return {self._expanded}
         if self._is_narrow:
@@ -140,7 +140,7 @@ class PaneLayout:
         Style classes would take effect only after the next refresh, but a caller may move the focus
         at once.
         """
-        displayed = self._displayed()
+        displayed = self._visible_panes()
         for pane in self._screen.query(".pane"):
             pane.display = pane.id in displayed
         self._screen.move_hidden_focus()
@@ -345,7 +345,7 @@ class MainScreen(FocusGuard):
                 self.show_tab(tab.id)
 
     @on(TabbedContent.TabActivated)
-    def _tab_seen(self, event: TabbedContent.TabActivated) -> None:
+    def _mark_tab_visited(self, event: TabbedContent.TabActivated) -> None:
         self.query_one(HintBar).mark_visited(event.pane.id or "")
 
     def action_hints(self) -> None:
@@ -353,9 +353,9 @@ class MainScreen(FocusGuard):
 
     async def action_jump(self) -> None:
         targets = [widget for widget in self.focus_chain if widget.region.area]
-        self.app.push_screen(JumpScreen(targets), self._jumped)
+        self.app.push_screen(JumpScreen(targets), self._focus_target)
 
-    def _jumped(self, target: Widget | None) -> None:
+    def _focus_target(self, target: Widget | None) -> None:
         if target is not None:
             self.set_focus(target)
 
@@ -385,11 +385,11 @@ class MainScreen(FocusGuard):
         self.workspace.edit(label, draft.inserted(place, [stage]), place=place)
 
     @on(CatalogPane.Chosen)
-    def _chosen(self, event: CatalogPane.Chosen) -> None:
+    def _add_chosen_transform(self, event: CatalogPane.Chosen) -> None:
         self.add_transform(event.info)
 
     @on(CatalogPane.Left)
-    def _left(self) -> None:
+    def _leave_catalog(self) -> None:
         self.panes.hide_catalog_if_narrow()
         self.panes.reveal(CHAIN_PANE)
         self.set_focus(self.query_one(ChainList))
@@ -425,10 +425,10 @@ class MainScreen(FocusGuard):
     # ------------------------------------------------------------------ the worker
 
     def action_check(self) -> None:
-        self.workspace.check_with_steps(self._checked)
+        self.workspace.check_with_steps(self._report_check)
         self.notify("checking with steps …", timeout=2)
 
-    def _checked(self, problem: Problem | None) -> None:
+    def _report_check(self, problem: Problem | None) -> None:
         if problem is None:
             self.notify("checked with steps", timeout=3)
         else:

@@ -42,7 +42,7 @@ class SpecSearch:
         """Matching lines."""
         return frozenset(self.matches)
 
-    def look(self, lines: Iterable[SpecLine]) -> None:
+    def update_matches(self, lines: Iterable[SpecLine]) -> None:
         """Search all lines, folded ones included."""
         words = self.words.casefold().split()
         self.matches = [
@@ -261,14 +261,14 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         listed.set_class(specs.freshness == "old", "-old")
         listed.display = specs.freshness != "none"
         whole = [each for one in places for each in self._tree(one, places[one], False)]
-        self._search.look(whole)
+        self._search.update_matches(whole)
         lines = [each for one in places for each in self._tree(one, places[one], True)]
         keys = (each for each in whole if each.change is not None)
         leaves = [leaf for each in places.values() for leaf in each.leaves()]
         widths = ColumnWidths.of((_key_width(each) for each in keys), leaves)
         listed.fill(lines, widths, self._search.found)
         self.query_one("#spec-title", Static).update(self._title(specs))
-        self._trace(listed.line)
+        self._show_lineage(listed.line)
 
     # ------------------------------------------------------------------ what is shown
 
@@ -298,7 +298,7 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         return not self.only_changed or change.change != "same"
 
     @on(SpecList.Folded)
-    def _folded(self, event: SpecList.Folded) -> None:
+    def _fold_line(self, event: SpecList.Folded) -> None:
         event.stop()
         self._folds[event.path] = event.closed
         self.update()
@@ -312,14 +312,14 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         return True
 
     @on(Input.Changed, "#spec-search")
-    def _searched(self, event: Input.Changed) -> None:
+    def _search_keys(self, event: Input.Changed) -> None:
         event.stop()
         self._search.words = event.value
         self.update()
         self.action_match(0)
 
     @on(Input.Submitted, "#spec-search")
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _accept_words(self, event: Input.Submitted) -> None:
         event.stop()
         self.query_one("#spec-search").display = bool(event.value)
         self.query_one(SpecList).focus()
@@ -346,11 +346,11 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
     # ------------------------------------------------------------------ the lineage
 
     @on(SpecList.Moved)
-    def _moved(self, event: SpecList.Moved) -> None:
+    def _show_lineage_at_cursor(self, event: SpecList.Moved) -> None:
         event.stop()
-        self._trace(event.line)
+        self._show_lineage(event.line)
 
-    def _trace(self, line: SpecLine | None) -> None:
+    def _show_lineage(self, line: SpecLine | None) -> None:
         overview = self.workspace.status.overview
         text = Content("")
         key = None if line is None else line.key

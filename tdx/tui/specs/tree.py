@@ -60,7 +60,7 @@ def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
         own = ", ".join(status.overview.env_stages)
         title = f"env with its own {own}" if own else "env"
         return PlaceSpecs(
-            title, _unchanged(status.overview.base), _freshness(current, status, None)
+            title, _make_unchanged(status.overview.base), _freshness(current, status, None)
         )
     stages = workspace.draft.stages
     stage = stages[place] if 0 <= place < len(stages) else None
@@ -74,7 +74,7 @@ def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
     title = f"after {place} {stage.config.name}"
     if known is None and stage.number in status.numbers:
         given = status.overview.before(status.numbers.index(stage.number))
-        return PlaceSpecs(f"before {place} {stage.config.name}", _unchanged(given))
+        return PlaceSpecs(f"before {place} {stage.config.name}", _make_unchanged(given))
     if known is None:
         return PlaceSpecs(title, (), "none")
     working = status.overview.working
@@ -87,7 +87,7 @@ def _freshness(current: bool, status: ChainStatus, number: int | None) -> Freshn
     return "fresh" if current and number not in status.problems else "old"
 
 
-def _unchanged(leaves: Sequence[LeafSpec]) -> tuple[KeyChange, ...]:
+def _make_unchanged(leaves: Sequence[LeafSpec]) -> tuple[KeyChange, ...]:
     return tuple(KeyChange(leaf.part, leaf.key, leaf, leaf) for leaf in leaves)
 
 
