@@ -65,12 +65,12 @@ class PartialCompositor(Compositor):
             ends = zip(cuts[y], cuts[y][1:], strict=False)
             left.setdefault(y, set()).update(at for at, to in ends if at < end and to > begin)
         for widget, (region, clip) in self.visible_widgets.items():
-            seen = region.intersection(clip)
-            for first, last in _line_ranges(seen, left):
-                at = Region(seen.x - region.x, first - region.y, seen.width, last - first)
+            visible = region.intersection(clip)
+            for first, last in _line_ranges(visible, left):
+                at = Region(visible.x - region.x, first - region.y, visible.width, last - first)
                 for y, strip in zip(range(first, last), widget.render_lines(at), strict=False):
-                    inside = [cut for cut in cuts[y] if seen.x <= cut <= seen.right]
-                    pieces = strip.divide([cut - seen.x for cut in inside[1:]])
+                    inside = [cut for cut in cuts[y] if visible.x <= cut <= visible.right]
+                    pieces = strip.divide([cut - visible.x for cut in inside[1:]])
                     for cut, piece in zip(inside, pieces, strict=False):
                         if cut in left[y]:
                             chops[y][cut] = piece
@@ -78,10 +78,10 @@ class PartialCompositor(Compositor):
         return chops
 
 
-def _line_ranges(seen: Region, left: dict[int, set[int]]) -> Iterator[tuple[int, int]]:
+def _line_ranges(visible: Region, left: dict[int, set[int]]) -> Iterator[tuple[int, int]]:
     """Yield ranges of lines of a region in which something is left to draw."""
-    x, right, begin = seen.x, seen.right, None
-    for y in range(seen.y, seen.bottom):
+    x, right, begin = visible.x, visible.right, None
+    for y in range(visible.y, visible.bottom):
         is_wanted = any(x <= cut < right for cut in left.get(y, ()))
         if is_wanted and begin is None:
             begin = y
@@ -89,7 +89,7 @@ def _line_ranges(seen: Region, left: dict[int, set[int]]) -> Iterator[tuple[int,
             yield begin, y
             begin = None
     if begin is not None:
-        yield begin, seen.bottom
+        yield begin, visible.bottom
 
 
 def use_partial_compositor(screen: Screen[Any]) -> None:

@@ -127,6 +127,8 @@ class Live(Driver):
             if not running and not tab.session.connection.overdue():
                 break
             await asyncio.sleep(0.001)
+        while not self.tab.is_up_to_date:
+            await asyncio.sleep(0.001)
         await self.drawn()
 
     async def drawn(self) -> None:

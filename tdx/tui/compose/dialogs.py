@@ -79,8 +79,8 @@ class ComposeDialogs:
 
             self._screen.app.push_screen(dialog_of_one, chosen)
             return
-        given = [part.strip() for part in row.text.split(",") if part.strip()]
-        dialog = MultiChoiceScreen(f"{row.field.name}: available keys", row.keys, given)
+        chosen_keys = [part.strip() for part in row.text.split(",") if part.strip()]
+        dialog = MultiChoiceScreen(f"{row.field.name}: available keys", row.keys, chosen_keys)
 
         def enter_keys(keys: list[str] | None) -> None:
             if keys is not None:

@@ -48,8 +48,10 @@ def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
     """
     found: list[PathEntry] = []
     if not typed:
-        there = [path for path in recent if path.exists()]
-        found = [PathEntry(str(path), path.name, _with_tilde(path.parent)) for path in there[:10]]
+        existing = [path for path in recent if path.exists()]
+        found = [
+            PathEntry(str(path), path.name, _with_tilde(path.parent)) for path in existing[:10]
+        ]
     head, _, prefix = typed.rpartition("/")
     folder = Path(f"{head}/" if "/" in typed else ".").expanduser()
     lead = f"{head}/" if "/" in typed else ""

@@ -245,9 +245,9 @@ def _smallest_scale(grid: ImageGrid, images: Sequence[ImageView]) -> float:
     return min((image_scale(each, grid.width, grid.height) for each in images), default=0.0)
 
 
-def image_scale(picture: ImageView, width: int, height: int) -> float:
+def image_scale(image: ImageView, width: int, height: int) -> float:
     """Return the factor by which an image must be scaled to fill a number of cells."""
-    return min(width / picture.width, 2 * height / picture.height)
+    return min(width / image.width, 2 * height / image.height)
 
 
 Cell = tuple[int, int]
@@ -332,23 +332,23 @@ stage is selected, only the images before and after it."""
                 yield tuple(parts)
 
 
-def _image_title(picture: ImageView, number: int, width: int) -> str:
+def _image_title(image: ImageView, number: int, width: int) -> str:
     """Return the writer and the shape, as far as they fit."""
-    place, shape = picture.place, "×".join(map(str, picture.shape))
+    place, shape = image.place, "×".join(map(str, image.shape))
     texts = (f"{'→ ' if number else ''}{place} {shape}", f"{place} {shape}", place)
     return next((text for text in texts if len(text) <= width), truncate(place, width))
 
 
-def _half_cells(picture: ImageView, width: int, height: int) -> Iterator[tuple[Cell, ...]]:
+def _half_cells(image: ImageView, width: int, height: int) -> Iterator[tuple[Cell, ...]]:
     """Yield the rows of an image, two pixels per cell, scaled to fit."""
-    times = image_scale(picture, width, height)
+    times = image_scale(image, width, height)
     times = times if times < 1 else float(int(times))
-    wide, tall = max(1, int(picture.width * times)), max(1, int(picture.height * times))
-    columns = [x * picture.width // wide for x in range(wide)]
-    rgb, stride = picture.rgb, picture.width * 3
+    wide, tall = max(1, int(image.width * times)), max(1, int(image.height * times))
+    columns = [x * image.width // wide for x in range(wide)]
+    rgb, stride = image.rgb, image.width * 3
     for y in range(0, tall, 2):
-        upper = (y * picture.height // tall) * stride
-        lower = (min(y + 1, tall - 1) * picture.height // tall) * stride
+        upper = (y * image.height // tall) * stride
+        lower = (min(y + 1, tall - 1) * image.height // tall) * stride
         above = _pixels(rgb[upper : upper + stride])
         below = _pixels(rgb[lower : lower + stride])
         yield tuple([(above[x], below[x]) for x in columns])
@@ -381,5 +381,5 @@ def _color(number: int) -> Color:
     return Color.from_rgb(number >> 16, number >> 8 & 255, number & 255)
 
 
-def _key_name(picture: ImageView) -> str:
-    return picture.version.partition("@")[0]
+def _key_name(image: ImageView) -> str:
+    return image.version.partition("@")[0]

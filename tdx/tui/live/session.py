@@ -359,8 +359,8 @@ class HistoryBrowser:
         """Show another trace.
 
         Args:
-            target: ``trace`` and ``episode`` go on or back, ``problem`` goes to the next problem,
-                ``first`` and ``latest`` go to the ends of the history.
+            target: ``trace`` or ``episode`` (forward or back), ``problem`` (the next), ``first``
+                or ``latest``.
             by: Number of traces; for episodes only the sign counts.
         """
         state = self._session.state

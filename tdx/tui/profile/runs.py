@@ -65,15 +65,15 @@ def modes_for(wanted: ModeSelection) -> tuple[ModeName, ...]:
 def displayed_modes(run: Run, wanted: ModeSelection) -> list[ModeCosts]:
     """Return the selected modes that a run has, or the one it has."""
     found = [run.costs.mode(name) for name in modes_for(wanted)]
-    there = [mode for mode in found if mode is not None]
-    return there or list(run.costs.modes[:1])
+    existing = [mode for mode in found if mode is not None]
+    return existing or list(run.costs.modes[:1])
 
 
 def displayed_mode(run: Run, wanted: ModeSelection) -> ModeCosts | None:
     """Return ``planned`` if it is displayed, else the first displayed mode."""
-    there = displayed_modes(run, wanted)
-    first = next(iter(there), None)
-    return next((mode for mode in there if mode.mode == "planned"), first)
+    existing = displayed_modes(run, wanted)
+    first = next(iter(existing), None)
+    return next((mode for mode in existing if mode.mode == "planned"), first)
 
 
 def is_side_by_side(run: Run, wanted: ModeSelection) -> bool:
@@ -149,9 +149,9 @@ def compare_runs(run: Run, other: Run, mode: str) -> Comparison | None:
 
 def _row_floor(noise: float, before: ModeCosts, *rows: CostRow | None) -> float:
     """Return the noise of a row: that of the step, or more if its calls vary a lot."""
-    there = [row for row in rows if row is not None]
-    largest = max((row.step_us for row in there), default=0.0)
-    error = sum(row.error_us**2 for row in there) ** 0.5
+    existing = [row for row in rows if row is not None]
+    largest = max((row.step_us for row in existing), default=0.0)
+    error = sum(row.error_us**2 for row in existing) ** 0.5
     return max(noise * largest, error, NOISE_FLOOR / 4 * before.step_us)
 
 
@@ -244,10 +244,10 @@ def run_text(run: Run, wanted: ModeSelection, other: Run | None) -> str:
 def _step_summary(
     run: Run, mode: ModeCosts, wanted: ModeSelection, other: Run | None, low: bool
 ) -> list[Content]:
-    several = len(displayed_modes(run, wanted)) > 1
+    has_several_modes = len(displayed_modes(run, wanted)) > 1
     parts: list[Content | str | tuple[str, str]] = [_step_text(run, mode, wanted)]
     comparison = None if other is None else compare_runs(run, other, mode.mode)
-    if comparison is not None and other is not None and not several:
+    if comparison is not None and other is not None and not has_several_modes:
         parts += ["  ", delta_text(comparison.step, other, low)]
     style = _NOISE_STYLES.get(mode.judgement, "dim")
     if low:

@@ -190,33 +190,33 @@ class HintBar(Static):
 
     Args:
         workspace: State of the app.
-        book: State of the hints.
+        hints: State of the hints.
     """
 
-    def __init__(self, workspace: Workspace, book: HintState) -> None:
+    def __init__(self, workspace: Workspace, hints: HintState) -> None:
         super().__init__(id="hints")
         self.workspace = workspace
-        self.book = book
+        self.hints = hints
 
     def on_mount(self) -> None:
-        self.display = not self.book.is_hidden
+        self.display = not self.hints.is_hidden
         self.workspace.edited.subscribe(self, lambda _: self._update_hints())
         self.call_after_refresh(self._update_hints)
 
     def mark_visited(self, tab: str) -> None:
         """Mark the hint of a tab as done."""
-        if any(hint.name == tab for hint in HINTS) and self.book.mark_done(tab):
+        if any(hint.name == tab for hint in HINTS) and self.hints.mark_done(tab):
             self.refresh()
 
     def toggle(self) -> None:
         """Hide the hints for good, or show them again."""
-        self.book.toggle()
-        self.display = not self.book.is_hidden
+        self.hints.toggle()
+        self.display = not self.hints.is_hidden
 
     def render(self) -> Content:
-        hint = self.book.next
+        hint = self.hints.next
         away = (f"{self._key('screen.hints')} hides this", "dim")
-        count = f"first steps {len(self.book.done)}/{len(HINTS)}"
+        count = f"first steps {len(self.hints.done)}/{len(HINTS)}"
         if hint is None:
             left = Content.assemble((" ✓ ", "bold $success"), _ALL_DONE)
         else:
@@ -236,9 +236,9 @@ class HintBar(Static):
     def _update_hints(self) -> None:
         draft = self.workspace.draft
         if draft.env is not None:
-            self.book.mark_done("env")
+            self.hints.mark_done("env")
         if draft.stages:
-            self.book.mark_done("stages")
+            self.hints.mark_done("stages")
         self.refresh()
 
 
@@ -321,12 +321,12 @@ class KeyBar(Static):
         return list(self._group_bindings(ranked))
 
     def _group_bindings(self, bindings: list[Binding]) -> Iterator[KeyHint]:
-        def together(binding: Binding) -> object:
+        def group_key(binding: Binding) -> object:
             return binding.action if binding.group is None else binding.group
 
-        for _, found in groupby(bindings, together):
-            several = {binding.action: binding for binding in reversed(list(found))}
-            ordered = list(reversed(several.values()))
+        for _, found in groupby(bindings, group_key):
+            by_action = {binding.action: binding for binding in reversed(list(found))}
+            ordered = list(reversed(by_action.values()))
             first = ordered[0]
             keys = tuple((self.app.get_key_display(each), each.key) for each in ordered)
             text = first.description if first.group is None else first.group.description

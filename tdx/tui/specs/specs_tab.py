@@ -168,8 +168,8 @@ class SpecList(OptionList):
         keys = [n for n, line in enumerate(self.lines) if line.kind == "key"]
         # At another place of the chain, stay on the same key.
         tail = None if self.wanted is None else self.wanted[1:]
-        again = (n for n in keys if paths[n][1:] == tail)
-        return next(again, keys[0] if keys else (0 if paths else None))
+        same_keys = (n for n in keys if paths[n][1:] == tail)
+        return next(same_keys, keys[0] if keys else (0 if paths else None))
 
 
 def _is_ancestor(one: LinePath, other: LinePath) -> bool:

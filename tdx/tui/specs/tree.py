@@ -73,8 +73,8 @@ def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
     known = status.last_good.get(stage.number)
     title = f"after {place} {stage.config.name}"
     if known is None and stage.number in status.numbers:
-        given = status.overview.before(status.numbers.index(stage.number))
-        return PlaceSpecs(f"before {place} {stage.config.name}", _make_unchanged(given))
+        specs_before = status.overview.before(status.numbers.index(stage.number))
+        return PlaceSpecs(f"before {place} {stage.config.name}", _make_unchanged(specs_before))
     if known is None:
         return PlaceSpecs(title, (), "none")
     working = status.overview.working
