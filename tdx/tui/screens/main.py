@@ -313,8 +313,6 @@ class MainScreen(FocusGuard):
         homes = [*self.query(ChainList), *tabs, *self.query("#catalog")]
         return next((each for each in homes if each is not None and is_displayed(each)), None)
 
-    # ------------------------------------------------------------------ where the focus goes
-
     def action_catalog(self) -> None:
         self.panes.show_catalog()
         self.query_one(CatalogPane).start_search()
@@ -365,8 +363,6 @@ class MainScreen(FocusGuard):
     def action_resize(self, by: int) -> None:
         self.panes.resize(by)
 
-    # ------------------------------------------------------------------ edits
-
     def action_undo(self) -> None:
         change = self.workspace.undo()
         self.notify(f"undone: {change.label}" if change else "nothing to undo", timeout=2)
@@ -404,8 +400,6 @@ class MainScreen(FocusGuard):
     def action_fix(self) -> None:
         self.dialogs.fix()
 
-    # ------------------------------------------------------------------ dialogs
-
     def action_choose_env(self) -> None:
         self.dialogs.choose_env()
 
@@ -421,8 +415,6 @@ class MainScreen(FocusGuard):
     @on(StageTab.PickKeys)
     def _pick_keys(self, event: StageTab.PickKeys) -> None:
         self.dialogs.pick_keys(event.row)
-
-    # ------------------------------------------------------------------ the worker
 
     def action_check(self) -> None:
         self.workspace.check_with_steps(self._report_check)
