@@ -6,11 +6,11 @@ torch: whatever needs torch is answered by a worker process.
 =================  ============================================================================
 ``app.py``         the Textual app: themes, help, command palette
 ``workspace.py``   state that all parts share, and the signals that report changes
-``bindings.py``    keys, each with the id that a keymap names
-``tabs.py``        the tabs; ``tab_body.py`` has their base classes
-``handlers.py``    maps each request to the function that answers it in a worker
-``backend/``       worker processes: requests, answers, pushed updates, restarts
-``screens/``       the main screen and generic dialogs
+``tab_body.py``    what tabs share: when they draw, focus, search, problems
+``keyboard.py``    order of keys and clicks; focus only on displayed widgets
+``compositor.py``  partial redraws; built on private parts of Textual
+``backend/``       worker processes: requests, handlers, pushed updates, restarts
+``screens/``       the main screen with the list of tabs, bars and generic dialogs
 ``compose/``       catalog, chain and the Stage tab
 ``specs/``         the Specs tab
 ``live/``          the Live tab

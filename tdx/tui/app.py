@@ -21,19 +21,16 @@ from textual.widgets import TabPane
 from tdx.pipeline.catalog import load_catalog, markdown, strip_markup
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import list_presets
-from tdx.tui import bindings
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
-from tdx.tui.files.files import Files, Storage
-from tdx.tui.files.shutdown import report_crash, watch_signals
+from tdx.tui.files.autosave import report_crash, watch_signals
+from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
 from tdx.tui.keyboard import FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.dialogs import TextScreen
-from tdx.tui.screens.main import MainScreen
-from tdx.tui.screens.panes import THREE_PANES
-from tdx.tui.tabs import TABS
+from tdx.tui.screens.main import TABS, THREE_PANES, MainScreen
 from tdx.tui.workspace import Workspace
 
 Command = tuple[str, str, Callable[[], Any]]
@@ -112,8 +109,19 @@ class TdxApp(App[None]):
     """
 
     TITLE = "tdx"
-    CSS_PATH = ["app.tcss", "files/files.tcss", "profile/profile.tcss", "log/log.tcss"]
-    BINDINGS = [*bindings.APP, *bindings.FILES]
+    CSS_PATH = [
+        "app.tcss",
+        "files/files.tcss",
+        "live/live.tcss",
+        "profile/profile.tcss",
+        "log/log.tcss",
+    ]
+    BINDINGS = [
+        Binding("ctrl+q", "quit", "quit", id="app.quit", show=False, priority=True),
+        Binding("ctrl+p", "command_palette", "commands", id="app.palette", priority=True),
+        Binding("f1", "help", "help", id="app.help"),
+        *FILE_BINDINGS,
+    ]
     COMMANDS = {CommandProvider}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (THREE_PANES, "-normal"), (150, "-wide")]
     ENABLE_COMMAND_PALETTE = True
@@ -130,7 +138,9 @@ class TdxApp(App[None]):
     ) -> None:
         super().__init__()
         self.preferences = preferences or Preferences()
-        self.backend: Backend = backend or ProcessBackend(self._worker_died, self._log_worker)
+        self.backend: Backend = backend or ProcessBackend(
+            self._report_worker_exit, self._log_worker
+        )
         self.workspace = Workspace(self, Editor(draft), self.backend, allow_code)
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
@@ -223,7 +233,7 @@ class TdxApp(App[None]):
         nodes = self.focused.ancestors_with_self if self.focused else []
         is_other_tab = any(isinstance(node, TabPane) and node.id != "stage" for node in nodes)
         if self.focused is not None and self.focused.id in ("catalog", "catalog-search"):
-            info = self.query_one(CatalogPane).highlighted
+            info = self.query_one(CatalogPane).current_transform
         elif stage is not None and not is_other_tab:
             info = load_catalog().find(stage.config.name)
         if info is not None:
@@ -276,7 +286,7 @@ class TdxApp(App[None]):
     def _log_worker(self, event: WorkerEvent) -> None:
         self.workspace.journal.record_worker_event(event)
 
-    def _worker_died(self, name: str, reason: str, output: str) -> None:
+    def _report_worker_exit(self, name: str, reason: str, output: str) -> None:
         # After a crash or a kill, the last line of the output is not the cause.
         is_cause = bool(output) and not reason.startswith(("killed", "crashed"))
         last = output.splitlines()[-1] if is_cause else ""

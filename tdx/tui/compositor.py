@@ -1,11 +1,16 @@
-"""Partial redraws: render only the widgets and lines that change.
+"""Partial redraws, and no lost events: a compositor that corrects two weaknesses of Textual's.
 
 Textual renders all lines of every widget between the first and the last changed line, and then
 discards what is not needed. If small things change at the top and at the bottom of the screen, that
 is the whole screen each time.
 
-This module overrides ``Compositor.render_partial_update`` and uses ``_dirty_regions``, ``cuts``,
-``visible_widgets`` and ``_regions_to_spans``, which are private to Textual. Tested with Textual
+After scrolling, or a refresh of a hidden widget, Textual computes its map of widgets again at the
+next lookup. If that comes between a change of ``display`` and the layout, the layout finds nothing
+new, and the widgets never get ``Show`` and ``Resize``: a tab stays empty.
+
+This module overrides ``Compositor.render_partial_update`` and ``reflow``, and uses
+``_dirty_regions``, ``_full_map``, ``cuts``, ``visible_widgets`` and ``_regions_to_spans``, which
+are private to Textual. Tested with Textual
 8.2.8; ``tests/tui/test_private_api.py`` fails if they change. If they are missing, Textual draws as
 usual.
 """
@@ -15,17 +20,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from textual._compositor import ChopsUpdate, Compositor
-from textual.geometry import Region
+from textual._compositor import ChopsUpdate, Compositor, CompositorMap, ReflowResult
+from textual.geometry import Region, Size
 from textual.screen import Screen
 from textual.strip import Strip
+from textual.widget import Widget
 
 Span = tuple[int, int, int]
-_REQUIRED = ("cuts", "visible_widgets", "_regions_to_spans", "render_partial_update")
+_REQUIRED = ("cuts", "visible_widgets", "_regions_to_spans", "render_partial_update", "reflow")
 
 
 class PartialCompositor(Compositor):
     """Renders the visible lines of each changed region, front to back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_layout: CompositorMap = {}
+
+    def reflow(self, parent: Widget, size: Size) -> ReflowResult:
+        # Compare with the last layout, not with what a lookup has found since.
+        self._full_map = self._last_layout
+        result = super().reflow(parent, size)
+        self._last_layout = self._full_map
+        return result
 
     def render_partial_update(self) -> ChopsUpdate | None:
         screen = self.size.region
@@ -48,12 +65,12 @@ class PartialCompositor(Compositor):
             ends = zip(cuts[y], cuts[y][1:], strict=False)
             left.setdefault(y, set()).update(at for at, to in ends if at < end and to > begin)
         for widget, (region, clip) in self.visible_widgets.items():
-            seen = region.intersection(clip)
-            for first, last in _line_ranges(seen, left):
-                at = Region(seen.x - region.x, first - region.y, seen.width, last - first)
+            visible = region.intersection(clip)
+            for first, last in _line_ranges(visible, left):
+                at = Region(visible.x - region.x, first - region.y, visible.width, last - first)
                 for y, strip in zip(range(first, last), widget.render_lines(at), strict=False):
-                    inside = [cut for cut in cuts[y] if seen.x <= cut <= seen.right]
-                    pieces = strip.divide([cut - seen.x for cut in inside[1:]])
+                    inside = [cut for cut in cuts[y] if visible.x <= cut <= visible.right]
+                    pieces = strip.divide([cut - visible.x for cut in inside[1:]])
                     for cut, piece in zip(inside, pieces, strict=False):
                         if cut in left[y]:
                             chops[y][cut] = piece
@@ -61,10 +78,10 @@ class PartialCompositor(Compositor):
         return chops
 
 
-def _line_ranges(seen: Region, left: dict[int, set[int]]) -> Iterator[tuple[int, int]]:
+def _line_ranges(visible: Region, left: dict[int, set[int]]) -> Iterator[tuple[int, int]]:
     """Yield ranges of lines of a region in which something is left to draw."""
-    x, right, begin = seen.x, seen.right, None
-    for y in range(seen.y, seen.bottom):
+    x, right, begin = visible.x, visible.right, None
+    for y in range(visible.y, visible.bottom):
         is_wanted = any(x <= cut < right for cut in left.get(y, ()))
         if is_wanted and begin is None:
             begin = y
@@ -72,7 +89,7 @@ def _line_ranges(seen: Region, left: dict[int, set[int]]) -> Iterator[tuple[int,
             yield begin, y
             begin = None
     if begin is not None:
-        yield begin, seen.bottom
+        yield begin, visible.bottom
 
 
 def use_partial_compositor(screen: Screen[Any]) -> None:

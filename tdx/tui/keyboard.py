@@ -75,6 +75,15 @@ class InputQueue:
         self._waiting.append(event)
         await self._deliver_waiting()
 
+    def press(self, key: str) -> None:
+        """Press a key on behalf of the event that is being handled, before the waiting events.
+
+        Args:
+            key: Name of the key.
+        """
+        self._waiting.appendleft(events.Key(key, None))
+        self._app.call_later(self._deliver_waiting)
+
     async def _deliver_waiting(self) -> None:
         """Deliver events up to the first one whose effect must be complete before the next."""
         while self._waiting and not self._is_busy and not self._is_held:

@@ -1,17 +1,21 @@
-"""Base classes of tabs: when a tab draws, where the focus goes, and search."""
+"""What tabs share: when a tab draws, where the focus goes, search, and the problem panel."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static, TabPane
 
+from tdx.inspection.check_report import Finding
+from tdx.inspection.overview import Problem
 from tdx.tui.workspace import Workspace
 
 DRAW_DELAY = 0.04
@@ -66,8 +70,12 @@ class TabBody(Vertical):
         """True if nothing is waiting to be drawn."""
         return not (self._stale and self.is_in_front)
 
-    def invalidate(self) -> None:
-        """Draw soon, or when the tab comes to the front."""
+    def invalidate(self, change: object = None) -> None:
+        """Draw soon, or when the tab comes to the front.
+
+        Args:
+            change: Ignored, so that this method can subscribe to the signals of the workspace.
+        """
         self._stale = True
         if self._timer is None and self.is_in_front:
             self._timer = self.set_timer(DRAW_DELAY, self._draw)
@@ -108,11 +116,26 @@ def search_bindings(area: str) -> tuple[Binding, ...]:
     )
 
 
+class SearchTarget(Protocol):
+    """A widget whose lines can be searched."""
+
+    def search_lines(self) -> Sequence[str]:
+        """Return the text of each line."""
+
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor; -1 if there is none."""
+
+    def go_to_line(self, line: int) -> None:
+        """Move the cursor to a line."""
+
+
 class SearchBar(Horizontal):
     """Search field with the number of matches; hidden until a search starts.
 
     Args:
         what: What is searched, for the placeholder.
+        target: Widget that is searched.
     """
 
     DEFAULT_CSS = """
@@ -122,9 +145,10 @@ class SearchBar(Horizontal):
     SearchBar Static { width: auto; color: $text-muted; padding: 0 1; }
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, target: SearchTarget) -> None:
         super().__init__(classes="search-line")
         self._what = what
+        self.target = target
 
     def compose(self) -> ComposeResult:
         yield Input(placeholder=f"search {self._what} …", compact=True)
@@ -146,19 +170,6 @@ class SearchableTab(TabBody):
     It contains a :class:`SearchBar` and has the bindings of :func:`search_bindings`.
     """
 
-    def search_lines(self) -> Sequence[str]:
-        """Return the text of each line."""
-        raise NotImplementedError
-
-    @property
-    def cursor_line(self) -> int:
-        """Line of the cursor; -1 if there is none."""
-        raise NotImplementedError
-
-    def go_to_line(self, line: int) -> None:
-        """Move the cursor to a line."""
-        raise NotImplementedError
-
     @property
     def search_words(self) -> list[str]:
         """Words to find, in any order and case."""
@@ -168,10 +179,14 @@ class SearchableTab(TabBody):
     def _search_bar(self) -> SearchBar:
         return self.query_one(SearchBar)
 
+    @property
+    def _target(self) -> SearchTarget:
+        return self._search_bar.target
+
     def find_matches(self) -> list[int]:
         """Return the lines that contain all words."""
         words = self.search_words
-        found = (line.casefold() for line in self.search_lines()) if words else ()
+        found = (line.casefold() for line in self._target.search_lines()) if words else ()
         return [n for n, line in enumerate(found) if all(word in line for word in words)]
 
     def start_search(self) -> bool:
@@ -187,11 +202,11 @@ class SearchableTab(TabBody):
 
     def action_match(self, by: int) -> None:
         """Go to the next or previous match and wrap around; 0 stays on a match."""
-        found, at = self.find_matches(), self.cursor_line
+        found, at = self.find_matches(), self._target.cursor_line
         if found and not (by == 0 and at in found):
             after = [line for line in found if line > at] or found
             before = [line for line in found if line < at] or found
-            self.go_to_line(before[-1] if by < 0 else after[0])
+            self._target.go_to_line(before[-1] if by < 0 else after[0])
         self.show_match_count()
 
     def action_end_search(self) -> None:
@@ -202,7 +217,7 @@ class SearchableTab(TabBody):
 
     def show_match_count(self) -> None:
         """Show the number of matches and the current one."""
-        found, at = self.find_matches(), self.cursor_line
+        found, at = self.find_matches(), self._target.cursor_line
         if not self.search_words:
             self._search_bar.show_note("")
         elif not found:
@@ -214,14 +229,62 @@ class SearchableTab(TabBody):
             )
 
     @on(Input.Changed, ".search-line Input")
-    def _words_changed(self, event: Input.Changed) -> None:
+    def _search_again(self, event: Input.Changed) -> None:
         event.stop()
         self.action_match(0)
 
     @on(Input.Submitted, ".search-line Input")
-    def _words_given(self, event: Input.Submitted) -> None:
+    def _accept_words(self, event: Input.Submitted) -> None:
         event.stop()
         if self.search_words:
             self.focus_default()
         else:
             self.action_end_search()
+
+
+_SIGNS = {
+    "error": ("✕", "bold $error"),
+    "warning": ("▲", "bold $warning"),
+    "suggestion": ("●", "$secondary"),
+}
+
+
+class ProblemPanel(Static):
+    """Problems of the selected stage; hidden if there are none. Its tab calls for updates.
+
+    Args:
+        workspace: State of the app.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(classes="problems")
+        self.workspace = workspace
+        self._shown: object = None
+
+    def update_problems(self) -> None:
+        """Show the current problems; only a change lays out the whole screen."""
+        problems, lints = self.workspace.list_selected_problems()
+        if (problems, lints) == self._shown:
+            return
+        self._shown = (problems, lints)
+        self.display = bool(problems or lints)
+        lines = [*map(_problem_text, problems), *(_finding_text(lint.finding) for lint in lints)]
+        self.update(Content("\n").join(lines))
+
+
+def _problem_text(problem: Problem) -> Content:
+    hint = f"\n  → {problem.hint}" if problem.hint else ""
+    origin = f"\n  {problem.origin} · F12 shows the traceback" if problem.origin else ""
+    return Content.assemble(("✕ ", "bold $error"), problem.message, (origin, ""), (hint, "dim"))
+
+
+def _finding_text(finding: Finding) -> Content:
+    sign, style = _SIGNS[finding.severity]
+    parts: list[str | tuple[str, str]] = [
+        *((f"{sign} ", style), (f"{finding.code} ", "dim"), finding.message)
+    ]
+    if finding.hint:
+        parts.append((f"\n  → {finding.hint}", "dim"))
+    if finding.fix is not None:
+        parts += ["\n  ", (" x ", "bold $accent reverse"), f" {finding.fix.title}"]
+    return Content.assemble(*parts)

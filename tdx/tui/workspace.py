@@ -21,7 +21,7 @@ from tdx.tui.backend.client import (
     WorkerDiedError,
 )
 from tdx.tui.backend.messages import with_app_hint
-from tdx.tui.compose.requests import CheckChain, InspectChain
+from tdx.tui.backend.requests import CheckChain, InspectChain
 from tdx.tui.log.journal import Journal
 
 if TYPE_CHECKING:
@@ -349,6 +349,33 @@ class Workspace:
         """
         if self.errors.put(source, problems):
             self.inspected.publish(self.status)
+
+    def list_selected_problems(self) -> tuple[tuple[Problem, ...], tuple[LintFinding, ...]]:
+        """Return the errors and the findings of rules for the selected stage."""
+        stage, status = self.stage, self.status
+        if stage is None and self.place != ENV:
+            return (), ()
+        if stage is not None and not stage.enabled:
+            return (), ()
+        number = None if stage is None else stage.number
+        errors = self.errors.at(number)
+        is_current = status.checked == self.editor.revision
+        lints = status.lints.get(number, ()) if is_current else ()
+        # A finding without a title repeats an error, unless only steps can reveal it.
+        shown = tuple(
+            lint
+            for lint in lints
+            if lint.finding.title is not None or lint.finding.check == "steps"
+        )
+        if shown and len(shown) == len(lints):
+            # The finding of a rule explains the error better.
+            errors = tuple(each for each in errors if each.source != "look")
+        return tuple(each.problem for each in errors), shown
+
+    def find_fixable(self) -> LintFinding | None:
+        """Return the first finding for the selected stage that has a fix."""
+        _, lints = self.list_selected_problems()
+        return next((lint for lint in lints if lint.finding.fix is not None), None)
 
     def name_of(self, number: int | None) -> str:
         """Return the name of a stage with its number in the chain pane; the env for ``None``."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tdx.errors import ArgumentError
 from tdx.tui.backend.messages import Job, Request
-from tdx.tui.handlers import register_handler
+from tdx.tui.backend.worker import register_handler
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Hang(Request[None]):
 
 
 def echo(request: Echo, job: Job) -> tuple[int, int]:
-    count: list[int] = job.cached("count", list)
+    count: list[int] = job.get_cached("count", list)
     count.append(request.value)
     return request.value, len(count)
 
@@ -77,7 +77,7 @@ def busy(request: Busy, job: Job) -> str:
     received: list[object] = []
     for number in range(request.most):
         received += job.receive()
-        if job.cancelled:
+        if job.is_cancelled:
             return f"cancelled, received {received}"
         job.push("number", number)
         job.push("received", tuple(received))

@@ -21,13 +21,13 @@ from tdx.pipeline.editing import Draft
 from tdx.tui import app as app_module
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import RequestError, SupersededError, Ticket
-from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.live.live_tab import LiveTab
 from tdx.tui.live.messages import RunSession
 from tdx.tui.live.worker import LivePlayer
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import Driver
+from tests.tui.inline_backend import InlineBackend
 
 Make = Callable[[Pipeline], EnvBase]
 
@@ -91,7 +91,7 @@ class PlayingBackend(InlineBackend):
         except TdxError as error:
             self._fail(ticket, RequestError(Problem.of(error), "a traceback"))
             return
-        while not job.cancelled:
+        while not job.is_cancelled:
             player.run_once(job.receive())
             await asyncio.sleep(0 if player.is_running else 0.01)
         self._fail(ticket, SupersededError(Problem("TDX000", "ended")))
@@ -126,6 +126,8 @@ class Live(Driver):
             running = tab.session.state is not None and tab.session.state.status == "running"
             if not running and not tab.session.connection.overdue():
                 break
+            await asyncio.sleep(0.001)
+        while not self.tab.is_up_to_date:
             await asyncio.sleep(0.001)
         await self.drawn()
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 
 from tdx.tui.backend.messages import Job, Request
-from tdx.tui.handlers import register_handler
+from tdx.tui.backend.worker import register_handler
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ import pytest
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
-from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.screens.bars import HintState
 from tdx.tui.serving.driver import NAME
+from tests.tui.inline_backend import InlineBackend
 
 TURNS = [*range(12), 20, 40, 80, 160]
 """Turns of the loop after which the app is closed."""

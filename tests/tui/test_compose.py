@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.widgets import Input, Select, Switch
 
-from tdx.pipeline import PipelineFile
+from tdx.errors import Where
+from tdx.inspection.check_report import Finding
+from tdx.inspection.overview import StageOverview
+from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.compose.form_row import WordSuggester
+from tdx.tui.compose.chain_pane import build_chain_rows
+from tdx.tui.compose.stage_tab import WordSuggester
+from tdx.tui.workspace import ChainStatus, ErrorStore, LintFinding
 from tests.tui.driving import Driver, driven
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")
@@ -263,3 +269,17 @@ async def test_stage_that_is_off_is_there_when_the_file_is_opened_again(tmp_path
         assert app.stages == ["(RewardSum)", "InitTracker"]
         await app.press("down", "space")
         assert app.stages == ["RewardSum", "InitTracker"]
+
+
+@pytest.mark.parametrize("severity", ["error", "warning", "suggestion"])
+def test_stage_has_the_mark_of_its_worst_finding(severity: Any) -> None:
+    draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum"))
+    number = draft.stages[0].number
+    found = (
+        LintFinding(Finding("lints", "TDX900", "a reason", None, Where(), severity=each))
+        for each in ("suggestion", severity)
+    )
+    good = StageOverview(0, None)
+    status = ChainStatus(last_good={number: good}, lints={number: tuple(found)})
+    rows = build_chain_rows(draft, status, ErrorStore())
+    assert [row.badge for row in rows if row.kind == "stage"] == [severity]

@@ -10,7 +10,7 @@ import pytest
 from tdx.inspection.live.views import StageNumbers
 from tdx.pipeline import Pipeline, build_env
 from tdx.pipeline.editing import Draft
-from tdx.tui.compose.chain_list import ChainList
+from tdx.tui.compose.chain_pane import ChainList
 from tdx.tui.profile.messages import CostRow, Costs, ModeCosts
 from tdx.tui.profile.runs import RunHistory
 from tests.tui.driving import Driver, driven

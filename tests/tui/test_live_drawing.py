@@ -1,11 +1,13 @@
-"""A partial redraw equals a full redraw."""
+"""A partial redraw equals a full redraw, and a tab learns that it is shown."""
 
 from __future__ import annotations
 
 from textual._compositor import ChopsUpdate, Compositor
 from textual.geometry import Region
+from textual.widgets import ContentSwitcher
 
 from tdx.tui.compositor import PartialCompositor
+from tdx.tui.live.live_tab import LiveTab
 from tests.tui.playing import playing
 
 PARTS = (
@@ -36,3 +38,19 @@ async def test_parts_are_drawn_as_the_whole() -> None:
                 assert found.render_segments(console) == wanted.render_segments(console)
         compositor._dirty_regions.clear()
         assert compositor.render_partial_update() is None
+
+
+async def test_tab_is_shown_although_a_lookup_came_before_the_layout() -> None:
+    async with playing("StepCounter(max_steps=20)", whole=True, size=(100, 30)) as app:
+        main = app.app.screen_stack[0]
+        tabs, live = main.query_one(ContentSwitcher), main.query_one(LiveTab)
+        await app.press("1")
+        shown: list[str] = []
+        live.session.start_if_new = lambda: shown.append("live")  # type: ignore[method-assign]
+        # After scrolling, or a refresh of a hidden widget, the next lookup computes the map again.
+        # Here the lookup comes before the layout that reports what is shown.
+        tabs.current = "live"
+        main._compositor._full_map_invalidated = True
+        assert live.is_on_screen
+        await app.settle()
+        assert shown == ["live"]

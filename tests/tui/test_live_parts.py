@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tdx.inspection.live.views import TraceView
 from tdx.tui.live.connection import TraceCache
-from tdx.tui.live.plots import draw_braille
+from tdx.tui.live.graphics import draw_braille
 
 
 def view(index: int) -> TraceView:

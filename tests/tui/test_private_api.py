@@ -22,9 +22,11 @@ def parameters(function: object) -> list[str]:
 
 def test_compositor_of_textual_is_as_expected() -> None:
     message = "textual._compositor " + _ADAPT.format("tdx/tui/compositor.py")
-    for name in ("cuts", "visible_widgets", "_regions_to_spans", "render_partial_update"):
+    names = ("cuts", "visible_widgets", "_regions_to_spans", "render_partial_update", "reflow")
+    for name in names:
         assert hasattr(Compositor, name), message
-    assert "_dirty_regions" in vars(Compositor()), message
+    assert {"_dirty_regions", "_full_map"} <= vars(Compositor()).keys(), message
+    assert parameters(Compositor.reflow) == ["self", "parent", "size"], message
     assert parameters(ChopsUpdate.__init__) == ["self", "chops", "spans", "chop_ends"], message
     screen: Screen[None] = Screen()
     use_partial_compositor(screen)

@@ -18,9 +18,8 @@ from aiohttp import web
 from tdx.cli.commands.tui import as_arguments
 from tdx.cli.options import PipelineOptions
 from tdx.cli.process import run
-from tdx.tui.serving.access import Access, is_loopback
 from tdx.tui.serving.serve import serve
-from tdx.tui.serving.server import AppServer
+from tdx.tui.serving.server import Access, AppServer, is_loopback
 from tests.tui.tmux import all_gone
 
 if TYPE_CHECKING:

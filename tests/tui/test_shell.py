@@ -84,7 +84,7 @@ async def test_keys_of_a_tab_are_at_hand_however_late_it_is_drawn(
     monkeypatch.setattr("tdx.tui.tab_body.DRAW_DELAY", 0.3)
     async with driven() as app:
         tabs = app.find("TabbedContent")
-        for key, name, action in (("4", "profile", "measure"), ("3", "live", "step")):
+        for key, name, action in (("4", "profile", "measure"), ("3", "live", "steps(1)")):
             if by_mouse:
                 assert await app.pilot.click(tabs.get_tab(name))
                 await app.settle()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tdx.tui.specs.tree import specs_at
-from tdx.tui.specs.tree_list import ColumnWidths, key_label
+from tdx.tui.specs.tree import ColumnWidths, key_label, specs_at
 from tests.tui.driving import driven
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", 'CatFrames(4, dim=-1, in_keys=["observation"])')

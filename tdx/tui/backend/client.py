@@ -184,7 +184,7 @@ class ProcessBackend:
         self._send_to(ticket, Cancel(ticket.number))
 
     def send(self, ticket: Ticket[Any], value: Any) -> None:
-        """See :meth:`Backend.tell`."""
+        """See :meth:`Backend.send`."""
         self._send_to(ticket, Send(ticket.number, value))
 
     def restart(self, worker: str) -> None:
@@ -227,6 +227,7 @@ class ProcessBackend:
         )
         handle = _WorkerHandle(process)
         self._workers[name] = handle
+        process.start()
         self._report(
             WorkerEvent(name, "started", f"started process {process.pid} for {worker_title(name)}")
         )

@@ -16,8 +16,8 @@ T = TypeVar("T")
 class Request(Generic[T]):
     """A request to a worker, answered with a ``T``; a subclass is a frozen dataclass of plain data.
 
-    :mod:`tdx.tui.handlers` maps it to the function that answers it. Only the worker imports that
-    function, so the app needs to import nothing that the function needs.
+    :mod:`tdx.tui.backend.worker` maps it to the function that answers it. Only the worker imports
+    that function, so the app needs to import nothing that the function needs.
     """
 
     endless: ClassVar[bool] = False
@@ -126,12 +126,12 @@ class Job:
         self._inbox: deque[Any] = deque()
 
     @property
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         """True if the answer is no longer needed; long jobs check it regularly."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Set :attr:`cancelled`."""
+        """Set :attr:`is_cancelled`."""
         self._cancelled.set()
 
     def wait(self, seconds: float) -> bool:
@@ -149,7 +149,7 @@ class Job:
             found.append(self._inbox.popleft())
         return found
 
-    def cached(self, name: str, make: Callable[[], T]) -> T:
+    def get_cached(self, name: str, make: Callable[[], T]) -> T:
         """Return a value of the cache; create it if it is missing."""
         if name not in self.cache:
             self.cache[name] = make()

@@ -137,6 +137,9 @@ class WorkerProcess:
         self._pipe = Connection(ours.detach())
         self._on_message, self._on_exit = on_message, on_exit
         self._listener = threading.Thread(target=self._listen, daemon=True)
+
+    def start(self) -> None:
+        """Call the callbacks from now on; they may use this object, so it exists before."""
         self._listener.start()
 
     @property

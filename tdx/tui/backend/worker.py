@@ -1,4 +1,8 @@
-"""Worker process: one thread receives messages, the main thread answers requests."""
+"""Worker process: one thread receives messages, the main thread answers requests.
+
+:data:`_HANDLERS` maps each request to the function that answers it. The modules of the tabs are
+imported when their first request comes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,65 @@ from tdx.tui.backend.messages import (
     Send,
     Submit,
 )
-from tdx.tui.handlers import find_handler
+from tdx.tui.backend.requests import (
+    CheckChain,
+    DumpRollout,
+    InspectChain,
+    ListEnvs,
+    check_chain,
+    dump_rollout,
+    inspect_chain,
+    list_env_choices,
+)
+from tdx.tui.live.messages import RunSession
+from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
+
+Handler = Callable[[Any, Job], Any]
+
+
+def _run_session(request: RunSession, job: Job) -> None:
+    from tdx.tui.live.worker import run_session
+
+    run_session(request, job)
+
+
+def _measure_pipeline(request: MeasurePipeline, job: Job) -> Any:
+    from tdx.tui.profile.worker import measure_pipeline
+
+    return measure_pipeline(request, job)
+
+
+def _find_advice(request: FindAdvice, job: Job) -> Any:
+    from tdx.tui.profile.worker import find_advice
+
+    return find_advice(request, job)
+
+
+_HANDLERS: dict[type[Request[Any]], Handler] = {
+    InspectChain: inspect_chain,
+    CheckChain: check_chain,
+    ListEnvs: list_env_choices,
+    DumpRollout: dump_rollout,
+    RunSession: _run_session,
+    MeasurePipeline: _measure_pipeline,
+    FindAdvice: _find_advice,
+}
+
+
+def register_handler(kind: type[Request[Any]], handler: Handler) -> None:
+    """Let a function answer all requests of a class.
+
+    Args:
+        kind: Class of the requests. The module that defines it calls this, so that the worker knows
+            the handler as soon as it unpickles a request.
+        handler: Called in the worker with the request and its job; returns the answer.
+    """
+    _HANDLERS[kind] = handler
+
+
+def find_handler(kind: type[Request[Any]]) -> Handler:
+    """Return the function that answers requests of a class."""
+    return _HANDLERS[kind]
 
 
 def answer(number: int, request: Request[Any], job: Job) -> Answer | Failure:
@@ -38,10 +100,10 @@ def answer(number: int, request: Request[Any], job: Job) -> Answer | Failure:
     except TdxError as error:
         return Failure(number, Problem.of(error), traceback.format_exc())
     except (Exception, SystemExit) as error:
-        return Failure(number, _unexpected(error), traceback.format_exc())
+        return Failure(number, _unexpected_problem(error), traceback.format_exc())
 
 
-def _unexpected(error: BaseException) -> Problem:
+def _unexpected_problem(error: BaseException) -> Problem:
     lines = str(error).strip().splitlines() or ["no message"]
     message = f"{type(error).__name__}: {lines[0]}"
     return Problem("TDX000", message, "F12 shows the traceback", origin=find_user_line(error))
@@ -101,7 +163,7 @@ class _Worker:
         while True:
             message = self._queue.get()
             job = self._jobs[message.number]
-            if not job.cancelled:
+            if not job.is_cancelled:
                 self._send(answer(message.number, message.request, job))
             del self._jobs[message.number]
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tdx.pipeline.catalog import TransformInfo, load_catalog, strip_markup
-from tdx.tui import bindings
+from tdx.pipeline.catalog import TransformInfo, load_catalog
+from tdx.pipeline.docstrings import strip_markup
 from tdx.tui.screens.dialogs import fuzzy_sort
 
 
 class CatalogPane(Vertical):
     """The left pane."""
 
-    BINDINGS = [*bindings.CATALOG]
+    BINDINGS = [
+        Binding("enter", "add", "add", id="catalog.add"),
+        Binding("escape", "leave", "back", id="catalog.leave"),
+    ]
 
     class Chosen(Message):
         """A transform was chosen."""
@@ -44,7 +48,7 @@ class CatalogPane(Vertical):
         self._fill("")
 
     @property
-    def highlighted(self) -> TransformInfo | None:
+    def current_transform(self) -> TransformInfo | None:
         """The transform under the cursor."""
         options = self.query_one("#catalog", OptionList)
         at = options.highlighted
@@ -52,7 +56,7 @@ class CatalogPane(Vertical):
         return None if name is None else load_catalog().find(name)
 
     def action_add(self) -> None:
-        info = self.highlighted
+        info = self.current_transform
         if info is not None:
             self.post_message(self.Chosen(info))
 
@@ -69,28 +73,28 @@ class CatalogPane(Vertical):
         self.screen.set_focus(self.query_one("#catalog-search", Input))
 
     @on(Input.Changed, "#catalog-search")
-    def _searched(self, event: Input.Changed) -> None:
+    def _update_options(self, event: Input.Changed) -> None:
         event.stop()
         self._fill(event.value)
 
     @on(Input.Submitted, "#catalog-search")
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _add_first_option(self, event: Input.Submitted) -> None:
         event.stop()
         if event.value != self._words:
             self._fill(event.value)  # Enter may arrive before the change event
         self.action_add()
 
     @on(OptionList.OptionHighlighted, "#catalog")
-    def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
+    def _show_documentation(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
-        info = self.highlighted
+        info = self.current_transform
         if info is not None:
             doc = Text(info.name, style="bold")
             doc.append(f"\n{strip_markup(info.summary)}", style="not bold")
             self.query_one("#catalog-doc", Static).update(doc)
 
     @on(OptionList.OptionSelected, "#catalog")
-    def _selected(self, event: OptionList.OptionSelected) -> None:
+    def _add_selected_option(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.action_add()
 

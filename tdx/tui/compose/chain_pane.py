@@ -1,16 +1,314 @@
-"""The chain pane: the chain with the keys that edit its stages."""
+"""The chain pane: the stages as rows with status marks, and the keys that edit them."""
 
 from __future__ import annotations
 
-from textual import on
-from textual.app import ComposeResult
-from textual.containers import Vertical
-from textual.message import Message
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-from tdx.tui import bindings
-from tdx.tui.compose.chain_list import ChainList
-from tdx.tui.compose.problem_panel import find_fixable
-from tdx.tui.workspace import ENV, Workspace
+from rich.segment import Segment
+from rich.style import Style
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tdx.pipeline.editing import Draft, DraftStage
+from tdx.pipeline.grammar import format_arguments
+from tdx.tui.workspace import ENV, ChainStatus, ErrorStore, Workspace
+
+RowKind = Literal["env", "stage", "problem", "output"]
+Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRow:
+    """A row of the chain list.
+
+    Args:
+        kind: What the row shows.
+        place: Place in the chain.
+        title: Name.
+        detail: Text after the name.
+        badge: Status of the stage.
+    """
+
+    kind: RowKind
+    place: int
+    title: str
+    detail: str = ""
+    badge: Badge = ""
+
+
+def build_chain_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> list[ChainRow]:
+    """Return the rows for a chain and its status."""
+    rows = [*_env_rows(draft, status, errors), *_stage_rows(draft, status, errors)]
+    return [*rows, _output_row(draft, status)]
+
+
+def _env_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> Iterator[ChainRow]:
+    if draft.env is None:
+        yield ChainRow("env", ENV, "no env yet", "press e")
+        return
+    found = errors.at(None)
+    badge: Badge = "failed" if found else _worst_severity(status, None)
+    yield ChainRow("env", ENV, draft.env.id, _env_detail(draft), badge)
+    for each in found:
+        yield ChainRow("problem", ENV, each.problem.message)
+
+
+def _env_detail(draft: Draft) -> str:
+    env = draft.env
+    assert env is not None
+    parts = [
+        f"×{env.num_envs}" if env.num_envs is not None else "",
+        "pixels" if env.from_pixels else "",
+        env.device or "",
+        f"seed {env.seed}" if env.seed is not None else "",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _stage_rows(draft: Draft, status: ChainStatus, errors: ErrorStore) -> Iterator[ChainRow]:
+    for place, stage in enumerate(draft.stages):
+        found = errors.at(stage.number) if stage.enabled else ()
+        badge: Badge = "failed" if found else _badge(stage, status)
+        yield ChainRow("stage", place, _stage_name(stage), _stage_arguments(stage), badge)
+        for each in found:
+            yield ChainRow("problem", place, each.problem.message)
+
+
+def _stage_name(stage: DraftStage) -> str:
+    code = stage.config.code
+    return stage.config.name if code is None else code.name
+
+
+def _stage_arguments(stage: DraftStage) -> str:
+    return format_arguments(stage.config.args, stage.config.kwargs)
+
+
+def _badge(stage: DraftStage, status: ChainStatus) -> Badge:
+    if not stage.enabled:
+        return "off"
+    if None in status.problems or stage.number not in status.last_good:
+        return "unknown"  # unknown without a working env
+    return _worst_severity(status, stage.number)
+
+
+def _worst_severity(status: ChainStatus, number: int | None) -> Badge:
+    severities = {lint.finding.severity for lint in status.lints.get(number, ())}
+    ranked: tuple[Badge, ...] = ("error", "warning", "suggestion")
+    return next((each for each in ranked if each in severities), "")
+
+
+def _output_row(draft: Draft, status: ChainStatus) -> ChainRow:
+    keys = sum(1 for change in status.overview.changes if change.after) if status.overview else 0
+    words = {"inspecting": "inspecting …", "failed": "unknown", "empty": ""}
+    return ChainRow("output", len(draft.stages), "output", words.get(status.phase, f"{keys} keys"))
+
+
+_MARKS = {
+    "": ("●", "on"),
+    "off": ("○", "off"),
+    "unknown": ("?", "off"),
+    "failed": ("✕", "failed"),
+    "error": ("✕", "failed"),
+    "warning": ("▲", "warning"),
+    "suggestion": ("●", "suggestion"),
+}
+
+
+class ChainList(ScrollView, can_focus=True):
+    """Draws the env, the stages and the output, one row each.
+
+    Args:
+        workspace: State of the app.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *(f"chain--{name}" for name in ("env", "number", "name", "detail", "line", "drop")),
+        *(f"chain--{name}" for name in ("on", "off", "failed", "warning", "suggestion", "problem")),
+        "chain--cursor",
+    }
+    HELP = """## Chain
+
+The env is at the top; its data flow down through the stages. The tabs show the row under the
+cursor. A stage is marked `●` if it works, `✕` if it fails, `▲` if a rule warns, `○` if it is
+disabled, and `?` if its state is unknown because the env cannot be created."""
+
+    class Dropped(Message):
+        """A stage was dragged to another place."""
+
+        def __init__(self, place: int, to: int) -> None:
+            super().__init__()
+            self.place = place
+            self.to = to
+
+    class Opened(Message):
+        """A row was double-clicked."""
+
+    class Marked(Message):
+        """The status mark of a stage was clicked."""
+
+        def __init__(self, place: int) -> None:
+            super().__init__()
+            self.place = place
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(id="chain")
+        self.workspace = workspace
+        self.rows: list[ChainRow] = []
+        self._cursor = ENV
+        self._dragged: int | None = None
+        self._target: int | None = None
+
+    def on_mount(self) -> None:
+        self.workspace.edited.subscribe(self, lambda _: self.rebuild())
+        self.workspace.inspected.subscribe(self, lambda _: self.rebuild())
+        self.workspace.selected.subscribe(self, lambda _: self.follow())
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Update the rows."""
+        workspace = self.workspace
+        rows = build_chain_rows(workspace.draft, workspace.status, workspace.errors)
+        if rows != self.rows:
+            self.rows = rows
+            self._measure()
+            self.refresh()
+            self.follow()
+
+    def follow(self) -> None:
+        """Redraw the cursor and scroll to it."""
+        before, self._cursor = self._cursor, self.workspace.place
+        for n, row in enumerate(self.rows):
+            if row.place in (before, self._cursor):
+                self.refresh_line(n)
+        at = next((n for n, row in enumerate(self.rows) if row.place == self._cursor), 0)
+        top, height = int(self.scroll_offset.y), self.size.height
+        if height and not top <= at < top + height:
+            self.scroll_to(y=at - (0 if at < top else height - 1), animate=False)
+
+    def on_resize(self) -> None:
+        self._measure()
+        self.follow()
+
+    def _measure(self) -> None:
+        size = Size(self.size.width, len(self.rows))
+        if size != self.virtual_size:
+            self.virtual_size = size
+
+    def render_line(self, y: int) -> Strip:
+        at, width = y + int(self.scroll_offset.y), self.size.width
+        if at >= len(self.rows):
+            return Strip.blank(width, self.rich_style)
+        row = self.rows[at]
+        segments = self._segments(row, width)
+        style = self.rich_style
+        if row.place == self.workspace.place:
+            cursor = self.get_component_rich_style("chain--cursor")
+            style += Style(bgcolor=cursor.bgcolor, reverse=cursor.reverse)
+        if self._target is not None and row.place == self._target and row.kind == "stage":
+            style += Style(bgcolor=self.get_component_rich_style("chain--drop").bgcolor)
+        strip = Strip(segments).adjust_cell_length(width)
+        return Strip(Segment.apply_style(strip, style)).apply_style(Style())
+
+    def _segments(self, row: ChainRow, width: int) -> list[Segment]:
+        if row.kind == "problem":
+            lead = "│    " if row.place >= 0 else "│ "
+            text = _truncate(row.title, width - len(lead))
+            return [self._styled_segment(lead, "line"), self._styled_segment(text, "problem")]
+        if row.kind == "stage":
+            return self._stage_segments(row, width)
+        mark, detail = ("◆ " if row.kind == "env" else "◇ "), _truncate(row.detail, width // 2)
+        kind = "failed" if row.badge in ("failed", "error") else "env"
+        title = _truncate(row.title, width - len(detail) - 4)
+        gap = " " * max(1, width - len(title) - len(detail) - 3)
+        return [
+            *(self._styled_segment(mark, kind), self._styled_segment(title, kind)),
+            *(self._styled_segment(gap, "detail"), self._styled_segment(f"{detail} ", "detail")),
+        ]
+
+    def _stage_segments(self, row: ChainRow, width: int) -> list[Segment]:
+        sign, kind = _MARKS[row.badge]
+        number = f"{row.place:>2} "
+        title = _truncate(row.title, width - 6)
+        left = width - 2 - len(number) - len(title) - 2
+        detail = f"  {_truncate(row.detail, left)}" if left > 4 and row.detail else ""
+        is_off = row.badge == "off"
+        name = "off" if is_off else "problem" if kind == "failed" else "name"
+        return [
+            self._styled_segment(f"{sign} ", kind),
+            self._styled_segment(number, "number"),
+            self._styled_segment(title, name),
+            self._styled_segment(detail, "off" if is_off else "detail"),
+        ]
+
+    def _styled_segment(self, text: str, kind: str) -> Segment:
+        style = self.get_component_rich_style(f"chain--{kind}")
+        return Segment(
+            text,
+            Style(
+                color=style.color,
+                bold=style.bold,
+                dim=style.dim,
+                italic=style.italic,
+                strike=style.strike,
+            ),
+        )
+
+    def _row_at(self, y: int) -> ChainRow | None:
+        at = y + int(self.scroll_offset.y)
+        return self.rows[at] if 0 <= at < len(self.rows) else None
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        row = self._row_at(event.y)
+        if row is None:
+            return
+        self.workspace.select(row.place)
+        if row.kind == "stage" and event.x < 2:
+            self.post_message(self.Marked(row.place))
+        elif row.kind == "stage":
+            self._dragged = row.place
+            self.capture_mouse()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._dragged is None:
+            return
+        row = self._row_at(max(0, min(event.y, self.size.height - 1)))
+        last = len(self.workspace.draft.stages) - 1
+        target = None if row is None else max(0, min(row.place, last))
+        if target != self._target:
+            self._target = target if target != self._dragged else None
+            self.refresh()
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        if self._dragged is None:
+            return
+        self.release_mouse()
+        place, to = self._dragged, self._target
+        self._dragged = self._target = None
+        self.refresh()
+        if to is not None:
+            self.post_message(self.Dropped(place, to))
+
+    def on_click(self, event: events.Click) -> None:
+        if event.chain == 2 and event.x >= 2:
+            self.post_message(self.Opened())
+
+
+def _truncate(text: str, width: int) -> str:
+    """Shorten a text with an ellipsis."""
+    if len(text) <= width:
+        return text
+    return f"{text[: max(0, width - 1)]}…" if width > 0 else ""
+
+
+_MOVE = Binding.Group("move", compact=True)
 
 
 class ChainPane(Vertical):
@@ -20,7 +318,21 @@ class ChainPane(Vertical):
         workspace: State of the app.
     """
 
-    BINDINGS = [*bindings.CHAIN]
+    BINDINGS = [
+        Binding("up", "step(-1)", "up", id="chain.up", show=False),
+        Binding("down", "step(1)", "down", id="chain.down", show=False),
+        Binding("home", "first", "first", id="chain.first", show=False),
+        Binding("end", "last", "last", id="chain.last", show=False),
+        Binding("enter", "edit", "edit", id="chain.edit"),
+        Binding("space", "switch", "on/off", id="chain.switch"),
+        Binding("d,delete", "remove", "remove", id="chain.remove"),
+        Binding("c", "duplicate", "duplicate", id="chain.duplicate", show=False),
+        Binding("shift+up,K", "move(-1)", "move up", True, "⇧↑", id="chain.move_up", group=_MOVE),
+        Binding(
+            "shift+down,J", "move(1)", "move down", True, "⇧↓", id="chain.move_down", group=_MOVE
+        ),
+        Binding("x", "fix", "fix", id="chain.fix"),
+    ]
 
     class Edit(Message):
         """The form of the selected stage should open."""
@@ -70,7 +382,7 @@ class ChainPane(Vertical):
 
     def _offer_fix(self) -> None:
         """Update the key bar if the availability of a fix has changed."""
-        has_fix = find_fixable(self.workspace) is not None
+        has_fix = self.workspace.find_fixable() is not None
         if has_fix != self._has_fix:
             self._has_fix = has_fix
             self.refresh_bindings()
@@ -99,17 +411,17 @@ class ChainPane(Vertical):
         self._move(self.workspace.place, self.workspace.place + by)
 
     @on(ChainList.Dropped)
-    def _dropped(self, event: ChainList.Dropped) -> None:
+    def _move_dropped_stage(self, event: ChainList.Dropped) -> None:
         event.stop()
         self._move(event.place, event.to)
 
     @on(ChainList.Marked)
-    def _marked(self, event: ChainList.Marked) -> None:
+    def _toggle_marked_stage(self, event: ChainList.Marked) -> None:
         event.stop()
         self.action_switch(event.place)
 
     @on(ChainList.Opened)
-    def _opened(self, event: ChainList.Opened) -> None:
+    def _open_stage(self, event: ChainList.Opened) -> None:
         event.stop()
         self.action_edit()
 

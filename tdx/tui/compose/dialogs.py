@@ -13,9 +13,8 @@ from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import Draft, IndexedDraft
 from tdx.pipeline.model import EnvConfig
 from tdx.tui.backend.client import RequestError
-from tdx.tui.compose.form_row import FormRow
-from tdx.tui.compose.problem_panel import find_fixable, problems_at
-from tdx.tui.compose.requests import EnvChoice, ListEnvs
+from tdx.tui.backend.requests import EnvChoice, ListEnvs
+from tdx.tui.compose.stage_tab import FormRow
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
 
 if TYPE_CHECKING:
@@ -80,18 +79,18 @@ class ComposeDialogs:
 
             self._screen.app.push_screen(dialog_of_one, chosen)
             return
-        given = [part.strip() for part in row.text.split(",") if part.strip()]
-        dialog = MultiChoiceScreen(f"{row.field.name}: available keys", row.keys, given)
+        chosen_keys = [part.strip() for part in row.text.split(",") if part.strip()]
+        dialog = MultiChoiceScreen(f"{row.field.name}: available keys", row.keys, chosen_keys)
 
-        def picked(keys: list[str] | None) -> None:
+        def enter_keys(keys: list[str] | None) -> None:
             if keys is not None:
                 row.enter_text(", ".join(keys))
 
-        self._screen.app.push_screen(dialog, picked)
+        self._screen.app.push_screen(dialog, enter_keys)
 
     def fix(self) -> None:
         """Apply the first fix for the selected stage."""
-        lint = find_fixable(self._workspace)
+        lint = self._workspace.find_fixable()
         if lint is None or lint.finding.fix is None:
             self._screen.notify("no fix available", timeout=2)
             return
@@ -111,7 +110,7 @@ class ComposeDialogs:
             Choice("yaml", "YAML", "a pipeline file"),
             Choice("python", "Python", "from tdx import …"),
         ]
-        self._screen.app.push_screen(ChoiceScreen("Copy as", forms), self._copied)
+        self._screen.app.push_screen(ChoiceScreen("Copy as", forms), self._copy_as)
 
     def details(self) -> None:
         """Show all errors with tracebacks, those of the selected stage first."""
@@ -121,7 +120,7 @@ class ComposeDialogs:
         texts = [_error_text(workspace.name_of(each.number), each.problem) for each in errors]
         texts += [
             f"{each.finding.code}  {each.finding.message}\n{each.finding.why or ''}"
-            for each in problems_at(workspace)[1]
+            for each in workspace.list_selected_problems()[1]
         ]
         self._read("Problems", "\n\n".join(texts) or "No problems.")
 
@@ -158,7 +157,7 @@ class ComposeDialogs:
         fresh = replace(Draft.of(pipeline), file=None)
         self._workspace.edit(f"start with {preset.name}", fresh, place=-1)
 
-    def _copied(self, form: str | None) -> None:
+    def _copy_as(self, form: str | None) -> None:
         if form is None:
             return
         pipeline = self._workspace.draft.pipeline()

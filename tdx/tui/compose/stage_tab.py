@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Button, Static
+from textual.suggester import Suggester
+from textual.widget import Widget
+from textual.widgets import Button, Input, Select, Static, Switch
 from textual.worker import Worker, WorkerError
 
 from tdx.errors import TdxError
-from tdx.pipeline.catalog import load_catalog, strip_markup
+from tdx.inspection.leaf import INPUT_PARTS
+from tdx.keys import format_key
+from tdx.pipeline.catalog import load_catalog
+from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import (
     FormField,
     list_env_fields,
@@ -23,10 +30,213 @@ from tdx.pipeline.editing.forms import (
     set_env_field,
 )
 from tdx.pipeline.grammar import format_stage
-from tdx.tui.compose.form_row import FormRow, available_keys
-from tdx.tui.compose.problem_panel import ProblemPanel
-from tdx.tui.tab_body import TabBody
-from tdx.tui.workspace import ENV, Workspace
+from tdx.tui.tab_body import ProblemPanel, TabBody
+from tdx.tui.workspace import ENV, ChainStatus, Workspace
+
+
+def available_keys(
+    status: ChainStatus, stage: DraftStage, *, inverse: bool = False
+) -> tuple[str, ...]:
+    """Return the keys that a stage receives, according to the last inspection.
+
+    Args:
+        status: What is known of the chain.
+        stage: The stage.
+        inverse: Put the keys of the inverse path first: actions and states.
+    """
+    if status.overview is None:
+        return ()
+    index = status.numbers.index(stage.number) if stage.number in status.numbers else 0
+    leaves = status.overview.before(index)
+    ranked = sorted(leaves, key=lambda leaf: (leaf.part in INPUT_PARTS) is not inverse)
+    return tuple(dict.fromkeys(format_key(leaf.key) for leaf in ranked))
+
+
+_LAST_WORD = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
+
+
+class WordSuggester(Suggester):
+    """Completes a word, or the last word of a list.
+
+    Args:
+        words: Known words.
+        many: True if the field holds a list.
+    """
+
+    def __init__(self, words: tuple[str, ...], many: bool = True) -> None:
+        super().__init__(case_sensitive=True, use_cache=False)
+        self.words = words
+        self.many = many
+
+    async def get_suggestion(self, value: str) -> str | None:
+        match = _LAST_WORD.search(value) if self.many else None
+        start = 0 if match is None else match.start(1)
+        word = value[start:].casefold()
+        if not word:
+            return None
+        found = next((each for each in self.words if each.casefold().startswith(word)), None)
+        return None if found is None else value[:start] + found
+
+
+class FormRow(Widget):
+    """Form field for one argument.
+
+    Args:
+        field: Description of the argument.
+        keys: Keys to suggest.
+    """
+
+    class Edited(Message):
+        """The text was edited."""
+
+        def __init__(self, row: FormRow, text: str) -> None:
+            super().__init__()
+            self.row = row
+            self.text = text
+
+        @property
+        def control(self) -> FormRow:
+            """The row."""
+            return self.row
+
+    class PickKeys(Message):
+        """The dialog for keys should open."""
+
+        def __init__(self, row: FormRow) -> None:
+            super().__init__()
+            self.row = row
+
+    def __init__(self, field: FormField, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(classes="form-row -keys" if field.kind == "keys" else "form-row")
+        self.field = field
+        self.keys = keys
+        self._text = field.text
+        self._chain_text = field.text
+
+    def compose(self) -> ComposeResult:
+        star = " *" if self.field.required else ""
+        title = Content.assemble((self.field.name, "bold"), (star, "bold $accent"))
+        yield Static(title, classes="form-name")
+        yield self._widget()
+        if self.field.kind == "keys":
+            yield Button("▾", classes="form-keys", compact=True)
+        yield Static(self._help(), classes="form-help")
+
+    @property
+    def text(self) -> str:
+        """The current text."""
+        return self._text
+
+    def set_field(self, field: FormField, keys: tuple[str, ...]) -> None:
+        """Show a new value of the argument that did not come from this row.
+
+        Typed text stays: nothing changes while the field has the focus, holds an uncommitted text,
+        or holds an invalid text.
+        """
+        self.field, self.keys = field, keys
+        if not self.query(".form-help"):
+            return
+        box = self.query(Input)
+        if box and self.field.kind == "keys":
+            box.first().suggester = WordSuggester(keys, self.field.many)
+        is_typed = bool(box) and box.first().value != self._text
+        if field.text == self._chain_text or self.has_focus_within or is_typed:
+            return
+        self._chain_text = field.text
+        if field.text != self._text:
+            self.set_text(field.text)
+        self.show_error(None)
+
+    def accept(self, field: FormField) -> None:
+        """Remember the value that the chain has taken from this row."""
+        self.field, self._chain_text = field, field.text
+
+    def set_text(self, text: str) -> None:
+        """Set the text without posting a message."""
+        self._text = text
+        if self.field.kind == "flag":
+            self.query_one(Switch).value = (text or self.field.default) == "True"
+        elif self.field.kind == "choice":
+            self.query_one(Select).value = text or Select.NULL
+        else:
+            self.query_one(Input).value = text
+
+    def enter_text(self, text: str) -> None:
+        """Set the text as if it was typed."""
+        self.set_text(text)
+        self.post_message(self.Edited(self, text))
+
+    def show_error(self, text: str | None) -> None:
+        """Show an error instead of the help text. ``None``: show the help text."""
+        self.set_class(text is not None, "-wrong")
+        content = self._help() if text is None else Content.styled(text, "$error")
+        for line in self.query(".form-help").results(Static):  # the row may be about to be removed
+            line.update(content)
+
+    def _help(self) -> Content:
+        help_, type_ = strip_markup(self.field.help), f"  {self.field.type}"
+        return Content.assemble(help_, (type_, "dim italic"))
+
+    def _widget(self) -> Input | Select[str] | Switch:
+        field = self.field
+        if field.kind == "flag":
+            return Switch((field.text or field.default) == "True", animate=False)
+        if field.kind == "choice":
+            return Select(
+                [(choice, choice) for choice in field.choices],
+                prompt=_placeholder(field),
+                value=field.text or Select.NULL,
+                compact=True,
+            )
+        return Input(
+            field.text,
+            placeholder=_placeholder(field),
+            suggester=WordSuggester(
+                self.keys if field.kind == "keys" else field.completions,
+                field.kind == "keys" and field.many,
+            ),
+            compact=True,
+        )
+
+    @on(Input.Changed)
+    def _emit_text(self, event: Input.Changed) -> None:
+        event.stop()
+        self._emit(event.value)
+
+    @on(Select.Changed)
+    def _emit_choice(self, event: Select.Changed) -> None:
+        event.stop()
+        self._emit("" if event.value is Select.NULL else str(event.value))
+
+    @on(Switch.Changed)
+    def _emit_switch(self, event: Switch.Changed) -> None:
+        event.stop()
+        text = str(event.value)
+        if (self._text or self.field.default) != text:
+            self._emit("" if text == self.field.default else text)
+
+    @on(Button.Pressed)
+    def _request_keys(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.post_message(self.PickKeys(self))
+
+    def on_key(self, event: events.Key) -> None:
+        """Open the dialog for keys with the down key."""
+        asked = event.key == "down" and self.field.kind == "keys"
+        if asked and self.query_one(Input).has_focus:
+            event.stop()
+            self.post_message(self.PickKeys(self))
+
+    def _emit(self, text: str) -> None:
+        if text != self._text:
+            self._text = text
+            self.post_message(self.Edited(self, text))
+
+
+def _placeholder(field: FormField) -> str:
+    """Return the placeholder of an empty field."""
+    return "required" if field.default is None else field.default
+
 
 _WELCOME = """The pipeline is empty.
 
@@ -59,7 +269,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         self._shown: tuple[object, ...] = ()
-        self._named = Content("")
+        self._shown_title = Content("")
         self._building: Worker[None] | None = None
         self._refocus = False
 
@@ -69,17 +279,17 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         yield VerticalScroll(id="form", can_focus=False)
 
     def on_mount(self) -> None:
-        self.workspace.selected.subscribe(self, lambda _: self.invalidate())
-        self.workspace.edited.subscribe(self, lambda _: self.invalidate())
-        self.workspace.inspected.subscribe(self, lambda _: self.invalidate())
+        self.workspace.selected.subscribe(self, self.invalidate)
+        self.workspace.edited.subscribe(self, self.invalidate)
+        self.workspace.inspected.subscribe(self, self.invalidate)
 
     async def open_form(self) -> None:
         """Focus the first field, after the form of the selected stage is built."""
         self.update()
-        await self._built()
+        await self._wait_until_built()
         self._focus_form()
 
-    async def _built(self) -> None:
+    async def _wait_until_built(self) -> None:
         """Wait until the rows are mounted."""
         while self._building is not None and not self._building.is_finished:
             with suppress(WorkerError):  # superseded by a newer one
@@ -94,11 +304,11 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         """Show the selected stage; rebuild the rows only if it is another one."""
         self.query_one(ProblemPanel).update_problems()
         shown, title = self._identity(), self._title()
-        if title != self._named:
-            self._named = title
+        if title != self._shown_title:
+            self._shown_title = title
             self.query_one("#form-title", Static).update(title)
         if shown == self._shown:
-            self._offer()
+            self._update_rows()
             return
         self._shown = shown
         self._building = self.run_worker(self._rebuild(), exclusive=True, group="form")
@@ -117,7 +327,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             rows.append(Static(_WELCOME, classes="form-note"))
         rows += [FormRow(field, self._keys(field)) for field in self._fields()]
         if not rows:
-            rows.append(Static(self._nothing(), classes="form-note"))
+            rows.append(Static(self._empty_text(), classes="form-note"))
         async with self.batch():
             await form.remove_children()
             await form.mount_all(rows)
@@ -145,7 +355,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             return ()
         return available_keys(self.workspace.status, stage, inverse=field.name.endswith("_inv"))
 
-    def _offer(self) -> None:
+    def _update_rows(self) -> None:
         """Update the rows with the current values and keys."""
         fields = {field.name: field for field in self._fields()}
         for row in self.query(FormRow):
@@ -166,7 +376,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         name = (stage.config.name, "bold")
         return Content.assemble(name, (off, "$warning"), (about, "dim"), summary)
 
-    def _nothing(self) -> Content:
+    def _empty_text(self) -> Content:
         stage = self.workspace.stage
         if stage is None:
             return Content.styled("Output of the chain: see Specs.", "dim")
@@ -175,14 +385,14 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         return Content.styled("No arguments.", "dim")
 
     @on(FormRow.Edited)
-    def _edited(self, event: FormRow.Edited) -> None:
+    def _apply_edit(self, event: FormRow.Edited) -> None:
         event.stop()
         row, workspace = event.row, self.workspace
         stage, env, name = workspace.stage, workspace.draft.env, event.row.field.name
         try:
             if stage is not None:
                 config = set_argument(stage.config, name, event.text)
-                draft = workspace.draft.replace(workspace.place, config)
+                draft = workspace.draft.replaced(workspace.place, config)
                 label, merge = f"set {name} of {config.name}", f"{stage.number}.{name}"
             elif env is not None:
                 draft = workspace.draft.with_env(set_env_field(env, name, event.text))
@@ -199,7 +409,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             row.accept(field)
 
     @on(FormRow.PickKeys)
-    def _pick(self, event: FormRow.PickKeys) -> None:
+    def _forward_pick_keys(self, event: FormRow.PickKeys) -> None:
         event.stop()
         self.post_message(self.PickKeys(event.row))
 

@@ -1,6 +1,10 @@
-"""Dialog that starts a rollout dump and shows its progress."""
+"""Dumping a rollout: the dialog with its progress, and the job that survives it."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from textual import on
 from textual.app import ComposeResult
@@ -11,8 +15,87 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, ProgressBar, Static, Switch
 
 from tdx.pipeline.model import Pipeline
-from tdx.tui.files.dumping import DumpJob, DumpRollout
+from tdx.tui.backend.client import RequestError, Ticket
+from tdx.tui.backend.requests import DumpProgress, DumpResult, DumpRollout
 from tdx.tui.workspace import Workspace
+
+if TYPE_CHECKING:
+    from textual.app import App
+
+    from tdx.tui.workspace import Workspace
+
+
+WORKER = "dump"
+CANCEL_TIMEOUT = 3.0
+"""Seconds that a rollout has to finish its chunk before its worker is killed."""
+
+
+class DumpJob:
+    """Runs a dump in the worker and reports its progress.
+
+    Args:
+        app: Shows the result.
+        workspace: State of the app.
+    """
+
+    def __init__(self, app: App[None], workspace: Workspace) -> None:
+        self._app, self._workspace = app, workspace
+        self._ticket: Ticket[DumpResult] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.progress: DumpProgress | None = None
+        self.path = ""
+        self.on_change: Callable[[], Any] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """True if a dump is running."""
+        return self._ticket is not None
+
+    def start(self, request: DumpRollout) -> None:
+        """Start a dump."""
+        self.progress, self.path = None, request.path
+        self._ticket = self._workspace.backend.ask(
+            request, worker=WORKER, on_push=self._update_progress
+        )
+        self._task = asyncio.get_running_loop().create_task(self._wait(self._ticket))
+        self._notify_change()
+
+    def cancel(self) -> None:
+        """Stop after the current chunk; kill the worker if that takes too long."""
+        if self._ticket is not None:
+            ticket = self._ticket
+            self._workspace.backend.cancel(ticket)
+            self._app.set_timer(CANCEL_TIMEOUT, lambda: self._kill(ticket))
+
+    def _kill(self, ticket: Ticket[DumpResult]) -> None:
+        if self._ticket is ticket:
+            self._workspace.backend.restart(WORKER)
+
+    def _update_progress(self, topic: str, value: Any) -> None:
+        self.progress = value
+        # Pushed values arrive outside of the context of the app.
+        self._app.call_later(self._notify_change)
+
+    async def _wait(self, ticket: Ticket[DumpResult]) -> None:
+        try:
+            done = await ticket
+        except RequestError as error:
+            hint = f" ({error.problem.hint})" if error.problem.hint else ""
+            kept = f"; the dump contains {self.progress.text}" if self.progress else ""
+            text = f"{error.problem.message}{hint}{kept}"
+            self._app.notify(text, title="Not dumped", severity="error", timeout=10)
+        else:
+            title = "Dumped" if done.complete else "Dump cancelled, finished shards kept"
+            text = f"{done.path}: {done.progress.text}, seed {done.seed}"
+            self._app.notify(text, title=title, timeout=8)
+        finally:
+            self._ticket = None
+            self._notify_change()
+
+    def _notify_change(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
 
 _FIELDS = (
     ("path", "folder", "a new folder …"),

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from textual.binding import Binding
+
 from tdx.errors import TdxError
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentFiles
 from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.tui.files.autosave import Autosave
 from tdx.tui.files.document import CurrentDocument, DiskWatch
-from tdx.tui.files.dumping import DumpJob
+from tdx.tui.files.dump_screen import DumpJob
 from tdx.tui.files.path_screen import PathScreen
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
 
@@ -23,6 +25,16 @@ if TYPE_CHECKING:
     from tdx.tui.workspace import Workspace
 
 Then = Callable[[], None]
+FILE_BINDINGS = (
+    Binding("ctrl+s", "file('save')", "save", id="file.save"),
+    Binding("S", "file('save_as')", "save as", id="file.save_as", show=False),
+    Binding("ctrl+o", "file('open')", "open", id="file.open", show=False),
+    Binding("ctrl+r", "file('recent')", "recent files", id="file.recent", show=False),
+    Binding("ctrl+n", "file('new')", "new pipeline", id="file.new", show=False),
+    Binding("ctrl+l", "file('reload')", "reload from disk", id="file.reload", show=False),
+    Binding("R", "file('restore')", "restore a session", id="file.restore", show=False),
+    Binding("D", "file('dump')", "dump a rollout", id="file.dump", show=False),
+)
 _NO_PIPELINE = "no pipeline yet; press e to choose an env"
 
 
@@ -101,7 +113,7 @@ class Files:
 
     def new(self) -> None:
         """Start a new, empty pipeline."""
-        self._when_saved("Start a new pipeline?", lambda: self._load(Draft(), None))
+        self._ask_to_save("Start a new pipeline?", lambda: self._load(Draft(), None))
 
     def open_path(self, path: str) -> None:
         """Open a file; keep the current pipeline if it cannot be read."""
@@ -133,12 +145,12 @@ class Files:
 
     def restore(self) -> None:
         """Ask for an unsaved session and restore it."""
-        self._when_saved("Restore another session?", self.autosave.choose)
+        self._ask_to_save("Restore another session?", self.autosave.choose)
 
     def _open_chosen(self, path: str | None) -> None:
         if path is not None:
             name = Path(path).name
-            self._when_saved(f"Open {name}?", lambda: self.open_path(path))
+            self._ask_to_save(f"Open {name}?", lambda: self.open_path(path))
 
     def _load(self, draft: Draft, document: Document | None) -> None:
         self.documents.opened = document
@@ -241,12 +253,12 @@ class Files:
     def quit(self) -> None:
         """Quit the app; ask first about unsaved edits and a running dump."""
         if not self.dump_job.is_running:
-            self._when_saved("Quit tdx?", self._exit, quitting=True)
+            self._ask_to_save("Quit tdx?", self._exit, quitting=True)
             return
 
         def answer(reply: str | None) -> None:
             if reply == "quit":
-                self._when_saved("Quit tdx?", self._exit, quitting=True)
+                self._ask_to_save("Quit tdx?", self._exit, quitting=True)
 
         text = "Finished shards are kept; `tdx rollout --resume` resumes the dump."
         replies = [Reply("stay", "Stay"), Reply("quit", "Quit", is_destructive=True)]
@@ -256,7 +268,7 @@ class Files:
         self.autosave.discard()
         self._app.exit()
 
-    def _when_saved(self, title: str, then: Then, quitting: bool = False) -> None:
+    def _ask_to_save(self, title: str, then: Then, quitting: bool = False) -> None:
         """Call a function that ends this session, after asking about unsaved edits."""
         editor = self.workspace.editor
         if not editor.is_modified:

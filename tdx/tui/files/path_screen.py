@@ -48,8 +48,10 @@ def list_entries(typed: str, recent: Sequence[Path] = ()) -> list[PathEntry]:
     """
     found: list[PathEntry] = []
     if not typed:
-        there = [path for path in recent if path.exists()]
-        found = [PathEntry(str(path), path.name, _with_tilde(path.parent)) for path in there[:10]]
+        existing = [path for path in recent if path.exists()]
+        found = [
+            PathEntry(str(path), path.name, _with_tilde(path.parent)) for path in existing[:10]
+        ]
     head, _, prefix = typed.rpartition("/")
     folder = Path(f"{head}/" if "/" in typed else ".").expanduser()
     lead = f"{head}/" if "/" in typed else ""
@@ -107,7 +109,7 @@ class PathScreen(ModalScreen[str | None]):
         self._fill()
 
     @on(Input.Changed, "#path-input")
-    def _changed(self, event: Input.Changed) -> None:
+    def _list_matches(self, event: Input.Changed) -> None:
         event.stop()
         self._fill()
 
@@ -146,7 +148,7 @@ class PathScreen(ModalScreen[str | None]):
             self._type(shared)
 
     @on(Input.Submitted, "#path-input")
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _accept_path(self, event: Input.Submitted) -> None:
         event.stop()
         typed = event.value.strip()
         at = self.query_one("#path-list", OptionList).highlighted
@@ -158,7 +160,7 @@ class PathScreen(ModalScreen[str | None]):
             self._choose(self._entries[at])
 
     @on(OptionList.OptionSelected, "#path-list")
-    def _selected(self, event: OptionList.OptionSelected) -> None:
+    def _choose_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self._choose(self._entries[event.option_index])
 

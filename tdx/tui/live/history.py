@@ -56,7 +56,7 @@ class Timeline(RowWidget[TimelineRow]):
         width = len(str(max(state.last, 0)))
         live = " ◉ live" if state.follows_latest else f" ◀ {state.shown - state.last}"
         self._texts = (f"{state.first:>{width}} ", f" {state.last}{live}")
-        self.outdated()
+        self.invalidate()
 
     @property
     def _track(self) -> tuple[int, int]:
@@ -70,10 +70,10 @@ class Timeline(RowWidget[TimelineRow]):
             return
         _, width = self._track
         at = self._column(state.shown, state, width)
-        held = [index for index in state.episode_starts if index >= state.first]
-        wrong = [index for index in state.problem_traces if index >= state.first]
-        marks = {self._column(index, state, width): "┿" for index in held}
-        marks |= {self._column(index, state, width): "✕" for index in wrong}
+        starts = [index for index in state.episode_starts if index >= state.first]
+        problems = [index for index in state.problem_traces if index >= state.first]
+        marks = {self._column(index, state, width): "┿" for index in starts}
+        marks |= {self._column(index, state, width): "✕" for index in problems}
         if state.reference is not None and state.reference >= state.first:
             marks[self._column(state.reference, state, width)] = "◆"
         row = [(self._texts[0], "text")]
@@ -213,43 +213,43 @@ class EnvStrip(RowWidget[EnvRow]):
     def show(self, cells: Sequence[EnvCell]) -> None:
         """Replace the cells."""
         self.cells = cells
-        self.outdated()
+        self.invalidate()
 
     def set_focus(self, row: int | None, count: int) -> None:
         """Mark an env. ``None``: the whole batch."""
         if (row, count) != (self.row, self.count):
             self.row, self.count = row, count
-            self.outdated()
+            self.invalidate()
 
     def all_rows(self) -> Iterator[EnvRow]:
         all_ = f" all {self.count} "
         row = [(all_, "muted", self.row is None)]
         self._places = [(0, len(all_), None)]
-        wide = len(str(max(0, self.count - 1)))
+        number_width = len(str(max(0, self.count - 1)))
         left, number = self.size.width - len(all_), _RETURN_WIDTH
-        if len(self.cells) * (wide + number + 5) > left:
+        if len(self.cells) * (number_width + number + 5) > left:
             number = max((len(_return_text(each)) for each in self.cells), default=1)
-        size = wide + number + 5
+        size = number_width + number + 5
         room = max(1, left // size)
         first = max(0, min((self.row or 0) - room // 2, len(self.cells) - room))
         totals = [each.total for each in self.cells if math.isfinite(each.total)]
         span = (min(totals), max(totals)) if totals else (0.0, 0.0)
         x = len(all_)
         for cell in self.cells[first : first + room]:
-            row += self._cell(cell, span, wide, number)
+            row += self._cell(cell, span, number_width, number)
             self._places.append((x, x + size, cell.row))
             x += size
         yield tuple(row)
 
     def _cell(
-        self, cell: EnvCell, span: tuple[float, float], wide: int, number: int
+        self, cell: EnvCell, span: tuple[float, float], number_width: int, number: int
     ) -> list[EnvPart]:
         low, high = span
         share = (cell.total - low) / (high - low) if high > low else 1.0
         bar = _BARS[round(7 * share)] if math.isfinite(share) else "?"
         ended, here = bool(cell.end), cell.row == self.row
         return [
-            (f" {cell.row:>{wide}} ", "muted", here),
+            (f" {cell.row:>{number_width}} ", "muted", here),
             ("■" if ended else bar, "warn" if ended else "good", here),
             (f" {_return_text(cell):<{number}} ", "plain", here),
         ]

@@ -130,7 +130,7 @@ class RowWidget(LineWidget, Generic[Row]):
         self._rows = None
         self.refresh()
 
-    def outdated(self) -> None:
+    def invalidate(self) -> None:
         """Compute the rows again and redraw the changed ones."""
         if self._rows is None or not self.size:
             self.on_resize()

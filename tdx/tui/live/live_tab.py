@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -10,33 +12,139 @@ from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 
-from tdx.tui.live.dialogs import (
-    ask_action_source,
-    ask_dump_folder,
-    ask_plot,
-    ask_steps,
-    ask_stop_condition,
-)
-from tdx.tui.live.header import ActionLabel
+from tdx.tui.live.graphics import PlotPane
 from tdx.tui.live.history import EnvStrip, Timeline
-from tdx.tui.live.layout import CSS, PANES, TITLES, Pane
 from tdx.tui.live.line_widgets import LineList
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import DumpSteps, FocusEnv, SetPanes
-from tdx.tui.live.panes import LivePanes
-from tdx.tui.live.plots import PlotPane
-from tdx.tui.live.session import SessionController
+from tdx.tui.live.panes import PANES, TITLES, ActionLabel, LivePanes, Pane
+from tdx.tui.live.session import SessionController, Target
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
 
-_OVERDUE_INTERVAL = 0.5
+if TYPE_CHECKING:
+    from textual.app import App
+
+
+_STEP_COUNTS = (1, 10, 50, 100, 200, 500, 1000, 5000)
+_STOP_CONDITIONS = (
+    ("done", "an episode ends"),
+    ("truncated", "an episode is truncated"),
+    ("terminated", "an episode terminates"),
+    ("nan", "a value is nan or infinite"),
+    ("spec", "a value violates its spec"),
+    ("nan or spec", "either; combine conditions with and, or and parentheses"),
+)
+_SOURCES = (
+    ("random", "from the action spec"),
+    ("zero", "an action of zeros"),
+    ("manual", "set by hand, with sliders"),
+)
+_SEQUENCE_SUFFIXES = (".npy", ".json")
+
+
+def ask_steps(app: App[Any], then: Callable[[int], None]) -> None:
+    """Ask how many steps to make."""
+
+    def chosen(text: str | None) -> None:
+        if text is None:
+            return
+        plain = text.replace(",", "").replace("_", "")
+        if plain.isdecimal() and int(plain) > 0:
+            then(int(plain))
+        else:
+            app.notify(f"{text!r} is not a number of steps", severity="warning")
+
+    choices = [Choice(str(count), str(count)) for count in _STEP_COUNTS]
+    title = "Number of steps: choose one or type a number"
+    app.push_screen(
+        ChoiceScreen(title, choices, allow_custom=True, is_verbatim=str.isdecimal), chosen
+    )
+
+
+def ask_stop_condition(app: App[Any], now: str | None, then: Callable[[str | None], None]) -> None:
+    """Ask when to stop; ``None`` stands for no condition."""
+    choices = [Choice(name, name, note) for name, note in _STOP_CONDITIONS]
+    if now is not None:
+        known = [each for each in choices if each.id != now]
+        choices = [
+            Choice("", "no condition", "run until paused"),
+            Choice(now, now, "current"),
+            *known,
+        ]
+
+    def chosen(text: str | None) -> None:
+        if text is not None:
+            then(text or None)
+
+    title = "Run until: choose one or type reward > 0.5 and step_count >= 10"
+    screen = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=_is_comparison)
+    app.push_screen(screen, chosen)
+
+
+def _is_comparison(text: str) -> bool:
+    """Return True for a condition on a key, which is not the beginning of a choice."""
+    return any(sign in text for sign in "<>=!")
+
+
+def ask_action_source(app: App[Any], now: str, then: Callable[[str], None]) -> None:
+    """Ask where actions come from."""
+    choices = [Choice(name, name, note) for name, note in _SOURCES]
+    if now not in [each.id for each in choices]:
+        choices.append(Choice(now, now, "current"))
+
+    def chosen(text: str | None) -> None:
+        if text is not None:
+            then(_parse_source(text, [each.id for each in choices]))
+
+    title = "Action source: choose one or type sequence:FILE, module:FILE"
+    app.push_screen(ChoiceScreen(title, choices, allow_custom=True), chosen)
+
+
+def _parse_source(text: str, known: Sequence[str]) -> str:
+    """Return the action source for a typed text; the suffix of a file tells its kind."""
+    if text in known or ":" in text:
+        return text
+    path = Path(text).expanduser()
+    if path.is_dir() or path.suffix in _SEQUENCE_SUFFIXES:
+        return f"sequence:{path}"
+    return f"module:{path}" if path.suffix else text
+
+
+def ask_dump_folder(app: App[Any], env: str, then: Callable[[str], None]) -> None:
+    """Ask for the folder of a dump."""
+
+    def chosen(path: str | None) -> None:
+        if path is not None:
+            then(str(Path(path).expanduser().absolute()))
+
+    name = f"{env.rpartition('/')[2].partition('-v')[0].lower()}-live"
+    known = [Choice(name, name, "new folder")]
+    title = "Dump the steps since the reset: choose a folder or type one"
+    app.push_screen(ChoiceScreen(title, known, allow_custom=True), chosen)
+
+
+def ask_plot(
+    app: App[Any], names: Sequence[str], shown: Sequence[str], then: Callable[[str], None]
+) -> None:
+    """Ask for the key to plot, or whose plot to remove."""
+    choices = [Choice(name, name, "plotted" if name in shown else "") for name in names]
+
+    def chosen(text: str | None) -> None:
+        if text is not None:
+            then(text)
+
+    app.push_screen(ChoiceScreen("Plot a key (again removes it)", choices), chosen)
+
+
 _SCRUB = Binding.Group("scrub", compact=True)
 _EPISODE = Binding.Group("episode", compact=True)
 _RATE = Binding.Group("rate", compact=True)
 
 LIVE_BINDINGS = (
     Binding("space", "run", "run/pause", id="live.run"),
-    Binding("s", "step", "step", id="live.step"),
+    Binding("s", "steps(1)", "step", id="live.step"),
     # While a search is active, its bindings come first; without one the keys fall through.
     *search_bindings("live"),
     Binding("n", "steps", "n steps", id="live.steps"),
@@ -45,25 +153,27 @@ LIVE_BINDINGS = (
     Binding("i", "source", "action", id="live.action"),
     Binding("minus", "rate(-1)", "slower", id="live.slower", group=_RATE, key_display="-"),
     Binding("plus,equals_sign", "rate(1)", "faster", id="live.faster", group=_RATE),
-    Binding("left", "scrub(-1)", "back", id="live.back", group=_SCRUB),
-    Binding("right", "scrub(1)", "forward", id="live.forward", group=_SCRUB),
-    Binding("shift+left", "scrub(-10)", "back 10", id="live.back10", show=False),
-    Binding("shift+right", "scrub(10)", "forward 10", id="live.forward10", show=False),
-    Binding("home", "first", "oldest trace", id="live.first", show=False),
-    Binding("end,f", "follow", "follow the latest", id="live.follow", show=False),
+    Binding("left", "browse('trace', -1)", "back", id="live.back", group=_SCRUB),
+    Binding("right", "browse('trace', 1)", "forward", id="live.forward", group=_SCRUB),
+    Binding("shift+left", "browse('trace', -10)", "back 10", id="live.back10", show=False),
+    Binding("shift+right", "browse('trace', 10)", "forward 10", id="live.forward10", show=False),
+    Binding("home", "browse('first')", "oldest trace", id="live.first", show=False),
+    Binding("end,f", "browse('latest')", "follow the latest", id="live.follow", show=False),
     Binding(
-        *("left_square_bracket", "episode(-1)", "previous episode"),
+        *("left_square_bracket", "browse('episode', -1)", "previous episode"),
         id="live.previous_episode",
         group=_EPISODE,
         key_display="[",
     ),
     Binding(
-        *("right_square_bracket", "episode(1)", "next episode"),
+        *("right_square_bracket", "browse('episode', 1)", "next episode"),
         id="live.next_episode",
         group=_EPISODE,
         key_display="]",
     ),
-    Binding("exclamation_mark", "problem", "next problem", id="live.next_problem", show=False),
+    Binding(
+        "exclamation_mark", "browse('problem')", "next problem", id="live.next_problem", show=False
+    ),
     Binding("m", "mark", "mark to compare", id="live.mark", show=False),
     Binding("d", "difference", "differences", id="live.difference", show=False),
     Binding("o", "only_written", "only written keys", id="live.only_written", show=False),
@@ -90,7 +200,6 @@ class LiveTab(SearchableTab):
     """
 
     BINDINGS = [*LIVE_BINDINGS]
-    DEFAULT_CSS = CSS
     HELP = """## Live
 
 Steps the env with its chain in a worker process. `Space` runs and pauses, `s` makes one step, `n` a
@@ -111,10 +220,10 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         panes = self.panes
         yield panes.header
         yield panes.envs
-        yield SearchBar("keys and stages")
+        yield SearchBar("keys and stages", panes.values)
         with Horizontal(id="live-choose"):
             for pane in PANES:
-                action = f"pane('{pane}')"
+                action = f"view('{pane}')"
                 yield ActionLabel(TITLES[pane], action, id=f"show-{pane}", classes="-quiet")
         with Container(id="live-body"):
             with Vertical(id="live-main"):
@@ -126,10 +235,12 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def on_mount(self) -> None:
         for pane in self.panes.by_name.values():
             pane.add_class("live-pane")
-        self.workspace.edited.subscribe(self, self.session.restart_after_edit)
-        self.workspace.selected.subscribe(self, lambda _: self._select_stage())
-        self.set_interval(_OVERDUE_INTERVAL, self.session.show_overdue)
+        self.workspace.selected.subscribe(self, self.invalidate)
         self.lay_out()
+
+    def update(self) -> None:
+        """Show the selected stage."""
+        self.panes.select_stage(None if self.workspace.stage is None else self.workspace.place)
 
     def on_unmount(self) -> None:
         self.session.connection.end()
@@ -170,10 +281,6 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         views = self.panes.required_views(num_envs) if self.is_on_screen else SetPanes()
         self.session.set_views(views)
 
-    def _select_stage(self) -> None:
-        stage = None if self.workspace.stage is None else self.workspace.place
-        self.panes.select_stage(stage, is_visible=self.is_on_screen)
-
     def _toggle_plot(self, name: str) -> None:
         self.panes.toggle_plot(name)
         self.lay_out()
@@ -188,10 +295,11 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def action_run(self) -> None:
         self.session.toggle_run()
 
-    def action_step(self) -> None:
-        self.session.run(steps=1)
-
-    def action_steps(self) -> None:
+    def action_steps(self, count: int | None = None) -> None:
+        """Make a number of steps. ``None``: ask for it; the stop condition applies."""
+        if count is not None:
+            self.session.run(count)
+            return
         until = self.session.stop_condition
         ask_steps(self.app, lambda count: self.session.run(count, until))
 
@@ -223,23 +331,11 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
 
     # ------------------------------------------------------------------ actions: history
 
-    def action_scrub(self, by: int) -> None:
-        self.session.scrub(by)
-
-    def action_first(self) -> None:
-        self.session.show_first()
-
-    def action_follow(self) -> None:
-        self.session.show_trace(None)
-
-    def action_episode(self, by: int) -> None:
-        self.session.show_episode(by)
-
-    def action_problem(self) -> None:
-        self.session.show_next_problem()
+    def action_browse(self, target: Target, by: int = 1) -> None:
+        self.session.history.browse(target, by)
 
     def action_mark(self) -> None:
-        self.session.mark_for_comparison()
+        self.session.history.mark_for_comparison()
 
     # ------------------------------------------------------------------ actions: panes
 
@@ -249,11 +345,9 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
     def action_only_written(self) -> None:
         self.panes.values.set_only_written(not self.panes.values.only_written)
 
-    def action_view(self) -> None:
-        self.show_pane(PANES[(PANES.index(self.panes.front) + 1) % len(PANES)])
-
-    def action_pane(self, pane: Pane) -> None:
-        self.show_pane(pane)
+    def action_view(self, pane: Pane | None = None) -> None:
+        """Show a pane. ``None``: the next one."""
+        self.show_pane(pane or PANES[(PANES.index(self.panes.front) + 1) % len(PANES)])
 
     def action_plot(self) -> None:
         state = self.session.state
@@ -271,31 +365,21 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         self.lay_out()
         return super().start_search()
 
-    def search_lines(self) -> Sequence[str]:
-        return self.panes.values.labels
-
-    @property
-    def cursor_line(self) -> int:
-        return self.panes.values.cursor
-
-    def go_to_line(self, line: int) -> None:
-        self.panes.values.move_to(line)
-
     # ------------------------------------------------------------------ events of the panes
 
     @on(Timeline.Scrubbed)
     @on(PlotPane.Picked)
-    def _trace_picked(self, event: Timeline.Scrubbed | PlotPane.Picked) -> None:
+    def _show_picked_trace(self, event: Timeline.Scrubbed | PlotPane.Picked) -> None:
         event.stop()
-        self.session.show_trace(event.index)
+        self.session.history.show_trace(event.index)
 
     @on(EnvStrip.Picked)
-    def _env_picked(self, event: EnvStrip.Picked) -> None:
+    def _focus_picked_env(self, event: EnvStrip.Picked) -> None:
         event.stop()
         self.session.connection.send(FocusEnv(event.row))
 
     @on(ManualActionPane.Changed)
-    def _manual_action_changed(self, event: ManualActionPane.Changed) -> None:
+    def _send_manual_action(self, event: ManualActionPane.Changed) -> None:
         event.stop()
         if self.session.action_source == "manual":
             self.session.send_action_source()
@@ -303,12 +387,12 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
             self._set_action_source("manual")
 
     @on(LineList.Opened)
-    def _line_opened(self, event: LineList.Opened) -> None:
+    def _open_line(self, event: LineList.Opened) -> None:
         event.stop()
         panes = self.panes
         if event.lines is panes.episodes:
             episode = panes.episodes.at(event.at)
             if episode is not None:
-                self.session.show_trace(episode.first)
+                self.session.history.show_trace(episode.first)
         elif event.lines is panes.values and panes.values.key is not None:
             self._toggle_plot(panes.values.key)

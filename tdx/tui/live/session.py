@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from textual.timer import Timer
 from textual.widget import Widget
@@ -36,6 +36,7 @@ from tdx.tui.workspace import Workspace
 _RESTART_DELAY = 0.4
 """Seconds without an edit after which the session restarts."""
 _DEFAULT_RATE = 20
+_OVERDUE_INTERVAL = 0.5
 _RESTART_HINT = "press Space or r to restart"
 _HISTORY_HINT = f"← → browse the history · {_RESTART_HINT}"
 
@@ -55,7 +56,7 @@ class SessionController:
         rate: Steps per second. ``None``: as many as possible.
         action_source: Where actions come from.
         stop_condition: Condition that ends a run. ``None``: no condition.
-        requested: Trace that was requested and is not shown yet.
+        history: Chooses the trace that is shown.
     """
 
     def __init__(
@@ -69,14 +70,14 @@ class SessionController:
         self.rate: float | None = _DEFAULT_RATE
         self.action_source = "random"
         self.stop_condition: str | None = None
-        self.requested: int | None = None
+        self.history = HistoryBrowser(self, owner, panes)
         self._draft: Draft | None = None
         self._pipeline: Pipeline | None = None
         self._has_failed = False
-        self._cache = TraceCache()
         self._views = SetPanes()
         self._message = ""
         self._restart_timer: Timer | None = None
+        self._is_watching = False
 
     @property
     def num_envs(self) -> int:
@@ -103,12 +104,20 @@ class SessionController:
         self._draft, self._pipeline = draft, draft.pipeline()
         self._has_failed = False
         self._report(None)
-        self.state = self.requested = None
-        self._cache.clear()
+        self.state = None
+        self.history.clear()
+        self._watch()
         self._panes.header.show_message("starting worker …")
         settings = (self._workspace.allow_code, is_running, self.rate, self.action_source)
         self.connection.start(RunSession(self._pipeline, *settings, draft.positions))
         self.connection.send(self._views)
+
+    def _watch(self) -> None:
+        """Watch the worker and the chain, from the first session on."""
+        if not self._is_watching:
+            self._is_watching = True
+            self._owner.set_interval(_OVERDUE_INTERVAL, self.show_overdue)
+            self._workspace.edited.subscribe(self._owner, self.restart_after_edit)
 
     def start_if_new(self) -> None:
         """Start the first session, unless there is no env or a session has failed."""
@@ -119,7 +128,7 @@ class SessionController:
     def restart_after_edit(self, draft: Draft) -> None:
         """Restart when the chain has changed and no further edit follows for a moment."""
         is_same = draft.env is not None and draft.pipeline() == self._pipeline
-        if self._pipeline is None or is_same:
+        if is_same:
             return
         self._report(None)
         is_running = self.is_running
@@ -148,7 +157,7 @@ class SessionController:
                 what = f"starting worker ({overdue:.0f} s)"
             else:
                 what = f"step {self.state.steps} has been running for {overdue:.0f} s"
-            browse = " · ← → browse the history" if len(self._cache) > 1 else ""
+            browse = " · ← → browse the history" if len(self.history.cache) > 1 else ""
             self._panes.header.show_message(f"{what} · Ctrl+K kills the worker{browse}")
 
     def _restart(self, is_running: bool) -> None:
@@ -177,7 +186,8 @@ class SessionController:
 
     def _mark_ended(self, state: LiveState) -> str:
         """Keep the last state of a session whose worker is gone; return the step it was in."""
-        self.state, self.requested = replace(state, status="ended", follows_latest=False), None
+        self.state = replace(state, status="ended", follows_latest=False)
+        self.history.requested = None
         self._panes.timeline.show(self.state)
         return f" in step {state.steps}" if state.status == "running" else ""
 
@@ -204,10 +214,10 @@ class SessionController:
                 self.send_action_source()
             self._on_layout()
         elif topic == "trace":
-            self._cache.add(value)
+            self.history.cache.add(value)
             self._panes.show_trace(value)
         elif topic == "images":
-            self._cache.add_images(value)
+            self.history.cache.add_images(value)
             if self._panes.show_images(value):
                 self._on_layout()
         elif topic == "cells":
@@ -219,8 +229,8 @@ class SessionController:
 
     def _receive_state(self, state: LiveState) -> None:
         was_running, self.state = self.is_running, state
-        if state.shown == self.requested or state.follows_latest:
-            self.requested = None
+        if state.shown == self.history.requested or state.follows_latest:
+            self.history.requested = None
         self._panes.show_state(state, self.num_envs)
         self.show_header()
         self._report(state.problem)
@@ -268,12 +278,12 @@ class SessionController:
             steps: Number of steps. ``None``: unlimited.
             until: Condition that ends the run. ``None``: no condition.
         """
-        self.requested = None
+        self.history.requested = None
         self.send(Run(steps, until))
 
     def reset(self) -> None:
         """Reset the env; start a session if none is open."""
-        self.requested = None
+        self.history.requested = None
         if self.connection.is_open:
             self.connection.send(Reset())
         else:
@@ -318,59 +328,90 @@ class SessionController:
             self._views = views
             self.connection.send(views)
 
-    # History
+
+Target = Literal["trace", "episode", "problem", "first", "latest"]
+
+
+class HistoryBrowser:
+    """Chooses the trace that is shown, also after the worker is gone.
+
+    Args:
+        session: The session.
+        owner: Shows notices.
+        panes: Show traces of the cache.
+
+    Attributes:
+        cache: Traces that were displayed last.
+        requested: Trace that was requested and is not shown yet.
+    """
+
+    def __init__(self, session: SessionController, owner: Widget, panes: LivePanes) -> None:
+        self._session, self._owner, self._panes = session, owner, panes
+        self.cache = TraceCache()
+        self.requested: int | None = None
+
+    def clear(self) -> None:
+        """Forget all traces, because a session starts."""
+        self.requested = None
+        self.cache.clear()
+
+    def browse(self, target: Target, by: int = 1) -> None:
+        """Show another trace.
+
+        Args:
+            target: ``trace`` or ``episode`` (forward or back), ``problem`` (the next), ``first``
+                or ``latest``.
+            by: Number of traces; for episodes only the sign counts.
+        """
+        state = self._session.state
+        if state is None:
+            return
+        if target == "trace":
+            self.show_trace(self._current(state) + by)
+        elif target == "episode":
+            self._show_episode(state, by)
+        elif target == "problem":
+            self._show_next_problem(state)
+        else:
+            self.show_trace(state.first if target == "first" else None)
 
     def show_trace(self, index: int | None) -> None:
         """Show a trace. ``None``: follow the latest one."""
-        state = self.state
+        state = self._session.state
         if state is None:
             return
         if index is not None:
             index = max(state.first, min(index, state.last))
-        if not self.connection.is_responsive:
+        if not self._session.connection.is_responsive:
             self._show_cached_trace(state, state.last if index is None else index)
             return
         is_latest = index is None or (index >= state.last and state.status == "paused")
         self.requested = index
-        self.connection.send(ShowTrace(None if is_latest else index))
+        self._session.connection.send(ShowTrace(None if is_latest else index))
 
-    def scrub(self, by: int) -> None:
-        """Show an earlier or later trace."""
-        if self.state is not None:
-            self.show_trace(self._current(self.state) + by)
-
-    def show_first(self) -> None:
-        """Show the oldest trace."""
-        if self.state is not None:
-            self.show_trace(self.state.first)
-
-    def show_episode(self, by: int) -> None:
+    def _show_episode(self, state: LiveState, by: int) -> None:
         """Show the start of an earlier or later episode."""
-        state = self.state
-        if state is None:
-            return
         now, starts = self._current(state), state.episode_starts
         if by < 0:
             self.show_trace(max((each for each in starts if each < now), default=state.first))
         else:
             self.show_trace(min((each for each in starts if each > now), default=None))
 
-    def show_next_problem(self) -> None:
+    def _show_next_problem(self, state: LiveState) -> None:
         """Show the next trace that has a problem; start over after the last one."""
-        state = self.state
-        if state is not None and not state.problem_traces:
+        if not state.problem_traces:
             self._owner.notify("no problems in the history", timeout=2)
-        elif state is not None:
+        else:
             after: Sequence[int] = [each for each in state.problem_traces if each > state.shown]
             self.show_trace(after[0] if after else state.problem_traces[0])
 
     def mark_for_comparison(self) -> None:
         """Compare with the shown trace; if it is marked already, with the previous trace."""
-        state = self.state
-        if state is not None and self.connection.is_open:
+        state = self._session.state
+        if state is not None and self._session.connection.is_open:
             mark = None if state.reference == state.shown else state.shown
-            self.connection.send(CompareWith(mark))
-            self.show_message(
+            self._session.connection.send(CompareWith(mark))
+            self._session.show_message(
                 "comparing with the previous trace"
                 if mark is None
                 else f"comparing with trace {mark}"
@@ -381,11 +422,11 @@ class SessionController:
 
     def _show_cached_trace(self, state: LiveState, index: int) -> None:
         """Show a trace of the cache: the worker is gone or busy."""
-        cached = self._cache.nearest(index, state.shown)
+        cached = self.cache.nearest(index, state.shown)
         if cached is not None:
             view, images = cached
             self.requested = None
-            self.state = state = replace(state, shown=view.index, follows_latest=False)
+            self._session.state = state = replace(state, shown=view.index, follows_latest=False)
             self._panes.show_trace(view)
             self._panes.images.show(images)
             self._panes.timeline.show(state)

@@ -104,7 +104,9 @@ class _LineBuilder:
             (truncate(value.version, self.name).ljust(self.name + 1), name_style),
         ]
         left = self.width - 5 - self.name
-        body = self._compared(value, left) if self.difference else self._numbers(value, left)
+        body = (
+            self._comparison_parts(value, left) if self.difference else self._numbers(value, left)
+        )
         yield ValueLine((*head, *body), value.key, place.index, value.version)
         notes = [*value.violations] if written else []
         if undeclared:
@@ -143,7 +145,7 @@ class _LineBuilder:
         yield (truncate(text, room).ljust(room + 1), style)
         yield (bars, "secondary")
 
-    def _compared(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
+    def _comparison_parts(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
         """Yield the previous value, the value, and their difference."""
         delta = "" if value.delta is None else _format_number(value.delta)
         room = max(4, (left - _NUMBER_WIDTH - 5) // 2)
@@ -241,10 +243,18 @@ previous step, or to the step marked with `m`."""
         """The key under the cursor."""
         return self._found[self.cursor].key if self.cursor < len(self._found) else None
 
-    @property
-    def labels(self) -> list[str]:
-        """Search text of each line: stage, version of a key, or nothing."""
+    def search_lines(self) -> list[str]:
+        """Return the search text of each line: stage, version of a key, or nothing."""
         return [each.label for each in self._found]
+
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor."""
+        return self.cursor
+
+    def go_to_line(self, line: int) -> None:
+        """Move the cursor to a line."""
+        self.move_to(line)
 
     def go_to_stage(self, stage: int) -> None:
         """Scroll to the heading of a stage; -1 is the env."""

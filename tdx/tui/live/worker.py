@@ -59,7 +59,7 @@ def run_session(request: RunSession, job: Job) -> None:
     env = build_env(request.pipeline, request.allow_code)
     try:
         player = LivePlayer(env, request, job.push)
-        while not job.cancelled:
+        while not job.is_cancelled:
             wait = player.run_once(job.receive())
             if wait > 0:
                 job.wait(wait)
@@ -339,7 +339,7 @@ class LivePlayer:
             row=self.row,
             nbytes=session.history.nbytes,
             rate=self.rate,
-            speed=self._speed(),
+            speed=self._measure_speed(),
             action_source=self.action_source,
             stop_condition=self._stop_condition if self.is_running else None,
             message=self._message,
@@ -349,7 +349,7 @@ class LivePlayer:
             plot_names=session.plot_names(self.row),
         )
 
-    def _speed(self) -> float:
+    def _measure_speed(self) -> float:
         times = self._step_times
         if not self.is_running or len(times) < 2 or times[-1] == times[0]:
             return 0.0

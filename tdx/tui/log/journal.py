@@ -158,12 +158,12 @@ class Journal:
             skipped_bytes: Number of earlier bytes that were too many to read.
         """
         lines = clean_lines(text)
-        few = lines[-MAX_LINES_PER_WRITE:]
-        gone = len(lines) - len(few)
-        if gone or skipped_bytes:
-            much = f"{skipped_bytes:,} bytes" if skipped_bytes else f"{gone:,} lines"
+        latest = lines[-MAX_LINES_PER_WRITE:]
+        skipped_lines = len(lines) - len(latest)
+        if skipped_lines or skipped_bytes:
+            much = f"{skipped_bytes:,} bytes" if skipped_bytes else f"{skipped_lines:,} lines"
             self._add(self._output, "output", worker, f"… {much} left out …", "")
-        for line in few:
+        for line in latest:
             self._add(self._output, "output", worker, line, "")
         self._notify()
 

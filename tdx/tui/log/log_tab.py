@@ -137,6 +137,19 @@ entries, `x` clears the log. `End` follows new entries."""
             self._keep_in_sight()
             self.post_message(self.CursorMoved())
 
+    def search_lines(self) -> list[str]:
+        """Return source, text and details of each entry."""
+        return [f"{each.source} {each.text} {each.details}" for each in self.entries]
+
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor; -1 if there is none."""
+        return self.at
+
+    def go_to_line(self, line: int) -> None:
+        """Move the cursor to a line."""
+        self.go_to(line)
+
     def action_go(self, by: int) -> None:
         self.go_to(self.at + by)
 
@@ -183,22 +196,22 @@ entries, `x` clears the log. `End` follows new entries."""
         return Strip(Segment.apply_style(strip, style))
 
     def _segments(self, entry: LogEntry, width: int) -> Iterator[Segment]:
-        yield self._part(f"{entry.time} ", "time")
-        yield self._part(f"{_MARKS[entry.severity]} ", entry.severity)
+        yield self._styled_segment(f"{entry.time} ", "time")
+        yield self._styled_segment(f"{_MARKS[entry.severity]} ", entry.severity)
         left = width - 11
         if width >= _SOURCE_WIDTH:
-            yield self._part(f"{entry.source:<8.8} ", "source")
+            yield self._styled_segment(f"{entry.source:<8.8} ", "source")
             left -= 9
         tail = f" ×{entry.times:,}" if entry.times > 1 else ""
         tail += " …" if entry.details else ""
         text = entry.text
         if cell_len(text) > left - cell_len(tail):
             text = f"{set_cell_size(text, max(0, left - cell_len(tail) - 1)).rstrip()}…"
-        yield from self._marked(text, entry.severity)
+        yield from self._highlight_words(text, entry.severity)
         if tail:
-            yield self._part(tail, "source")
+            yield self._styled_segment(tail, "source")
 
-    def _marked(self, text: str, name: str) -> Iterator[Segment]:
+    def _highlight_words(self, text: str, name: str) -> Iterator[Segment]:
         """Highlight the search words in a text."""
         low, at = text.casefold(), 0
         while len(low) == len(text):
@@ -207,12 +220,12 @@ entries, `x` clears the log. `End` follows new entries."""
             if there is None:
                 break
             start, word = there
-            yield self._part(text[at:start], name)
-            yield self._part(text[start : start + len(word)], "match")
+            yield self._styled_segment(text[at:start], name)
+            yield self._styled_segment(text[start : start + len(word)], "match")
             at = start + len(word)
-        yield self._part(text[at:], name)
+        yield self._styled_segment(text[at:], name)
 
-    def _part(self, text: str, name: str) -> Segment:
+    def _styled_segment(self, text: str, name: str) -> Segment:
         found = self.get_component_rich_style(f"log--{name}")
         return Segment(
             text, Style(color=found.color, bold=found.bold, dim=found.dim, reverse=found.reverse)
@@ -263,14 +276,15 @@ class LogTab(SearchableTab):
                 yield Button(name, id=f"log-{name}", compact=True)
             yield Button("copy", id="log-copy", compact=True)
             yield Button("clear", id="log-clear", compact=True)
-        yield SearchBar("log")
+        view = LogView()
+        yield SearchBar("log", view)
         yield Static("", id="log-none")
-        yield LogView()
+        yield view
         yield Static("", id="log-details")
 
     def on_mount(self) -> None:
         self.workspace.inspected.subscribe(self, self._recorder.record_changes)
-        self.workspace.journal.subscribe(self._journal_changed)
+        self.workspace.journal.subscribe(self._handle_journal_change)
         self._recorder.record_changes(self.workspace.status)
         self._show_filter()
 
@@ -305,7 +319,7 @@ class LogTab(SearchableTab):
         self.workspace.journal.clear()
 
     @on(Button.Pressed)
-    def _pressed(self, event: Button.Pressed) -> None:
+    def _run_button_command(self, event: Button.Pressed) -> None:
         event.stop()
         name = (event.button.id or "").removeprefix("log-")
         if name in FILTERS:
@@ -317,7 +331,7 @@ class LogTab(SearchableTab):
         self.focus_default()
 
     @on(LogView.Opened)
-    def _opened(self, event: LogView.Opened) -> None:
+    def _open_entry(self, event: LogView.Opened) -> None:
         from tdx.tui.screens.dialogs import TextScreen
 
         event.stop()
@@ -328,23 +342,12 @@ class LogTab(SearchableTab):
             self.app.push_screen(TextScreen(title, text))
 
     @on(LogView.CursorMoved)
-    def _cursor_moved(self, event: LogView.CursorMoved) -> None:
+    def _update_details(self, event: LogView.CursorMoved) -> None:
         event.stop()
         self._show_details()
         self.show_match_count()
 
     # ------------------------------------------------------------------ search
-
-    def search_lines(self) -> Sequence[str]:
-        entries = self.query_one(LogView).entries
-        return [f"{each.source} {each.text} {each.details}" for each in entries]
-
-    @property
-    def cursor_line(self) -> int:
-        return self.query_one(LogView).at
-
-    def go_to_line(self, line: int) -> None:
-        self.query_one(LogView).go_to(line)
 
     def show_match_count(self) -> None:
         view = self.query_one(LogView)
@@ -355,7 +358,7 @@ class LogTab(SearchableTab):
 
     # ------------------------------------------------------------------ what is shown
 
-    def _journal_changed(self) -> None:
+    def _handle_journal_change(self) -> None:
         self.invalidate()
         self._show_unread()
 
@@ -379,7 +382,7 @@ class LogTab(SearchableTab):
         none = self.query_one("#log-none", Static)
         none.display = not shown
         none.update(_EMPTY_TEXT[self.filter_name])
-        self._count()
+        self._show_warning_count()
         self._show_unread()
         self._show_details()
         self.show_match_count()
@@ -392,7 +395,7 @@ class LogTab(SearchableTab):
         for name in FILTERS:
             self.query_one(f"#log-{name}", Button).set_class(name == self.filter_name, "-on")
 
-    def _count(self) -> None:
+    def _show_warning_count(self) -> None:
         """Show the number of warnings and errors on the filter."""
         wrong = FILTERS["warnings"]
         count = sum(each.severity in wrong for each in self.workspace.journal.entries)

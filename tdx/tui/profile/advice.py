@@ -148,12 +148,12 @@ class AdviceScreen(ModalScreen[MeasuredChange | Literal["again"] | None]):
         return [*options, *refused]
 
     @on(OptionList.OptionSelected)
-    def _selected(self, event: OptionList.OptionSelected) -> None:
+    def _choose_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self._take(event.option_id)
 
     @on(Button.Pressed)
-    def _pressed(self, event: Button.Pressed) -> None:
+    def _run_button_command(self, event: Button.Pressed) -> None:
         event.stop()
         if event.button.id == "advice-again":
             self.action_again()
@@ -264,9 +264,9 @@ class AdviceController:
         advised = self._measurement.advised
         if advised is not None:
             screen = AdviceScreen(advised.found, self.is_current)
-            self._owner.app.push_screen(screen, self._chosen)
+            self._owner.app.push_screen(screen, self._apply_choice)
 
-    def _chosen(self, chosen: MeasuredChange | Literal["again"] | None) -> None:
+    def _apply_choice(self, chosen: MeasuredChange | Literal["again"] | None) -> None:
         if chosen == "again":
             self._ask()
         elif chosen is not None and chosen.pipeline is not None:

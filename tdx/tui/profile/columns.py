@@ -288,9 +288,9 @@ def choose_mode_columns(lines: Sequence[CostLine], width: int) -> list[Column]:
     """
     modes = [mode for mode in MODES if any(mode in line.by_mode for line in lines)]
     most = max((row.step_us for line in lines for row in line.by_mode.values()), default=1.0)
-    wide = 12 if width < 110 else 24
+    bar_width = 12 if width < 110 else 24
     saves = [_mode_saving_column(modes[0], mode) for mode in modes[1:]]
-    bars = [_mode_bar_column(mode, wide, most) for mode in modes]
+    bars = [_mode_bar_column(mode, bar_width, most) for mode in modes]
     found = fit_columns([*map(_mode_time_column, modes), *saves, *bars], lines, width)
     ids = [
         "part",

@@ -132,7 +132,7 @@ class MeasurementController:
         self._partial, self._cancelled, self.progress = _NO_COSTS, False, None
         self._workspace.report("profile", {})
         ticket: Ticket[Any] = self._workspace.backend.ask(
-            request, worker=WORKER, on_push=self._pushed
+            request, worker=WORKER, on_push=self._update_progress
         )
         self._ticket = ticket
         wait = self._wait_for_run if isinstance(request, MeasurePipeline) else self._wait_for_advice
@@ -157,7 +157,7 @@ class MeasurementController:
         if self._ticket is ticket:
             self._workspace.backend.restart(WORKER)
 
-    def _pushed(self, topic: str, value: Any) -> None:
+    def _update_progress(self, topic: str, value: Any) -> None:
         if topic == PROGRESS:
             self.progress = value
         else:

@@ -185,7 +185,7 @@ class Costs:
     device: str
     machine: str
 
-    def numbered(self, numbers: tuple[int, ...]) -> Costs:
+    def with_stage_numbers(self, numbers: tuple[int, ...]) -> Costs:
         """Return the costs with the stage numbers of the chain pane.
 
         Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from textual import events, on
@@ -13,7 +12,6 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, ProgressBar, Static
 
 from tdx.tui.profile.advice import AdviceController
-from tdx.tui.profile.details import HIGH, LOW, PartPane
 from tdx.tui.profile.measurement import (
     CANCELLED,
     DraftAdvice,
@@ -29,12 +27,11 @@ from tdx.tui.profile.runs import (
     WELCOME,
     ModeSelection,
     Run,
-    RunList,
     displayed_mode,
     run_summary,
     run_text,
 )
-from tdx.tui.profile.table import CostTable, build_lines
+from tdx.tui.profile.widgets import HIGH, LOW, CostTable, PartPane, RunList, build_lines
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
 
@@ -147,7 +144,9 @@ class ProfileTab(SearchableTab):
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
-        self.measurement = MeasurementController(self, workspace, self.invalidate, self._found)
+        self.measurement = MeasurementController(
+            self, workspace, self.invalidate, self._report_result
+        )
         self.advice = AdviceController(self, workspace, self.measurement, self._try_advice)
         self.selection: ModeSelection = MODE_SELECTIONS[0]
         self.extras: set[Extra] = set()
@@ -160,13 +159,14 @@ class ProfileTab(SearchableTab):
             yield ProgressBar(show_eta=False, id="profile-meter")
             yield Static("", id="profile-doing", markup=False)
         yield Static("", id="profile-summary")
-        yield SearchBar("parts")
-        yield CostTable()
+        table = CostTable()
+        yield SearchBar("parts", table)
+        yield table
         yield PartPane()
         yield RunList()
 
     def on_mount(self) -> None:
-        self.workspace.edited.subscribe(self, lambda _: self.invalidate())
+        self.workspace.edited.subscribe(self, self.invalidate)
 
     @property
     def default_focus(self) -> Widget:
@@ -177,8 +177,8 @@ class ProfileTab(SearchableTab):
         self.set_class(event.size.height < LOW, "-low")
         self.set_class(event.size.height >= HIGH, "-high")
         self.set_class(event.size.width < _NARROW_WIDTH, "-narrow-bar")
-        self._say()
-        self._point()
+        self._show_summary()
+        self._show_selected_part()
 
     # ------------------------------------------------------------------ commands
 
@@ -257,22 +257,10 @@ class ProfileTab(SearchableTab):
         self.notify("no measurement yet; press r", timeout=2)
         return True
 
-    def search_lines(self) -> Sequence[str]:
-        return [
-            f"{each.row.label} {each.row.lane}" for each in self.query_one(CostTable).lines_shown
-        ]
-
-    @property
-    def cursor_line(self) -> int:
-        return self.query_one(CostTable).cursor_row
-
-    def go_to_line(self, line: int) -> None:
-        self.query_one(CostTable).move_cursor(row=line, scroll=True)
-
     # ------------------------------------------------------------------ mouse and fields
 
     @on(Button.Pressed)
-    def _pressed(self, event: Button.Pressed) -> None:
+    def _run_button_command(self, event: Button.Pressed) -> None:
         event.stop()
         name = (event.button.id or "").removeprefix("profile-").removesuffix("-too")
         if name == "run":
@@ -285,7 +273,7 @@ class ProfileTab(SearchableTab):
             self.action_extra(name)
 
     @on(Input.Submitted, "ProfileBar Input")
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _measure_with_settings(self, event: Input.Submitted) -> None:
         event.stop()
         self.query_one(CostTable).focus()
         self.action_measure()
@@ -299,9 +287,9 @@ class ProfileTab(SearchableTab):
             self._choose(run)
 
     @on(CostTable.CursorMoved)
-    def _cursor_moved(self, event: CostTable.CursorMoved) -> None:
+    def _handle_cursor_move(self, event: CostTable.CursorMoved) -> None:
         event.stop()
-        self._point()
+        self._show_selected_part()
 
     def _choose(self, run: Run) -> None:
         self.measurement.shown = run
@@ -335,7 +323,7 @@ class ProfileTab(SearchableTab):
             return self.base
         return self.measurement.history.previous(shown, mode.mode)
 
-    def _found(self, found: Run | DraftAdvice) -> None:
+    def _report_result(self, found: Run | DraftAdvice) -> None:
         """Show advice at once; report a result in a notice if another tab is in front."""
         if isinstance(found, DraftAdvice):
             if self.is_in_front and self.screen.is_current:
@@ -355,7 +343,7 @@ class ProfileTab(SearchableTab):
         run, table = self.measurement.shown, self.query_one(CostTable)
         drawn = (run, self.selection, self.other, len(self.measurement.history.runs))
         if drawn == self._drawn:
-            self._say()
+            self._show_summary()
             return
         self._drawn = drawn
         lines = [] if run is None else build_lines(run, self.selection, self.other)
@@ -364,10 +352,10 @@ class ProfileTab(SearchableTab):
         if is_lost:
             self.focus_default()
         table.show_lines(lines)
-        self._say()
+        self._show_summary()
         self.query_one(RunList).show_runs(self.measurement.history, self.selection, run, self.base)
 
-    def _say(self) -> None:
+    def _show_summary(self) -> None:
         run, line = self.measurement.shown, self.query_one("#profile-summary", Static)
         if run is None:
             line.update(WELCOME)
@@ -377,6 +365,6 @@ class ProfileTab(SearchableTab):
             low = self.has_class("-low")
             line.update(run_summary(run, self.selection, self.other, self.workspace.draft, low))
 
-    def _point(self) -> None:
+    def _show_selected_part(self) -> None:
         table = self.query_one(CostTable)
         self.query_one(PartPane).show(table.selected_line if table.display else None, self.size)

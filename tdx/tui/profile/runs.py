@@ -6,11 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from textual import on
 from textual.content import Content
-from textual.message import Message
-from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from tdx.pipeline.editing.draft import Draft, describe_changes
 from tdx.tui.profile.messages import MODES, CostRow, Costs, ModeCosts, ModeName
@@ -68,15 +64,15 @@ def modes_for(wanted: ModeSelection) -> tuple[ModeName, ...]:
 def displayed_modes(run: Run, wanted: ModeSelection) -> list[ModeCosts]:
     """Return the selected modes that a run has, or the one it has."""
     found = [run.costs.mode(name) for name in modes_for(wanted)]
-    there = [mode for mode in found if mode is not None]
-    return there or list(run.costs.modes[:1])
+    existing = [mode for mode in found if mode is not None]
+    return existing or list(run.costs.modes[:1])
 
 
 def displayed_mode(run: Run, wanted: ModeSelection) -> ModeCosts | None:
     """Return ``planned`` if it is displayed, else the first displayed mode."""
-    there = displayed_modes(run, wanted)
-    first = next(iter(there), None)
-    return next((mode for mode in there if mode.mode == "planned"), first)
+    existing = displayed_modes(run, wanted)
+    first = next(iter(existing), None)
+    return next((mode for mode in existing if mode.mode == "planned"), first)
 
 
 def is_side_by_side(run: Run, wanted: ModeSelection) -> bool:
@@ -152,9 +148,9 @@ def compare_runs(run: Run, other: Run, mode: str) -> Comparison | None:
 
 def _row_floor(noise: float, before: ModeCosts, *rows: CostRow | None) -> float:
     """Return the noise of a row: that of the step, or more if its calls vary a lot."""
-    there = [row for row in rows if row is not None]
-    largest = max((row.step_us for row in there), default=0.0)
-    error = sum(row.error_us**2 for row in there) ** 0.5
+    existing = [row for row in rows if row is not None]
+    largest = max((row.step_us for row in existing), default=0.0)
+    error = sum(row.error_us**2 for row in existing) ** 0.5
     return max(noise * largest, error, NOISE_FLOOR / 4 * before.step_us)
 
 
@@ -180,7 +176,7 @@ class RunHistory:
         """
         self._count += 1
         change = describe_changes(self._runs[-1].draft, draft) if self._runs else "first run"
-        costs = costs.numbered(draft.positions)
+        costs = costs.with_stage_numbers(draft.positions)
         run = Run(self._count, draft, costs, "no changes" if change == "nothing" else change, ended)
         self._runs.append(run)
         del self._runs[:-MAX_RUNS]
@@ -247,10 +243,10 @@ def run_text(run: Run, wanted: ModeSelection, other: Run | None) -> str:
 def _step_summary(
     run: Run, mode: ModeCosts, wanted: ModeSelection, other: Run | None, low: bool
 ) -> list[Content]:
-    several = len(displayed_modes(run, wanted)) > 1
+    has_several_modes = len(displayed_modes(run, wanted)) > 1
     parts: list[Content | str | tuple[str, str]] = [_step_text(run, mode, wanted)]
     comparison = None if other is None else compare_runs(run, other, mode.mode)
-    if comparison is not None and other is not None and not several:
+    if comparison is not None and other is not None and not has_several_modes:
         parts += ["  ", delta_text(comparison.step, other, low)]
     style = _NOISE_STYLES.get(mode.judgement, "dim")
     if low:
@@ -322,46 +318,3 @@ def history_line(run: Run, before: Run | None, wanted: ModeSelection, marks: str
 WELCOME = """Press [b]r[/b] to measure what each part of a rollout costs.
 
 Then edit the chain and measure again: each row shows the difference to the previous run."""
-
-
-class RunList(OptionList):
-    """Runs, the latest first; the one under the cursor is shown."""
-
-    class Chosen(Message):
-        """A run should be shown."""
-
-        def __init__(self, number: int) -> None:
-            super().__init__()
-            self.number = number
-
-    def __init__(self) -> None:
-        super().__init__(id="profile-runs", compact=True)
-
-    def show_runs(
-        self, history: RunHistory, wanted: ModeSelection, shown: Run | None, base: Run | None
-    ) -> None:
-        """Replace the runs.
-
-        Args:
-            history: All runs.
-            wanted: Selected modes.
-            shown: Run that is shown.
-            base: Run that all others are compared with, if one is set.
-        """
-        runs = list(reversed(history.runs))
-        self.set_class(len(runs) < 2, "-few")
-        with self.prevent(OptionList.OptionHighlighted):
-            self.clear_options()
-            for run in runs:
-                mode = displayed_mode(run, wanted)
-                before = None if mode is None else history.previous(run, mode.mode)
-                line = history_line(run, before, wanted, "◆" if run is base else " ")
-                self.add_option(Option(line, id=f"run-{run.number}"))
-            if shown in runs:
-                self.highlighted = runs.index(shown)
-
-    @on(OptionList.OptionSelected)
-    @on(OptionList.OptionHighlighted)
-    def _run_chosen(self, event: OptionList.OptionMessage) -> None:
-        event.stop()
-        self.post_message(self.Chosen(int((event.option.id or "run-0").removeprefix("run-"))))

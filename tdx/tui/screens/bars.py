@@ -13,10 +13,12 @@ from textual import events
 from textual.binding import Binding
 from textual.content import Content
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widgets import Static
 
 from tdx.errors import StorageError
-from tdx.pipeline.editing.documents import read_json, write_json
+from tdx.pipeline.editing.state_files import read_json, write_json
+from tdx.tui.keyboard import InputQueue
 from tdx.tui.workspace import ChainStatus, ErrorStore, Workspace
 
 SLOW_SECONDS = 5.0
@@ -35,36 +37,44 @@ class StatusBar(Static):
         super().__init__(id="status")
         self.workspace = workspace
         self._since: float | None = None
+        self._timer: Timer | None = None
 
     def on_mount(self) -> None:
+        self._timer = self.set_interval(1.0, self._refresh_if_slow, pause=True)
         self.workspace.edited.subscribe(self, lambda _: self.refresh())
-        self.workspace.inspected.subscribe(self, self._inspected)
-        self.set_interval(1.0, lambda: self.refresh() if self._long() else None)
+        self.workspace.inspected.subscribe(self, self._update_phase)
 
-    def _inspected(self, status: ChainStatus) -> None:
+    def _update_phase(self, status: ChainStatus) -> None:
+        assert self._timer is not None
         if status.phase not in _BUSY:
             self._since = None
+            self._timer.pause()
         elif self._since is None:
             self._since = time.monotonic()
+            self._timer.resume()
         self.refresh()
 
-    def _long(self) -> str:
+    def _refresh_if_slow(self) -> None:
+        if self._delay_text():
+            self.refresh()
+
+    def _delay_text(self) -> str:
         """Return for how long the worker has been busy, if that is unusually long."""
         seconds = 0.0 if self._since is None else time.monotonic() - self._since
         return f" for {seconds:.0f} s · Ctrl+K kills the worker" if seconds > SLOW_SECONDS else ""
 
     def render(self) -> Content:
-        left, right = self._left(), self._right()
+        left, right = self._draft_text(), self._status_text()
         gap = max(2, self.size.width - left.cell_length - right.cell_length)
         return Content.assemble(left, " " * gap, right)
 
-    def _left(self) -> Content:
+    def _draft_text(self) -> Content:
         draft = self.workspace.draft
         name = Path(draft.file).name if draft.file else "new pipeline"
         dot = " ●" if self.workspace.editor.is_modified else ""
         return Content.assemble((" tdx ", "bold $primary reverse"), f"  {name}", (dot, "$accent"))
 
-    def _right(self) -> Content:
+    def _status_text(self) -> Content:
         status = self.workspace.status
         parts = [
             part
@@ -72,8 +82,8 @@ class StatusBar(Static):
             if part.plain
         ]
         state = {
-            "inspecting": Content.styled(f"⟳ inspecting{self._long()}", "$accent"),
-            "checking": Content.styled(f"⟳ checking{self._long()}", "$accent"),
+            "inspecting": Content.styled(f"⟳ inspecting{self._delay_text()}", "$accent"),
+            "checking": Content.styled(f"⟳ checking{self._delay_text()}", "$accent"),
             "failed": Content.styled("✕ worker failed", "$error"),
         }.get(status.phase)
         shown = [*parts, *([state] if state else [])]
@@ -180,33 +190,33 @@ class HintBar(Static):
 
     Args:
         workspace: State of the app.
-        book: State of the hints.
+        hints: State of the hints.
     """
 
-    def __init__(self, workspace: Workspace, book: HintState) -> None:
+    def __init__(self, workspace: Workspace, hints: HintState) -> None:
         super().__init__(id="hints")
         self.workspace = workspace
-        self.book = book
+        self.hints = hints
 
     def on_mount(self) -> None:
-        self.display = not self.book.is_hidden
-        self.workspace.edited.subscribe(self, lambda _: self._edited())
-        self.call_after_refresh(self._edited)
+        self.display = not self.hints.is_hidden
+        self.workspace.edited.subscribe(self, lambda _: self._update_hints())
+        self.call_after_refresh(self._update_hints)
 
     def mark_visited(self, tab: str) -> None:
         """Mark the hint of a tab as done."""
-        if any(hint.name == tab for hint in HINTS) and self.book.mark_done(tab):
+        if any(hint.name == tab for hint in HINTS) and self.hints.mark_done(tab):
             self.refresh()
 
     def toggle(self) -> None:
         """Hide the hints for good, or show them again."""
-        self.book.toggle()
-        self.display = not self.book.is_hidden
+        self.hints.toggle()
+        self.display = not self.hints.is_hidden
 
     def render(self) -> Content:
-        hint = self.book.next
+        hint = self.hints.next
         away = (f"{self._key('screen.hints')} hides this", "dim")
-        count = f"first steps {len(self.book.done)}/{len(HINTS)}"
+        count = f"first steps {len(self.hints.done)}/{len(HINTS)}"
         if hint is None:
             left = Content.assemble((" ✓ ", "bold $success"), _ALL_DONE)
         else:
@@ -223,12 +233,12 @@ class HintBar(Static):
         binding = next((each for each in found if each.id == command), None)
         return "" if binding is None else self.app.get_key_display(binding)
 
-    def _edited(self) -> None:
+    def _update_hints(self) -> None:
         draft = self.workspace.draft
         if draft.env is not None:
-            self.book.mark_done("env")
+            self.hints.mark_done("env")
         if draft.stages:
-            self.book.mark_done("stages")
+            self.hints.mark_done("stages")
         self.refresh()
 
 
@@ -264,26 +274,31 @@ class KeyHint:
 
 
 class KeyBar(Static):
-    """Shows the keys of the focused widget; a click on a key presses it."""
+    """Shows the keys of the focused widget; a click on a key presses it.
 
-    def __init__(self) -> None:
+    Args:
+        input_queue: Queue of the keys that are waiting.
+    """
+
+    def __init__(self, input_queue: InputQueue) -> None:
         super().__init__(id="keys")
+        self._input_queue = input_queue
         self._spots: list[tuple[int, int, str]] = []
 
     def on_mount(self) -> None:
-        self.screen.bindings_updated_signal.subscribe(self, self._changed)
+        self.screen.bindings_updated_signal.subscribe(self, self._refresh_bindings)
 
-    def _changed(self, screen: Screen[object]) -> None:
+    def _refresh_bindings(self, screen: Screen[object]) -> None:
         if self.is_attached and screen is self.screen:
             self.refresh()
 
     def on_click(self, event: events.Click) -> None:
         for start, end, key in self._spots:
             if start <= event.x < end:
-                self.app.simulate_key(key)
+                self._input_queue.press(key)
 
     def render(self) -> Content:
-        parts = self._parts()
+        parts = self._list_key_hints()
         right = [part for part in parts if part.area == "app"]
         left = [part for part in parts if part.area != "app"]
         end = sum(part.width for part in right) + len(_GAP) * len(right)
@@ -299,19 +314,19 @@ class KeyBar(Static):
         self._spots = line.spots
         return Content.assemble(*line.texts)
 
-    def _parts(self) -> list[KeyHint]:
+    def _list_key_hints(self) -> list[KeyHint]:
         active = self.screen.active_bindings.values()
         shown = [each.binding for each in active if each.enabled and each.binding.show]
         ranked = sorted(shown, key=lambda binding: binding.id in _TRAILING_IDS)
-        return list(self._grouped(ranked))
+        return list(self._group_bindings(ranked))
 
-    def _grouped(self, bindings: list[Binding]) -> Iterator[KeyHint]:
-        def together(binding: Binding) -> object:
+    def _group_bindings(self, bindings: list[Binding]) -> Iterator[KeyHint]:
+        def group_key(binding: Binding) -> object:
             return binding.action if binding.group is None else binding.group
 
-        for _, found in groupby(bindings, together):
-            several = {binding.action: binding for binding in reversed(list(found))}
-            ordered = list(reversed(several.values()))
+        for _, found in groupby(bindings, group_key):
+            by_action = {binding.action: binding for binding in reversed(list(found))}
+            ordered = list(reversed(by_action.values()))
             first = ordered[0]
             keys = tuple((self.app.get_key_display(each), each.key) for each in ordered)
             text = first.description if first.group is None else first.group.description

@@ -122,12 +122,12 @@ class ChoiceScreen(ModalScreen[str | None]):
             options.highlighted = max(0, min(at, options.option_count - 1))
 
     @on(Input.Changed, "#choose-search")
-    def _searched(self, event: Input.Changed) -> None:
+    def _update_options(self, event: Input.Changed) -> None:
         event.stop()
         self._fill()
 
     @on(Input.Submitted, "#choose-search")
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _accept_input(self, event: Input.Submitted) -> None:
         event.stop()
         if event.value != self._words:
             self._fill()  # Enter may arrive before the change event
@@ -139,7 +139,7 @@ class ChoiceScreen(ModalScreen[str | None]):
             self.dismiss(event.value.strip())
 
     @on(OptionList.OptionSelected, "#choose-list")
-    def _selected(self, event: OptionList.OptionSelected) -> None:
+    def _accept_option(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.dismiss(event.option_id)
 
@@ -273,7 +273,7 @@ class QuestionScreen(ModalScreen[str | None]):
                 return
 
     @on(Button.Pressed)
-    def _pressed(self, event: Button.Pressed) -> None:
+    def _accept_reply(self, event: Button.Pressed) -> None:
         event.stop()
         self.dismiss((event.button.id or "").removeprefix("ask-"))
 

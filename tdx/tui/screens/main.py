@@ -1,9 +1,19 @@
-"""The main screen: catalog, chain and tabs side by side."""
+"""The main screen: catalog, chain and tabs side by side.
+
+Append an entry to :data:`TABS` to add a tab. A tab is a :class:`~tdx.tui.tab_body.TabBody` that is
+constructed with the workspace. Its class is imported when the tab is created, so that the first
+screen does not wait for all of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from textual import events, on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.widget import Widget
@@ -12,23 +22,195 @@ from textual.widgets import Static, TabbedContent, TabPane
 from tdx.inspection.overview import Problem
 from tdx.pipeline.catalog import TransformInfo
 from tdx.pipeline.values import StageConfig
-from tdx.tui import bindings
 from tdx.tui.compose.catalog_pane import CatalogPane
-from tdx.tui.compose.chain_list import ChainList
-from tdx.tui.compose.chain_pane import ChainPane
+from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.compositor import use_partial_compositor
 from tdx.tui.keyboard import FocusGuard, InputQueue, is_displayed
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
 from tdx.tui.screens.dialogs import JumpScreen
-from tdx.tui.screens.panes import CHAIN_PANE, TABS_PANE, PaneLayout
 from tdx.tui.tab_body import TabBody
-from tdx.tui.tabs import TABS
 from tdx.tui.workspace import Workspace
+
+if TYPE_CHECKING:
+    from textual.css.scalar import Scalar
+    from textual.dom import DOMNode
+
+
+THREE_PANES = 116
+"""Minimum width for three panes; the titles of all tabs must fit."""
+CATALOG_PANE, CHAIN_PANE, TABS_PANE = "catalog-pane", "chain-pane", "tabs-pane"
+_MIN_WIDTH = 18
+
+
+class PaneLayout:
+    """Shows, expands and resizes the panes of the main screen.
+
+    On a narrow screen the catalog replaces the tabs while it is open.
+
+    Args:
+        screen: The main screen.
+    """
+
+    def __init__(self, screen: FocusGuard) -> None:
+        self._screen = screen
+        self._width: Scalar | None = None
+        self._expanded: str | None = None
+        self._has_catalog = False
+        self._is_narrow = True
+
+    def fit(self, width: int) -> None:
+        """Display the panes that fit on a screen of this width."""
+        self._is_narrow = width < THREE_PANES
+        self._display()
+
+    def show_catalog(self) -> None:
+        """Display the catalog."""
+        self._has_catalog = True
+        if self._expanded != CATALOG_PANE:
+            self.shrink()
+        self._display()
+
+    def hide_catalog_if_narrow(self) -> None:
+        """On a narrow screen, display the tabs instead of the catalog."""
+        self._has_catalog = False
+        self._display()
+
+    def reveal(self, name: str) -> None:
+        """Restore the other panes if an expanded one hides the pane with this id."""
+        if self._expanded not in (None, name):
+            self.shrink()
+        if name == TABS_PANE:
+            self.hide_catalog_if_narrow()
+
+    def reveal_around(self, node: DOMNode) -> None:
+        """Restore the other panes if an expanded one hides a node."""
+        pane = next((each for each in node.ancestors_with_self if each.has_class("pane")), None)
+        if pane is not None and pane.id is not None and not pane.display:
+            self.reveal(pane.id)
+
+    @property
+    def is_expanded(self) -> bool:
+        """True if one pane has the full width."""
+        return self._expanded is not None
+
+    def expand(self) -> None:
+        """Give the focused pane the full width, or restore the others."""
+        pane = self._focused_pane()
+        if self._expanded is not None:
+            self.shrink()
+        elif pane is not None:
+            self._width, pane.styles.width = pane.styles.width, None
+            self._expanded = pane.id
+            pane.add_class("-expanded")
+            self._display()
+
+    def shrink(self) -> None:
+        """Restore the panes that an expanded one hides."""
+        if self._expanded is None:
+            return
+        pane = self._screen.query_one(f"#{self._expanded}")
+        if self._width is not None:
+            pane.styles.width = self._width
+        pane.remove_class("-expanded")
+        self._expanded = None
+        self._display()
+
+    def resize(self, by: int) -> None:
+        """Make the focused pane wider or narrower."""
+        pane = self._focused_pane()
+        if pane is None:
+            return
+        if pane.id == TABS_PANE:
+            pane, by = self._screen.query_one(f"#{CHAIN_PANE}"), -by
+        width = max(_MIN_WIDTH, min(pane.size.width + 2 + by, self._screen.size.width - 30))
+        pane.styles.width = width
+
+    def _visible_panes(self) -> set[str]:
+        if self._expanded is not None:
+            return {self._expanded}
+        if self._is_narrow:
+            return {CHAIN_PANE, CATALOG_PANE if self._has_catalog else TABS_PANE}
+        return {CATALOG_PANE, CHAIN_PANE, TABS_PANE}
+
+    def _display(self) -> None:
+        """Set ``display`` on each pane.
+
+        Style classes would take effect only after the next refresh, but a caller may move the focus
+        at once.
+        """
+        displayed = self._visible_panes()
+        for pane in self._screen.query(".pane"):
+            pane.display = pane.id in displayed
+        self._screen.move_hidden_focus()
+
+    def _focused_pane(self) -> Widget | None:
+        focused = self._screen.focused
+        if focused is None:
+            return None
+        return next((each for each in focused.ancestors_with_self if "pane" in each.classes), None)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One tab.
+
+    Args:
+        id: Widget id of the tab pane.
+        title: Label of the tab.
+        load: Imports the class of the tab's content and returns it.
+    """
+
+    id: str
+    title: str
+    load: Callable[[], type[TabBody]]
+
+
+def _load_stage() -> type[TabBody]:
+    from tdx.tui.compose.stage_tab import StageTab
+
+    return StageTab
+
+
+def _load_specs() -> type[TabBody]:
+    from tdx.tui.specs.specs_tab import SpecsTab
+
+    return SpecsTab
+
+
+def _load_live() -> type[TabBody]:
+    from tdx.tui.live.live_tab import LiveTab
+
+    return LiveTab
+
+
+def _load_profile() -> type[TabBody]:
+    from tdx.tui.profile.profile_tab import ProfileTab
+
+    return ProfileTab
+
+
+def _load_log() -> type[TabBody]:
+    from tdx.tui.log.log_tab import LogTab
+
+    return LogTab
+
+
+TABS = (
+    Tab("stage", "Stage", _load_stage),
+    Tab("specs", "Specs", _load_specs),
+    Tab("live", "Live", _load_live),
+    Tab("profile", "Profile", _load_profile),
+    Tab("log", "Log", _load_log),
+)
+
 
 MIN_SIZE = (60, 16)
 """Minimum columns and rows of the terminal."""
+
+
+_HISTORY = Binding.Group("undo/redo", compact=True)
 
 
 class MainScreen(FocusGuard):
@@ -40,7 +222,29 @@ class MainScreen(FocusGuard):
         input_queue: Queue that is held until all tabs exist.
     """
 
-    BINDINGS = [*bindings.SCREEN]
+    BINDINGS = [
+        Binding("a", "catalog", "add", id="screen.catalog"),
+        Binding("e", "choose_env", "env", id="screen.env"),
+        Binding("p", "presets", "presets", id="screen.presets", show=False),
+        Binding("u,ctrl+z", "undo", "undo", id="screen.undo", group=_HISTORY),
+        Binding("U,ctrl+y", "redo", "redo", id="screen.redo", group=_HISTORY),
+        Binding("slash", "search", "search", id="screen.search", key_display="/", show=False),
+        Binding("g,ctrl+g", "jump", "jump", id="screen.jump", show=False),
+        Binding("z", "expand", "expand", id="screen.expand", show=False),
+        Binding("less_than_sign", "resize(-4)", "narrower", id="screen.narrower", show=False),
+        Binding("greater_than_sign", "resize(4)", "wider", id="screen.wider", show=False),
+        Binding("t", "theme", "theme", id="screen.theme", show=False),
+        Binding("y", "copy", "copy", id="screen.copy", show=False),
+        Binding("k", "check", "check with steps", id="screen.check", show=False),
+        Binding("h", "hints", "first steps", id="screen.hints", show=False),
+        Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
+        Binding("escape", "home", "chain", id="screen.home", show=False),
+        Binding("f12", "details", "details", id="screen.details", show=False),
+        *(
+            Binding(str(n), f"tab({n})", f"tab {n}", id=f"screen.tab{n}", show=False)
+            for n in range(1, 10)
+        ),
+    ]
 
     def __init__(self, workspace: Workspace, hints: HintState, input_queue: InputQueue) -> None:
         super().__init__()
@@ -66,7 +270,7 @@ class MainScreen(FocusGuard):
                             yield tab.load()(self.workspace)
         yield Static("", id="too-small")
         yield HintBar(self.workspace, self.hints)
-        yield KeyBar()
+        yield KeyBar(self._input_queue)
 
     def on_mount(self) -> None:
         self.panes.fit(self.size.width)
@@ -109,8 +313,6 @@ class MainScreen(FocusGuard):
         homes = [*self.query(ChainList), *tabs, *self.query("#catalog")]
         return next((each for each in homes if each is not None and is_displayed(each)), None)
 
-    # ------------------------------------------------------------------ where the focus goes
-
     def action_catalog(self) -> None:
         self.panes.show_catalog()
         self.query_one(CatalogPane).start_search()
@@ -141,7 +343,7 @@ class MainScreen(FocusGuard):
                 self.show_tab(tab.id)
 
     @on(TabbedContent.TabActivated)
-    def _tab_seen(self, event: TabbedContent.TabActivated) -> None:
+    def _mark_tab_visited(self, event: TabbedContent.TabActivated) -> None:
         self.query_one(HintBar).mark_visited(event.pane.id or "")
 
     def action_hints(self) -> None:
@@ -149,9 +351,9 @@ class MainScreen(FocusGuard):
 
     async def action_jump(self) -> None:
         targets = [widget for widget in self.focus_chain if widget.region.area]
-        self.app.push_screen(JumpScreen(targets), self._jumped)
+        self.app.push_screen(JumpScreen(targets), self._focus_target)
 
-    def _jumped(self, target: Widget | None) -> None:
+    def _focus_target(self, target: Widget | None) -> None:
         if target is not None:
             self.set_focus(target)
 
@@ -160,8 +362,6 @@ class MainScreen(FocusGuard):
 
     def action_resize(self, by: int) -> None:
         self.panes.resize(by)
-
-    # ------------------------------------------------------------------ edits
 
     def action_undo(self) -> None:
         change = self.workspace.undo()
@@ -181,11 +381,11 @@ class MainScreen(FocusGuard):
         self.workspace.edit(label, draft.insert(place, [stage]), place=place)
 
     @on(CatalogPane.Chosen)
-    def _chosen(self, event: CatalogPane.Chosen) -> None:
+    def _add_chosen_transform(self, event: CatalogPane.Chosen) -> None:
         self.add_transform(event.info)
 
     @on(CatalogPane.Left)
-    def _left(self) -> None:
+    def _leave_catalog(self) -> None:
         self.panes.hide_catalog_if_narrow()
         self.panes.reveal(CHAIN_PANE)
         self.set_focus(self.query_one(ChainList))
@@ -199,8 +399,6 @@ class MainScreen(FocusGuard):
     @on(ChainPane.Fix)
     def action_fix(self) -> None:
         self.dialogs.fix()
-
-    # ------------------------------------------------------------------ dialogs
 
     def action_choose_env(self) -> None:
         self.dialogs.choose_env()
@@ -218,13 +416,11 @@ class MainScreen(FocusGuard):
     def _pick_keys(self, event: StageTab.PickKeys) -> None:
         self.dialogs.pick_keys(event.row)
 
-    # ------------------------------------------------------------------ the worker
-
     def action_check(self) -> None:
-        self.workspace.check_with_steps(self._checked)
+        self.workspace.check_with_steps(self._report_check)
         self.notify("checking with steps …", timeout=2)
 
-    def _checked(self, problem: Problem | None) -> None:
+    def _report_check(self, problem: Problem | None) -> None:
         if problem is None:
             self.notify("checked with steps", timeout=3)
         else:

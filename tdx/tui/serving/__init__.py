@@ -2,8 +2,7 @@
 
 =================  ============================================================================
 ``serve.py``       ``serve``, which ``tdx serve`` calls
-``access.py``      access control
-``server.py``      the HTTP server and the app processes
+``server.py``      the HTTP server, access control and the app processes
 ``driver.py``      the Textual driver of a served app
 ``page/``          the page
 =================  ============================================================================

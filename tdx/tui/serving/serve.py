@@ -52,8 +52,7 @@ def serve(
         ArgumentError: The address cannot be used.
     """
     try:
-        from tdx.tui.serving.access import Access, is_loopback, random_token
-        from tdx.tui.serving.server import AppServer
+        from tdx.tui.serving.server import Access, AppServer, is_loopback, random_token
     except ImportError as error:
         raise MissingPackageError(
             f"the app in a browser needs textual-serve: {error}", hint="pip install 'tdx[serve]'"

@@ -2,21 +2,188 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.message import Message
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
 
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import split_key
-from tdx.tui.compose.problem_panel import ProblemPanel
-from tdx.tui.specs.tree import LinePath, PlaceSpecs, SpecLine, build_spec_lines, specs_at
-from tdx.tui.specs.tree_list import ColumnWidths, SpecList, SpecSearch, lineage_text
-from tdx.tui.tab_body import TabBody
+from tdx.tui.specs.tree import (
+    ColumnWidths,
+    LinePath,
+    PlaceSpecs,
+    SpecLine,
+    build_spec_lines,
+    heading,
+    key_label,
+    lineage_text,
+    specs_at,
+)
+from tdx.tui.tab_body import ProblemPanel, TabBody
 from tdx.tui.workspace import ENV, Workspace
+
+
+class SpecSearch:
+    """Search words and the lines that match them."""
+
+    def __init__(self) -> None:
+        self.words = ""
+        self.matches: list[LinePath] = []
+        self.opened: frozenset[LinePath] = frozenset()
+
+    @property
+    def found(self) -> frozenset[LinePath]:
+        """Matching lines."""
+        return frozenset(self.matches)
+
+    def update_matches(self, lines: Iterable[SpecLine]) -> None:
+        """Search all lines, folded ones included."""
+        words = self.words.casefold().split()
+        self.matches = [
+            line.path
+            for line in lines
+            if words and line.key is not None and all(w in line.key.casefold() for w in words)
+        ]
+        self.opened = frozenset(path[:n] for path in self.matches for n in range(1, len(path)))
+
+    def next(self, path: LinePath | None, by: int) -> LinePath | None:
+        """Return the next or previous match after a line; wrap around at the end."""
+        if not self.matches:
+            return None
+        if path not in self.matches:
+            return self.matches[-1 if by < 0 else 0]
+        return self.matches[(self.matches.index(path) + by) % len(self.matches)]
+
+    def note(self, path: LinePath | None) -> str:
+        """Return the number of matches and the current one as text."""
+        if not self.words.strip():
+            return ""
+        if not self.matches:
+            return f"no key matches {self.words}"
+        at = f"{self.matches.index(path) + 1} of " if path in self.matches else ""
+        return f"{at}{len(self.matches)} match{'' if len(self.matches) == 1 else 'es'}"
+
+
+_INDENT = 2
+
+
+class SpecList(OptionList):
+    """Shows the lines; posts messages for folding and cursor moves."""
+
+    BINDINGS = [
+        Binding("enter,space", "select", "fold", id="spec_tree.fold", key_display="⏎"),
+        Binding("left", "close", "fold", id="spec_tree.close", show=False),
+        Binding("right", "open", "unfold", id="spec_tree.open", show=False),
+    ]
+
+    class Folded(Message):
+        """A line should be folded or unfolded."""
+
+        def __init__(self, path: LinePath, closed: bool) -> None:
+            super().__init__()
+            self.path = path
+            self.closed = closed
+
+    class Moved(Message):
+        """The cursor is on another line."""
+
+        def __init__(self, line: SpecLine) -> None:
+            super().__init__()
+            self.line = line
+
+    def __init__(self) -> None:
+        super().__init__(id="spec-tree", compact=True)
+        self.lines: list[SpecLine] = []
+        self.wanted: LinePath | None = None
+
+    @property
+    def line(self) -> SpecLine | None:
+        """The line under the cursor."""
+        return None if self.highlighted is None else self.lines[self.highlighted]
+
+    def fill(
+        self, lines: Sequence[SpecLine], widths: ColumnWidths, found: frozenset[LinePath]
+    ) -> None:
+        """Replace the lines; keep the cursor on its line if possible."""
+        self.lines = list(lines)
+        with self.prevent(OptionList.OptionHighlighted):
+            self.clear_options()
+            self.add_options(_option(line, widths, line.path in found) for line in lines)
+            self.highlighted = self._place_again()
+
+    def go_to(self, path: LinePath) -> None:
+        """Move the cursor to a line."""
+        self.wanted = path
+        at = next((n for n, line in enumerate(self.lines) if line.path == path), None)
+        if at is not None:
+            self.highlighted = at
+
+    def action_close(self) -> None:
+        """Fold the line under the cursor, or go to its parent."""
+        line = self.line
+        if line is None:
+            return
+        if line.members and not line.is_folded:
+            self.post_message(self.Folded(line.path, True))
+            return
+        above = (each for each in self.lines if _is_ancestor(each.path, line.path))
+        parent = max(above, key=lambda each: len(each.path), default=None)
+        if parent is not None:
+            self.go_to(parent.path)
+
+    def action_open(self) -> None:
+        """Unfold the line under the cursor, or go to its first member."""
+        line = self.line
+        if line is None or line.kind == "key":
+            return
+        if line.is_folded:
+            self.post_message(self.Folded(line.path, False))
+        else:
+            self.action_cursor_down()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        line = self.lines[event.option_index]
+        if line.kind != "key":
+            self.wanted = line.path
+            self.post_message(self.Folded(line.path, not line.is_folded))
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        event.stop()
+        if event.option_index < len(self.lines):
+            line = self.lines[event.option_index]
+            self.wanted = line.path
+            self.post_message(self.Moved(line))
+
+    def _place_again(self) -> int | None:
+        paths = [line.path for line in self.lines]
+        if self.wanted in paths:
+            return paths.index(self.wanted)
+        keys = [n for n, line in enumerate(self.lines) if line.kind == "key"]
+        # At another place of the chain, stay on the same key.
+        tail = None if self.wanted is None else self.wanted[1:]
+        same_keys = (n for n in keys if paths[n][1:] == tail)
+        return next(same_keys, keys[0] if keys else (0 if paths else None))
+
+
+def _is_ancestor(one: LinePath, other: LinePath) -> bool:
+    return len(one) < len(other) and other[: len(one)] == one
+
+
+def _option(line: SpecLine, widths: ColumnWidths, found: bool) -> Option:
+    pad = " " * (_INDENT * line.depth)
+    if line.change is None:
+        return Option(Content.assemble(pad, heading(line)), disabled=line.kind == "nothing")
+    indent = _INDENT * (len(split_key(line.change.key)) - 1)
+    label = key_label(line.text, line.change, widths, indent, found=found)
+    return Option(Content.assemble(pad, label))
+
 
 _HERE = "here"
 
@@ -64,8 +231,8 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
 
     def on_mount(self) -> None:
         self.query_one("#spec-search").display = False
-        self.workspace.selected.subscribe(self, lambda _: self.invalidate())
-        self.workspace.inspected.subscribe(self, lambda _: self.invalidate())
+        self.workspace.selected.subscribe(self, self.invalidate)
+        self.workspace.inspected.subscribe(self, self.invalidate)
 
     def action_place(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)
@@ -94,14 +261,14 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         listed.set_class(specs.freshness == "old", "-old")
         listed.display = specs.freshness != "none"
         whole = [each for one in places for each in self._tree(one, places[one], False)]
-        self._search.look(whole)
+        self._search.update_matches(whole)
         lines = [each for one in places for each in self._tree(one, places[one], True)]
         keys = (each for each in whole if each.change is not None)
         leaves = [leaf for each in places.values() for leaf in each.leaves()]
         widths = ColumnWidths.of((_key_width(each) for each in keys), leaves)
         listed.fill(lines, widths, self._search.found)
         self.query_one("#spec-title", Static).update(self._title(specs))
-        self._trace(listed.line)
+        self._show_lineage(listed.line)
 
     # ------------------------------------------------------------------ what is shown
 
@@ -131,7 +298,7 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         return not self.only_changed or change.change != "same"
 
     @on(SpecList.Folded)
-    def _folded(self, event: SpecList.Folded) -> None:
+    def _fold_line(self, event: SpecList.Folded) -> None:
         event.stop()
         self._folds[event.path] = event.closed
         self.update()
@@ -145,14 +312,14 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         return True
 
     @on(Input.Changed, "#spec-search")
-    def _searched(self, event: Input.Changed) -> None:
+    def _search_keys(self, event: Input.Changed) -> None:
         event.stop()
         self._search.words = event.value
         self.update()
         self.action_match(0)
 
     @on(Input.Submitted, "#spec-search")
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _accept_words(self, event: Input.Submitted) -> None:
         event.stop()
         self.query_one("#spec-search").display = bool(event.value)
         self.query_one(SpecList).focus()
@@ -179,11 +346,11 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
     # ------------------------------------------------------------------ the lineage
 
     @on(SpecList.Moved)
-    def _moved(self, event: SpecList.Moved) -> None:
+    def _show_lineage_at_cursor(self, event: SpecList.Moved) -> None:
         event.stop()
-        self._trace(event.line)
+        self._show_lineage(event.line)
 
-    def _trace(self, line: SpecLine | None) -> None:
+    def _show_lineage(self, line: SpecLine | None) -> None:
         overview = self.workspace.status.overview
         text = Content("")
         key = None if line is None else line.key

@@ -1,14 +1,17 @@
-"""Specs at a place of the chain, as a tree of foldable lines (plain data)."""
+"""Specs at a place of the chain, as a tree of foldable lines and their text."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from textual.content import Content
+
 from tdx.inspection.chain import Direction
-from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec
+from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text, shape_text
+from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import format_key, split_key
 from tdx.tui.workspace import ENV, ChainStatus, Workspace
@@ -57,7 +60,7 @@ def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
         own = ", ".join(status.overview.env_stages)
         title = f"env with its own {own}" if own else "env"
         return PlaceSpecs(
-            title, _unchanged(status.overview.base), _freshness(current, status, None)
+            title, _make_unchanged(status.overview.base), _freshness(current, status, None)
         )
     stages = workspace.draft.stages
     stage = stages[place] if 0 <= place < len(stages) else None
@@ -70,8 +73,8 @@ def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
     known = status.last_good.get(stage.number)
     title = f"after {place} {stage.config.name}"
     if known is None and stage.number in status.numbers:
-        given = status.overview.before(status.numbers.index(stage.number))
-        return PlaceSpecs(f"before {place} {stage.config.name}", _unchanged(given))
+        specs_before = status.overview.before(status.numbers.index(stage.number))
+        return PlaceSpecs(f"before {place} {stage.config.name}", _make_unchanged(specs_before))
     if known is None:
         return PlaceSpecs(title, (), "none")
     working = status.overview.working
@@ -84,7 +87,7 @@ def _freshness(current: bool, status: ChainStatus, number: int | None) -> Freshn
     return "fresh" if current and number not in status.problems else "old"
 
 
-def _unchanged(leaves: Sequence[LeafSpec]) -> tuple[KeyChange, ...]:
+def _make_unchanged(leaves: Sequence[LeafSpec]) -> tuple[KeyChange, ...]:
     return tuple(KeyChange(leaf.part, leaf.key, leaf, leaf) for leaf in leaves)
 
 
@@ -190,3 +193,181 @@ def _key_lines(
 
 def _key_groups(change: KeyChange) -> LinePath:
     return (change.part, *split_key(change.key)[:-1])
+
+
+_SIGNS = {"added": "+", "gone": "-", "changed": "~", "same": " "}
+
+
+_COLORS = {
+    "added": "$success",
+    "gone": "$error",
+    "changed": "$warning",
+    "same": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnWidths:
+    """Widths of the columns.
+
+    Args:
+        key: Width of the keys with their indentation.
+        shape: Width of the shapes.
+        dtype: Width of the dtypes.
+        device: Width of the devices; 0 if all are equal.
+    """
+
+    key: int
+    shape: int
+    dtype: int
+    device: int
+
+    @classmethod
+    def of(cls, keys: Iterable[int], leaves: Iterable[LeafSpec]) -> ColumnWidths:
+        """Return widths that fit all keys and specs."""
+        known = list(leaves)
+        devices = {leaf.device for leaf in known}
+        return cls(
+            max(keys, default=0),
+            max((len(shape_text(leaf.shape)) for leaf in known), default=0),
+            max((len(leaf.dtype) for leaf in known), default=0),
+            max(map(len, devices)) if len(devices) > 1 else 0,
+        )
+
+
+def key_label(
+    name: str, change: KeyChange, widths: ColumnWidths, indent: int, *, found: bool = False
+) -> Content:
+    """Return the label of a key; a changed key shows its previous spec too.
+
+    Args:
+        name: Text for the key.
+        change: Specs before and after.
+        widths: Widths of the columns.
+        indent: Indentation of the name.
+        found: True if the key matches the search.
+    """
+    color = _COLORS[change.change]
+    struck = " strike" if change.change == "gone" else ""
+    line = " bold underline" if found else ""
+    pad = " " * max(0, widths.key - indent - len(name))
+    head = Content.assemble(
+        (f"{_SIGNS[change.change]} ", f"bold {color}".strip()),
+        (name, f"{color or '$foreground'}{struck}{line}"),
+        f"{pad}  ",
+    )
+    leaf = change.after or change.before
+    assert leaf is not None
+    if change.change != "changed":
+        style = color or "dim"
+        return Content.assemble(head, (" ".join(_columns(leaf, widths)).rstrip(), style + struck))
+    return Content.assemble(head, *_changed_columns(change, widths))
+
+
+def _changed_columns(
+    change: KeyChange, widths: ColumnWidths
+) -> Iterable[Content | tuple[str, str]]:
+    """Yield the new spec with its changes highlighted, then the previous values."""
+    before, after = change.before, change.after
+    assert before is not None
+    assert after is not None
+    fields = ("shape", "dtype", "device", "domain")
+    old: list[str] = []
+    for field, new, was in zip(fields, _columns(after, widths), _leaf_texts(before), strict=True):
+        differs = getattr(before, field) != getattr(after, field)
+        yield (f"{new} ", "bold $warning" if differs else "dim")
+        if differs and was:
+            old.append(was)
+    if change.fields == ("kind",):
+        old.append(before.kind)
+    yield ("← " + " ".join(old), "dim")
+
+
+def _columns(leaf: LeafSpec, widths: ColumnWidths) -> tuple[str, str, str, str]:
+    shape, dtype, device, domain = _leaf_texts(leaf)
+    device = device.ljust(widths.device) if widths.device else ""
+    return shape.ljust(widths.shape), dtype.ljust(widths.dtype), device, domain
+
+
+def _leaf_texts(leaf: LeafSpec) -> tuple[str, str, str, str]:
+    domain = domain_text(leaf, whole=False)
+    return shape_text(leaf.shape), leaf.dtype, leaf.device, domain
+
+
+_COUNT_SIGNS = (("added", "+", "$success"), ("changed", "~", "$warning"), ("gone", "-", "$error"))
+
+
+_STYLES = {"place": "bold", "lane": "bold $primary", "part": "$secondary", "group": "bold"}
+
+
+_ARROWS = {"forward": "↓ ", "inverse": "↑ "}
+
+
+def heading(line: SpecLine) -> Content:
+    """Return the label of a foldable line; a folded one shows counts."""
+    if line.kind == "nothing":
+        return Content.styled("  none", "dim")
+    sign = "▸ " if line.is_folded else "▾ "
+    arrow = _ARROWS[line.text] if line.kind == "lane" else ""
+    name = (f"{arrow}{line.text}", _STYLES[line.kind])
+    if line.is_folded or line.kind == "place":
+        return Content.assemble((sign, "dim"), name, *_member_counts(line))
+    note = f"  {DIRECTIONS[line.text]}" if line.kind == "lane" else ""
+    return Content.assemble((sign, "dim"), name, (note, "dim"))
+
+
+def _member_counts(line: SpecLine) -> list[tuple[str, str]]:
+    total = len(line.members)
+    parts = [(f"  {total} key{'' if total == 1 else 's'}", "dim")]
+    parts += [
+        (f" {sign}{line.counts[change]}", color)
+        for change, sign, color in _COUNT_SIGNS
+        if line.counts[change]
+    ]
+    return parts
+
+
+def lineage_text(
+    lineage: Lineage, key: str, lane: Direction, places: Sequence[int | None]
+) -> Content:
+    """Return the versions of a key, one per line, in data-flow order.
+
+    Args:
+        lineage: Lineage of the whole chain.
+        key: The key, with dots.
+        lane: Direction.
+        places: Place in the chain for each stage of the lineage; ``None`` for stages of the env
+            itself.
+    """
+    known = lineage.only([key]).versions if key in lineage.keys() else ()
+    versions = [version for version in known if version.lane == lane]
+    if not versions:
+        return Content.assemble((f"{key} ", "bold"), ("comes from the previous step", "dim"))
+    return Content("\n").join(_version_line(version, places) for version in versions)
+
+
+def _version_line(version: KeyVersion, places: Sequence[int | None]) -> Content:
+    return Content.assemble(*_version_parts(version, places))
+
+
+def _version_parts(version: KeyVersion, places: Sequence[int | None]) -> Iterator[tuple[str, str]]:
+    yield (version.name, "bold $accent")
+    yield ("  by ", "dim")
+    yield (_place_name(version.writer, places), "")
+    if version.source is not None:
+        yield (" from ", "dim")
+        yield (version.source, "")
+    if version.readers:
+        yield ("  → ", "dim")
+        yield (", ".join(_place_name(reader, places) for reader in version.readers), "")
+    if version.ended is not None:
+        yield ("  removed by ", "dim")
+        yield (_place_name(version.ended, places), "")
+
+
+def _place_name(place: FlowNode, places: Sequence[int | None]) -> str:
+    if place.kind != "stage" or place.stage is None:
+        return place.kind
+    at = places[place.stage] if place.stage < len(places) else place.stage
+    name = f"env's {place.name}" if at is None else f"{at} {place.name}"
+    return name + (" (next step)" if place.next_step else "")

@@ -19,13 +19,12 @@ from tdx.pipeline.editing.draft import Draft, Editor
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.tui.backend.client import Ticket
-from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.backend.messages import Request
-from tdx.tui.bindings import FILES
-from tdx.tui.compose.requests import CheckChain, InspectChain
-from tdx.tui.files.files import Files, Storage
+from tdx.tui.backend.requests import CheckChain, InspectChain
+from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
 from tdx.tui.screens.bars import StatusBar
 from tdx.tui.workspace import Workspace
+from tests.tui.inline_backend import InlineBackend
 
 TEXT = "# mine\nversion: 1\nenv: Pendulum-v1  # swing up\ntransforms:\n  - RewardSum\n"
 TUI = Path(__file__).parents[3] / "tdx" / "tui"
@@ -52,7 +51,7 @@ class FilesApp(App[None]):
     """A status line, and the keys for files."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = [TUI / "app.tcss", TUI / "files" / "files.tcss"]
-    BINDINGS: ClassVar[list[BindingType]] = [*FILES, ("ctrl+q", "quit", "quit")]
+    BINDINGS: ClassVar[list[BindingType]] = [*FILE_BINDINGS, ("ctrl+q", "quit", "quit")]
 
     def __init__(self, draft: Draft | None, storage: Storage | None) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from tdx.errors import ArgumentError
 from tdx.pipeline import Pipeline
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Job
-from tdx.tui.files.dumping import DumpProgress, DumpRollout, dump_rollout
+from tdx.tui.backend.requests import DumpProgress, DumpRollout, dump_rollout
 from tests.tui.files.filing import Filer, filing
 
 

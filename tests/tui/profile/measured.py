@@ -16,9 +16,8 @@ from tdx.inspection.overview import Problem
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
 from tdx.tui.backend.client import RequestError, Ticket
-from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.backend.messages import Request
-from tdx.tui.compose.requests import CheckChain, InspectChain
+from tdx.tui.backend.requests import CheckChain, InspectChain
 from tdx.tui.profile.messages import (
     PARTIAL,
     PROGRESS,
@@ -35,8 +34,9 @@ from tdx.tui.profile.messages import (
     Sync,
 )
 from tdx.tui.profile.profile_tab import ProfileTab
-from tdx.tui.profile.table import CostTable
+from tdx.tui.profile.widgets import CostTable
 from tdx.tui.workspace import Workspace
+from tests.tui.inline_backend import InlineBackend
 
 T = TypeVar("T")
 SHAPE = (1, 4, 9, 14, 9, 5, 3, 2, 1, 1, 0, 1)

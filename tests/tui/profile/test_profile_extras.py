@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tdx.tui.profile.profile_tab import ProfileTab
-from tdx.tui.profile.table import CostTable
+from tdx.tui.profile.widgets import CostTable
 from tests.tui.profile.measured import profiling
 from tests.tui.profile.test_profile_tab import CHAIN, cut
 

@@ -11,7 +11,7 @@ from tdx.inspection.overview import Problem
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.editing import Draft
 from tdx.tui.profile import measurement
-from tdx.tui.profile.table import CostTable
+from tdx.tui.profile.widgets import CostTable
 from tests.tui.driving import driven
 from tests.tui.profile.measured import Profiler, StandIn, costs, profiling
 from tests.tui.snapshots import check_snapshots

@@ -1,4 +1,4 @@
-"""A backend that answers in the app's own process, for tests and demonstrations."""
+"""A backend that answers in the app's own process."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class InlineBackend:
     def _answer(self, ticket: Ticket[Any], request: Request[Any]) -> None:
         job = self._jobs.pop(ticket.number)
         self._open.pop(ticket.number, None)
-        if job.cancelled or ticket.future.done():
+        if job.is_cancelled or ticket.future.done():
             return
         result = answer(ticket.number, request, job)
         if isinstance(result, Failure):

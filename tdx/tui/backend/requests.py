@@ -1,23 +1,88 @@
-"""Rollout dumps: the request, the worker function, and the job that survives its dialog."""
+"""Requests to inspect, check and dump the chain, and the functions that answer them in a worker."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tdx.pipeline.model import Pipeline
-from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
-    from textual.app import App
+    from tdx.rollouts.recording.stream import Progress
 
-    from tdx.rollouts.dump.writing import Progress
-    from tdx.tui.workspace import Workspace
+from dataclasses import replace
+
+from tdx.inspection.check_report import Finding, check_pipeline
+from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
+
+
+@dataclass(frozen=True, slots=True)
+class InspectChain(Request[ChainOverview]):
+    """Inspect the specs of each stage."""
+
+    pipeline: Pipeline
+    allow_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckChain(Request[tuple[Finding, ...]]):
+    """Check the chain as ``tdx check`` does."""
+
+    pipeline: Pipeline
+    allow_code: bool = False
+    steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EnvChoice:
+    """An env that can be chosen.
+
+    Args:
+        id: Id of the env.
+        package: Package that provides it.
+        hint: What to install first. ``None``: it is installed.
+    """
+
+    id: str
+    package: str
+    hint: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListEnvs(Request[tuple[EnvChoice, ...]]):
+    """List the envs."""
+
+
+def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
+    """Inspect the chain up to the first failing stage."""
+    bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
+    return inspect_overview(request.pipeline, bench)
+
+
+def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
+    """Check the chain with the rules, and with steps if requested."""
+    report = check_pipeline(request.pipeline, allow_code=request.allow_code, steps=request.steps)
+    return tuple(_with_draft_stage(finding, report.env_stages) for finding in report.findings)
+
+
+def _with_draft_stage(finding: Finding, env_stages: int) -> Finding:
+    """Renumber the stage of a finding from the first stage of the draft."""
+    stage = finding.where.stage
+    if stage is None or not env_stages:
+        return finding
+    at = stage - env_stages
+    return replace(finding, where=replace(finding.where, stage=at if at >= 0 else None))
+
+
+def list_env_choices(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
+    """Return all envs, the installed ones first."""
+    from tdx.inspection.envs import list_envs
+
+    found = [EnvChoice(env.id, env.package, env.hint) for env in list_envs(missing=True)]
+    return tuple(sorted(found, key=lambda env: env.hint is not None))
 
 
 PROGRESS = "progress"
@@ -85,76 +150,6 @@ class DumpRollout(Request[DumpResult]):
     allow_code: bool = False
 
 
-WORKER = "dump"
-CANCEL_TIMEOUT = 3.0
-"""Seconds that a rollout has to finish its chunk before its worker is killed."""
-
-
-class DumpJob:
-    """Runs a dump in the worker and reports its progress.
-
-    Args:
-        app: Shows the result.
-        workspace: State of the app.
-    """
-
-    def __init__(self, app: App[None], workspace: Workspace) -> None:
-        self._app, self._workspace = app, workspace
-        self._ticket: Ticket[DumpResult] | None = None
-        self._task: asyncio.Task[None] | None = None
-        self.progress: DumpProgress | None = None
-        self.path = ""
-        self.on_change: Callable[[], Any] | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """True if a dump is running."""
-        return self._ticket is not None
-
-    def start(self, request: DumpRollout) -> None:
-        """Start a dump."""
-        self.progress, self.path = None, request.path
-        self._ticket = self._workspace.backend.ask(request, worker=WORKER, on_push=self._pushed)
-        self._task = asyncio.get_running_loop().create_task(self._wait(self._ticket))
-        self._changed()
-
-    def cancel(self) -> None:
-        """Stop after the current chunk; kill the worker if that takes too long."""
-        if self._ticket is not None:
-            ticket = self._ticket
-            self._workspace.backend.cancel(ticket)
-            self._app.set_timer(CANCEL_TIMEOUT, lambda: self._kill(ticket))
-
-    def _kill(self, ticket: Ticket[DumpResult]) -> None:
-        if self._ticket is ticket:
-            self._workspace.backend.restart(WORKER)
-
-    def _pushed(self, topic: str, value: Any) -> None:
-        self.progress = value
-        # Pushed values arrive outside of the context of the app.
-        self._app.call_later(self._changed)
-
-    async def _wait(self, ticket: Ticket[DumpResult]) -> None:
-        try:
-            done = await ticket
-        except RequestError as error:
-            hint = f" ({error.problem.hint})" if error.problem.hint else ""
-            kept = f"; the dump contains {self.progress.text}" if self.progress else ""
-            text = f"{error.problem.message}{hint}{kept}"
-            self._app.notify(text, title="Not dumped", severity="error", timeout=10)
-        else:
-            title = "Dumped" if done.complete else "Dump cancelled, finished shards kept"
-            text = f"{done.path}: {done.progress.text}, seed {done.seed}"
-            self._app.notify(text, title=title, timeout=8)
-        finally:
-            self._ticket = None
-            self._changed()
-
-    def _changed(self) -> None:
-        if self.on_change is not None:
-            self.on_change()
-
-
 class _CancelledError(Exception):
     """The dump was cancelled."""
 
@@ -163,13 +158,13 @@ def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:
     """Roll out in the worker; keep what is complete if the job is cancelled."""
     from tdx.rollouts.dump.manifest import Goal
     from tdx.rollouts.recording.request import DumpRequest
-    from tdx.rollouts.recording.rollout import roll_out
+    from tdx.rollouts.recording.run import roll_out
 
     def on_chunk(progress: Progress) -> None:
         goal = progress.goal
         update = DumpProgress(progress.steps, progress.episodes, goal.steps, goal.episodes)
         job.push(PROGRESS, update)
-        if job.cancelled:
+        if job.is_cancelled:
             raise _CancelledError
 
     goal = None

@@ -1,0 +1,449 @@
+"""Widgets of the Profile tab: the cost table, the details of a part, and the list of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Literal
+
+from rich.style import Style
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.content import Content
+from textual.geometry import Size
+from textual.message import Message
+from textual.widgets import DataTable, OptionList, Static
+from textual.widgets.option_list import Option
+
+from tdx.tui.profile.columns import Column, CostLine, choose_columns, choose_mode_columns
+from tdx.tui.profile.messages import CostRow, ModeCosts, OperatorCost
+from tdx.tui.profile.numbers import (
+    draw_bar,
+    draw_histogram,
+    format_count,
+    format_micros,
+)
+from tdx.tui.profile.runs import (
+    ModeSelection,
+    RowKey,
+    Run,
+    RunHistory,
+    compare_runs,
+    displayed_mode,
+    displayed_modes,
+    history_line,
+    is_side_by_side,
+)
+
+_BAR_WIDTH = 8
+_MIN_HISTOGRAM_CALLS = 12
+"""Number of calls below which a histogram says no more than the figures."""
+
+
+def histogram_text(line: CostLine, width: int, height: int) -> Content:
+    """Return the histogram of a line's calls with percentiles and notes.
+
+    Args:
+        line: Line; with several modes, its last mode.
+        width: Available width in cells.
+        height: Number of lines for the bars.
+    """
+    row = line.detail_row
+    head, facts = _part_heading(line, row), _percentile_text(row)
+    wide = max(1, min(6, (width - 1) // len(row.counts)))
+    low, high = format_micros(row.low_us), f"{format_micros(row.high_us)}+"
+    if row.n < _MIN_HISTOGRAM_CALLS:
+        return Content("\n").join([head, Content(facts), *_notes(row)])
+    if height == 1:
+        half = draw_histogram(row.counts, max(1, wide // 2), 1)[0]
+        bars = Content.assemble((f"{low} ", "dim"), (half, "$primary"), (f" {high}", "dim"))
+        return Content("\n").join([head, bars, *_notes(row)])
+    drawn = draw_histogram(row.counts, wide, height)
+    bars = Content("\n").join(Content.styled(text, "$primary") for text in drawn)
+    gap = " " * max(1, wide * len(row.counts) - len(low) - len(high))
+    under = Content.styled(f"{low}{gap}{high}", "dim")
+    if width - head.cell_length > len(facts) + 2:
+        return Content("\n").join([Content.assemble(head, "  ", facts), bars, under, *_notes(row)])
+    return Content("\n").join([head, bars, under, Content(facts), *_notes(row)])
+
+
+def _part_heading(line: CostLine, row: CostRow) -> Content:
+    per = "step" if row.per_step else "call"
+    mode = f" {line.mode}" if line.mode else ""
+    return Content.assemble(
+        (row.label, "bold"), f" {row.lane}{mode}", (f"  µs per {per}, n {row.n:,}", "dim")
+    )
+
+
+def _percentile_text(row: CostRow) -> str:
+    names = ("p50", "p95", "p99", "max")
+    facts = "  ".join(f"{name} {format_micros(row.figures[name])}" for name in names)
+    if row.device_us is not None:
+        waits = ", waits for the host" if row.launch_bound else ""
+        facts += f"  GPU {format_micros(row.device_us)} in {row.kernels or 0:.1f} kernels{waits}"
+    return facts
+
+
+def _notes(row: CostRow) -> Iterator[Content]:
+    """Yield where the host waits, and what the chain saves without the stages of a row."""
+    for sync in row.syncs:
+        text = f"waits for the GPU {format_count(sync.calls)} × per step at {sync.where}"
+        yield Content.styled(text, "$text-warning")
+    for index, each in sorted(row.marginals.items()):
+        name = f"without {row.number(index)} {each.name}"
+        if each.saved_us is not None:
+            clear = abs(each.saved_us) > each.noise_us
+            verb = "saves" if each.saved_us >= 0 else "costs"
+            amount = (
+                f"{format_micros(abs(each.saved_us))} µs per step ± {format_micros(each.noise_us)}"
+            )
+            within = "" if clear else ", within the noise"
+            yield Content.assemble((f"{name} the chain {verb} ", "dim"), amount, (within, "dim"))
+        elif each.needed is not None:
+            yield Content.styled(f"{name} the chain fails: {each.needed}", "dim")
+
+
+def operators_text(row: CostRow, width: int, height: int) -> Content:
+    """Return the operators of a part, the most expensive first.
+
+    Args:
+        row: The part.
+        width: Available width in cells.
+        height: Available lines; a single line has no bars.
+    """
+    found = row.operators
+    if found is None:
+        return Content("")
+    if not found:
+        return Content.styled("no torch operators", "dim")
+    if height == 1:
+        return _operators_on_one_line(found, width)
+    shown = found if len(found) < height else found[: height - 2]
+    lines = [_operators_heading(found, width)]
+    lines += [_operator_line(each, found[0].time_us) for each in shown]
+    rest = found[len(shown) :]
+    if rest:
+        text = f"{len(rest)} more, {format_micros(sum(each.time_us for each in rest))} µs"
+        lines.append(Content.styled(text.rjust(len(text) + 8), "dim"))
+    return Content("\n").join(lines)
+
+
+def _operators_heading(found: tuple[OperatorCost, ...], width: int) -> Content:
+    calls = sum(each.calls for each in found)
+    note = f"  µs and calls per step, {format_count(calls)} in all; this pass is slower"
+    note = note if len(note) + 9 <= width else "  µs × calls, in a slower pass"
+    return Content.assemble(("operators", "bold"), (note, "dim"))
+
+
+def _operator_line(each: OperatorCost, most: float) -> Content:
+    name = each.name.removeprefix("aten::")
+    return Content.assemble(
+        f"{format_micros(each.time_us):>7} ",
+        (draw_bar(each.time_us / most if most else 0.0, _BAR_WIDTH), "$primary"),
+        (f" {format_count(each.calls):>5} × ", "dim"),
+        name,
+    )
+
+
+def _operators_on_one_line(found: tuple[OperatorCost, ...], width: int) -> Content:
+    parts: list[Content] = []
+    for each in found:
+        name, calls = each.name.removeprefix("aten::"), format_count(each.calls)
+        part = Content.assemble(name, (f" {format_micros(each.time_us)} × {calls}", "dim"))
+        if sum(part.cell_length + 3 for part in [*parts, part]) > width and parts:
+            break
+        parts.append(part)
+    return Content.styled(" · ", "dim").join(parts)
+
+
+LOW, HIGH = 20, 30
+"""Heights of the tab below which the details are short, and from which they are long."""
+_SIDE_BY_SIDE_WIDTH = 84
+"""Minimum width for operators next to the histogram."""
+
+
+class PartPane(Container):
+    """Histogram of a part and its operators."""
+
+    def __init__(self) -> None:
+        super().__init__(id="profile-part")
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="profile-histogram")
+        yield Static("", id="profile-operators")
+
+    def show(self, line: CostLine | None, room: Size) -> None:
+        """Show a part.
+
+        Args:
+            line: Line of the part. ``None``: hide the pane.
+            room: Size of the whole tab.
+        """
+        self.display = line is not None
+        if line is None:
+            return
+        row = line.detail_row
+        has_operators = row.operators is not None
+        bars = 1 if room.height < LOW else 6 if room.height >= HIGH and not has_operators else 3
+        is_side_by_side = has_operators and room.width >= _SIDE_BY_SIDE_WIDTH and bars > 1
+        self.set_class(is_side_by_side, "-side-by-side")
+        width = max(10, room.width // 2 - 2 if is_side_by_side else room.width)
+        self.query_one("#profile-histogram", Static).update(histogram_text(line, width, bars))
+        operators = self.query_one("#profile-operators", Static)
+        operators.display = has_operators
+        height = bars + 3 if is_side_by_side else 1 if bars == 1 else 5
+        operators.update(operators_text(row, width, height))
+        # Keep the height, so that the table does not move with the cursor.
+        self.styles.min_height = 1 + bars + (1 if bars == 1 else 3)
+
+
+def build_lines(run: Run, wanted: ModeSelection, other: Run | None) -> list[CostLine]:
+    """Return the lines of a run in chain order.
+
+    Args:
+        run: Run to show.
+        wanted: Selected modes.
+        other: Run to compare with. ``None``: no comparison.
+    """
+    mode = displayed_mode(run, wanted)
+    if mode is None:
+        return []
+    if is_side_by_side(run, wanted):
+        return _side_by_side_lines(run, displayed_modes(run, wanted))
+    comparison = None if other is None else compare_runs(run, other, mode.mode)
+    rows = [(run.key(row), row) for row in mode.rows]
+    if other is not None and comparison is not None:
+        rows += [(other.key(row), row) for row in comparison.removed]
+    deltas = {} if comparison is None else comparison.rows
+    most = max((row.share for row in mode.rows), default=1.0)
+    return [
+        CostLine(f"row-{place}", place, row, deltas.get(key), most=most)
+        for place, (key, row) in enumerate(rows)
+    ]
+
+
+def _side_by_side_lines(run: Run, modes: list[ModeCosts]) -> list[CostLine]:
+    """Return a line for each part of any mode; fused stages come with their first one."""
+    found: dict[RowKey, dict[str, CostRow]] = {}
+    for mode in modes:
+        for row in mode.rows:
+            found.setdefault(run.key(row), {})[mode.mode] = row
+    kinds = {row.work: None for mode in modes for row in mode.rows}
+    works = [work for work in kinds if work != "engine"] + ["engine"]
+
+    def place(rows: dict[str, CostRow]) -> tuple[int, int]:
+        row = next(iter(rows.values()))
+        return works.index(row.work), row.index
+
+    ranked = sorted(found.values(), key=place)
+    return [
+        CostLine(f"row-{at}", at, next(iter(rows.values())), by_mode=rows)
+        for at, rows in enumerate(ranked)
+    ]
+
+
+def sort_lines(lines: list[CostLine], column: Column, is_inverted: bool) -> list[CostLine]:
+    """Sort lines by a column; lines without a value come last."""
+    there = [line for line in lines if column.value(line) is not None]
+    rest = [line for line in lines if column.value(line) is None]
+    down = column.largest_first != is_inverted
+    return sorted(there, key=lambda line: _sort_value(column, line), reverse=down) + rest
+
+
+def _sort_value(column: Column, line: CostLine) -> float:
+    value = column.value(line)
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+CHAIN_ORDER = "part"
+
+
+class CostTable(DataTable[Text]):
+    """Shows lines, sorted by one column."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"cost--{tone}" for tone in ("dim", "bar", "slower", "faster", "new", "warning", "sorted")
+    }
+    HELP = """## Costs
+
+`µs/step` is the share of a part in the mean step; all rows add up to the whole step. The figures
+after the bar are per call. Click a header or press `s` to sort, and `i` to reverse the order."""
+
+    class CursorMoved(Message):
+        """The cursor is on another line."""
+
+        def __init__(self, line: CostLine | None) -> None:
+            super().__init__()
+            self.line = line
+
+    def __init__(self) -> None:
+        super().__init__(
+            id="costs",
+            cursor_type="row",
+            cell_padding=1,
+            cursor_foreground_priority="renderable",
+        )
+        self.display = False
+        self.sort_by, self.is_inverted = CHAIN_ORDER, False
+        self._lines: list[CostLine] = []
+        self._shown: list[Column] = []
+        self._wanted: tuple[str, str] | None = None
+
+    @property
+    def selected_line(self) -> CostLine | None:
+        """The line under the cursor."""
+        lines = self.lines_shown
+        return lines[self.cursor_row] if 0 <= self.cursor_row < len(lines) else None
+
+    def show_lines(self, lines: Sequence[CostLine]) -> None:
+        """Replace the lines; the cursor stays on its part."""
+        self._lines = list(lines)
+        self._draw()
+
+    def on_mount(self) -> None:
+        # Cells keep the colors of the theme in which they were created.
+        self.app.theme_changed_signal.subscribe(self, lambda _: self.call_later(self._draw))
+
+    def on_resize(self) -> None:
+        wanted = [(column.id, column.width) for column in self._columns()]
+        if wanted != [(column.id, column.width) for column in self._shown]:
+            self._draw()
+
+    def _columns(self) -> list[Column]:
+        by_mode = any(line.by_mode for line in self._lines)
+        return (choose_mode_columns if by_mode else choose_columns)(self._lines, self._room)
+
+    def sort_next(self) -> None:
+        """Sort by the next column."""
+        names = [column.id for column in self._shown]
+        at = names.index(self.sort_by) if self.sort_by in names else -1
+        if names:
+            self.sort(names[(at + 1) % len(names)])
+
+    def sort(self, name: str) -> None:  # type: ignore[override]
+        """Sort by a column; if it is the current one, reverse the order."""
+        self.is_inverted = not self.is_inverted if name == self.sort_by else False
+        self.sort_by = name
+        self._draw()
+
+    def invert(self) -> None:
+        """Reverse the order."""
+        self.sort(self.sort_by)
+
+    @on(DataTable.HeaderSelected)
+    def _sort_by_header(self, event: DataTable.HeaderSelected) -> None:
+        event.stop()
+        self.sort(str(event.column_key.value))
+
+    @on(DataTable.RowHighlighted)
+    def _handle_row_highlight(self, event: DataTable.RowHighlighted) -> None:
+        event.stop()
+        line = self.selected_line
+        if line is not None:
+            self._wanted = (line.row.label, line.row.lane)
+        self.post_message(self.CursorMoved(line))
+
+    @property
+    def _room(self) -> int:
+        return self.scrollable_content_region.width or self.size.width
+
+    @property
+    def lines_shown(self) -> list[CostLine]:
+        """The lines from top to bottom."""
+        by = next((each for each in self._shown if each.id == self.sort_by), None)
+        if by is None:
+            return self._lines
+        return sort_lines(self._lines, by, self.is_inverted)
+
+    def search_lines(self) -> list[str]:
+        """Return name and direction of each part."""
+        return [f"{each.row.label} {each.row.lane}" for each in self.lines_shown]
+
+    @property
+    def cursor_line(self) -> int:
+        """Line of the cursor."""
+        return self.cursor_row
+
+    def go_to_line(self, line: int) -> None:
+        """Move the cursor to a line."""
+        self.move_cursor(row=line, scroll=True)
+
+    def _draw(self) -> None:
+        wanted = self._wanted
+        self._shown = self._columns()
+        with self.prevent(DataTable.RowHighlighted):
+            self.clear(columns=True)
+            for column in self._shown:
+                self.add_column(self._title(column), key=column.id, width=column.width)
+            lines = self.lines_shown
+            for line in lines:
+                self.add_row(*(self._cell(column, line) for column in self._shown), key=line.name)
+            places = [(line.row.label, line.row.lane) for line in lines]
+            at = places.index(wanted) if wanted in places else 0
+            self.move_cursor(row=at, scroll=True)
+        self.post_message(self.CursorMoved(self.selected_line))
+
+    def _title(self, column: Column) -> Text:
+        if column.id == self.sort_by:
+            down = column.largest_first != self.is_inverted
+            title = f"{column.title[: column.width - 1]}{'↓' if down else '↑'}"
+            return Text(title, style=self._style("sorted"), justify=_alignment(column))
+        return Text(column.title, justify=_alignment(column))
+
+    def _cell(self, column: Column, line: CostLine) -> Text:
+        tone = column.tone(line)
+        style = self._style(tone) if tone else Style()
+        return Text(column.text(line), style=style, justify=_alignment(column), no_wrap=True)
+
+    def _style(self, tone: str) -> Style:
+        found = self.get_component_rich_style(f"cost--{tone}")
+        return Style(color=found.color, bold=found.bold, dim=found.dim)
+
+
+def _alignment(column: Column) -> Literal["left", "right"]:
+    left = column.id in ("part", "share") or column.id.endswith("_bar")
+    return "left" if left else "right"
+
+
+class RunList(OptionList):
+    """Runs, the latest first; the one under the cursor is shown."""
+
+    class Chosen(Message):
+        """A run should be shown."""
+
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+    def __init__(self) -> None:
+        super().__init__(id="profile-runs", compact=True)
+
+    def show_runs(
+        self, history: RunHistory, wanted: ModeSelection, shown: Run | None, base: Run | None
+    ) -> None:
+        """Replace the runs.
+
+        Args:
+            history: All runs.
+            wanted: Selected modes.
+            shown: Run that is shown.
+            base: Run that all others are compared with, if one is set.
+        """
+        runs = list(reversed(history.runs))
+        self.set_class(len(runs) < 2, "-few")
+        with self.prevent(OptionList.OptionHighlighted):
+            self.clear_options()
+            for run in runs:
+                mode = displayed_mode(run, wanted)
+                before = None if mode is None else history.previous(run, mode.mode)
+                line = history_line(run, before, wanted, "◆" if run is base else " ")
+                self.add_option(Option(line, id=f"run-{run.number}"))
+            if shown in runs:
+                self.highlighted = runs.index(shown)
+
+    @on(OptionList.OptionSelected)
+    @on(OptionList.OptionHighlighted)
+    def _run_chosen(self, event: OptionList.OptionMessage) -> None:
+        event.stop()
+        self.post_message(self.Chosen(int((event.option.id or "run-0").removeprefix("run-"))))
