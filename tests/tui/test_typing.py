@@ -15,9 +15,9 @@ from textual import events
 from textual.widgets import Input
 
 from tdx.tui.backend.client import Ticket
-from tdx.tui.backend.inline import InlineBackend
 from tdx.tui.backend.messages import Request
 from tests.tui.driving import Driver, driven
+from tests.tui.inline_backend import InlineBackend
 
 GAP = 0.01
 """Seconds between two keys."""

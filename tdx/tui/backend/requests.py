@@ -11,7 +11,7 @@ from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
-    from tdx.rollouts.recording.stream import Progress
+    from tdx.rollouts.dump.writing import Progress
 
 from dataclasses import replace
 
@@ -158,7 +158,7 @@ def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:
     """Roll out in the worker; keep what is complete if the job is cancelled."""
     from tdx.rollouts.dump.manifest import Goal
     from tdx.rollouts.recording.request import DumpRequest
-    from tdx.rollouts.recording.run import roll_out
+    from tdx.rollouts.recording.rollout import roll_out
 
     def on_chunk(progress: Progress) -> None:
         goal = progress.goal

@@ -11,8 +11,7 @@ from textual.message import Message
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tdx.pipeline.catalog import TransformInfo, load_catalog
-from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.catalog import TransformInfo, load_catalog, strip_markup
 from tdx.tui.screens.dialogs import fuzzy_sort
 
 

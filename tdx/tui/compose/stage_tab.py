@@ -19,8 +19,7 @@ from textual.worker import Worker, WorkerError
 from tdx.errors import TdxError
 from tdx.inspection.leaf import INPUT_PARTS
 from tdx.keys import format_key
-from tdx.pipeline.catalog import load_catalog
-from tdx.pipeline.docstrings import strip_markup
+from tdx.pipeline.catalog import load_catalog, strip_markup
 from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import (
     FormField,

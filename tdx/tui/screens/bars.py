@@ -17,7 +17,7 @@ from textual.timer import Timer
 from textual.widgets import Static
 
 from tdx.errors import StorageError
-from tdx.pipeline.editing.state_files import read_json, write_json
+from tdx.pipeline.editing.documents import read_json, write_json
 from tdx.tui.keyboard import InputQueue
 from tdx.tui.workspace import ChainStatus, ErrorStore, Workspace
 
