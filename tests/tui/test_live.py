@@ -368,7 +368,7 @@ async def check_search(app: Live) -> None:
     """Check that a search goes from match to match among keys and stages."""
 
     def found() -> str:
-        return app.tab.panes.values.labels[app.tab.panes.values.cursor]
+        return app.tab.panes.values.search_lines()[app.tab.panes.values.cursor]
 
     await app.press("s", "v", "slash", "text:REWARD", "enter")
     assert app.app.focused is app.tab.panes.values

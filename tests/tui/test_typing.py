@@ -133,6 +133,17 @@ async def test_click_does_not_overtake_the_keys_before_it() -> None:
             assert (field(app, "N"), field(app, "dim")) == ("4567", "-3")
 
 
+async def test_key_that_is_clicked_comes_before_the_keys_typed_after_the_click() -> None:
+    async with driven() as app:
+        bar = app.find("KeyBar")
+        x = next(start for start, _, key in bar._spots if key == "a")
+        at = bar.region.x + x, bar.region.y
+        for kind in (events.MouseDown, events.MouseUp):
+            app.app.post_message(kind(None, *at, 0, 0, 1, False, False, False, *at))
+        await typed(app, "text:Step")
+        assert app.find("#catalog-search").value == "Step"
+
+
 async def test_scrolling_waits_for_earlier_keys_and_mouse_moves_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,8 +12,8 @@ A planned rollout in the order of its calls:
 
    a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium
       ``tdx.envs.gym.collector``) steps the env before its chain. It takes actions from their
-      source (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step and resets the
-      rows that are done. The result is one *column* ``[T, *B, ...]`` per key.
+      source (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step and
+      resets the rows that are done. The result is one *column* ``[T, *B, ...]`` per key.
    b. :func:`run_deferred` (:mod:`tdx.core.planned.stages`) runs each deferred stage once over the
       whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``_chunk_kernel``, which for a
       :class:`~tdx.RewardClipping` is its ``_apply_transform`` applied to the reward column.

@@ -391,7 +391,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         try:
             if stage is not None:
                 config = set_argument(stage.config, name, event.text)
-                draft = workspace.draft.replaced(workspace.place, config)
+                draft = workspace.draft.replace(workspace.place, config)
                 label, merge = f"set {name} of {config.name}", f"{stage.number}.{name}"
             elif env is not None:
                 draft = workspace.draft.with_env(set_env_field(env, name, event.text))
