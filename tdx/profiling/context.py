@@ -18,7 +18,7 @@ from tdx.core.meter import CHUNKS
 from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError
 from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
-from tdx.profiling.instrument import STEP_PART, attach_meter, format_gym_name, iterate_stages
+from tdx.stacks.native_meter import STEP_PART, attach_meter, format_gym_name, iterate_stages
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.result import ModeProfile, Profile, Settings
 

@@ -16,7 +16,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
 from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
-from tdx.profiling.instrument import ROLLOUT_PART, AttributePatches, attach_meter
+from tdx.stacks.native_meter import ROLLOUT_PART, AttributePatches, attach_meter
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.passes.accelerator import NO_SYNC_NOTE, SYNC_NOTE, synchronized_clock
 from tdx.profiling.passes.choice import (

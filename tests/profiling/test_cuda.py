@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, ObservationNorm, PendulumEnv, RewardSum, TransformedEnv
 from tdx.core.meter import TRANSFERS
-from tdx.profiling.instrument import attach_meter
+from tdx.stacks.native_meter import attach_meter
 from tdx.profiling.passes.accelerator import TorchAccelerator
 from tdx.profiling.passes.choice import PASSES, make_observers
 from tdx.profiling.passes.device import DeviceTimes

@@ -14,7 +14,7 @@ from tdx.core.meter import TRANSFERS, base_parts
 from tdx.errors import DeviceError, ExitCode
 from tdx.profiling import run
 from tdx.profiling.clock import ClockMeter
-from tdx.profiling.instrument import attach_meter
+from tdx.stacks.native_meter import attach_meter
 from tdx.profiling.passes.accelerator import (
     NO_SYNC_NOTE,
     SYNC_NOTE,

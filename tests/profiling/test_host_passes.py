@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
-from tdx.profiling.instrument import attach_meter
+from tdx.stacks.native_meter import attach_meter
 from tdx.profiling.passes.choice import MAX_HOST_STEPS, max_recorded_steps
 from tdx.profiling.passes.host import (
     SLOWDOWN_NOTE,

@@ -28,7 +28,7 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.profiling.clock import ClockMeter
-from tdx.profiling.instrument import attach_meter
+from tdx.stacks.native_meter import attach_meter
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.benchmarks.chains import chain_6
 
