@@ -39,7 +39,12 @@ class NativeStack:
     @property
     def name(self) -> str:
         """Class name of the env before the chain."""
-        return self.specs()[0].name
+        from tdx.core.transformed_env import TransformedEnv
+
+        env = self.target
+        while isinstance(env, TransformedEnv):
+            env = env.base_env
+        return type(env).__name__
 
     @property
     def stages(self) -> Sequence[StageInfo]:
@@ -57,6 +62,21 @@ class NativeStack:
             for index, stage in enumerate(chain_stages(self.target))
         )
 
+    @property
+    def notes(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return ()
+
+    @property
+    def free_keys(self) -> tuple[str, ...]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return ()
+
+    @property
+    def batch_locked(self) -> bool:
+        """See :class:`~tdx.stacks.Stack`."""
+        return bool(self.target.batch_locked)
+
     def specs(self) -> Sequence[StageSpecs]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core import stage_specs
@@ -68,6 +88,10 @@ class NativeStack:
         from tdx.core import Tracer
 
         return Tracer(self.target, policy)
+
+    def driver(self, policy: Any = None) -> NativeDriver:
+        """See :class:`~tdx.stacks.Stack`."""
+        return NativeDriver(self.target, policy)
 
     @contextmanager
     def attach(self, on_trace: OnTrace) -> Iterator[None]:
@@ -131,6 +155,45 @@ class NativeStack:
     def close(self) -> None:
         """See :class:`~tdx.stacks.Stack`."""
         self.target.close()
+
+
+class NativeDriver:
+    """Resets and steps an env of tdx as ``rollout`` does.
+
+    Args:
+        env: The env.
+        policy: Policy of ``env.rollout``. ``None``: random actions.
+    """
+
+    def __init__(self, env: EnvBase, policy: Any = None) -> None:
+        from tdx.core.envs.policies import as_policy
+
+        self._env = env
+        self._policy = env.rand_action if policy is None else as_policy(policy, env)
+        self._current: Any = None
+
+    @property
+    def reset_due(self) -> bool:
+        """See :class:`~tdx.stacks.tracer.Driver`."""
+        from tdx.core.envs.done_flags import any_done
+
+        return self._current is None or any_done(self._current, self._env.done_keys)
+
+    def reset(self, seed: int | None = None) -> None:
+        """See :class:`~tdx.stacks.tracer.Driver`; only the rows that are done start again."""
+        if seed is not None:
+            self._env.set_seed(seed)
+        env, current = self._env, self._current
+        self._current = env.reset() if current is None else env.maybe_reset(current)
+
+    def step(self, action: Any = None) -> None:
+        """See :class:`~tdx.stacks.tracer.Driver`."""
+        current = self._current
+        if action is None:
+            current = self._policy(current)
+        else:
+            current = current.set(self._env.action_key, action)
+        self._current = self._env.step_mdp(self._env.step(current))
 
 
 def _direction(stage: Transform) -> Direction:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tdx.core import StageSpecs, StepTrace
     from tdx.core.meter import Meter
-    from tdx.stacks.tracer import AnyTracer
+    from tdx.stacks.tracer import AnyTracer, Driver
 
 GROUP = "tdx.stacks"
 """Entry-point group of the kinds of stacks."""
@@ -69,17 +69,35 @@ class Stack(Protocol):
 
     Args:
         kind: Name of the kind, such as ``"gymnasium"``.
-        name: Name of the env.
         target: The object that the user passed.
     """
 
     kind: str
-    name: str
     target: Any
+
+    @property
+    def name(self) -> str:
+        """Name of the env."""
+        ...
 
     @property
     def stages(self) -> Sequence[StageInfo]:
         """The stages, innermost first."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What the stack does not show, each a sentence."""
+        ...
+
+    @property
+    def free_keys(self) -> tuple[str, ...]:
+        """First parts of keys that need no spec."""
+        ...
+
+    @property
+    def batch_locked(self) -> bool:
+        """True if the env takes one batch size only."""
         ...
 
     def specs(self) -> Sequence[StageSpecs]:
@@ -88,6 +106,14 @@ class Stack(Protocol):
 
     def tracer(self, policy: Any = None) -> AnyTracer:
         """Return an object that resets and steps the env and records every stage.
+
+        Args:
+            policy: Chooses the actions. ``None``: random actions.
+        """
+        ...
+
+    def driver(self, policy: Any = None) -> Driver:
+        """Return an object that resets and steps the env as a training loop does.
 
         Args:
             policy: Chooses the actions. ``None``: random actions.
@@ -104,9 +130,7 @@ class Stack(Protocol):
         """
         ...
 
-    def measure(
-        self, meter: Meter, *, all_stages: bool = False
-    ) -> AbstractContextManager[None]:
+    def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
         """Measure the time of every call in a block.
 
         Args:
@@ -257,15 +281,24 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 
 def unsupported_error(target: Any) -> ArgumentError:
     """Return the error for an object that is no stack; it lists what is supported."""
-    titles = [each.title for each in KINDS]
-    titles += [each.name for each in _entry_points()]
-    supported = ", ".join(titles)
     hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
-    if hint is None:
-        hint = _next_step(target)
-    name = target.__name__ if isinstance(target, type) else type(target).__name__
-    what = f"the class {name}" if isinstance(target, type) else f"a {name}"
-    return ArgumentError(f"{what} is not supported: pass {supported}", hint=hint)
+    kinds = [*(each.title for each in KINDS), *(each.name for each in _entry_points())]
+    return ArgumentError(
+        f"{describe_object(target)} is not supported: pass {', '.join(kinds)}",
+        hint=_next_step(target) if hint is None else hint,
+    )
+
+
+def describe_object(target: Any) -> str:
+    """Return the type of an object, for messages.
+
+    Example:
+        >>> describe_object(3), describe_object(int)
+        ('an object of type int', 'the class int')
+    """
+    if isinstance(target, type):
+        return f"the class {target.__name__}"
+    return f"an object of type {type(target).__name__}"
 
 
 def _is_instance(target: Any, base: str) -> bool:
@@ -281,4 +314,4 @@ def _next_step(target: Any) -> str:
         return f"call it: {getattr(target, '__name__', 'function')}()"
     if hasattr(target, "step") and hasattr(target, "reset"):
         return "make its class a subclass of gymnasium.Env"
-    return f"or register a kind in the entry-point group {GROUP}"
+    return f"other libraries register a kind in the entry-point group {GROUP}"

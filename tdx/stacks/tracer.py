@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from tdx.core.tracing import Cancelled, StepTrace, Stop, TraceHistory, TraceRun, parse_stop
 from tdx.core.tracing.stops import AnyOf, Steps
-from tdx.errors import ArgumentError, EnvError, TdxError
+from tdx.errors import EnvError, TdxError
 from tdx.stacks.stack import OnTrace, Stack
 
 
@@ -42,7 +42,7 @@ class Driver(Protocol):
         """Start new episodes."""
         ...
 
-    def step(self, policy: Callable[[Any], Any] | None, action: Any) -> None:
+    def step(self, action: Any = None) -> None:
         """Make one step with an action; ``None``: of the policy, or a random one."""
         ...
 
@@ -61,7 +61,6 @@ class StackTracer:
     Args:
         stack: The stack.
         driver: Resets and steps its env.
-        policy: Takes an observation and returns an action. ``None``: random actions.
         history: Where to keep the traces; they are not kept by default.
 
     Example:
@@ -76,15 +75,9 @@ class StackTracer:
         self,
         stack: Stack,
         driver: Driver,
-        policy: Callable[[Any], Any] | None = None,
         history: TraceHistory | None = None,
     ) -> None:
-        if policy is not None and not callable(policy):
-            raise ArgumentError(
-                f"the policy must be callable, got {type(policy).__name__}",
-                hint="pass a function that takes an observation and returns an action",
-            )
-        self.stack, self.policy, self.history = stack, policy, history
+        self.stack, self.history = stack, history
         self.clock = time.perf_counter_ns
         self.last: StepTrace | None = None
         self.steps = self.resets = self.traces = 0
@@ -123,7 +116,7 @@ class StackTracer:
         """
         if self._driver.reset_due:
             self.reset()
-        return self._record(lambda: self._driver.step(self.policy, action), f"step {self.steps}")
+        return self._record(lambda: self._driver.step(action), f"step {self.steps}")
 
     def run(
         self,
@@ -185,9 +178,7 @@ class StackTracer:
 
     def _add(self, trace: StepTrace) -> StepTrace:
         self.resets += trace.phase == "reset"
-        trace = replace(
-            trace, index=self.traces, step=self.steps, episode=max(self.resets - 1, 0)
-        )
+        trace = replace(trace, index=self.traces, step=self.steps, episode=max(self.resets - 1, 0))
         self.traces += 1
         self.steps += trace.phase == "step" and trace.error is None
         self.last = trace

@@ -76,6 +76,15 @@ Fix = Annotated[
     ),
 ]
 
+Evaluation = Annotated[
+    bool,
+    typer.Option(
+        "--eval",
+        help="The env is used for evaluation: report normalizers that keep learning.",
+        rich_help_panel=_RULES,
+    ),
+]
+
 
 def check(
     pipeline: PipelineOptions,
@@ -87,6 +96,7 @@ def check(
     strict: Strict = False,
     diff: Diff = False,
     fix: Fix = False,
+    evaluation: Evaluation = False,
 ) -> int:
     """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
 
@@ -96,9 +106,12 @@ def check(
     tdx check --env Pendulum-v1 --t StepCounter
     """
     from tdx.cli.interrupts import third_party_code
-    from tdx.cli.pipelines import read_source, with_file
+    from tdx.cli.pipelines import open_stack, read_source, with_file
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.linter import select_rules
+    from tdx.inspection.stack_check import check as check_stack
+    from tdx.stacks.native import NativeStack
+    from tdx.stacks.targets import names_stack
 
     rules = select_rules(split_list(select), split_list(ignore))
     options = with_file(pipeline, file)
@@ -108,6 +121,17 @@ def check(
     if diff and fix:
         raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
     fixes = None
+    if names_stack(config) and config.policy is None and not (diff or fix):
+        with open_stack(config, options) as stack:
+            if not isinstance(stack, NativeStack):
+                report = check_stack(
+                    *(stack, config.env.id),
+                    seed=config.env.seed,
+                    rules=rules,
+                    evaluation=evaluation,
+                )
+                _write_report(report, rules, output, None, None)
+                return report.exit_code(strict=strict)
     with third_party_code():
         if diff or fix:
             fixes = Fixes.find(config, source, options, rules, strict=strict)

@@ -20,13 +20,17 @@ Leaves = dict[NestedKey, TensorSpec]
 
 
 class SpecSource(Protocol):
-    """A stack of another library.
+    """A stack, as :mod:`tdx.stacks` defines it."""
 
-    Args:
-        free_keys: First parts of keys that need no spec.
-    """
+    @property
+    def free_keys(self) -> tuple[str, ...]:
+        """First parts of keys that need no spec."""
+        ...
 
-    free_keys: tuple[str, ...]
+    @property
+    def batch_locked(self) -> bool:
+        """True if the env takes one batch size only."""
+        ...
 
     def specs(self) -> Sequence[StageSpecs]:
         """Return the specs before the chain and those after each stage."""
@@ -57,10 +61,9 @@ class TraceChecker:
     """
 
     def __init__(self, env: EnvBase | SpecSource) -> None:
-        is_env = isinstance(env, EnvBase)
-        self._specs = stage_specs(env) if is_env else list(env.specs())
-        self._any_size = is_env and not env.batch_locked
-        self._free_keys = () if is_env else env.free_keys
+        self._specs = stage_specs(env) if isinstance(env, EnvBase) else env.specs()
+        self._any_size = not env.batch_locked
+        self._free_keys = () if isinstance(env, EnvBase) else env.free_keys
         self._cache: dict[tuple[int, int, str], Leaves] = {}
 
     def specs_for(self, stage: StageTrace, tensordict: TensorDictBase) -> Leaves:

@@ -95,9 +95,7 @@ class CallRecorder:
             method: Method = "step" if name == "step" else "reset"
 
             def recorded(*args: Any, **kwargs: Any) -> Any:
-                return self._record(
-                    Call(level, row, method), spaces, original, args, kwargs
-                )
+                return self._record(Call(level, row, method), spaces, original, args, kwargs)
 
             return recorded
 

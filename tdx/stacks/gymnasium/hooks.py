@@ -91,7 +91,8 @@ def replaced_methods(owners: Iterable[tuple[Any, Wrap]]) -> Iterator[None]:
             own = instance_dict(owner)
             if own is not None:
                 for name in METHODS:
-                    hooks.append(_Hook(owner, own, name, wrap))
+                    hook = _Hook(owner, own, name, wrap)
+                    hooks.append(hook)
         yield
     finally:
         for hook in reversed(hooks):

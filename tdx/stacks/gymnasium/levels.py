@@ -87,7 +87,9 @@ def list_levels(env: Any) -> tuple[Level, ...]:
     if rows is None:
         levels.append(((core,), False))
     else:
-        bases = tuple(row[-1].env if row else each for row, each in zip(rows, core.envs, strict=True))
+        bases = tuple(
+            row[-1].env if row else each for row, each in zip(rows, core.envs, strict=True)
+        )
         levels.append((bases, True))
         levels += [(each, True) for each in reversed(list(zip(*rows, strict=True)))]
         levels.append(((core,), False))

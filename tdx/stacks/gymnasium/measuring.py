@@ -48,6 +48,8 @@ def measured_levels(
 
 def _wrap_for(meter: Meter, work: Any, index: int, name: str) -> Wrap:
     def wrap(owner: Any, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        return meter.timed(Part(work, index, name, "step" if method == "step" else "reset"), original)
+        return meter.timed(
+            Part(work, index, name, "step" if method == "step" else "reset"), original
+        )
 
     return wrap

@@ -158,7 +158,9 @@ def is_same(one: Any, other: Any) -> bool:
             return False
         if torch.equal(one, other):
             return True
-        return one.is_floating_point() and bool(((one == other) | (one.isnan() & other.isnan())).all())
+        return one.is_floating_point() and bool(
+            ((one == other) | (one.isnan() & other.isnan())).all()
+        )
     if one is other:
         return True
     if type(one) is not type(other):

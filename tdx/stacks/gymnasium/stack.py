@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from tdx.core import StageSpecs
 from tdx.core.meter import Meter
-from tdx.errors import EnvError, SpecError, Where, get_first_line
+from tdx.errors import ArgumentError, EnvError, SpecError, Where, get_first_line
 from tdx.specs import Binary, Composite
 from tdx.stacks.gymnasium.calls import Call, CallRecorder
 from tdx.stacks.gymnasium.levels import Level, env_name, hidden_reason, list_levels
@@ -52,7 +53,7 @@ class GymnasiumStack:
 
     kind = "gymnasium"
     free_keys = (INFO,)
-    """Keys that no space declares."""
+    batch_locked = True
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -96,7 +97,9 @@ class GymnasiumStack:
                 hint="set observation_space and action_space to Gymnasium spaces",
                 where=Where(stage=level.index if level.index >= 0 else None, transform=level.name),
             ) from error
-        done = Composite({name: Binary(shape=shape) for name in FLAGS}, shape=shape)
+        done = Composite(
+            {name: Binary(shape=shape, dtype=torch.bool) for name in FLAGS}, shape=shape
+        )
         inputs = {"full_action_spec": action, "full_state_spec": Composite(shape=shape)}
         outputs = {
             "full_observation_spec": observation,
@@ -113,7 +116,11 @@ class GymnasiumStack:
 
     def tracer(self, policy: Any = None) -> StackTracer:
         """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
-        return StackTracer(self, GymnasiumDriver(self), policy)
+        return StackTracer(self, self.driver(policy))
+
+    def driver(self, policy: Any = None) -> GymnasiumDriver:
+        """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
+        return GymnasiumDriver(self, policy)
 
     @contextmanager
     def attach(self, on_trace: OnTrace) -> Iterator[None]:
@@ -166,10 +173,19 @@ class GymnasiumDriver:
 
     Args:
         stack: The stack.
+        policy: Takes an observation and returns an action. ``None``: random actions.
+
+    Raises:
+        ArgumentError: The policy cannot be called.
     """
 
-    def __init__(self, stack: GymnasiumStack) -> None:
-        self._stack = stack
+    def __init__(self, stack: GymnasiumStack, policy: Callable[[Any], Any] | None) -> None:
+        if policy is not None and not callable(policy):
+            raise ArgumentError(
+                f"the policy must be callable, got {type(policy).__name__}",
+                hint="pass a function that takes an observation and returns an action",
+            )
+        self._stack, self._policy = stack, policy
         self._observation: Any = None
         self._reset_due = True
         env = stack.target
@@ -195,9 +211,10 @@ class GymnasiumDriver:
             self._observation = _unpack(env.reset(seed=seed), 2, "reset", self._stack.name)[0]
         self._reset_due = False
 
-    def step(self, policy: Callable[[Any], Any] | None, action: Any) -> None:
+    def step(self, action: Any = None) -> None:
         """See :class:`~tdx.stacks.tracer.Driver`."""
         env: Any = self._stack.target
+        policy = self._policy
         builder = self._stack._builder
         start = time.perf_counter_ns()
         builder.policy = "given"
@@ -234,5 +251,3 @@ def _unpack(result: Any, length: int, method: str, name: str) -> Any:
         hint=f"return {wanted}, as Gymnasium's API says",
         where=Where(env=name),
     )
-
-

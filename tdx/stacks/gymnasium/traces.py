@@ -111,9 +111,7 @@ class TraceBuilder:
             if written or dropped:
                 name = self._levels[above].name
                 stages.append(
-                    StageTrace(
-                        "stage", above, name, "inverse", "step", 0, read, written, dropped
-                    )
+                    StageTrace("stage", above, name, "inverse", "step", 0, read, written, dropped)
                 )
             above = index
 
@@ -199,9 +197,7 @@ class TraceBuilder:
         rows = [last[row] for row in range(len(level.owners))]
         # Each sub-env has an info of its own, which the vector env merges.
         shared = [
-            key
-            for key in rows[0]
-            if all(key in row for row in rows) and split_key(key)[0] != INFO
+            key for key in rows[0] if all(key in row for row in rows) and split_key(key)[0] != INFO
         ]
         return {key: stack_rows([row[key] for row in rows]) for key in shared}
 
@@ -248,5 +244,3 @@ def _to_tensordict(versions: Any, size: torch.Size) -> TensorDictBase:
     if all(isinstance(flag, Tensor) and flag.dtype == torch.bool for flag in flags):
         found.set("done", flags[0] | flags[1])
     return found
-
-
