@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CHECK_STEPS = 50
 """Number of steps of a check; more if a step limit of at most 1,000 steps is to be reached."""
+_CHECKS: tuple[Check, ...] = ("arguments", "specs", "steps", "lints")
 
 
 def check(
@@ -66,7 +67,7 @@ def check(
     if error is not None:
         findings.append(Finding.from_error(error, "steps"))
     findings.sort(key=_sort_key)
-    return CheckReport(label, len(stack.stages), ("specs", "steps", "lints"), tuple(findings))
+    return CheckReport(label, len(stack.stages), _CHECKS, tuple(findings))
 
 
 def _observe(
@@ -108,7 +109,8 @@ def _from_lint(finding: LintFinding, stack: Stack) -> Finding:
     if violation.stage is not None and violation.stage >= 0:
         stage = stack.stages[violation.stage]
         name = stage.name
-        if stage.location is not None:
+        if stage.location is not None and not stage.location.startswith("/"):
+            # The wrappers of a library are not where its users correct a finding.
             file, _, number = stage.location.rpartition(":")
             line = int(number)
     check: Check = "lints" if violation.spec_violation is None else "steps"

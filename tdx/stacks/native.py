@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tdx.keys import NestedKey
 from tdx.stacks.sources import class_location
 from tdx.stacks.stack import Direction, OnTrace, StageInfo
 
@@ -71,6 +72,11 @@ class NativeStack:
     def free_keys(self) -> tuple[str, ...]:
         """See :class:`~tdx.stacks.Stack`."""
         return ()
+
+    @property
+    def done_keys(self) -> Sequence[NestedKey]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return list(self.target.done_keys)
 
     @property
     def batch_locked(self) -> bool:

@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from tdx.errors import ArgumentError, EnvError, summarize_error
+from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,6 +94,11 @@ class Stack(Protocol):
     @property
     def free_keys(self) -> tuple[str, ...]:
         """First parts of keys that need no spec."""
+        ...
+
+    @property
+    def done_keys(self) -> Sequence[NestedKey]:
+        """Keys of the flags in a trace that end an episode."""
         ...
 
     @property

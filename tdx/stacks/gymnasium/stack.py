@@ -54,6 +54,7 @@ class GymnasiumStack:
     kind = "gymnasium"
     free_keys = (INFO,)
     batch_locked = True
+    done_keys = ("done", *FLAGS)
 
     def __init__(self, target: Any) -> None:
         self.target = target

@@ -196,7 +196,7 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
     Two wrappers scale the reward, by a constant or by running statistics. A normalization undoes a
     constant factor before it, and a factor after it undoes the normalization.
 
-    Keep one of them.
+    Keep one of the two wrappers.
     """,
     python=f"""{_IMPORTS}
 
