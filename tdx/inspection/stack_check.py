@@ -59,8 +59,8 @@ def check(
         return _check_native(stack, label, seed)
     try:
         stack.specs()
-    except TdxError as error:
-        finding = Finding.from_error(error, "specs")
+    except TdxError as raised:
+        finding = Finding.from_error(raised, "specs")
         return CheckReport(label, len(stack.stages), ("specs",), (finding,))
     context, error = _observe(stack, steps, seed, evaluation)
     findings = [_from_lint(each, stack) for each in lint(context, _chosen(rules))]

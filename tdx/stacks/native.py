@@ -106,7 +106,7 @@ class NativeStack:
 
         env, tracer = self.target, Tracer(self.target)
         own = env.__dict__
-        before = {name: own[name] for name in ("reset", "step") if name in own}
+        before: dict[str, Any] = {name: own[name] for name in ("reset", "step") if name in own}
         reset, step = env.reset, env.step
 
         def traced_reset(tensordict: Any = None, **kwargs: Any) -> Any:

@@ -20,7 +20,7 @@ def pendulum() -> Any:
     return gym.make("Pendulum-v1", disable_env_checker=True, max_episode_steps=20)
 
 
-class Slotted(gym.Wrapper):  # type: ignore[type-arg]
+class Slotted(gym.Wrapper):
     """Keeps its state in slots."""
 
     __slots__ = ("count",)
@@ -34,14 +34,14 @@ class Slotted(gym.Wrapper):  # type: ignore[type-arg]
         return self.env.step(action)
 
 
-class Forwarding(gym.Wrapper):  # type: ignore[type-arg]
+class Forwarding(gym.Wrapper):
     """Forwards every attribute to the env inside."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["env"], name)
 
 
-class Guarded(gym.Wrapper):  # type: ignore[type-arg]
+class Guarded(gym.Wrapper):
     """Refuses new attributes."""
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -50,7 +50,7 @@ class Guarded(gym.Wrapper):  # type: ignore[type-arg]
         super().__setattr__(name, value)
 
 
-class SoftReset(gym.Wrapper):  # type: ignore[type-arg]
+class SoftReset(gym.Wrapper):
     """Swallows every reset but the first."""
 
     last: Any = None
@@ -61,7 +61,7 @@ class SoftReset(gym.Wrapper):  # type: ignore[type-arg]
         return self.last
 
 
-class Repeated(gym.Wrapper):  # type: ignore[type-arg]
+class Repeated(gym.Wrapper):
     """Steps three times."""
 
     def step(self, action: Any) -> Any:
@@ -72,7 +72,7 @@ class Repeated(gym.Wrapper):  # type: ignore[type-arg]
         return observation, total, terminated, truncated, info
 
 
-class InPlace(gym.ObservationWrapper):  # type: ignore[type-arg]
+class InPlace(gym.ObservationWrapper):
     """Writes into the array that it gets."""
 
     def observation(self, observation: Any) -> Any:
@@ -80,7 +80,7 @@ class InPlace(gym.ObservationWrapper):  # type: ignore[type-arg]
         return observation
 
 
-class Failing(gym.Wrapper):  # type: ignore[type-arg]
+class Failing(gym.Wrapper):
     def step(self, action: Any) -> Any:
         self.env.step(action)
         raise ValueError("out of fuel")
@@ -235,7 +235,7 @@ def test_error_names_the_wrapper_and_nothing_remains() -> None:
 
 
 def test_error_of_the_env_is_an_env_error() -> None:
-    class Broken(gym.Env):  # type: ignore[type-arg]
+    class Broken(gym.Env):
         observation_space = action_space = gym.spaces.Discrete(2)
 
         def reset(self, **kwargs: Any) -> Any:
@@ -246,7 +246,7 @@ def test_error_of_the_env_is_an_env_error() -> None:
 
 
 def test_result_of_another_form_is_refused() -> None:
-    class Old(gym.Env):  # type: ignore[type-arg]
+    class Old(gym.Env):
         observation_space = action_space = gym.spaces.Discrete(2)
 
         def reset(self, **kwargs: Any) -> Any:

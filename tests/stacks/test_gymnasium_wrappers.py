@@ -32,12 +32,12 @@ def _classic() -> Any:
 
 def _continuous() -> Any:
     env = gym.make("Pendulum-v1", max_episode_steps=40)
-    env = wrappers.ClipAction(wrappers.RescaleAction(env, -1.0, 1.0))
+    env = wrappers.ClipAction(wrappers.RescaleAction(env, np.float32(-1), np.float32(1)))
     env = wrappers.StickyAction(env, 0.2)
-    env = wrappers.RescaleObservation(env, -1.0, 1.0)
+    env = wrappers.RescaleObservation(env, np.float32(-1), np.float32(1))
     env = wrappers.DelayObservation(env, 2)
     env = wrappers.TransformObservation(env, lambda value: value / 2, None)
-    env = wrappers.TransformReward(env, lambda value: value / 10)
+    env = wrappers.TransformReward(env, lambda value: float(value) / 10)
     return wrappers.ReshapeObservation(env, (3, 1))
 
 

@@ -99,7 +99,7 @@ def test_state_of_sub_envs_is_stacked() -> None:
 
 
 def test_casts_of_the_vector_env_are_its_own() -> None:
-    class Doubled(gym.ObservationWrapper):  # type: ignore[type-arg]
+    class Doubled(gym.ObservationWrapper):
         def observation(self, observation: Any) -> Any:
             return observation.astype(np.float64)
 
@@ -108,7 +108,7 @@ def test_casts_of_the_vector_env_are_its_own() -> None:
     assert [(each.code, each.where.stage, each.where.key) for each in report.findings] == [
         ("TDX401", 4, "observation")
     ]
-    flow = {stage.name: stage.forward for stage in tdx.inspect(env, steps=3).chain.stages}  # type: ignore[union-attr]
+    flow = {stage.name: stage.forward for stage in tdx.inspect(env, steps=3).chain.stages}
     assert [write.key for write in flow["SyncVectorEnv"].writes] == ["observation"]
 
 

@@ -63,6 +63,8 @@ class StackContext:
         before: State of each stage before the steps.
         after: State of each stage after the steps.
         steps: Number of steps.
+        row_steps: Number of steps of all sub-envs.
+        reset_rows: Number of them that only reset a sub-env.
         violations: Values outside of their spec.
     """
 
@@ -75,6 +77,8 @@ class StackContext:
     before: State = field(default_factory=dict)
     after: State = field(default_factory=dict)
     steps: int = 0
+    row_steps: int = 0
+    reset_rows: int = 0
     violations: Sequence[ValueViolation] = ()
 
     @property
@@ -109,6 +113,14 @@ class StackContext:
             if old is None or old.shape != value.shape or not torch.equal(old, value):
                 yield name
 
+    def counted(self, stage: StageInfo) -> float | None:
+        """Return how many values the running statistics of a stage counted; ``None`` if unknown."""
+        before, after = (part.get(stage.index, {}) for part in (self.before, self.after))
+        name = next((name for name in after if name.endswith(".count")), None)
+        if name is None or name not in before:
+            return None
+        return float(after[name].sum() - before[name].sum())
+
     def is_stack_of_frames(self, stage: StageInfo) -> bool:
         """Return True if a stage stacks observations of several steps."""
         named = any(name in stage.arguments for name in ("stack_size", "num_stack", "n_stack"))
@@ -142,8 +154,12 @@ def observe_stack(context: StackContext, steps: int, seed: int | None, on_step: 
     tracer = stack.tracer()
     end = time.monotonic() + MAX_CHECK_SECONDS
 
+    ended: Tensor | None = None
+
     def add(trace: StepTrace) -> None:
+        nonlocal ended
         _add_facts(context, trace)
+        ended = _count_rows(context, trace, ended)
         on_step(trace)
         if tracer.steps >= steps and time.monotonic() > end:
             tracer.cancel()
@@ -175,6 +191,22 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
                     facts.hidden_truncation += 1
         if stage.direction == "forward":
             values.update(stage.written)
+
+
+def _count_rows(context: StackContext, trace: StepTrace, ended: Tensor | None) -> Tensor | None:
+    """Count the sub-envs of a step, and those that it only reset; return those that ended."""
+    done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))
+    if done is None or not done.ndim:
+        return None
+    if trace.phase == "step":
+        context.row_steps += done.numel()
+        env = next((stage for stage in trace.stages if stage.index < 0), None)
+        given = None if env is None else env.written.get("reward")
+        base = reward if given is None else given.value
+        if ended is not None and isinstance(base, Tensor) and base.shape == ended.shape:
+            # A vector env returns the reward 0 for a row that it resets.
+            context.reset_rows += int((ended & (base == 0)).sum())
+    return done if isinstance(done, Tensor) else None
 
 
 def _add_reward(facts: StageFacts, before: ValueVersion | None, after: ValueVersion | None) -> None:

@@ -176,7 +176,7 @@ class TraceBuilder:
         """Return a result; a reset during a step counts as a step with reward 0."""
         if phase == "reset" or call.method == "step":
             return call.result
-        flags = {name: torch.tensor(False) for name in FLAGS}
+        flags: Entries = {name: torch.tensor(False) for name in FLAGS}
         zero = torch.tensor(0.0, dtype=torch.float64)
         if self._num_envs is not None and not self._levels[call.level].in_rows:
             flags = {name: self._zeros(torch.bool) for name in FLAGS}

@@ -201,7 +201,8 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
     python=f"""{_IMPORTS}
 
 def wrong():
-    env = wrappers.TransformReward(gym.make("Pendulum-v1", max_episode_steps=20), lambda reward: 0.1 * reward)
+    env = gym.make("Pendulum-v1", max_episode_steps=20)
+    env = wrappers.TransformReward(env, lambda reward: 0.1 * reward)
     return wrappers.NormalizeReward(env)
 
 
@@ -414,3 +415,54 @@ def channels_first_too_early(context: StackContext) -> Iterator[Violation]:
             message = f"it maps {shape_text(old)} to {shape_text(new)}: the channels come first"
             hint = "move the channels after this stage"
             yield Violation(message, hint, stage.index, "observation")
+
+
+@stack_rule(
+    "TDX410",
+    "normalizer learns from automatic resets",
+    "warning",
+    why="""
+    After the end of an episode, a vector env uses the next step to reset the sub-env and returns
+    the reward 0. The wrapper counts these rewards, so its statistics differ from those of the same
+    wrapper inside each sub-env.
+
+    Skip the rows that ended in the previous step.
+    """,
+    python=f"""{_IMPORTS}
+from gymnasium.wrappers.utils import RunningMeanStd
+
+
+class CountsAll(gym.vector.VectorWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.rms = RunningMeanStd(shape=())
+
+    def step(self, actions):
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        self.rms.update(reward)
+        scaled = reward / np.sqrt(self.rms.var + 1e-8)
+        return observation, scaled, terminated, truncated, info
+
+
+def make():
+    envs = [lambda: gym.make("Pendulum-v1", max_episode_steps=5)] * 2
+    return gym.vector.SyncVectorEnv(envs)
+
+
+def wrong():
+    return CountsAll(make())
+
+
+def right():
+    return wrappers.vector.NormalizeReward(make())
+""",
+)
+def learning_from_resets(context: StackContext) -> Iterator[Violation]:
+    """Find running statistics of rewards that count the rows that are only reset."""
+    for stage in context.stages:
+        if stage.rows is not None or not context.is_normalizer(stage) or not context.reset_rows:
+            continue
+        if context.writes(stage, "reward") and context.counted(stage) == context.row_steps:
+            message = f"it counted {context.reset_rows} rewards of automatic resets"
+            hint = "skip the rows that ended in the previous step"
+            yield Violation(message, hint, stage.index, "reward")
