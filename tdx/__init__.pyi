@@ -94,6 +94,9 @@ from .pipeline import to_flags as to_flags
 from .pipeline import to_python as to_python
 from .pipeline import validate as validate
 from .pipeline import write_pipeline as write_pipeline
+from .stacks import Stack as Stack
+from .stacks import StackTracer as StackTracer
+from .stacks import open_stack as open_stack
 from .inspection.check_report import CheckReport as CheckReport
 from .inspection.check_report import check_pipeline as check_pipeline
 from .inspection.envs import list_envs as list_envs
@@ -101,6 +104,10 @@ from .inspection.plan_report import PlanReport as PlanReport
 from .inspection.plan_report import inspect_plan as inspect_plan
 from .inspection.spec_report import SpecReport as SpecReport
 from .inspection.spec_report import inspect_spec as inspect_spec
+from .inspection.stack_check import check as check
+from .inspection.stack_report import StackReport as StackReport
+from .inspection.stack_report import inspect as inspect
+from .inspection.stack_report import trace as trace
 from .profiling.context import profile as profile
 from .profiling.result import ModeProfile as ModeProfile
 from .profiling.result import Profile as Profile

@@ -67,7 +67,7 @@ class ReplaySide(PipelineSide):
     def rollout(self, steps: int, seed: int) -> TensorDictBase:
         """Return a rollout with the first stored actions, shape ``[*B, T]``."""
         from tdx.envs import ActionSequence
-        from tdx.inspection.seeding import seed_run
+        from tdx.stacks.native import seed_run
 
         env = self._env
         stored = first_steps(self._dump, steps)

@@ -40,6 +40,7 @@ class ProfileRequest:
         modes: Execution modes.
         plan: Steps, repeats and other settings of the measurement.
         policy: Value of ``--policy``. ``None``: the policy of the pipeline.
+        as_stack: If True, an env of another library runs in its own loop, not in rollouts of tdx.
     """
 
     config: Pipeline
@@ -47,6 +48,7 @@ class ProfileRequest:
     modes: tuple[Mode, ...]
     plan: ProfilePlan
     policy: str | None = None
+    as_stack: bool = False
 
     def load_policy(self, env: EnvBase) -> Any:
         """Load the policy for an env."""
@@ -80,10 +82,22 @@ def measure(
         TdxError: The env cannot be built.
         KeyboardInterrupt: The user pressed Ctrl-C before the first measurement.
     """
-    from tdx.cli.pipelines import open_env
+    from tdx.cli.pipelines import load_stack_policy, open_env, open_stack
     from tdx.cli.progress import activity_on
     from tdx.profiling.run import profile_env
+    from tdx.profiling.stacks import profile_stack
+    from tdx.stacks.native import NativeStack
 
+    if request.as_stack:
+        options, config = request.options, request.config
+        with activity_on(sys.stderr) as on_progress, open_stack(config, options) as stack:
+            policy = load_stack_policy(
+                request.policy, config, stack, request.plan.steps, allow_code=options.allow_code
+            )
+            plan = replace(request.plan, policy=policy, on_progress=on_progress)
+            if isinstance(stack, NativeStack):
+                return profile_env(stack.target, request.modes, plan), ()
+            return profile_stack(stack, plan), ()
     result: Profile | None = None
     costs: list[MarginalCosts] = []
     try:

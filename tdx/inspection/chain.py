@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
-from tdx.inspection.spec_report import EnvFacts
 from tdx.keys import NestedKey, split_key, unique_keys
 from tdx.pipeline import Pipeline, format_stage
 from tdx.serialization import Entries, Entry, Result, format_keys, key_entry, keys_entry
@@ -280,46 +279,6 @@ def _declaration(leaf: LeafSpec | None) -> object:
     if leaf is None:
         return None
     return leaf.kind, leaf.shape, leaf.dtype, leaf.device, leaf.domain
-
-
-@dataclass(frozen=True, slots=True)
-class ChainReport(Result):
-    """Data flow of a chain, with facts about the env.
-
-    Args:
-        env: Name of the env.
-        before: Facts about the env without the chain.
-        after: Facts about the env with the chain.
-        stages: Data flow of each stage.
-    """
-
-    env: str
-    before: EnvFacts
-    after: EnvFacts
-    stages: tuple[StageFlow, ...]
-
-
-def inspect_chain(env: EnvBase, name: str | None = None) -> ChainReport:
-    """Report what each stage of a chain does, without a reset or step.
-
-    Args:
-        env: Env, with or without a chain.
-        name: Name in the report. Defaults to the class name of the base env.
-
-    Raises:
-        TdxError: A stage does not accept the specs before it; the error names the stage.
-
-    Example:
-        >>> from tdx import GymEnv, RewardSum, TransformedEnv
-        >>> report = inspect_chain(TransformedEnv(GymEnv("Pendulum-v1"), RewardSum()))
-        >>> report.stages[0].forward.reads
-        ('reward',)
-    """
-    from tdx.inspection.spec_report import unwrap_env
-
-    base = unwrap_env(env)
-    stages = analyze_chain(env).stages
-    return ChainReport(name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), stages)
 
 
 def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:

@@ -41,7 +41,8 @@ one, and those of suggestions only with `--strict`.
 _ADDING = """\
 ## Adding a rule
 
-A rule is a function of a `LintContext`, declared with a code, a title, a severity, a rationale and
+A rule is a function of a `LintContext`, or of a `StackContext` for an env of another library
+(`stack_rule`), declared with a code, a title, a severity, a rationale and
 two examples. Add it to the module of its code family in `tdx/inspection/lint/rules/`; nothing else
 has to be registered. The tests run both examples: the wrong one violates the rule, the right one
 does not. See [Contributing](contributing.md#adding-a-lint-rule).

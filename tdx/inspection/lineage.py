@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from tdx.errors import KeyNotFoundError, did_you_mean
-from tdx.inspection.chain import ChainFlow, Direction, KeyFlow, StageFlow, analyze_chain
+from tdx.inspection.chain import ChainFlow, Direction, KeyFlow, StageFlow
 from tdx.inspection.leaf import LeafSpec, Part
 from tdx.keys import NestedKey, format_key
 from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
-    from tdx.envs import EnvBase
     from tdx.inspection.leaf import LeafSpec
 
 NodeT = TypeVar("NodeT")
@@ -224,12 +223,14 @@ class Lineage(Result):
         return Lineage(self.env, self.stages, kept)
 
 
-def inspect_keys(env: EnvBase, name: str | None = None) -> Lineage:
-    """Trace every key of an env through its chain, without a reset or step.
+def inspect_keys(env: Any, name: str | None = None) -> Lineage:
+    """Trace every key of an env through its chain.
+
+    An env of tdx is not stepped; a stack of another library makes a few random steps.
 
     Args:
-        env: Env, with or without a chain.
-        name: Name in the report. Defaults to the class name of the base env.
+        env: Env of tdx, with or without a chain, or a stack of another library.
+        name: Name in the report. Defaults to the name of the env before the chain.
 
     Raises:
         TdxError: A stage does not accept the specs before it; the error names the stage.
@@ -240,12 +241,13 @@ def inspect_keys(env: EnvBase, name: str | None = None) -> Lineage:
         >>> [(version.name, str(version.writer)) for version in lineage.only(["reward"]).versions]
         [('reward@0', 'env'), ('reward@1', '0 RewardScaling')]
     """
-    from tdx.inspection.spec_report import unwrap_env
+    from tdx.inspection.chain_report import find_flow
+    from tdx.stacks import open_stack
 
-    flow = analyze_chain(env)
-    label = name or type(unwrap_env(env)).__name__
+    stack = open_stack(env)
+    flow = find_flow(stack)
     versions = [*_forward_versions(flow), *_inverse_versions(flow)]
-    return Lineage(label, tuple(stage.name for stage in flow.stages), tuple(versions))
+    return Lineage(name or stack.name, tuple(stage.name for stage in flow.stages), tuple(versions))
 
 
 def _is_within(key: str, group: str) -> bool:

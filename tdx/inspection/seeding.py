@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from tdx.stacks.native import seed_run
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -32,24 +33,6 @@ def run_seeded_rollout(env: EnvBase, steps: int, seed: int) -> TensorDictBase:
             steps, make_seeded_policy(env, seed), break_when_any_done=False
         )
     return result
-
-
-@contextmanager
-def seed_run(env: EnvBase, seed: int | None) -> Iterator[None]:
-    """Seed the env and torch, and restore torch's generators afterwards; gradients are off.
-
-    Args:
-        env: Env.
-        seed: The seed. ``None``: do not seed.
-    """
-    import torch
-
-    devices = [env.device] if env.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        if seed is not None:
-            torch.manual_seed(seed)
-            env.set_seed(seed)
-        yield
 
 
 def make_seeded_policy(env: EnvBase, seed: int) -> Callable[[TensorDictBase], TensorDictBase]:

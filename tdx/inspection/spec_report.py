@@ -12,6 +12,7 @@ from tdx.keys import NestedKey, format_key
 from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
+    from tdx.core import StageSpecs
     from tdx.envs import EnvBase
 
 Change = Literal["same", "added", "gone", "changed"]
@@ -105,6 +106,12 @@ class EnvFacts(Result):
         """Return the facts about an env."""
         return cls(tuple(env.batch_size), str(env.device))
 
+    @classmethod
+    def at(cls, specs: StageSpecs) -> EnvFacts:
+        """Return the facts about an env before its chain, or after a stage."""
+        spec = specs.output_spec
+        return cls(tuple(spec.shape), str(spec.device or "cpu"))
+
 
 @dataclass(frozen=True, slots=True)
 class SpecReport(Result):
@@ -164,26 +171,28 @@ class SpecReport(Result):
         return data
 
 
-def inspect_spec(env: EnvBase, name: str | None = None) -> SpecReport:
+def inspect_spec(env: Any, name: str | None = None) -> SpecReport:
     """Compare the specs of an env before and after its chain, without a reset or step.
 
     Args:
-        env: Env, with or without a chain.
+        env: Env of tdx, with or without a chain, or a stack of another library.
         name: Name in the report. Defaults to the class name of the base env.
-    """
-    from tdx.core import stage_specs
 
-    base = unwrap_env(env)
-    whole = stage_specs(env)
+    Raises:
+        ArgumentError: ``env`` is neither an env nor a stack.
+    """
+    from tdx.stacks import open_stack
+
+    stack = open_stack(env)
+    whole = stack.specs()
     leaves = [composite_leaves(stage.input_spec, stage.output_spec) for stage in whole]
     stages = tuple(
         StageReport(index, stage.name, compare_leaves(leaves[index], leaves[index + 1], (index,)))
         for index, stage in enumerate(whole[1:])
     )
     changes = _attribute_changes(compare_leaves(leaves[0], leaves[-1]), stages)
-    return SpecReport(
-        name or type(base).__name__, EnvFacts.of(base), EnvFacts.of(env), changes, stages
-    )
+    before, after = EnvFacts.at(whole[0]), EnvFacts.at(whole[-1])
+    return SpecReport(name or stack.name, before, after, changes, stages)
 
 
 def unwrap_env(env: EnvBase) -> EnvBase:

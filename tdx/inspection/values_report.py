@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.errors import ArgumentError, TdxError
 from tdx.inspection.leaf import LeafSpec, leaf_spec
-from tdx.inspection.seeding import seed_run
 from tdx.inspection.value_stats import (
     Kind,
     Phase,
@@ -21,9 +20,8 @@ from tdx.serialization import Entries, Result
 
 if TYPE_CHECKING:
     from tdx.core import StageTrace, StepTrace
-    from tdx.core.envs.services import Policy
-    from tdx.core.tracing import TraceChecker
-    from tdx.envs import EnvBase
+    from tdx.core.tracing import TraceChecker, TracedViolation
+    from tdx.stacks import Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +53,31 @@ class ValuesReport(Result):
 
 
 def inspect_values(
-    env: EnvBase,
+    env: Any,
     name: str | None = None,
     *,
     steps: int = 1,
     seed: int | None = None,
-    policy: Policy | None = None,
+    policy: Any = None,
     each: bool = False,
 ) -> ValuesReport:
     """Reset and step an env, and record all values that its stages write.
 
     Args:
-        env: Env, with or without a chain; it is reset and stepped.
+        env: Env of tdx, with or without a chain, or a stack of another library; it is reset and
+            stepped.
         name: Name in the report. Defaults to the class name of the base env.
         steps: Number of steps; rows that are done are reset in between.
         seed: Seed of the env and of random actions. ``None``: do not seed.
-        policy: Selects the actions. Defaults to random actions.
+        policy: Selects the actions: a function of a TensorDict for an env of tdx, of an observation
+            for other libraries. Defaults to random actions.
         each: Report each reset and step as a phase of its own.
 
     Returns:
         The values up to the last step, or up to the error if the env or a stage raised one.
 
     Raises:
-        ArgumentError: ``steps`` is below 1.
+        ArgumentError: ``steps`` is below 1, or ``env`` is neither an env nor a stack.
         TdxError: A stage does not accept the specs before it.
 
     Example:
@@ -89,16 +89,17 @@ def inspect_values(
         >>> report.violations
         ()
     """
-    from tdx.core import Tracer
     from tdx.core.tracing import TraceChecker
-    from tdx.inspection.spec_report import unwrap_env
+    from tdx.stacks import open_stack
 
     if steps < 1:
         raise ArgumentError(f"steps must be at least 1, got {steps}", hint="pass steps=1 or more")
-    collector = _ValueCollector(TraceChecker(env), each=each)
-    tracer = Tracer(env, policy)
+    stack = open_stack(env)
+    specs = stack.specs()
+    collector = _ValueCollector(TraceChecker(stack), each=each)
+    tracer = stack.tracer(policy)
     error: TdxError | None = None
-    with seed_run(env, seed):
+    with stack.seeded(seed):
         try:
             tracer.run(steps, on_step=collector.add)
         except TdxError as raised:
@@ -106,14 +107,35 @@ def inspect_values(
             if tracer.last is not None and tracer.last.error is raised:
                 collector.add(tracer.last)
     return ValuesReport(
-        env=name or type(unwrap_env(env)).__name__,
-        batch_size=tuple(env.batch_size),
+        env=name or stack.name,
+        batch_size=tuple(specs[-1].output_spec.shape),
         steps=tracer.steps,
         resets=tracer.resets,
         phases=collector.phases(),
         violations=collector.violations(),
         error=error,
     )
+
+
+class ViolationCollector:
+    """Collects the spec violations in the traces of a stack.
+
+    Args:
+        stack: The stack.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        from tdx.core.tracing import TraceChecker
+
+        self._collector = _ValueCollector(TraceChecker(stack), each=False)
+
+    def add(self, trace: StepTrace) -> None:
+        """Add the violations in a trace."""
+        self._collector.add_violations(trace)
+
+    def violations(self) -> tuple[ValueViolation, ...]:
+        """Return every violation once."""
+        return self._collector.violations()
 
 
 @dataclass(slots=True)
@@ -160,17 +182,21 @@ class _ValueCollector:
         phase.count += 1
         for stage in trace.stages:
             self._add_stage(phase, stage, trace)
-        for violation in self._promises.check(trace):
-            # A spec without bounds allows NaN, which is counted in the statistics.
-            if violation.violation.code == "nan":
-                continue
-            self._add_violation(trace, violation.by, violation.violation)
+        for violation in self.add_violations(trace):
             key = violation.violation.key
             stats = (
                 phase.stages[_stage_id(violation.by)].values.get(key) if key is not None else None
             )
             if stats is not None:
                 stats.add_violation(violation.violation.code)
+
+    def add_violations(self, trace: StepTrace) -> list[TracedViolation]:
+        """Add the violations in a trace, and return them."""
+        # A spec without bounds allows NaN, which is counted in the statistics.
+        found = [each for each in self._promises.check(trace) if each.violation.code != "nan"]
+        for each in found:
+            self._add_violation(trace, each.by, each.violation)
+        return found
 
     def _add_stage(self, phase: _PhaseCollector, stage: StageTrace, trace: StepTrace) -> None:
         stage_id = _stage_id(stage)

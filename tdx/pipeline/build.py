@@ -224,12 +224,15 @@ def _find_key_clashes(stage: StageSpecs) -> Iterator[TdxError]:
                 yield ChainError(message, hint="choose another out-key", where=Where(key=key))
 
 
-def build_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
+def build_env(
+    pipeline: Pipeline, allow_code: bool = False, base: EnvBase | None = None
+) -> TransformedEnv:
     """Build the env of a pipeline with its chain; specs are checked, nothing is stepped.
 
     Args:
         pipeline: The pipeline.
         allow_code: Allow importing Python objects that the pipeline names, ``module:name``.
+        base: Env that the pipeline names, if it exists already.
 
     Raises:
         TdxError: First problem of the pipeline, with stage, key and line in the file.
@@ -242,7 +245,7 @@ def build_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
     """
     for error in check_arguments(pipeline, allow_code):
         raise error
-    env = assemble_env(pipeline, allow_code)
+    env = assemble_env(pipeline, allow_code, base)
     errors = check_specs(env, pipeline)
     if errors:
         env.close()
@@ -273,13 +276,18 @@ def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
         env.close()
 
 
-def assemble_env(pipeline: Pipeline, allow_code: bool = False) -> TransformedEnv:
-    """Create the env with its chain, without checks."""
+def assemble_env(
+    pipeline: Pipeline, allow_code: bool = False, base: EnvBase | None = None
+) -> TransformedEnv:
+    """Create the env with its chain, without checks; see :func:`build_env`."""
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Compose
 
     try:
-        base = make_env(pipeline.env, allow_code)
+        if base is None:
+            base = make_env(pipeline.env, allow_code)
+        elif pipeline.env.seed is not None:
+            base.set_seed(pipeline.env.seed)
     except TdxError as error:
         raise error.at(file=pipeline.file) from error.__cause__
     chain = Compose()

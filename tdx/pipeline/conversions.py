@@ -242,6 +242,10 @@ class _ProgramWriter:
 
     def reference(self, target: str | CodeReference) -> str:
         if isinstance(target, CodeReference):
+            if target.is_file:
+                self.modules.add("runpy")
+                first, *rest = target.name.split(".")
+                return ".".join([f"runpy.run_path({quote(target.module)})[{quote(first)}]", *rest])
             self.modules.add(target.module)
             return f"{target.module}.{target.name}"
         self.names.add(target)

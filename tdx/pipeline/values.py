@@ -33,7 +33,8 @@ SPECS = (
 )
 TENSOR = "tensor"
 
-_REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_REFERENCE = re.compile(rf"({_NAME}|[^:\x00-\x1f]+\.py):({_NAME})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +66,20 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class CodeReference:
-    """A Python object, ``module:name``; imported only if the user allows code."""
+    """A Python object, ``module:name`` or ``file.py:name``; imported only if the user allows code.
+
+    Args:
+        module: Module, or path of a file that ends with ``.py``.
+        name: Name in it, with dots.
+    """
 
     module: str
     name: str
+
+    @property
+    def is_file(self) -> bool:
+        """True if it names a file instead of a module."""
+        return self.module.endswith(".py")
 
     @classmethod
     def of(cls, text: str) -> CodeReference | None:
@@ -79,7 +90,8 @@ class CodeReference:
             CodeReference(module='my_package.envs', name='make')
             >>> CodeReference.of("Pendulum-v1")
         """
-        return cls(*text.split(":")) if _REFERENCE.fullmatch(text) else None
+        match = _REFERENCE.fullmatch(text)
+        return cls(match[1], match[2]) if match else None
 
     def __str__(self) -> str:
         return f"{self.module}:{self.name}"

@@ -9,18 +9,17 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-import gymnasium
 import numpy as np
 
 from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS
 from tdx.core.transforms import Transform
-from tdx.errors import ArgumentError
 from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
-from tdx.profiling.instrument import STEP_PART, attach_meter, format_gym_name, iterate_stages
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.result import ModeProfile, Profile, Settings
+from tdx.stacks import open_stack
+from tdx.stacks.native_meter import STEP_PART, attach_meter, iterate_stages
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,7 +33,8 @@ class profile:  # noqa: N801 - it is used like a function
     overhead.
 
     Args:
-        target: Env with its chain, transform that maps stored data, or Gymnasium env.
+        target: Env with its chain, transform that maps stored data, or an env of another library,
+            whose wrappers are measured.
         threads: Threads for torch operators in the block. ``None``: unchanged.
         all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
             no others.
@@ -60,16 +60,13 @@ class profile:  # noqa: N801 - it is used like a function
 
     def __init__(
         self,
-        target: EnvBase | Transform | gymnasium.Env[Any, Any],
+        target: Any,
         *,
         threads: int | None = None,
         all_wrappers: bool = False,
     ) -> None:
-        if not isinstance(target, (EnvBase, Transform, gymnasium.Env)):
-            raise ArgumentError(
-                f"cannot profile a {type(target).__name__}",
-                hint="give an env, a Compose or a gymnasium.Env",
-            )
+        if not isinstance(target, (EnvBase, Transform)):
+            target = open_stack(target)
         self.target, self.threads, self.all_wrappers = target, threads, all_wrappers
         self._meter = ClockMeter()
         self._blocks: list[list[CallTimes]] = []
@@ -115,11 +112,14 @@ class profile:  # noqa: N801 - it is used like a function
             base, stages = flatten_chain(target)
             device, envs = str(target.device), target.batch_size.numel()
             subject = getattr(base, "_name", None) or type(base).__name__
-        elif isinstance(target, gymnasium.Env):
-            stages, device, envs, subject = (), "cpu", 1, format_gym_name(target)
+            names = tuple(type(stage).__name__ for stage in stages)
+        elif isinstance(target, Transform):
+            names, device, envs = tuple(_name(each) for each in iterate_stages(target)), "", 1
+            subject = _name(target)
         else:
-            stages, device, envs = tuple(iterate_stages(target)), "", 1
-            subject = type(target).__name__
+            spec = target.specs()[-1].output_spec
+            names = tuple(stage.name for stage in target.stages)
+            device, envs, subject = str(spec.device or "cpu"), spec.shape.numel(), target.name
         steps = np.array([_count_steps(block) for block in self._blocks], np.int64)
         found = ModeProfile(
             mode="observed",
@@ -128,10 +128,13 @@ class profile:  # noqa: N801 - it is used like a function
             steps=steps,
             frames=steps * max(envs, 1),
         )
-        names = tuple(type(stage).__name__ for stage in stages)
         count = int(steps.sum())
         settings = Settings(count, 0, len(self._blocks), "its own", device, envs)
         return Profile(subject, names, settings, detect_machine(), (found,))
+
+
+def _name(stage: Transform) -> str:
+    return type(stage).__name__
 
 
 def _sum_own_times(block: list[CallTimes]) -> int:

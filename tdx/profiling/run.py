@@ -16,7 +16,6 @@ from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
 from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
-from tdx.profiling.instrument import ROLLOUT_PART, AttributePatches, attach_meter
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.passes.accelerator import NO_SYNC_NOTE, SYNC_NOTE, synchronized_clock
 from tdx.profiling.passes.choice import (
@@ -32,6 +31,7 @@ from tdx.profiling.passes.device import WAITING_PART
 from tdx.profiling.passes.observer import Observer
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile, Settings
 from tdx.profiling.traces import count_calls
+from tdx.stacks.native_meter import ROLLOUT_PART, AttributePatches, attach_meter
 
 OnProgress = Callable[[str, int, int], Any]
 """Callback: what is being measured, how much of it is done, and the total."""

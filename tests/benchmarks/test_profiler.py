@@ -11,10 +11,10 @@ import torch
 from tdx import Compose, TransformedEnv
 from tdx.core.meter import Lane
 from tdx.profiling.clock import ClockMeter
-from tdx.profiling.instrument import attach_meter
 from tdx.profiling.machine import quiet_environment
 from tdx.profiling.result import Mode
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.stacks.native_meter import attach_meter
 from tests.benchmarks.bars import (
     KNOWN_COSTS,
     PROFILED,

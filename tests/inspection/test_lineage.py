@@ -9,7 +9,8 @@ import torch
 
 from tdx import CartPoleEnv, StepCounter, TransformedEnv
 from tdx.errors import KeyNotFoundError
-from tdx.inspection.chain import ChainReport, KeyFlow, inspect_chain
+from tdx.inspection.chain import KeyFlow
+from tdx.inspection.chain_report import ChainReport, inspect_chain
 from tdx.inspection.lineage import KeyVersion, Lineage, inspect_keys
 from tdx.keys import NestedKey
 from tdx.pipeline import EnvConfig, Pipeline, build_env

@@ -10,12 +10,12 @@ from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, ObservationNorm, PendulumEnv, RewardSum, TransformedEnv
 from tdx.core.meter import TRANSFERS
-from tdx.profiling.instrument import attach_meter
 from tdx.profiling.passes.accelerator import TorchAccelerator
 from tdx.profiling.passes.choice import PASSES, make_observers
 from tdx.profiling.passes.device import DeviceTimes
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.stacks.native_meter import attach_meter
 from tests.profiling.fake_clock import SpinningCall
 
 pytestmark = pytest.mark.gpu

@@ -14,7 +14,6 @@ from tdx.core.meter import TRANSFERS, base_parts
 from tdx.errors import DeviceError, ExitCode
 from tdx.profiling import run
 from tdx.profiling.clock import ClockMeter
-from tdx.profiling.instrument import attach_meter
 from tdx.profiling.passes.accelerator import (
     NO_SYNC_NOTE,
     SYNC_NOTE,
@@ -29,6 +28,7 @@ from tdx.profiling.passes.device import WAITING_PART, DeviceTimes, DeviceWork, a
 from tdx.profiling.passes.observer import format_range_name
 from tdx.profiling.result import DeviceUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.stacks.native_meter import attach_meter
 from tests.profiling.fake_clock import US, FakeClock, SpinningCall, SpinningEnv
 from tests.profiling.fake_device import LAUNCH_US, FakeDevice
 

@@ -11,7 +11,6 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import CatFrames, Compose, GymEnv, RewardSum, StepCounter, TransformedEnv
-from tdx.profiling.instrument import attach_meter
 from tdx.profiling.passes.choice import MAX_HOST_STEPS, max_recorded_steps
 from tdx.profiling.passes.host import (
     SLOWDOWN_NOTE,
@@ -26,6 +25,7 @@ from tdx.profiling.passes.host import (
 from tdx.profiling.passes.observer import MEMORY_EVENT, PROFILER_BUSY, HostEvent, Observer
 from tdx.profiling.result import MemoryUse, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.stacks.native_meter import attach_meter
 from tests.profiling.fake_clock import FakeClock, SpinningCall, SpinningEnv
 
 STEPS = 12

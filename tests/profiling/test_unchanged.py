@@ -28,8 +28,8 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.profiling.clock import ClockMeter
-from tdx.profiling.instrument import attach_meter
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.stacks.native_meter import attach_meter
 from tests.benchmarks.chains import chain_6
 
 STEPS = 70

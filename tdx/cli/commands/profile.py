@@ -268,6 +268,7 @@ def profile(
     silence_kineto()
     from tdx.cli.views.profile import Layout
     from tdx.profiling.run import ProfilePlan
+    from tdx.stacks.targets import names_stack
 
     paths = {"--save": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)
@@ -281,6 +282,9 @@ def profile(
         all_wrappers=all_wrappers,
     )
     request = _request(pipeline, file, plan, mode, policy)
+    rollout_options = (mode, passes, sweep, sync, marginal, advice)
+    if names_stack(request.config) and not any(rollout_options):
+        request = replace(request, as_stack=True)
     if sweep:
         others = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
         _refuse(files, others | {"--dry-run": dry_run, "--fail-if": fail_if})

@@ -21,7 +21,8 @@ from tdx.cli.views import (
     stage_list,
 )
 from tdx.cli.views.specs import spec_columns
-from tdx.inspection.chain import ChainReport, KeyFlow, KeyWrite, StageFlow
+from tdx.inspection.chain import KeyFlow, KeyWrite, StageFlow
+from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
 from tdx.keys import NestedKey, format_key

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tensordict import TensorDictBase
 
@@ -12,10 +13,28 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.spec_violations import Phase, SpecViolation, check_value, spec_leaves
 from tdx.core.tracing.traces import StageTrace, StepTrace, Versions
 from tdx.errors import SpecError
-from tdx.keys import NestedKey, format_key
+from tdx.keys import NestedKey, format_key, split_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 
 Leaves = dict[NestedKey, TensorSpec]
+
+
+class SpecSource(Protocol):
+    """A stack, as :mod:`tdx.stacks` defines it."""
+
+    @property
+    def free_keys(self) -> tuple[str, ...]:
+        """First parts of keys that need no spec."""
+        ...
+
+    @property
+    def batch_locked(self) -> bool:
+        """True if the env takes one batch size only."""
+        ...
+
+    def specs(self) -> Sequence[StageSpecs]:
+        """Return the specs before the chain and those after each stage."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +54,16 @@ class TraceChecker:
     """Checks traces of an env against the specs after each stage of its chain.
 
     Args:
-        env: The env, transformed or not.
+        env: The env, transformed or not, or a stack of another library.
 
     Raises:
         TdxError: A stage does not accept the specs before it.
     """
 
-    def __init__(self, env: EnvBase) -> None:
-        self._specs = stage_specs(env)
+    def __init__(self, env: EnvBase | SpecSource) -> None:
+        self._specs = stage_specs(env) if isinstance(env, EnvBase) else env.specs()
         self._any_size = not env.batch_locked
+        self._free_keys = () if isinstance(env, EnvBase) else env.free_keys
         self._cache: dict[tuple[int, int, str], Leaves] = {}
 
     def specs_for(self, stage: StageTrace, tensordict: TensorDictBase) -> Leaves:
@@ -101,7 +121,7 @@ class TraceChecker:
             yield from self._missing(stage, trace, declared, values)
         known = declared.keys() | self._leaves(stage.index, "state", trace.tensordict).keys()
         for key in stage.written:
-            if key not in known:
+            if key not in known and split_key(key)[0] not in self._free_keys:
                 hint = f"declare {format_key(key)!r}, or do not write it"
                 message = f"it is written in a {phase}, but no spec declares it"
                 yield SpecViolation("undeclared", key, phase, message, hint)

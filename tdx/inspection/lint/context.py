@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.inspection.lineage import VersionRecord, VersionTracker
 from tdx.keys import NestedKey, normalize_key, split_key
@@ -177,6 +177,8 @@ class LintContext:
         policy: Policy of the pipeline, if it was imported.
         spec_violations: Spec violations found in steps.
     """
+
+    subject: ClassVar[Literal["pipeline"]] = "pipeline"
 
     pipeline: Pipeline
     stages: Sequence[LintStage]

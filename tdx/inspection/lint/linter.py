@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tdx.errors import UnknownNameError, did_you_mean
 from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
@@ -20,6 +20,7 @@ from tdx.inspection.lint.rules import (
     policies,
     redundant,
     rewards,
+    stacks,
 )
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.policies import parse_policy
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from tdx.core import TransformedEnv
     from tdx.core.envs.spec_violations import SpecViolation
+    from tdx.inspection.lint.stack_context import StackContext
     from tdx.pipeline import Pipeline
 
 
@@ -42,6 +44,7 @@ _FAMILIES = (
     actions,
     policies,
     redundant,
+    stacks,
 )
 
 
@@ -51,7 +54,7 @@ def all_rules() -> tuple[Rule, ...]:
 
     Example:
         >>> [rule.code for rule in all_rules()][:2]
-        ['TDX411', 'TDX412']
+        ['TDX401', 'TDX402']
     """
     members = (member for family in _FAMILIES for member in vars(family).values())
     return tuple(sorted((each for each in members if isinstance(each, Rule)), key=_code_of))
@@ -101,12 +104,14 @@ class LintFinding:
     violation: Violation
 
 
-def lint(context: LintContext, rules: Iterable[Rule] | None = None) -> list[LintFinding]:
-    """Return every violation in a pipeline, in the order of its stages.
+def lint(
+    context: LintContext | StackContext, rules: Iterable[Rule] | None = None
+) -> list[LintFinding]:
+    """Return every violation in a pipeline or a stack, in the order of its stages.
 
     Args:
-        context: The pipeline.
-        rules: Rules to apply. Defaults to all rules.
+        context: The pipeline or the stack.
+        rules: Rules to apply. Defaults to all rules; those for the other subject do not apply.
 
     Example:
         >>> from tdx.pipeline import Pipeline
@@ -114,7 +119,8 @@ def lint(context: LintContext, rules: Iterable[Rule] | None = None) -> list[Lint
         >>> [finding.rule.code for finding in lint(build_lint_context(pipeline))]
         ['TDX491']
     """
-    applied = all_rules() if rules is None else rules
+    chosen = all_rules() if rules is None else rules
+    applied: list[Any] = [rule for rule in chosen if rule.subject == context.subject]
     findings = [LintFinding(rule, each) for rule in applied for each in rule.find(context)]
     return sorted(findings, key=_sort_key)
 

@@ -15,10 +15,12 @@ from tdx.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import LintContext
+    from tdx.inspection.lint.stack_context import StackContext
     from tdx.pipeline import Pipeline
     from tdx.pipeline.values import Value
 
 Severity = Literal["error", "warning", "suggestion"]
+Subject = Literal["pipeline", "stack"]
 EXAMPLE_MODULE = "my_code"
 """Module name of the Python code of an example."""
 
@@ -180,6 +182,7 @@ class Rule:
         python: Source of the module ``my_code`` that the examples import.
         replaces: True if its finding replaces errors of specs or steps at the same stage.
         uses_spec_violations: True if it reports spec violations that were found in steps.
+        subject: ``pipeline`` for a chain of tdx, ``stack`` for an env of another library.
     """
 
     code: str
@@ -188,10 +191,11 @@ class Rule:
     why: str
     wrong: str
     right: str
-    find: RuleFunction
+    find: RuleFunction | StackRuleFunction
     python: str | None = None
     replaces: bool = False
     uses_spec_violations: bool = False
+    subject: Subject = "pipeline"
 
     @property
     def slug(self) -> str:
@@ -232,4 +236,30 @@ def rule(
     return declare
 
 
+def stack_rule(
+    code: str, title: str, severity: Severity, *, why: str, python: str, options: str = ""
+) -> Callable[[StackRuleFunction], Rule]:
+    """Declare a function as a rule for envs of other libraries.
+
+    Args:
+        code: Stable code.
+        title: What is wrong, in a few words.
+        severity: Severity of its findings.
+        why: Rationale, as paragraphs of prose.
+        python: Module with the factories ``wrong`` and ``right``.
+        options: Further options of both examples.
+    """
+
+    def declare(find: StackRuleFunction) -> Rule:
+        wrong, right = (
+            f"--env {EXAMPLE_MODULE}:{which} {options}".strip() for which in ("wrong", "right")
+        )
+        return Rule(
+            code, title, severity, why, wrong, right, find, python.lstrip("\n"), subject="stack"
+        )
+
+    return declare
+
+
+StackRuleFunction = Callable[["StackContext"], Iterable[Violation]]
 RuleFunction = Callable[["LintContext"], Iterable[Violation]]

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 from tdx.inspection.chain import (
     ChainFlow,
-    ChainReport,
     analyze_chain,
     count_env_stages,
     format_stages,
-    inspect_chain,
 )
+from tdx.inspection.chain_report import ChainReport, inspect_chain
 from tdx.inspection.lineage import Lineage, inspect_keys
 from tdx.inspection.report.rollout import RolloutSummary, summarize_rollout
 from tdx.inspection.spec_report import SpecReport, inspect_spec

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tdx.inspection.seeding import seed_run
 from tdx.keys import NestedKey, format_key, split_key
+from tdx.stacks.native import seed_run
 
 if TYPE_CHECKING:
     from torch import Tensor

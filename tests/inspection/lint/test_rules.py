@@ -18,8 +18,10 @@ from tdx.inspection.lint.linter import (
     lint,
 )
 from tdx.inspection.lint.rule import EXAMPLE_MODULE, Rule
+from tdx.inspection.stack_check import check
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, check_arguments
 from tdx.pipeline.build import assemble_env
+from tdx.stacks.targets import open_target
 
 SAMPLES = sorted((Path(__file__).parents[3] / "sample_pipelines").glob("*.yaml"))
 KNOWN_SUGGESTIONS = {"pendulum.yaml": ["TDX422"]}
@@ -70,7 +72,25 @@ def codes(pipeline: Pipeline) -> list[str]:
     return [finding.rule.code for finding in run_lint(pipeline)]
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
+PIPELINE_RULES = [rule for rule in all_rules() if rule.subject == "pipeline"]
+STACK_RULES = [rule for rule in all_rules() if rule.subject == "stack"]
+
+
+@pytest.mark.parametrize("rule", STACK_RULES, ids=lambda rule: rule.code)
+def test_examples_of_a_stack_rule(rule: Rule, write_module: Callable[[Rule], None]) -> None:
+    write_module(rule)
+    found = {}
+    for which in ("wrong", "right"):
+        stack = open_target(EnvConfig(f"{EXAMPLE_MODULE}:{which}"), allow_code=True)
+        evaluation = "--eval" in rule.wrong
+        found[which] = check(stack, seed=0, evaluation=evaluation).findings
+        stack.close()
+    assert found["right"] == ()
+    assert [(each.code, each.severity) for each in found["wrong"]] == [(rule.code, rule.severity)]
+    assert all("\n" not in each.message for each in found["wrong"])
+
+
+@pytest.mark.parametrize("rule", PIPELINE_RULES, ids=lambda rule: rule.code)
 def test_examples_of_a_rule(rule: Rule, write_module: Callable[[Rule], None]) -> None:
     write_module(rule)
     right = run_lint(rule.example("right"), steps=rule.uses_spec_violations)

@@ -22,6 +22,7 @@ from tdx.core.transforms.kernels import Chunk
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.errors import ArgumentError
+from tdx.stacks.stack import open_stack
 
 _NO_VALUE: Any = object()
 
@@ -90,16 +91,6 @@ def attach_to_wrappers(
         # The program caches the unmeasured step: rebuild it.
         patches.keep(each._stepper)
         each._stepper.use(each._conversion)
-
-
-def attach_to_gym(
-    env: gymnasium.Env[Any, Any], meter: Meter, patches: AttributePatches, thin: bool
-) -> None:
-    """Measure the calls of a bare Gymnasium env and its wrappers."""
-    if thin or not _is_thin(list_wrappers(env)):
-        _attach_to_stack(env, meter, patches, "")
-    else:
-        _attach_to_calls(env, Part("env", -1, format_gym_name(env), "step"), meter, patches)
 
 
 def format_gym_name(env: Any) -> str:
@@ -188,7 +179,7 @@ CHAIN_PART = engine_part("chain")
 
 @contextmanager
 def attach_meter(
-    target: EnvBase | Transform | gymnasium.Env[Any, Any],
+    target: Any,
     meter: Meter,
     *,
     all_wrappers: bool = False,
@@ -196,7 +187,7 @@ def attach_meter(
     """Measure every call of an env or a chain in a block; nothing remains attached afterwards.
 
     Args:
-        target: Env with its chain, transform that maps stored data, or Gymnasium env.
+        target: Env with its chain, transform that maps stored data, or a stack of another library.
         meter: Meter that measures the calls.
         all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
             no others.
@@ -217,14 +208,10 @@ def attach_meter(
     elif isinstance(target, Transform):
         place = lambda: _attach_to_chain(target, meter, patches)  # noqa: E731
         levels = []
-    elif isinstance(target, gymnasium.Env):
-        place = lambda: attach_to_gym(target, meter, patches, all_wrappers)  # noqa: E731
-        levels = []
     else:
-        raise ArgumentError(
-            f"cannot profile a {type(target).__name__}",
-            hint="give an env, a Compose or a gymnasium.Env",
-        )
+        with open_stack(target).measure(meter, all_stages=all_wrappers):
+            yield
+        return
     try:
         place()
         yield

@@ -1,0 +1,183 @@
+"""Report the data flow of a stack of any library.
+
+A transform declares the keys that it reads and writes; a wrapper does not. What it writes shows in
+the values before and after it, so the env is reset and stepped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tdx.inspection.chain import (
+    ChainFlow,
+    KeyFlow,
+    KeyWrite,
+    Leaves,
+    StageFlow,
+    analyze_chain,
+    format_stages,
+)
+from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, composite_leaves
+from tdx.inspection.spec_report import EnvFacts
+from tdx.keys import NestedKey
+from tdx.serialization import Result
+from tdx.stacks import open_stack
+from tdx.stacks.native import NativeStack
+
+if TYPE_CHECKING:
+    from tdx.core import StageSpecs, StageTrace, StepTrace
+    from tdx.pipeline import Pipeline
+    from tdx.stacks import Stack
+
+OBSERVED_STEPS = 20
+"""Number of steps in which the writes of a stage are observed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainReport(Result):
+    """Data flow of a chain, with facts about the env.
+
+    Args:
+        env: Name of the env.
+        before: Facts about the env without the chain.
+        after: Facts about the env with the chain.
+        stages: Data flow of each stage.
+    """
+
+    env: str
+    before: EnvFacts
+    after: EnvFacts
+    stages: tuple[StageFlow, ...]
+
+
+def inspect_chain(env: Any, name: str | None = None) -> ChainReport:
+    """Report what each stage of a chain reads, writes, drops and renames.
+
+    An env of tdx is not stepped. A stack of another library does not declare its keys: it is reset
+    and makes a few random steps.
+
+    Args:
+        env: Env of tdx, with or without a chain, or a stack of another library.
+        name: Name in the report. Defaults to the name of the env before the chain.
+
+    Raises:
+        TdxError: A stage does not accept the specs before it; the error names the stage.
+
+    Example:
+        >>> import gymnasium
+        >>> env = gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1.0, 1.0)
+        >>> report = inspect_chain(env)
+        >>> [(write.key, report.stages[-1].name) for write in report.stages[-1].inverse.writes]
+        [('action', 'RescaleAction')]
+    """
+    stack = open_stack(env)
+    specs = stack.specs()
+    before, after = EnvFacts.at(specs[0]), EnvFacts.at(specs[-1])
+    return ChainReport(name or stack.name, before, after, find_flow(stack).stages)
+
+
+def find_flow(env: Any) -> ChainFlow:
+    """Determine the data flow of an env or a stack; a stack of another library is stepped.
+
+    Args:
+        env: Env of tdx or a stack.
+    """
+    stack = open_stack(env)
+    if isinstance(stack, NativeStack):
+        return analyze_chain(stack.target)
+    observed: dict[tuple[int, str], _Observed] = {}
+
+    def add(trace: StepTrace) -> None:
+        for stage in trace.stages:
+            if stage.kind == "stage":
+                observed.setdefault((stage.index, stage.direction), _Observed()).add(stage)
+
+    with stack.seeded(0):
+        stack.tracer().run(OBSERVED_STEPS, on_step=add)
+    return _build_flow(stack, observed)
+
+
+def format_calls(stack: Stack, pipeline: Pipeline) -> tuple[str, ...]:
+    """Return one line for each stage of a stack, innermost first; see :func:`format_stages`.
+
+    Args:
+        stack: The stack of the pipeline.
+        pipeline: The pipeline.
+    """
+    if isinstance(stack, NativeStack):
+        return format_stages(stack.target, pipeline)
+    return tuple(stage.call for stage in stack.stages)
+
+
+@dataclass
+class _Observed:
+    """Keys that one stage read, wrote and dropped in one direction."""
+
+    reads: dict[NestedKey, None] = field(default_factory=dict)
+    writes: dict[NestedKey, None] = field(default_factory=dict)
+    drops: dict[NestedKey, None] = field(default_factory=dict)
+
+    def add(self, stage: StageTrace) -> None:
+        self.reads.update(dict.fromkeys(version.key for version in stage.read))
+        self.writes.update(dict.fromkeys(stage.written))
+        self.drops.update(dict.fromkeys(stage.dropped))
+
+
+def _build_flow(stack: Stack, observed: dict[tuple[int, str], _Observed]) -> ChainFlow:
+    first, *rest = stack.specs()
+    outputs, inputs = _leaves(first)
+    known = {*outputs}
+    stages: list[StageFlow] = []
+    before = (outputs, inputs)
+    for specs in rest:
+        after = _leaves(specs)
+        forward = observed.get((specs.index, "forward"), _Observed())
+        inverse = observed.get((specs.index, "inverse"), _Observed())
+        stages.append(
+            StageFlow(
+                index=specs.index,
+                name=specs.name,
+                time_behaviour="control",
+                forward=_key_flow(forward, before[0], after[0], known),
+                # The policy's side comes first: its spec is the one after the stage.
+                inverse=_key_flow(inverse, after[1], before[1], {*after[1]}),
+                carried=(),
+                outputs=after[0],
+                inputs=after[1],
+            )
+        )
+        known = {key for key in known if key not in forward.drops} | {*forward.writes, *after[0]}
+        before = after
+    return ChainFlow(outputs, inputs, tuple(stages))
+
+
+def _key_flow(
+    observed: _Observed, before: Leaves, after: Leaves, known: Iterable[NestedKey]
+) -> KeyFlow:
+    altered = [key for key, leaf in after.items() if before.get(key) != leaf]
+    known = set(known)
+    keys = dict.fromkeys([*observed.writes, *altered])
+    writes = tuple(
+        KeyWrite(
+            key,
+            key if key in known else None,
+            before.get(key),
+            after.get(key),
+            new=key not in known,
+        )
+        for key in keys
+        if key in after or key in observed.writes
+    )
+    drops = dict.fromkeys([*observed.drops, *(key for key in before if key not in after)])
+    reads = dict.fromkeys([*observed.reads, *(write.key for write in writes if not write.new)])
+    return KeyFlow(tuple(reads), writes, tuple(drops))
+
+
+def _leaves(specs: StageSpecs) -> tuple[Leaves, Leaves]:
+    leaves = composite_leaves(specs.input_spec, specs.output_spec)
+    return (
+        {leaf.key: leaf for leaf in leaves if leaf.part in OUTPUT_PARTS},
+        {leaf.key: leaf for leaf in leaves if leaf.part in INPUT_PARTS},
+    )

@@ -1,0 +1,468 @@
+"""TDX40x: wrappers of other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tdx.inspection.leaf import shape_text
+from tdx.inspection.lint.rule import Violation, stack_rule
+from tdx.inspection.lint.stack_context import StackContext, step_limit
+from tdx.keys import format_key
+
+_IMPORTS = """
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces, wrappers
+"""
+
+
+@stack_rule(
+    "TDX401",
+    "values violate the space of a wrapper",
+    "error",
+    why="""
+    A wrapper returns values that are not in its `observation_space` or `action_space`: another
+    dtype, another shape, or numbers outside of the bounds. Vector envs copy observations into an
+    array of the space's dtype, so the values are cast or truncated there, and networks are created
+    for the wrong shape.
+
+    The finding names the innermost wrapper whose values violate its space. Set the space in its
+    constructor.
+    """,
+    python=f"""{_IMPORTS}
+
+class Scaled(gym.ObservationWrapper):
+    def observation(self, observation):
+        return observation / 2
+
+
+class Declared(Scaled):
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = spaces.Box(-1.0, 1.0, (48,), np.float64)
+
+    def observation(self, observation):
+        return np.eye(48)[observation]
+
+
+def wrong():
+    return Scaled(gym.make("CliffWalking-v1"))
+
+
+def right():
+    return Declared(gym.make("CliffWalking-v1"))
+""",
+)
+def values_violate_space(context: StackContext) -> Iterator[Violation]:
+    """Find values outside of the specs that the spaces declare."""
+    for each in context.violations:
+        if each.code != "nan" and each.kind in ("stage", "env"):
+            yield Violation(
+                each.message,
+                each.hint or "set the space in the constructor of the wrapper",
+                each.index,
+                each.key,
+                spec_violation=each.code,
+            )
+
+
+@stack_rule(
+    "TDX402",
+    "wrapper has no effect",
+    "suggestion",
+    why="""
+    The wrapper changed no value and no space in the steps of the check, and has no state: a limit
+    above another limit, a clip that nothing reaches, or a transformation of a key that the env does
+    not have.
+
+    Remove it, or check its arguments.
+    """,
+    python=f"""{_IMPORTS}
+
+def wrong():
+    env = gym.make("CartPole-v1", max_episode_steps=20)
+    return wrappers.TimeLimit(env, max_episode_steps=40)
+
+
+def right():
+    return gym.make("CartPole-v1", max_episode_steps=40)
+""",
+)
+def wrapper_without_effect(context: StackContext) -> Iterator[Violation]:
+    """Find wrappers that change nothing, and step limits that are never reached."""
+    limit: int | None = None
+    for stage in context.stages:
+        own = step_limit(stage)
+        if own is not None:
+            if limit is not None and own >= limit:
+                message = f"an inner wrapper ends the episode after {limit} steps, before {own}"
+                hint = "pass max_episode_steps to gymnasium.make instead"
+                yield Violation(message, hint, stage.index, "truncated")
+            limit = own if limit is None else min(limit, own)
+        elif context.steps and not _has_effect(context, stage.index):
+            message = f"it changed neither a value nor a space in {context.steps} steps"
+            yield Violation(message, "remove it, or check its arguments", stage.index)
+
+
+def _has_effect(context: StackContext, index: int) -> bool:
+    stage = context.stages[index]
+    facts = context.facts_of(stage)
+    if any(facts.writes.values()) or context.leaves[index] != context.leaves[index + 1]:
+        return True
+    return bool(context.after.get(index)) or stage.name in _PASSIVE
+
+
+_PASSIVE = ("HumanRendering", "RecordVideo", "RenderCollection", "SyncVectorEnv", "Autoreset")
+"""Wrappers whose effect is not in the values of a step."""
+
+
+@stack_rule(
+    "TDX403",
+    "observations are normalized before they are stacked",
+    "warning",
+    why="""
+    Running statistics change with every step, so the frames of one stack are normalized with
+    different statistics, and the same frame has other values in the next stack.
+
+    Stack first, then normalize.
+    """,
+    python=f"""{_IMPORTS}
+
+def wrong():
+    env = wrappers.NormalizeObservation(gym.make("CartPole-v1", max_episode_steps=20))
+    return wrappers.FrameStackObservation(env, 4)
+
+
+def right():
+    env = wrappers.FrameStackObservation(gym.make("CartPole-v1", max_episode_steps=20), 4)
+    return wrappers.NormalizeObservation(env)
+""",
+)
+def normalized_before_stacked(context: StackContext) -> Iterator[Violation]:
+    """Find running normalizations of observations inside a stack of frames."""
+    for stage in context.stages:
+        if not (context.is_normalizer(stage) and context.writes(stage, "observation")):
+            continue
+        later = context.stages[stage.index + 1 :]
+        stacks = next((each for each in later if context.is_stack_of_frames(each)), None)
+        if stacks is not None:
+            message = f"stage {stacks.index} ({stacks.name}) stacks its results of several steps"
+            hint = f"move {stage.name} outside of {stacks.name}"
+            yield Violation(message, hint, stage.index, "observation")
+
+
+@stack_rule(
+    "TDX404",
+    "normalizer keeps learning in evaluation",
+    "warning",
+    why="""
+    The running statistics change while the policy is evaluated, so the observations are not those
+    of training, and two evaluations of one policy differ. The rule applies with `--eval`, or
+    `tdx.check(env, evaluation=True)`.
+
+    Load the statistics of training and stop their updates: `env.update_running_mean = False` in
+    Gymnasium, `training = False` in Stable-Baselines3.
+    """,
+    python=f"""{_IMPORTS}
+
+def wrong():
+    return wrappers.NormalizeObservation(gym.make("CartPole-v1", max_episode_steps=20))
+
+
+def right():
+    env = wrappers.NormalizeObservation(gym.make("CartPole-v1", max_episode_steps=20))
+    env.update_running_mean = False
+    return env
+""",
+    options="--eval",
+)
+def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
+    """Find running statistics that change in an env for evaluation."""
+    if not context.evaluation:
+        return
+    for stage in context.stages:
+        if context.is_normalizer(stage) and context.learns(stage):
+            key = "reward" if context.writes(stage, "reward") else "observation"
+            message = f"its running statistics changed in {context.steps} steps"
+            hint = "stop the updates: update_running_mean = False"
+            yield Violation(message, hint, stage.index, key)
+
+
+@stack_rule(
+    "TDX405",
+    "reward is scaled twice",
+    "warning",
+    why="""
+    Two wrappers scale the reward, by a constant or by running statistics. A normalization undoes a
+    constant factor before it, and a factor after it undoes the normalization.
+
+    Keep one of the two wrappers.
+    """,
+    python=f"""{_IMPORTS}
+
+def wrong():
+    env = gym.make("Pendulum-v1", max_episode_steps=20)
+    env = wrappers.TransformReward(env, lambda reward: 0.1 * reward)
+    return wrappers.NormalizeReward(env)
+
+
+def right():
+    return wrappers.NormalizeReward(gym.make("Pendulum-v1", max_episode_steps=20))
+""",
+)
+def reward_scaled_twice(context: StackContext) -> Iterator[Violation]:
+    """Find two stages that multiply the reward."""
+    first = None
+    for stage in context.stages:
+        normalizes = context.is_normalizer(stage) and context.writes(stage, "reward")
+        if not (normalizes or context.facts_of(stage).scales_reward):
+            continue
+        if first is not None:
+            message = f"stage {first.index} ({first.name}) scales the reward already"
+            yield Violation(message, "remove one of the two", stage.index, "reward")
+        first = stage
+
+
+@stack_rule(
+    "TDX406",
+    "wrapper hides the truncation of an episode",
+    "warning",
+    why="""
+    A step limit ends the episode by `truncated`, and the wrapper returns `truncated=False`. If it
+    returns `terminated=True` instead, the value of the last state is not bootstrapped and the
+    policy learns that the episode ends there by itself. If it returns neither, the loop steps an
+    env whose episode has ended.
+
+    Return both flags as they are.
+    """,
+    python=f"""{_IMPORTS}
+
+class Merged(gym.Wrapper):
+    def step(self, action):
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated or truncated, False, info
+
+
+def wrong():
+    return Merged(gym.make("Pendulum-v1", max_episode_steps=10))
+
+
+def right():
+    return gym.make("Pendulum-v1", max_episode_steps=10)
+""",
+)
+def truncation_hidden(context: StackContext) -> Iterator[Violation]:
+    """Find stages that clear ``truncated``."""
+    for stage in context.stages:
+        times = context.facts_of(stage).hidden_truncation
+        # A vector env clears the flags of the sub-envs that it resets.
+        if times and stage.rows is None and "num_envs" not in stage.arguments:
+            message = f"it cleared truncated {times} time{'s' if times > 1 else ''}"
+            yield Violation(message, "return truncated unchanged", stage.index, "truncated")
+
+
+@stack_rule(
+    "TDX407",
+    "episode statistics do not see the step limit",
+    "warning",
+    why="""
+    The wrapper records an episode when it ends, and a step limit outside of it ends episodes that
+    it does not see: their statistics are missing, and the next episode adds to them.
+
+    Record outside of the step limit.
+    """,
+    python=f"""{_IMPORTS}
+
+def wrong():
+    env = wrappers.RecordEpisodeStatistics(gym.make("Pendulum-v1").unwrapped)
+    return wrappers.TimeLimit(env, 10)
+
+
+def right():
+    env = wrappers.TimeLimit(gym.make("Pendulum-v1").unwrapped, 10)
+    return wrappers.RecordEpisodeStatistics(env)
+""",
+)
+def statistics_inside_limit(context: StackContext) -> Iterator[Violation]:
+    """Find recorders of episodes inside a step limit that is the lowest one."""
+    limits = [(step_limit(stage), stage) for stage in context.stages]
+    for stage in context.stages:
+        if stage.name not in _RECORDERS:
+            continue
+        inner = [limit for limit, each in limits if limit is not None and each.index < stage.index]
+        for limit, each in limits:
+            if limit is not None and each.index > stage.index and limit < min(inner, default=1e9):
+                message = f"stage {each.index} ({each.name}) ends episodes outside of it"
+                hint = f"move {stage.name} outside of {each.name}"
+                yield Violation(message, hint, stage.index, ("info", "episode"))
+
+
+_RECORDERS = ("RecordEpisodeStatistics", "Monitor")
+
+
+@stack_rule(
+    "TDX408",
+    "frame stacking adds a dimension to an image",
+    "suggestion",
+    why="""
+    The wrapper stacks images along a new first dimension, `[4, 84, 84, 3]`, which convolutional
+    networks take for a batch, and which Stable-Baselines3 does not recognize as an image: it
+    flattens the observation without a message.
+
+    Stack gray images, whose frames become channels, or stack along the channels.
+    """,
+    python=f"""{_IMPORTS}
+
+class Image(gym.Env):
+    observation_space = spaces.Box(0, 255, (12, 12, 3), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.integers(0, 256, (12, 12, 3), np.uint8), {{}}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {{}}
+
+
+def wrong():
+    return wrappers.FrameStackObservation(Image(), 4)
+
+
+def right():
+    return wrappers.FrameStackObservation(wrappers.GrayscaleObservation(Image()), 4)
+""",
+)
+def stacked_images(context: StackContext) -> Iterator[Violation]:
+    """Find stacks of images with channels."""
+    for stage in context.stages:
+        after = context.spec(stage.index, "observation")
+        if after is None or not context.is_stack_of_frames(stage):
+            continue
+        if after.dtype == "uint8" and len(after.shape) == 4 + (stage.rows is not None):
+            message = f"images of {format_key('observation')!r} become {shape_text(after.shape)}"
+            hint = "put GrayscaleObservation inside of it, or stack along the channels"
+            yield Violation(message, hint, stage.index, "observation")
+
+
+@stack_rule(
+    "TDX409",
+    "image channels are in an unexpected order",
+    "warning",
+    why="""
+    The wrapper resizes or converts images `[H, W, C]`, but gets `[C, H, W]`: it mixes the channels
+    with the rows of the image without an error.
+
+    Move the channels after the last wrapper that works on images.
+    """,
+    python=f"""{_IMPORTS}
+
+class Image(gym.Env):
+    observation_space = spaces.Box(0, 255, (12, 12, 3), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.integers(0, 256, (12, 12, 3), np.uint8), {{}}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {{}}
+
+
+class Transposed(gym.ObservationWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        height, width, channels = env.observation_space.shape
+        self.observation_space = spaces.Box(0, 255, (channels, height, width), np.uint8)
+
+    def observation(self, observation):
+        return observation.transpose(2, 0, 1)
+
+
+class Smaller(gym.ObservationWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        first, second, *rest = env.observation_space.shape
+        shape = (max(first // 2, 1), second // 2, *rest)
+        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
+
+    def observation(self, observation):
+        return observation[: self.observation_space.shape[0] * 2 : 2, ::2][
+            : self.observation_space.shape[0]
+        ]
+
+
+def wrong():
+    return Smaller(Transposed(Image()))
+
+
+def right():
+    return Transposed(Smaller(Image()))
+""",
+)
+def channels_first_too_early(context: StackContext) -> Iterator[Violation]:
+    """Find stages that change the number of channels of an image with the channels first."""
+    for stage in context.stages:
+        before = context.spec(stage.index - 1, "observation")
+        after = context.spec(stage.index, "observation")
+        if before is None or after is None or before.dtype != "uint8":
+            continue
+        lead = 0 if stage.rows is None else 1
+        old, new = before.shape[lead:], after.shape[lead:]
+        if len(old) != 3 or len(new) != 3 or old[0] not in (1, 3, 4) or old[-1] in (1, 3, 4):
+            continue
+        if new[-1] == old[-1] and new[0] != old[0] and new[1] != old[1]:
+            message = f"it maps {shape_text(old)} to {shape_text(new)}: the channels come first"
+            hint = "move the channels after this stage"
+            yield Violation(message, hint, stage.index, "observation")
+
+
+@stack_rule(
+    "TDX410",
+    "normalizer learns from automatic resets",
+    "warning",
+    why="""
+    After the end of an episode, a vector env uses the next step to reset the sub-env and returns
+    the reward 0. The wrapper counts these rewards, so its statistics differ from those of the same
+    wrapper inside each sub-env.
+
+    Skip the rows that ended in the previous step.
+    """,
+    python=f"""{_IMPORTS}
+from gymnasium.wrappers.utils import RunningMeanStd
+
+
+class CountsAll(gym.vector.VectorWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.rms = RunningMeanStd(shape=())
+
+    def step(self, actions):
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        self.rms.update(reward)
+        scaled = reward / np.sqrt(self.rms.var + 1e-8)
+        return observation, scaled, terminated, truncated, info
+
+
+def make():
+    envs = [lambda: gym.make("Pendulum-v1", max_episode_steps=5)] * 2
+    return gym.vector.SyncVectorEnv(envs)
+
+
+def wrong():
+    return CountsAll(make())
+
+
+def right():
+    return wrappers.vector.NormalizeReward(make())
+""",
+)
+def learning_from_resets(context: StackContext) -> Iterator[Violation]:
+    """Find running statistics of rewards that count the rows that are only reset."""
+    for stage in context.stages:
+        if stage.rows is not None or not context.is_normalizer(stage) or not context.reset_rows:
+            continue
+        if context.writes(stage, "reward") and context.counted(stage) == context.row_steps:
+            message = f"it counted {context.reset_rows} rewards of automatic resets"
+            hint = "skip the rows that ended in the previous step"
+            yield Violation(message, hint, stage.index, "reward")

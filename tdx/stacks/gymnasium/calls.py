@@ -1,0 +1,167 @@
+"""Record the calls of ``step`` and ``reset`` of every level, and how they are nested."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
+from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.gymnasium.snapshots import (
+    Entries,
+    action_entries,
+    observation_entries,
+    result_entries,
+)
+
+Method = Literal["reset", "step"]
+_ACTION_NAMES = ("action", "actions")
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a method of a level.
+
+    Args:
+        level: Index of the level.
+        row: Sub-env that it belongs to; 0 outside of sub-envs.
+        method: ``reset`` or ``step``.
+        action: The action that it received.
+        result: What it returned, copied.
+        children: Calls that it made.
+        own_ns: Its duration without its children.
+        error: What it raised.
+    """
+
+    level: int
+    row: int
+    method: Method
+    action: Entries = field(default_factory=dict)
+    result: Entries = field(default_factory=dict)
+    children: list[Call] = field(default_factory=list)
+    own_ns: int = 0
+    error: Exception | None = None
+    _inside_ns: int = 0
+
+    def walk(self) -> Iterator[Call]:
+        """Yield this call and all calls inside it, in the order in which they began."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def failed_call(self) -> Call | None:
+        """Return the innermost call that raised the error."""
+        for child in reversed(self.children):
+            if child.error is not None and child.error is self.error:
+                return child.failed_call()
+        return None if self.error is None else self
+
+
+OnCall = Callable[[Call], None]
+
+
+class CallRecorder:
+    """Records complete calls of the outermost level, with the calls inside.
+
+    Open calls are kept per thread, so an env that several threads step is recorded correctly.
+
+    Args:
+        on_call: Receives each complete call; called by one thread at a time.
+    """
+
+    def __init__(self, on_call: OnCall) -> None:
+        self._on_call = on_call
+        self._lock = threading.Lock()
+        self._local = threading.local()
+
+    @contextmanager
+    def attached(self, levels: tuple[Level, ...]) -> Iterator[None]:
+        """Record the calls of all levels in a block."""
+        owners: dict[int, tuple[Any, Wrap]] = {}
+        for level in levels:
+            spaces = (level.observation_space, level.action_space)
+            for row, owner in enumerate(level.owners):
+                wrap = self._wrap_for(level.index, row, spaces)
+                owners.setdefault(id(owner), (owner, wrap))
+        with replaced_methods(owners.values()):
+            yield
+
+    def _wrap_for(self, level: int, row: int, spaces: tuple[Any, Any]) -> Wrap:
+        def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            method: Method = "step" if name == "step" else "reset"
+
+            def recorded(*args: Any, **kwargs: Any) -> Any:
+                return self._record(Call(level, row, method), spaces, original, args, kwargs)
+
+            return recorded
+
+        return wrap
+
+    def _record(
+        self,
+        call: Call,
+        spaces: tuple[Any, Any],
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        clock = time.perf_counter_ns
+        entered = clock()
+        open_calls = self._open_calls()
+        parent = open_calls[-1] if open_calls else None
+        if call.method == "step":
+            call.action = _snapshot(lambda: action_entries(spaces[1], _action(args, kwargs)))
+        open_calls.append(call)
+        start = clock()
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            call.own_ns = clock() - start - call._inside_ns
+            open_calls.pop()
+            if isinstance(error, Exception):
+                call.error = error
+                self._close(call, parent, entered)
+            raise
+        call.own_ns = clock() - start - call._inside_ns
+        open_calls.pop()
+        call.result = _snapshot(lambda: _result(spaces[0], result))
+        self._close(call, parent, entered)
+        return result
+
+    def _open_calls(self) -> list[Call]:
+        found: list[Call] | None = getattr(self._local, "calls", None)
+        if found is None:
+            found = self._local.calls = []
+        return found
+
+    def _close(self, call: Call, parent: Call | None, entered: int) -> None:
+        if parent is not None:
+            parent.children.append(call)
+            parent._inside_ns += time.perf_counter_ns() - entered
+            return
+        with self._lock:
+            self._on_call(call)
+
+
+def _snapshot(take: Callable[[], Entries]) -> Entries:
+    """Copy values; a value that cannot be copied must not fail in the code of the user."""
+    try:
+        return take()
+    except Exception:
+        return {}
+
+
+def _action(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if args:
+        return args[0]
+    return next((kwargs[name] for name in _ACTION_NAMES if name in kwargs), None)
+
+
+def _result(space: Any, result: Any) -> Entries:
+    if not isinstance(result, tuple) or not result:
+        return {}
+    return {**observation_entries(space, result[0]), **result_entries(result)}

@@ -1,0 +1,183 @@
+"""Copies of what a wrapper returned, as tensors by key, and the specs of its spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from tdx.envs.gym import env_codecs  # noqa: F401 - registers the codecs of Dict and Tuple
+from tdx.envs.gym.codec import Layout
+from tdx.envs.gym.spaces import codec_of
+from tdx.keys import NestedKey
+from tdx.specs import Composite, TensorSpec, Unbounded
+
+Entries = dict[NestedKey, Any]
+"""Values by key; objects that are not numbers stay as they are."""
+OBSERVATION, ACTION, REWARD, INFO = "observation", "action", "reward", "info"
+FLAGS = ("terminated", "truncated")
+_MAX_INFO_DEPTH = 4
+
+
+def space_specs(space: spaces.Space[Any], key: str, num_envs: int | None) -> Composite:
+    """Return the specs of a space; the entries of a ``Dict`` are nested below ``key``.
+
+    Args:
+        space: Space of one env.
+        key: ``"observation"`` or ``"action"``.
+        num_envs: Number of sub-envs; ``None`` for a single env.
+
+    Example:
+        >>> from gymnasium.spaces import Discrete
+        >>> space_specs(Discrete(3), "action", None)["action"].shape
+        torch.Size([])
+    """
+    layout = Layout(num_envs, categorical=True, remap_state=False)
+    spec = codec_of(space, layout).spec
+    if isinstance(space, spaces.Box) and not space.shape:
+        spec = _without_last_dim(spec)
+    return Composite({key: spec}, shape=layout.lead)
+
+
+def _without_last_dim(spec: TensorSpec) -> TensorSpec:
+    """A codec gives scalars a dim of size 1, which the values of the env do not have."""
+    squeezed: TensorSpec = spec.squeeze(-1)
+    return squeezed
+
+
+def reward_specs(num_envs: int | None) -> Composite:
+    """Return the spec of the reward, which has no space."""
+    shape = () if num_envs is None else (num_envs,)
+    return Composite({REWARD: Unbounded(shape=shape, dtype=torch.float64)}, shape=shape)
+
+
+def observation_entries(space: spaces.Space[Any], value: Any) -> Entries:
+    """Copy an observation, with the dtype and shape that it has."""
+    return _entries(space, value, (OBSERVATION,))
+
+
+def action_entries(space: spaces.Space[Any], value: Any) -> Entries:
+    """Copy an action."""
+    return _entries(space, value, (ACTION,))
+
+
+def result_entries(result: Any) -> Entries:
+    """Copy reward, flags and info of a step, or the info of a reset.
+
+    Args:
+        result: What ``step`` or ``reset`` returned.
+    """
+    entries: Entries = {}
+    if not isinstance(result, tuple) or len(result) not in (2, 5):
+        return entries
+    if len(result) == 5:
+        entries[REWARD] = _reward(result[1])
+        for name, value in zip(FLAGS, result[2:4], strict=True):
+            entries[name] = _copy(value)
+    _add_info(entries, (INFO,), result[-1])
+    return entries
+
+
+def _reward(value: Any) -> Any:
+    copied = _copy(value)
+    return copied.to(torch.float64) if isinstance(copied, Tensor) else copied
+
+
+def _add_info(entries: Entries, key: tuple[str, ...], info: Any) -> None:
+    if not isinstance(info, Mapping):
+        return
+    for name, value in info.items():
+        path = (*key, str(name))
+        if isinstance(value, Mapping) and len(path) < _MAX_INFO_DEPTH:
+            _add_info(entries, path, value)
+        else:
+            entries[path] = _copy(value)
+
+
+def _entries(space: Any, value: Any, key: tuple[str, ...]) -> Entries:
+    if isinstance(space, spaces.Dict) and isinstance(value, Mapping):
+        entries: Entries = {}
+        for name, part in value.items():
+            entries |= _entries(space.spaces.get(name), part, (*key, str(name)))
+        return entries
+    path: NestedKey = key if len(key) > 1 else key[0]
+    if isinstance(space, spaces.Tuple) and isinstance(value, tuple | list):
+        return _tuple_entries(space, value, key)
+    if isinstance(space, spaces.Text | spaces.Sequence | spaces.Graph | spaces.OneOf):
+        return {path: value}
+    copied = _copy(value)
+    start = getattr(space, "start", 0)
+    if isinstance(copied, Tensor) and not copied.is_floating_point() and np.any(start):
+        copied = copied - torch.as_tensor(np.asarray(start))
+    return {path: copied}
+
+
+def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -> Entries:
+    """Copy the parts of a tuple, stacked if they have the same shape as in the spec."""
+    path: NestedKey = key if len(key) > 1 else key[0]
+    spec = codec_of(space, Layout(None, categorical=True, remap_state=False)).spec
+    if isinstance(spec, Composite) or len(value) != len(space.spaces):
+        found: Entries = {}
+        for index, part in enumerate(value):
+            inner = space.spaces[index] if index < len(space.spaces) else None
+            found |= _entries(inner, part, (*key, str(index)))
+        return found
+    parts = [_copy(part) for part in value]
+    if all(isinstance(part, Tensor) and part.shape == parts[0].shape for part in parts):
+        return {path: torch.stack(parts)}
+    return {path: value}
+
+
+def _copy(value: Any) -> Any:
+    """Copy numbers to a tensor of their dtype; other objects stay as they are."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if value is None or isinstance(value, str | bytes):
+        return value
+    try:
+        array = np.array(value)
+    except (ValueError, TypeError):
+        return value
+    if array.dtype.kind not in "biufc":
+        return value
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        return torch.from_numpy(array.astype(np.float64))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return True if two values have the same type, dtype, shape and numbers; NaN equals NaN."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
+            return False
+        if torch.equal(one, other):
+            return True
+        return one.is_floating_point() and bool(
+            ((one == other) | (one.isnan() & other.isnan())).all()
+        )
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
+
+
+def stack_rows(rows: list[Any]) -> Any:
+    """Stack the values of sub-envs, ``[N, ...]``; a list if they do not fit together."""
+    first = rows[0]
+    if isinstance(first, Tensor) and all(
+        isinstance(each, Tensor) and each.shape == first.shape and each.dtype == first.dtype
+        for each in rows
+    ):
+        return torch.stack(rows)
+    return rows

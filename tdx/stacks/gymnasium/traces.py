@@ -1,0 +1,246 @@
+"""Turn the recorded calls of a reset or step into a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from tdx.core.tracing import StageTrace, StepTrace, ValueVersion
+from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
+from tdx.keys import NestedKey, split_key
+from tdx.stacks.gymnasium.calls import Call
+from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.gymnasium.snapshots import (
+    FLAGS,
+    INFO,
+    REWARD,
+    Entries,
+    is_same,
+    stack_rows,
+)
+
+
+class _Lane:
+    """Current versions in one direction."""
+
+    def __init__(self, name: Any) -> None:
+        self.name = name
+        self.current: dict[NestedKey, ValueVersion] = {}
+
+    def write(self, key: NestedKey, value: Any, *, is_stage: bool) -> ValueVersion:
+        known = self.current.get(key)
+        number = int(is_stage) if known is None else known.number + 1
+        version = ValueVersion(key, number, self.name, value)
+        self.current[key] = version
+        return version
+
+    def update(
+        self, entries: Entries, *, is_stage: bool
+    ) -> tuple[dict[NestedKey, ValueVersion], tuple[NestedKey, ...]]:
+        """Record new values; return what changed and what is missing."""
+        written = {}
+        for key, value in entries.items():
+            known = self.current.get(key)
+            if known is None or not is_same(known.value, value):
+                written[key] = self.write(key, value, is_stage=is_stage)
+        dropped = tuple(key for key in self.current if key not in entries)
+        for key in dropped:
+            del self.current[key]
+        return written, dropped
+
+
+class TraceBuilder:
+    """Builds the trace of each outermost call.
+
+    Args:
+        levels: Levels of the stack.
+        env_name: Name of the env inside.
+    """
+
+    def __init__(self, levels: Sequence[Level], env_name: str) -> None:
+        self._levels = {level.index: level for level in levels}
+        self._num_envs = levels[0].num_envs
+        self._env_name = env_name
+        self.policy = "given"
+        self.policy_ns = 0
+
+    def build(self, root: Call) -> StepTrace:
+        """Return the trace of one outermost call."""
+        calls: dict[int, list[Call]] = {}
+        for call in root.walk():
+            calls.setdefault(call.level, []).append(call)
+        times = {index: sum(each.own_ns for each in found) for index, found in calls.items()}
+        stages: list[StageTrace] = []
+        inverse, forward = _Lane("inverse"), _Lane("forward")
+        phase = root.method
+        if phase == "step":
+            self._add_actions(root, calls, inverse, stages)
+        error = self._add_results(root, calls, times, forward, stages)
+        return StepTrace(
+            index=0,
+            step=0,
+            episode=0,
+            phase=phase,
+            tensordict=self._tensordict(phase, inverse, forward, stages),
+            stages=tuple(stages),
+            given={},
+            time_ns=sum(times.values()) + self.policy_ns,
+            error=error,
+        )
+
+    def _add_actions(
+        self, root: Call, calls: dict[int, list[Call]], lane: _Lane, stages: list[StageTrace]
+    ) -> None:
+        """Add the stages that change the action, outermost first."""
+        kind: Any = "given" if self.policy == "given" else "policy"
+        written, _ = lane.update(self._actions(root.level, [root]), is_stage=False)
+        stages.append(
+            StageTrace(kind, -1, self.policy, "inverse", "step", self.policy_ns, (), written)
+        )
+        above = root.level
+        for index in sorted(calls, reverse=True):
+            steps = [call for call in calls[index] if call.method == "step"]
+            if index == root.level or not steps:
+                continue
+            read = tuple(lane.current.values())
+            written, dropped = lane.update(self._actions(index, steps), is_stage=True)
+            if written or dropped:
+                name = self._levels[above].name
+                stages.append(
+                    StageTrace("stage", above, name, "inverse", "step", 0, read, written, dropped)
+                )
+            above = index
+
+    def _actions(self, index: int, steps: list[Call]) -> Entries:
+        """Return the last action of each sub-env, stacked; absent ones take that of the vector."""
+        return self._merged(index, steps, [call.action for call in steps])
+
+    def _add_results(
+        self,
+        root: Call,
+        calls: dict[int, list[Call]],
+        times: dict[int, int],
+        lane: _Lane,
+        stages: list[StageTrace],
+    ) -> TdxError | None:
+        """Add what each level returned, innermost first; return the error of the call."""
+        failed = root.failed_call()
+        for index in sorted(calls):
+            if failed is not None and index > failed.level:
+                break
+            level, is_stage = self._levels[index], index >= 0
+            name = level.name if is_stage else self._env_name
+            before = dict(lane.current)
+            written: dict[NestedKey, ValueVersion] = {}
+            dropped: tuple[NestedKey, ...] = ()
+            if failed is None or index != failed.level:
+                is_first = not lane.current
+                entries = self._results(root.method, index, calls[index], lane, is_first)
+                written, dropped = lane.update(entries, is_stage=is_stage)
+            read = tuple(before[key] for key in (*written, *dropped) if key in before)
+            kind: Any = "stage" if is_stage else "env"
+            stages.append(
+                StageTrace(
+                    kind,
+                    index,
+                    name,
+                    "forward",
+                    root.method,
+                    times[index],
+                    read,
+                    written,
+                    dropped,
+                )
+            )
+        return None if failed is None else self._located(failed)
+
+    def _results(
+        self, phase: str, index: int, calls: list[Call], lane: _Lane, is_first: bool
+    ) -> Entries:
+        """Return the last result of each sub-env at a level, stacked."""
+        results = [self._complete(phase, call) for call in calls]
+        entries = self._merged(index, calls, results)
+        if phase == "reset":
+            # A reset returns no flags: they are those of the env inside.
+            entries.pop(REWARD, None)
+            for name in FLAGS:
+                known = lane.current.get(name)
+                entries[name] = known.value if known is not None else self._zeros(torch.bool)
+        return entries
+
+    def _complete(self, phase: str, call: Call) -> Entries:
+        """Return a result; a reset during a step counts as a step with reward 0."""
+        if phase == "reset" or call.method == "step":
+            return call.result
+        flags: Entries = {name: torch.tensor(False) for name in FLAGS}
+        zero = torch.tensor(0.0, dtype=torch.float64)
+        if self._num_envs is not None and not self._levels[call.level].in_rows:
+            flags = {name: self._zeros(torch.bool) for name in FLAGS}
+            zero = self._zeros(torch.float64)
+        return {**call.result, REWARD: zero, **flags}
+
+    def _zeros(self, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(() if self._num_envs is None else (self._num_envs,), dtype=dtype)
+
+    def _merged(self, index: int, calls: list[Call], values: list[Entries]) -> Entries:
+        """Return the values of the last call; in sub-envs those of the last call of each row."""
+        level = self._levels[index]
+        if not level.in_rows:
+            return dict(values[-1])
+        last = {call.row: each for call, each in zip(calls, values, strict=True)}
+        if len(last) < len(level.owners):
+            return {}
+        rows = [last[row] for row in range(len(level.owners))]
+        # Each sub-env has an info of its own, which the vector env merges.
+        shared = [
+            key for key in rows[0] if all(key in row for row in rows) and split_key(key)[0] != INFO
+        ]
+        return {key: stack_rows([row[key] for row in rows]) for key in shared}
+
+    def _located(self, failed: Call) -> TdxError:
+        """Return an error that names the level that raised."""
+        error = failed.error
+        assert error is not None
+        what = f"raised {type(error).__name__} in a {failed.method}: {get_first_line(error)}"
+        row = f" of sub-env {failed.row}" if self._levels[failed.level].in_rows else ""
+        if failed.level < 0:
+            return EnvError(
+                f"the env{row} {what}",
+                where=Where(env=self._env_name),
+                hint="correct the env; --debug shows the traceback",
+            )
+        name = self._levels[failed.level].name
+        return ChainError(
+            f"it{row} {what}",
+            where=Where(stage=failed.level, transform=name),
+            hint="correct the stage; --debug shows the traceback",
+        )
+
+    def _tensordict(
+        self, phase: str, inverse: _Lane, forward: _Lane, stages: list[StageTrace]
+    ) -> TensorDictBase:
+        """Return the action and the results that have the batch size of the env."""
+        size = torch.Size(() if self._num_envs is None else (self._num_envs,))
+        result = _to_tensordict(forward.current, size)
+        if phase == "reset":
+            return result
+        given = stages[0].written if stages else inverse.current
+        root = _to_tensordict(given, size)
+        root.set("next", result)
+        return root
+
+
+def _to_tensordict(versions: Any, size: torch.Size) -> TensorDictBase:
+    found = TensorDict({}, batch_size=size)
+    for key, version in versions.items():
+        value = version.value
+        if isinstance(value, Tensor) and value.shape[: len(size)] == size:
+            found.set(key, value)
+    flags = [found.get(name, None) for name in FLAGS]
+    if all(isinstance(flag, Tensor) and flag.dtype == torch.bool for flag in flags):
+        found.set("done", flags[0] | flags[1])
+    return found

@@ -1,0 +1,230 @@
+"""The stack of a tdx env: its chain of transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tdx.keys import NestedKey
+from tdx.stacks.sources import class_location
+from tdx.stacks.stack import Direction, OnTrace, StageInfo
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tdx.core import StageSpecs, Tracer
+    from tdx.core.meter import Meter
+    from tdx.core.transforms import Transform
+    from tdx.envs import EnvBase
+
+
+class NativeStack:
+    """An env of tdx with its chain.
+
+    Args:
+        target: The env, transformed or not.
+
+    Example:
+        >>> from tdx import GymEnv, RewardSum, TransformedEnv
+        >>> stack = NativeStack(TransformedEnv(GymEnv("Pendulum-v1"), RewardSum()))
+        >>> [stage.name for stage in stack.stages], len(stack.specs())
+        (['RewardSum'], 2)
+    """
+
+    kind = "tdx"
+
+    def __init__(self, target: EnvBase) -> None:
+        self.target = target
+
+    @property
+    def name(self) -> str:
+        """Class name of the env before the chain."""
+        from tdx.core.transformed_env import TransformedEnv
+
+        env = self.target
+        while isinstance(env, TransformedEnv):
+            env = env.base_env
+        return type(env).__name__
+
+    @property
+    def stages(self) -> Sequence[StageInfo]:
+        """See :class:`~tdx.stacks.Stack`."""
+        from tdx.core.chain_specs import chain_stages
+
+        return tuple(
+            StageInfo(
+                index,
+                type(stage).__name__,
+                {},
+                class_location(type(stage)),
+                _direction(stage),
+            )
+            for index, stage in enumerate(chain_stages(self.target))
+        )
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return ()
+
+    @property
+    def free_keys(self) -> tuple[str, ...]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return ()
+
+    @property
+    def done_keys(self) -> Sequence[NestedKey]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return list(self.target.done_keys)
+
+    @property
+    def batch_locked(self) -> bool:
+        """See :class:`~tdx.stacks.Stack`."""
+        return bool(self.target.batch_locked)
+
+    def specs(self) -> Sequence[StageSpecs]:
+        """See :class:`~tdx.stacks.Stack`."""
+        from tdx.core import stage_specs
+
+        return stage_specs(self.target)
+
+    def tracer(self, policy: Any = None) -> Tracer:
+        """See :class:`~tdx.stacks.Stack`; the policy takes a TensorDict, as in ``rollout``."""
+        from tdx.core import Tracer
+
+        return Tracer(self.target, policy)
+
+    def driver(self, policy: Any = None) -> NativeDriver:
+        """See :class:`~tdx.stacks.Stack`."""
+        return NativeDriver(self.target, policy)
+
+    @contextmanager
+    def attach(self, on_trace: OnTrace) -> Iterator[None]:
+        """See :class:`~tdx.stacks.Stack`; records ``reset`` and ``step``, not ``rollout``."""
+        from tdx.core import Tracer
+
+        env, tracer = self.target, Tracer(self.target)
+        own = env.__dict__
+        before: dict[str, Any] = {name: own[name] for name in ("reset", "step") if name in own}
+        reset, step = env.reset, env.step
+
+        def traced_reset(tensordict: Any = None, **kwargs: Any) -> Any:
+            return run("reset", tensordict, lambda: reset(tensordict, **kwargs))
+
+        def traced_step(tensordict: Any) -> Any:
+            return run("step", tensordict, lambda: step(tensordict))
+
+        def run(phase: Any, given: Any, call: Callable[[], Any]) -> Any:
+            results: list[Any] = []
+
+            def keep(record: Any) -> Any:
+                results.append(call())
+                return results[0]
+
+            tracer.resets += phase == "reset"
+            try:
+                tracer._trace(phase, f"a {phase}", given, keep)
+            finally:
+                if tracer.last is not None:
+                    on_trace(tracer.last)
+            return results[0]
+
+        own["reset"], own["step"] = traced_reset, traced_step
+        try:
+            yield
+        finally:
+            for name in ("reset", "step"):
+                own.pop(name, None)
+            own.update(before)
+
+    def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        from tdx.stacks.native_meter import attach_meter
+
+        return attach_meter(self.target, meter, all_wrappers=all_stages)
+
+    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
+        from tdx.core.chain_specs import chain_stages
+
+        return {
+            index: {name: value.detach().clone() for name, value in _tensors(stage).items()}
+            for index, stage in enumerate(chain_stages(self.target))
+            if _tensors(stage)
+        }
+
+    def seeded(self, seed: int | None) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return seed_run(self.target, seed)
+
+    def close(self) -> None:
+        """See :class:`~tdx.stacks.Stack`."""
+        self.target.close()
+
+
+class NativeDriver:
+    """Resets and steps an env of tdx as ``rollout`` does.
+
+    Args:
+        env: The env.
+        policy: Policy of ``env.rollout``. ``None``: random actions.
+    """
+
+    def __init__(self, env: EnvBase, policy: Any = None) -> None:
+        from tdx.core.envs.policies import as_policy
+
+        self._env = env
+        self._policy = env.rand_action if policy is None else as_policy(policy, env)
+        self._current: Any = None
+
+    @property
+    def reset_due(self) -> bool:
+        """See :class:`~tdx.stacks.tracer.Driver`."""
+        from tdx.core.envs.done_flags import any_done
+
+        return self._current is None or any_done(self._current, self._env.done_keys)
+
+    def reset(self, seed: int | None = None) -> None:
+        """See :class:`~tdx.stacks.tracer.Driver`; only the rows that are done start again."""
+        if seed is not None:
+            self._env.set_seed(seed)
+        env, current = self._env, self._current
+        self._current = env.reset() if current is None else env.maybe_reset(current)
+
+    def step(self, action: Any = None) -> None:
+        """See :class:`~tdx.stacks.tracer.Driver`."""
+        current = self._current
+        if action is None:
+            current = self._policy(current)
+        else:
+            current = current.set(self._env.action_key, action)
+        self._current = self._env.step_mdp(self._env.step(current))
+
+
+def _direction(stage: Transform) -> Direction:
+    if not stage.invertible:
+        return "forward"
+    return "both" if stage.in_keys else "inverse"
+
+
+def _tensors(stage: Transform) -> dict[str, Tensor]:
+    return {**dict(stage.named_parameters()), **dict(stage.named_buffers())}
+
+
+@contextmanager
+def seed_run(env: EnvBase, seed: int | None) -> Iterator[None]:
+    """Seed the env and torch, and restore torch's generators afterwards; gradients are off.
+
+    Args:
+        env: Env.
+        seed: The seed. ``None``: do not seed.
+    """
+    import torch
+
+    devices = [env.device] if env.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
+        if seed is not None:
+            torch.manual_seed(seed)
+            env.set_seed(seed)
+        yield

@@ -1,0 +1,84 @@
+"""Where a stage comes from: the location of its class and the arguments of its constructor."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_SKIPPED = ("self", "env", "venv")
+
+
+def class_location(kind: type) -> str | None:
+    """Return ``file:line`` of a class, relative to the current folder; ``None`` without source.
+
+    Example:
+        >>> class_location(Path).rpartition("/")[2].startswith("pathlib")
+        True
+    """
+    try:
+        file = inspect.getsourcefile(kind)
+        _, line = inspect.findsource(kind)
+    except (TypeError, OSError):
+        return None
+    if file is None:
+        return None
+    path = Path(file)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return f"{path.as_posix()}:{line + 1}"
+
+
+def constructor_arguments(owner: Any, recorded: Mapping[str, object] | None) -> dict[str, object]:
+    """Return the arguments that a stage was created with, as far as they are known.
+
+    Args:
+        owner: The stage.
+        recorded: Arguments that the library recorded. ``None``: read the attributes that are named
+            like the parameters of the constructor, with or without an underscore.
+    """
+    if recorded is not None:
+        return {name: value for name, value in recorded.items() if name not in _SKIPPED}
+    try:
+        parameters = inspect.signature(type(owner).__init__).parameters.values()
+    except (TypeError, ValueError):
+        return {}
+    attributes = attributes_of(owner)
+    found: dict[str, object] = {}
+    for each in parameters:
+        if each.name in _SKIPPED or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            continue
+        for name in (each.name, f"_{each.name}"):
+            if name in attributes:
+                found[each.name] = attributes[name]
+                break
+    return found
+
+
+def attributes_of(owner: Any) -> dict[str, Any]:
+    """Return the attributes in the ``__dict__`` and the ``__slots__`` of an object.
+
+    ``__getattr__`` and properties of the object do not run.
+    """
+    found: dict[str, Any] = {}
+    for kind in type(owner).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            member = kind.__dict__.get(name)
+            if name not in ("__dict__", "__weakref__") and inspect.ismemberdescriptor(member):
+                try:
+                    found[name] = member.__get__(owner)
+                except AttributeError:
+                    continue
+    found.update(instance_dict(owner) or {})
+    return found
+
+
+def instance_dict(owner: Any) -> dict[str, Any] | None:
+    """Return the ``__dict__`` of an object itself; ``None`` if it has none."""
+    try:
+        found = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,187 @@
+"""``StackTracer``: resets and steps a stack of any library and records every stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from threading import Event
+from typing import Any, Protocol
+
+from tdx.core.tracing import Cancelled, StepTrace, Stop, TraceHistory, TraceRun, parse_stop
+from tdx.core.tracing.stops import AnyOf, Steps
+from tdx.errors import EnvError, TdxError
+from tdx.stacks.stack import OnTrace, Stack
+
+
+class AnyTracer(Protocol):
+    """What every tracer has: :class:`~tdx.Tracer` and :class:`StackTracer`."""
+
+    last: StepTrace | None
+    steps: int
+    resets: int
+
+    def run(
+        self,
+        steps: int | None = None,
+        until: Stop | str | None = None,
+        on_step: OnTrace | None = None,
+    ) -> TraceRun:
+        """Step until a condition is met; reset the env first if necessary."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop a run after its current step."""
+        ...
+
+
+class Driver(Protocol):
+    """Resets and steps the env of a stack, as its own library does."""
+
+    def reset(self, seed: int | None) -> None:
+        """Start new episodes."""
+        ...
+
+    def step(self, action: Any = None) -> None:
+        """Make one step with an action; ``None``: of the policy, or a random one."""
+        ...
+
+    @property
+    def reset_due(self) -> bool:
+        """True before the first reset and after the end of an episode."""
+        ...
+
+
+class StackTracer:
+    """Resets and steps a stack, and records what every stage reads and writes.
+
+    Values, randomness and behavior are the same as without it. The env belongs to the caller and is
+    not closed.
+
+    Args:
+        stack: The stack.
+        driver: Resets and steps its env.
+        history: Where to keep the traces; they are not kept by default.
+
+    Example:
+        >>> import gymnasium, tdx
+        >>> tracer = tdx.trace(gymnasium.make("Pendulum-v1"))
+        >>> trace = tracer.step()
+        >>> [stage.place for stage in trace.stages if stage.written]
+        ['random', 'Pendulum-v1', '2 TimeLimit']
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        driver: Driver,
+        history: TraceHistory | None = None,
+    ) -> None:
+        self.stack, self.history = stack, history
+        self.clock = time.perf_counter_ns
+        self.last: StepTrace | None = None
+        self.steps = self.resets = self.traces = 0
+        self._driver = driver
+        self._cancel = Event()
+
+    @property
+    def env(self) -> Any:
+        """The stack, whose specs stop conditions read."""
+        return self.stack
+
+    @property
+    def reset_due(self) -> bool:
+        """True if the next step starts with a reset."""
+        return self._driver.reset_due
+
+    def reset(self, *, seed: int | None = None) -> StepTrace:
+        """Start new episodes.
+
+        Args:
+            seed: Seed of the env. ``None``: do not seed.
+
+        Raises:
+            TdxError: The env or a stage raised; ``last`` is the trace up to the error.
+        """
+        return self._record(lambda: self._driver.reset(seed), f"the reset before step {self.steps}")
+
+    def step(self, action: Any = None) -> StepTrace:
+        """Make one step, after a reset if one is due, which has its own trace.
+
+        Args:
+            action: Action of the env. ``None``: the action of the policy.
+
+        Raises:
+            TdxError: The env, a stage or the policy raised; ``last`` is the trace up to the error.
+        """
+        if self._driver.reset_due:
+            self.reset()
+        return self._record(lambda: self._driver.step(action), f"step {self.steps}")
+
+    def run(
+        self,
+        steps: int | None = None,
+        until: Stop | str | None = None,
+        on_step: OnTrace | None = None,
+    ) -> TraceRun:
+        """Step until a condition is met; reset the env first if necessary.
+
+        Args:
+            steps: Maximum number of steps; unlimited by default.
+            until: Condition, or its text, such as ``"done or reward > 0.5"``. Without ``steps`` and
+                ``until``, only :meth:`cancel` or an error ends the run.
+            on_step: Called with the trace of each step and reset.
+
+        Raises:
+            TdxError: The env, a stage or the policy raised.
+        """
+        stops: list[Stop] = [Cancelled(self._cancel)]
+        if until is not None:
+            stops.append(parse_stop(until) if isinstance(until, str) else until)
+        stop = AnyOf(*stops, *([] if steps is None else [Steps(steps)]))
+        first_step, first_trace = self.steps, self.traces
+        stop.begin(self)
+        reason = None
+        while reason is None:
+            trace = self.reset() if self._driver.reset_due else self.step()
+            if on_step is not None:
+                on_step(trace)
+            reason = stop.check(trace)
+        self._cancel.clear()
+        return TraceRun(self.steps - first_step, self.traces - first_trace, reason, self.last)
+
+    def cancel(self) -> None:
+        """Stop a run after its current step; may be called from another thread."""
+        self._cancel.set()
+
+    def _record(self, call: Callable[[], None], doing: str) -> StepTrace:
+        found: list[StepTrace] = []
+        try:
+            with self.stack.attach(found.append):
+                call()
+        except TdxError:
+            raise
+        except Exception as error:
+            if found and found[-1].error is not None:
+                self._add(found[-1])
+                raise found[-1].error from error
+            raise EnvError(
+                f"{doing} raised {type(error).__name__}: {error}",
+                hint="--debug shows the traceback",
+            ) from error
+        if not found:
+            raise EnvError(
+                f"{doing} did not reach the env of the stack",
+                hint="pass the outermost wrapper, whose step and reset are called",
+            )
+        return self._add(found[-1])
+
+    def _add(self, trace: StepTrace) -> StepTrace:
+        self.resets += trace.phase == "reset"
+        trace = replace(trace, index=self.traces, step=self.steps, episode=max(self.resets - 1, 0))
+        self.traces += 1
+        self.steps += trace.phase == "step" and trace.error is None
+        self.last = trace
+        if self.history is not None:
+            self.history.append(trace)
+        return trace

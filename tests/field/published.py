@@ -1,0 +1,33 @@
+"""Helpers of the tests that reproduce published problems."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tdx
+from tdx.inspection.stack_check import CHECK_STEPS
+
+Found = tuple[str, int | None, str | None, Any]
+"""Code, stage, class name and key of a finding."""
+
+
+def findings(env: Any, *, steps: int = CHECK_STEPS, evaluation: bool = False) -> list[Found]:
+    """Return the findings in an env that count as a failure, and close it."""
+    report = tdx.check(env, seed=0, steps=steps, evaluation=evaluation)
+    env.close()
+    return [
+        (each.code, each.where.stage, each.where.transform, each.where.key)
+        for each in report.findings
+        if each.severity != "suggestion"
+    ]
+
+
+def suggestions(env: Any) -> list[Found]:
+    """Return the suggestions for an env, and close it."""
+    report = tdx.check(env, seed=0)
+    env.close()
+    return [
+        (each.code, each.where.stage, each.where.transform, each.where.key)
+        for each in report.findings
+        if each.severity == "suggestion"
+    ]

@@ -1,0 +1,221 @@
+"""Every wrapper of Gymnasium: attached and bare runs are equal, and nothing remains attached."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces, wrappers
+
+from tdx.core import StepTrace
+from tdx.core.tracing import TraceChecker
+from tdx.stacks import open_stack
+
+Make = Callable[[], Any]
+LONG, SHORT = 1_000, 150
+
+
+def _classic() -> Any:
+    env = gym.make("CartPole-v1", max_episode_steps=30)
+    env = wrappers.TimeAwareObservation(env)
+    env = wrappers.NormalizeObservation(env)
+    env = wrappers.FrameStackObservation(env, 3)
+    env = wrappers.FlattenObservation(env)
+    env = wrappers.DtypeObservation(env, np.float64)
+    env = wrappers.NormalizeReward(env)
+    return wrappers.RecordEpisodeStatistics(wrappers.ClipReward(env, -1.0, 1.0))
+
+
+def _continuous() -> Any:
+    env = gym.make("Pendulum-v1", max_episode_steps=40)
+    env = wrappers.ClipAction(wrappers.RescaleAction(env, np.float32(-1), np.float32(1)))
+    env = wrappers.StickyAction(env, 0.2)
+    env = wrappers.RescaleObservation(env, np.float32(-1), np.float32(1))
+    env = wrappers.DelayObservation(env, 2)
+    env = wrappers.TransformObservation(env, lambda value: value / 2, None)
+    env = wrappers.TransformReward(env, lambda value: float(value) / 10)
+    return wrappers.ReshapeObservation(env, (3, 1))
+
+
+def _discretized() -> Any:
+    env = gym.make("MountainCarContinuous-v0", max_episode_steps=50)
+    env = wrappers.DiscretizeAction(env, 7)
+    env = wrappers.DiscretizeObservation(env, 9)
+    return wrappers.TransformAction(env, lambda action: action, spaces.Discrete(7))
+
+
+def _skipping() -> Any:
+    env = gym.make("Acrobot-v1", max_episode_steps=60)
+    return wrappers.Autoreset(wrappers.MaxAndSkipObservation(env, 3))
+
+
+def _repeating() -> Any:
+    return wrappers.RepeatAction(gym.make("Pendulum-v1", max_episode_steps=40), 2)
+
+
+def _grid() -> Any:
+    return gym.make("FrozenLake-v1")
+
+
+def _tuple() -> Any:
+    return gym.make("Blackjack-v1")
+
+
+def _rendered() -> Any:
+    env = gym.make("Taxi-v4", render_mode="rgb_array", max_episode_steps=20)
+    env = wrappers.AddWhiteNoise(env, 0.3)
+    env = wrappers.ObstructView(env, 0.3, 4)
+    return wrappers.RenderCollection(wrappers.AddRenderObservation(env, render_only=False))
+
+
+def _images() -> Any:
+    pytest.importorskip("minigrid")
+    env: Any = gym.make("MiniGrid-Empty-5x5-v0", max_episode_steps=25)
+    env = wrappers.FilterObservation(env, ["image", "direction"])
+    env = wrappers.TransformObservation(
+        env, lambda value: value["image"], env.observation_space["image"]
+    )
+    env = wrappers.AddWhiteNoise(
+        wrappers.GrayscaleObservation(env), probability_of_noise_per_pixel=0.3
+    )
+    return wrappers.FrameStackObservation(env, 4)
+
+
+def _dict() -> Any:
+    pytest.importorskip("minigrid")
+    return gym.make("MiniGrid-Empty-5x5-v0", max_episode_steps=25)
+
+
+def _mujoco() -> Any:
+    pytest.importorskip("mujoco")
+    env = gym.make("InvertedPendulum-v5", max_episode_steps=30)
+    return wrappers.NormalizeReward(wrappers.NormalizeObservation(wrappers.ClipAction(env)))
+
+
+def _atari() -> Any:
+    ale_py = pytest.importorskip("ale_py")
+    gym.register_envs(ale_py)
+    env = gym.make("ALE/Pong-v5", frameskip=1, max_episode_steps=200)
+    env = wrappers.MaxAndSkipObservation(env, 4)
+    env = wrappers.GrayscaleObservation(env)
+    return wrappers.FrameStackObservation(wrappers.ClipReward(env, -1, 1), 4)
+
+
+STACKS: list[tuple[Make, int]] = [
+    (_classic, LONG),
+    (_continuous, LONG),
+    (_discretized, LONG),
+    (_skipping, SHORT),
+    (_repeating, SHORT),
+    (_grid, LONG),
+    (_tuple, SHORT),
+    (_rendered, 25),
+    (_images, SHORT),
+    (_dict, SHORT),
+    (_mujoco, LONG),
+    (_atari, 40),
+]
+NAMES = [make.__name__.strip("_") for make, _ in STACKS]
+NOT_CONSTRUCTIBLE = {
+    # They need cv2, jax, array_api_compat, moviepy or a display.
+    *("AtariPreprocessing", "ResizeObservation", "ArrayConversion", "JaxToNumpy", "JaxToTorch"),
+    *("NumpyToTorch", "RecordVideo", "HumanRendering"),
+}
+
+
+def _make(make: Make) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        env = make()
+    env.action_space.seed(7)
+    np.random.seed(7)
+    return env
+
+
+def _run(env: Any, steps: int, actions: list[Any]) -> list[Any]:
+    """Return everything that the outermost wrapper returned."""
+    results: list[Any] = [env.reset(seed=3)]
+    for index in range(steps):
+        if len(actions) <= index:
+            actions.append(env.action_space.sample())
+        result = env.step(actions[index])
+        results.append(result)
+        if result[2] or result[3]:
+            results.append(env.reset())
+    return results
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple | list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, dict):
+        # The duration of an episode differs between runs.
+        keys = one.keys() - {"t"}
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in keys)
+    if isinstance(one, np.ndarray | np.generic):
+        same_type = np.asarray(one).dtype == np.asarray(other).dtype
+        return same_type and np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    return type(one) is type(other) and bool(one == other or one != one)
+
+
+def _methods(env: Any) -> list[Any]:
+    stack: Any = open_stack(env)
+    owners = [owner for level in stack.levels for owner in level.owners]
+    return [
+        (owner.__dict__.get(name), getattr(owner, name).__func__)
+        for owner in owners
+        for name in ("step", "reset")
+    ]
+
+
+@pytest.mark.parametrize(("make", "steps"), STACKS, ids=NAMES)
+def test_attached_run_equals_the_bare_run(make: Make, steps: int) -> None:
+    actions: list[Any] = []
+    bare = _make(make)
+    expected = _run(bare, steps, actions)
+    env = _make(make)
+    methods = _methods(env)
+    stack = open_stack(env)
+    checker = TraceChecker(stack)
+    traces = counted = 0
+    problems: dict[str, Any] = {}
+
+    def on_trace(trace: StepTrace) -> None:
+        nonlocal traces, counted
+        traces += 1
+        counted += sum(bool(stage.written) for stage in trace.stages)
+        if traces <= SHORT:
+            for each in checker.check(trace):
+                problems.setdefault(f"{each.by.place} {each.violation.key}", each.violation)
+
+    with stack.attach(on_trace):
+        found = _run(env, steps, actions)
+    assert _equal(found, expected)
+    assert traces == len(expected)
+    assert counted >= traces
+    assert not problems, problems
+    assert _methods(env) == methods
+    assert all(before is None for before, _ in methods)
+    bare_state, state = open_stack(bare).state(), stack.state()
+    assert state.keys() == bare_state.keys()
+    for index, values in state.items():
+        assert values.keys() == bare_state[index].keys()
+    bare.close()
+    env.close()
+
+
+def test_every_constructible_wrapper_is_tested() -> None:
+    used = set()
+    for make, _ in STACKS:
+        try:
+            env = _make(make)
+        except pytest.skip.Exception:
+            continue
+        used |= {stage.name for stage in open_stack(env).stages}
+        env.close()
+    listed = set(wrappers.__all__) - {"vector"} - NOT_CONSTRUCTIBLE
+    assert listed - used == set()
