@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from tdx.envs.gym import env_codecs  # noqa: F401 - registers the codecs of Dict and Tuple
-from tdx.envs.gym.codec import Layout
+from tdx.envs.gym import conversion  # noqa: F401 - registers the codecs of Dict and Tuple
+from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec, Unbounded
