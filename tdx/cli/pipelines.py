@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -18,6 +19,7 @@ from tdx.errors import ArgumentError, PipelineError, TdxError
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig
+    from tdx.stacks import Stack
 
 
 _CONFIGURABLE = ("seed", "num_envs", "device")
@@ -160,6 +162,36 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
             env.close()
 
 
+@contextmanager
+def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
+    """Open the env of a pipeline with its stages, and close it at the end.
+
+    A factory without further stages may return an env of any library that tdx supports; its own
+    wrappers are then the stages. Otherwise the env is built as a chain of tdx.
+    """
+    from tdx.stacks.native import NativeStack
+    from tdx.stacks.targets import names_stack, open_target
+
+    if not names_stack(pipeline):
+        with open_env(pipeline, options) as env:
+            yield NativeStack(env)
+        return
+    from tdx.pipeline import build_env, check_arguments
+
+    with third_party_code():
+        for error in check_arguments(pipeline, options.allow_code):
+            raise error
+        stack = open_target(pipeline.env, options.allow_code)
+        if isinstance(stack, NativeStack):
+            stack = NativeStack(build_env(pipeline, options.allow_code, stack.target))
+        try:
+            for note in stack.notes:
+                print(f"note: {note}", file=sys.stderr)
+            yield stack
+        finally:
+            stack.close()
+
+
 def load_policy(
     name: str | None, pipeline: Pipeline, env: EnvBase, steps: int, *, allow_code: bool
 ) -> Any:
@@ -189,6 +221,33 @@ def load_policy(
     check_policy(policy, env)
     check_action_count(policy, steps)
     return policy.start_at(0)
+
+
+def load_stack_policy(
+    name: str | None, pipeline: Pipeline, stack: Stack, steps: int, *, allow_code: bool
+) -> Any:
+    """Load a policy like :func:`load_policy`, for a stack of any library.
+
+    For another library than tdx it is a function that takes an observation.
+
+    Raises:
+        ArgumentError: The policy is a file, which acts on TensorDicts.
+    """
+    from tdx.pipeline.arguments import ValueResolver
+    from tdx.pipeline.policies import parse_policy
+    from tdx.stacks.native import NativeStack
+
+    if isinstance(stack, NativeStack):
+        return load_policy(name, pipeline, stack.target, steps, allow_code=allow_code)
+    source = parse_policy(name or pipeline.policy or "random")
+    if source.kind == "random":
+        return None
+    if source.reference is None:
+        raise ArgumentError(
+            f"the policy {name or pipeline.policy} acts on the TensorDicts of a tdx env",
+            hint="pass random, or module:function of a function that takes an observation",
+        )
+    return ValueResolver(allow_code).import_object(source.reference)
 
 
 def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import (
@@ -301,14 +305,17 @@ class ValueResolver:
         if not self.allow_code:
             raise code_not_allowed_error(reference)
         try:
-            found: Any = import_module(reference.module)
+            found = _import_module(reference)
         except ModuleNotFoundError as error:
             hint = "install it, or run tdx in the folder that contains it"
             raise MissingPackageError(f"no module {error.name}", hint=hint) from error
+        except TdxError:
+            raise
         except Exception as error:
+            command = reference.module if reference.is_file else f"-c 'import {reference.module}'"
             raise EnvError(
                 f"importing {reference.module} failed: {summarize_error(error)}",
-                hint=f"python -c 'import {reference.module}' shows where",
+                hint=f"python {command} shows where",
             ) from error
         for part in reference.name.split("."):
             if not hasattr(found, part):
@@ -332,6 +339,42 @@ class ValueResolver:
         args = [self.resolve(value) for value in call.args]
         kwargs = {name: self.resolve(value) for name, value in call.kwargs.items()}
         return _call_constructor(call.name, make, args, kwargs)
+
+
+def _import_module(reference: CodeReference) -> Any:
+    """Import the module of a reference; modules in the current folder are found last."""
+    if reference.is_file:
+        return _import_file(reference)
+    folder = str(Path.cwd())
+    if not {"", folder}.intersection(sys.path):
+        sys.path.append(folder)
+    return import_module(reference.module)
+
+
+def _import_file(reference: CodeReference) -> ModuleType:
+    """Import a file as a module of the name that it has, as ``python file.py`` finds its folder."""
+    path = Path(reference.module)
+    if not path.is_file():
+        raise UnknownNameError(f"no file {path}", hint="check the path before the colon")
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.append(folder)
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path.resolve()):
+        return known
+    # Another module may have this name; workers and pickle find it by the name in sys.modules.
+    name = path.stem if known is None else f"{path.stem}_{abs(hash(folder)):x}"
+    spec = spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def code_not_allowed_error(reference: CodeReference) -> CodeNotAllowedError:

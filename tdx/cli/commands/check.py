@@ -91,6 +91,15 @@ Code = Annotated[
     ),
 ]
 
+Evaluation = Annotated[
+    bool,
+    typer.Option(
+        "--eval",
+        help="The env is used for evaluation: report normalizers that keep learning.",
+        rich_help_panel=_RULES,
+    ),
+]
+
 
 def check(
     pipeline: PipelineOptions,
@@ -102,6 +111,7 @@ def check(
     strict: Strict = False,
     diff: Diff = False,
     fix: Fix = False,
+    evaluation: Evaluation = False,
 ) -> int:
     """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
 
@@ -114,6 +124,7 @@ def check(
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.linter import select_rules
+    from tdx.stacks.targets import names_stack
 
     rules = select_rules(split_list(select), split_list(ignore))
     options = with_file(pipeline, file)
@@ -123,6 +134,12 @@ def check(
     if diff and fix:
         raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
     fixes = None
+    report = None
+    if names_stack(config) and config.policy is None and not (diff or fix):
+        report = _check_stack(config, options, rules, evaluation=evaluation)
+    if report is not None:
+        _write_report(report, rules, output, None, None)
+        return report.exit_code(strict=strict)
     with third_party_code():
         if diff or fix:
             fixes = Fixes.find(config, source, options, rules, strict=strict)
@@ -132,6 +149,21 @@ def check(
     text = None if pipeline.transforms or source is None else _text_on_disk(source)
     _write_report(report, rules, output, None if fixes is None else fixes.output(fix=fix), text)
     return report.exit_code(strict=strict)
+
+
+def _check_stack(
+    config: Pipeline, options: PipelineOptions, rules: Sequence[Rule], *, evaluation: bool
+) -> CheckReport | None:
+    """Check the env of another library that a factory returns; ``None`` for an env of tdx."""
+    from tdx.cli.pipelines import open_stack
+    from tdx.inspection.stack_check import check as check_stack
+    from tdx.stacks.native import NativeStack
+
+    with open_stack(config, options) as stack:
+        if isinstance(stack, NativeStack):
+            return None
+        seed = config.env.seed
+        return check_stack(stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation)
 
 
 def _text_on_disk(source: PipelineFile) -> str:

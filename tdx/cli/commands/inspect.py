@@ -67,15 +67,15 @@ def inspect_spec(
     tdx inspect spec --env Pendulum-v1 --t StepCounter
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_env, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.specs import spec_view
-    from tdx.inspection.chain import format_stages
+    from tdx.inspection.chain_report import format_calls
     from tdx.inspection.spec_report import inspect_spec
 
     config = read_pipeline(pipeline)
-    with open_env(config, pipeline) as env:
-        report = inspect_spec(env, config.env.id)
-        calls = format_stages(env, config)
+    with open_stack(config, pipeline) as stack:
+        report = inspect_spec(stack, config.env.id)
+        calls = format_calls(stack, config)
     write_view(spec_view(report, calls, stages=stages, key=key), output)
 
 
@@ -85,14 +85,14 @@ def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
     tdx inspect chain --env Pendulum-v1 --t StepCounter --t RewardSum
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_env, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.chain import chain_view
-    from tdx.inspection.chain import format_stages, inspect_chain
+    from tdx.inspection.chain_report import format_calls, inspect_chain
 
     config = read_pipeline(pipeline)
-    with open_env(config, pipeline) as env:
-        report = inspect_chain(env, config.env.id)
-        calls = format_stages(env, config)
+    with open_stack(config, pipeline) as stack:
+        report = inspect_chain(stack, config.env.id)
+        calls = format_calls(stack, config)
     write_view(chain_view(report, calls), output)
 
 
@@ -102,15 +102,15 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys =
     tdx inspect keys reward --env Pendulum-v1 --t RewardSum --t "RewardClipping(-1, 1)"
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_env, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.chain import lineage_diagram, lineage_view
-    from tdx.inspection.chain import format_stages
+    from tdx.inspection.chain_report import format_calls
     from tdx.inspection.lineage import inspect_keys
 
     config = read_pipeline(pipeline)
-    with open_env(config, pipeline) as env:
-        lineage = inspect_keys(env, config.env.id).only(list(keys or ()))
-        calls = format_stages(env, config)
+    with open_stack(config, pipeline) as stack:
+        lineage = inspect_keys(stack, config.env.id).only(list(keys or ()))
+        calls = format_calls(stack, config)
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(lineage_diagram(lineage, calls))
     else:
@@ -132,21 +132,21 @@ def inspect_values(
     tdx inspect values --env Pendulum-v1 --t "RewardClipping(-1, 1)" --steps 100 --seed 0
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import load_policy, open_env, read_pipeline
+    from tdx.cli.pipelines import load_stack_policy, open_stack, read_pipeline
     from tdx.cli.views.values import values_view
-    from tdx.inspection.chain import format_stages
+    from tdx.inspection.chain_report import format_calls
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
 
     config = read_pipeline(pipeline)
-    with open_env(config, pipeline) as env:
-        actor = load_policy(policy, config, env, steps, allow_code=pipeline.allow_code)
+    with open_stack(config, pipeline) as stack:
+        actor = load_stack_policy(policy, config, stack, steps, allow_code=pipeline.allow_code)
         report = inspect_values(
-            env, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
+            stack, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )
-        calls = format_stages(env, config)
+        calls = format_calls(stack, config)
         if report.error is not None:
-            add_source_line(report.error, config, env)
+            add_source_line(report.error, config, stack.target)
     write_view(values_view(report, calls), output)
     if report.error is not None:
         raise report.error
