@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tdx.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.resolver import ValueResolver
-from tdx.stacks.stack import describe_object, open_stack
+from tdx.stacks.kinds import describe_object, open_stack
 
 if TYPE_CHECKING:
     from tdx.pipeline import EnvConfig, Pipeline
