@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 from tdx.errors import ArgumentError, EnvError, summarize_error
-from tdx.stacks.stack import Stack
+from tdx.stacks.stack import Stack, is_stack
 
 GROUP = "tdx.stacks"
 """Entry-point group of the kinds of stacks."""
@@ -107,7 +107,7 @@ def open_stack(target: Any) -> Stack:
     for kind in KINDS:
         if kind.accepts(target):
             return kind.open(target)
-    if isinstance(target, Stack):
+    if is_stack(target):
         return target
     for entry in _entry_points():
         loaded = _load_kind(entry)

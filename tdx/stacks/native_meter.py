@@ -22,7 +22,7 @@ from tdx.core.transforms.chunk import Chunk
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.wrapper import GymWrapper
 from tdx.errors import ArgumentError
-from tdx.stacks.stack import Stack
+from tdx.stacks.stack import is_stack
 
 _NO_VALUE: Any = object()
 
@@ -208,7 +208,7 @@ def attach_meter(
     elif isinstance(target, Transform):
         place = lambda: _attach_to_chain(target, meter, patches)  # noqa: E731
         levels = []
-    elif isinstance(target, Stack):
+    elif is_stack(target):
         with target.measure(meter, all_stages=all_wrappers):
             yield
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
 from tdx.keys import NestedKey
 
@@ -98,7 +98,6 @@ class Driver(Protocol):
         ...
 
 
-@runtime_checkable
 class Stack(Protocol):
     """An env with an ordered sequence of stages.
 
@@ -194,3 +193,14 @@ class Stack(Protocol):
     def close(self) -> None:
         """Close the env."""
         ...
+
+
+def is_stack(target: object) -> TypeGuard[Stack]:
+    """Return True if an object has the methods of a stack; none of them is called.
+
+    Example:
+        >>> is_stack(3)
+        False
+    """
+    kind = type(target)
+    return all(callable(getattr(kind, name, None)) for name in ("specs", "attach", "measure"))

@@ -27,10 +27,10 @@ class StackTracer:
 
     Example:
         >>> import gymnasium, tdx
-        >>> tracer = tdx.trace(gymnasium.make("Pendulum-v1"))
-        >>> trace = tracer.step()
+        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
+        >>> trace = tdx.trace(env).step()
         >>> [stage.place for stage in trace.stages if stage.written]
-        ['random', 'Pendulum-v1', '2 TimeLimit']
+        ['random', 'Pendulum-v1', '3 NormalizeObservation']
     """
 
     def __init__(

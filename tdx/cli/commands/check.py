@@ -106,10 +106,9 @@ def check(
     tdx check --env Pendulum-v1 --t StepCounter
     """
     from tdx.cli.interrupts import third_party_code
-    from tdx.cli.pipelines import read_source, with_file
+    from tdx.cli.pipelines import names_stack, read_source, with_file
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.linter import select_rules
-    from tdx.stacks.targets import names_stack
 
     rules = select_rules(split_list(select), split_list(ignore))
     options = with_file(pipeline, file)
