@@ -1,6 +1,24 @@
-"""Stacks: an env with its stages, whatever library they come from."""
+"""Stacks: an env with its stages, whatever library they come from.
 
-from tdx.stacks.stack import Stack, StackKind, StageInfo, open_stack
-from tdx.stacks.tracer import StackTracer
+The tracer is imported on first use, so that inspecting a tdx env does not load it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tdx.stacks.kinds import StackKind, open_stack
+from tdx.stacks.stack import Stack, StageInfo
+
+if TYPE_CHECKING:
+    from tdx.stacks.tracer import StackTracer
 
 __all__ = ["Stack", "StackKind", "StackTracer", "StageInfo", "open_stack"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "StackTracer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tdx.stacks.tracer import StackTracer
+
+    return StackTracer

@@ -20,6 +20,7 @@ from tdx.inspection.lint.rules import (
     policies,
     redundant,
     rewards,
+    stack_images,
     stacks,
 )
 from tdx.pipeline.catalog import load_catalog
@@ -45,6 +46,7 @@ _FAMILIES = (
     policies,
     redundant,
     stacks,
+    stack_images,
 )
 
 
