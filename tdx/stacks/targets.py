@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import ArgumentError, EnvError, TdxError, summarize_error
+from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.coercion import coerce_untyped
-from tdx.pipeline.resolver import ValueResolver
 from tdx.stacks.kinds import describe_object, open_stack
 
 if TYPE_CHECKING:
