@@ -365,6 +365,10 @@ def make_env_config(reference: str, kwargs: Mapping[str, Any]) -> EnvConfig:
 
     Raises:
         ArgumentError: The text names no factory.
+
+    Example:
+        >>> make_env_config("train.py:make", {"size": 3}).code
+        CodeReference(module='train.py', name='make')
     """
     config = EnvConfig(reference, kwargs=kwargs)
     if config.code is None:

@@ -16,6 +16,7 @@ from tdx.pipeline import format_stage
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.gymnasium import counterparts
+from tdx.stacks.gymnasium.places import Place
 
 Make = Callable[[], Any]
 ONE = np.float32(1)
@@ -58,7 +59,7 @@ def test_pendulum_is_equal() -> None:
 def cart_pole() -> Any:
     env: Any = wrappers.TimeLimit(gym.make("CartPole-v1"), 20)
     env = wrappers.DtypeObservation(env, np.float64)
-    env = wrappers.TransformReward(env, lambda reward: max(min(reward, 0.5), -0.5))
+    env = wrappers.TransformReward(env, lambda reward: max(min(float(reward), 0.5), -0.5))
     return wrappers.RecordEpisodeStatistics(env)
 
 
@@ -104,7 +105,7 @@ def mujoco() -> Any:
     env = gym.make("InvertedPendulum-v5")
     env = wrappers.RescaleAction(env, -ONE, ONE)
     env = wrappers.NormalizeObservation(env)
-    return wrappers.TransformReward(env, lambda reward: 0.1 * reward + 2)
+    return wrappers.TransformReward(env, lambda reward: 0.1 * float(reward) + 2)
 
 
 def test_mujoco_chain_is_equal_around_the_normalizer() -> None:
@@ -155,11 +156,29 @@ def test_other_wrappers_are_equal(make: Make, names: list[str]) -> None:
     assert not any(stage.is_missing for stage in found.stages)
 
 
+def test_entries_of_a_dict_are_selected() -> None:
+    pytest.importorskip("minigrid")
+
+    def make() -> Any:
+        env: Any = wrappers.TimeLimit(gym.make("MiniGrid-Empty-5x5-v0"), 9)
+        env = wrappers.RecordEpisodeStatistics(env)
+        return wrappers.FilterObservation(env, ["direction", "image"])
+
+    found = converted(make, steps=60)
+    assert found.pipeline.env.kwargs == {"max_episode_steps": 9}
+    assert stages(found) == [
+        'RewardSum(in_keys=["reward"], out_keys=["episode_reward"])',
+        "StepCounter",
+        'SelectTransform("direction", "image", "episode_reward", "step_count")',
+    ]
+    assert found.is_equal, proofs(found)
+
+
 def test_every_wrapper_of_gymnasium_has_a_counterpart_or_a_reason() -> None:
     pairs = (*counterparts.COUNTERPARTS, *counterparts.MISSING)
     assert len(set(pairs)) == len(pairs)
     env = wrappers.DelayObservation(gym.make("Pendulum-v1"), 2)
-    result = counterparts.find_counterpart(env, counterparts.Place("observation", None, True))
+    result = counterparts.find_counterpart(env, Place("observation", None, True))
     assert isinstance(result, Missing)
 
 

@@ -23,8 +23,9 @@ from tdx.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.values import Value
 from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries
-from tdx.stacks.gymnasium.counterparts import Place, find_counterpart
+from tdx.stacks.gymnasium.counterparts import find_counterpart
 from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.gymnasium.places import Place
 from tdx.transforms import RenameTransform
 
 _DEFAULTS = (
@@ -43,6 +44,12 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
     Raises:
         ArgumentError: It is a vector env, the env inside is not registered, or one of its arguments
             cannot be written to a file.
+
+    Example:
+        >>> from tdx.stacks.gymnasium.levels import list_levels
+        >>> env = gymnasium.make("Pendulum-v1", max_episode_steps=9)
+        >>> convert_levels(list_levels(env)).env_up_to(2).kwargs
+        {'max_episode_steps': 9}
     """
     core = levels[0].owner
     if levels[0].num_envs is not None or isinstance(core, VectorEnv):

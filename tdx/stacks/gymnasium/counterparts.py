@@ -7,45 +7,23 @@ tolerance that it declares. Everything else is ``Missing``, with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces, wrappers
+from gymnasium import wrappers
 
-from tdx.pipeline import StageConfig
-from tdx.pipeline.values import Dtype, Value
+from tdx.pipeline.values import Value
 from tdx.stacks.conversion import Counterpart, Missing
-
-_ROUNDING = 1e-5
-"""Tolerance of arithmetic that Gymnasium computes in another dtype or order."""
-
-
-@dataclass(slots=True)
-class Place:
-    """Where a wrapper is in the chain.
-
-    Args:
-        key: Key of the observation below it; ``None`` if it has several entries.
-        limit: Step limit with which its env is registered.
-        only_defaults: True if only wrappers of ``gymnasium.make`` are below it.
-        has_limit: True if the ``TimeLimit`` of ``gymnasium.make`` is below it.
-        taken: Keys that the stages below it write.
-    """
-
-    key: str | None
-    limit: int | None
-    only_defaults: bool
-    has_limit: bool = False
-    taken: list[str] = field(default_factory=list)
-
-    def new_key(self, name: str) -> str:
-        """Return a key that no stage writes yet, and take it."""
-        count = sum(each == name or each.startswith(f"{name}_") for each in self.taken)
-        key = name if not count else f"{name}_{count + 1}"
-        self.taken.append(key)
-        return key
-
+from tdx.stacks.gymnasium.observation_counterparts import (
+    cast_observation,
+    filter_observation,
+    flatten_observation,
+    normalize_observation,
+    rescale_observation,
+    reshape_observation,
+    stack_frames,
+)
+from tdx.stacks.gymnasium.places import ROUNDING, Place, make_pair, make_stage, numbers
 
 Find = Callable[[Any, Place], Counterpart | Missing]
 
@@ -60,8 +38,10 @@ def find_counterpart(wrapper: Any, place: Place) -> Counterpart | Missing:
         place: Where it is in the chain.
 
     Example:
+        >>> import gymnasium
+        >>> from gymnasium import wrappers
         >>> env = wrappers.FrameStackObservation(gymnasium.make("Pendulum-v1"), 3)
-        >>> [stage.name for stage in find_counterpart(env, Place("observation", None, True)).stages]
+        >>> [each.name for each in find_counterpart(env, Place("observation", None, True)).stages]
         ['UnsqueezeTransform', 'CatFrames']
     """
     find = COUNTERPARTS.get(type(wrapper))
@@ -71,27 +51,6 @@ def find_counterpart(wrapper: Any, place: Place) -> Counterpart | Missing:
     if missing is not None:
         return Missing(*missing)
     return Missing("no counterpart of this class is known", "write it as a transform of tdx")
-
-
-def _stage(_name: str, *args: Value, **kwargs: Value) -> StageConfig:
-    return StageConfig(_name, args, kwargs)
-
-
-def numbers(array: Any) -> Value:
-    """Return an array as a nested tuple, or as one number if all elements are equal.
-
-    Example:
-        >>> numbers(np.array([2.0, 2.0])), numbers(np.array([[1.0], [2.0]]))
-        (2.0, ((1.0,), (2.0,)))
-    """
-    array = np.asarray(array)
-    if array.size and bool((array == array.flat[0]).all()):
-        return array.flat[0].item()
-    return _as_tuple(array.tolist())
-
-
-def _as_tuple(value: Any) -> Value:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
 
 
 # Env and episodes
@@ -110,7 +69,7 @@ def _time_limit(wrapper: Any, place: Place) -> Counterpart:
     if place.has_limit or not place.only_defaults:
         key = place.new_key("step_count")
         kwargs: dict[str, Value] = {} if key == "step_count" else {"step_count_key": key}
-        stage = _stage("StepCounter", max_steps=steps, **kwargs)
+        stage = make_stage("StepCounter", max_steps=steps, **kwargs)
         return Counterpart((stage,), f"truncates after {steps:,} steps")
     place.has_limit = True
     # `...` removes the setting: it is the registered limit.
@@ -125,8 +84,8 @@ def _statistics(wrapper: Any, place: Place) -> Counterpart:
     path = getattr(wrapper, "_stats_key", "episode")
     return Counterpart(
         (
-            _stage("RewardSum", in_keys=("reward",), out_keys=(total,)),
-            _stage("StepCounter", **kwargs),
+            make_stage("RewardSum", in_keys=("reward",), out_keys=(total,)),
+            make_stage("StepCounter", **kwargs),
         ),
         f"info[{path!r}] is in the entries {total} and {count} of each step",
         recorded={total: (path, "r"), count: (path, "l")},
@@ -153,7 +112,7 @@ def _clip_reward(wrapper: Any, place: Place) -> Counterpart | Missing:
     if any(np.size(end) != 1 for end in ends):
         return Missing("its bounds are arrays", "clip with one number")
     low, high = (None if end is None else float(np.asarray(end).item()) for end in ends)
-    stage = _stage("RewardClipping", clamp_min=low, clamp_max=high)
+    stage = make_stage("RewardClipping", clamp_min=low, clamp_max=high)
     return Counterpart((stage,), "clips rewards")
 
 
@@ -176,10 +135,10 @@ def _transform_reward(wrapper: Any, place: Place) -> Counterpart | Missing:
     scale = (high - zero) / _FAR
     linear = [probe * scale + zero for probe in _PROBES]
     if scale and np.allclose(values, linear, rtol=1e-9, atol=1e-9):
-        stage = _stage("RewardScaling", loc=zero, scale=scale)
-        return Counterpart((stage,), "its function is linear at 73 rewards", _ROUNDING)
+        stage = make_stage("RewardScaling", loc=zero, scale=scale)
+        return Counterpart((stage,), "its function is linear at 73 rewards", ROUNDING)
     if values == [min(max(probe, low), high) for probe in _PROBES]:
-        stage = _stage(
+        stage = make_stage(
             "RewardClipping",
             clamp_min=None if low == -_FAR else low,
             clamp_max=None if high == _FAR else high,
@@ -202,22 +161,14 @@ def _rescale_action(wrapper: Any, place: Place) -> Counterpart | Missing:
     if ends == (0.0, 1.0):
         kwargs = {"standard_normal": False}
     elif ends != (-1.0, 1.0):
-        kwargs = dict(zip(("loc", "scale"), _pair(loc, scale), strict=True))
+        kwargs = dict(zip(("loc", "scale"), make_pair(loc, scale), strict=True))
     actions = np.linspace(outer.low, outer.high, 101, dtype=outer.dtype)
     exact = np.stack([wrapper.action(each) for each in actions])
     gap = float(np.abs(exact - (actions * scale + loc).astype(outer.dtype)).max())
     comment = "the policy's range to that of the env"
     if gap:
         comment += f"; actions differ by {gap:.0e}, which the env may amplify"
-    return Counterpart((_stage("ActionScaling", **kwargs),), comment, _ROUNDING if gap else 0.0)
-
-
-def _pair(loc: Any, scale: Any) -> tuple[Value, Value]:
-    """Return both as numbers, or both as nested tuples."""
-    pair = numbers(loc), numbers(scale)
-    if any(isinstance(each, tuple) for each in pair):
-        return _as_tuple(np.asarray(loc).tolist()), _as_tuple(np.asarray(scale).tolist())
-    return pair
+    return Counterpart((make_stage("ActionScaling", **kwargs),), comment, ROUNDING if gap else 0.0)
 
 
 def _discretize_action(wrapper: Any, place: Place) -> Counterpart | Missing:
@@ -229,7 +180,7 @@ def _discretize_action(wrapper: Any, place: Place) -> Counterpart | Missing:
     if len(wrapper.env.action_space.shape) != 1:
         return Missing("its action is not a vector", "flatten it with FlattenAction")
     bins = tuple(int(each) for each in wrapper.bins)
-    stage = _stage("ActionDiscretizer", num_intervals=bins, categorical=False)
+    stage = make_stage("ActionDiscretizer", num_intervals=bins, categorical=False)
     gap = 0.0
     for low, high, centers in zip(wrapper.low, wrapper.high, wrapper.bin_centers, strict=True):
         places = ((np.arange(len(centers)) + 0.5) / len(centers)).astype(low.dtype)
@@ -241,128 +192,6 @@ def _discretize_action(wrapper: Any, place: Place) -> Counterpart | Missing:
             stage,
         )
     return Counterpart((stage,), "one-hot bins; the env gets their centers")
-
-
-# Observations
-
-
-def _require_box(wrapper: Any, place: Place) -> Missing | None:
-    if place.key is None or not isinstance(wrapper.env.observation_space, spaces.Box):
-        return Missing(
-            "the observation is not a single array",
-            "apply the transform to each entry, with in_keys",
-        )
-    return None
-
-
-def _frame_stack(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
-    if wrapper.padding_type not in ("reset", "zero"):
-        return Missing("it pads with an observation", "pad with padding_value, one number")
-    keys: Value = (str(place.key),)
-    dim = -len(wrapper.env.observation_space.shape) - 1
-    padding: dict[str, Value] = {"padding": "constant"} if wrapper.padding_type == "zero" else {}
-    return Counterpart(
-        (
-            _stage("UnsqueezeTransform", dim=dim, in_keys=keys),
-            _stage("CatFrames", N=int(wrapper.stack_size), dim=dim, in_keys=keys, **padding),
-        ),
-        "stacks along a new dim",
-    )
-
-
-def _flatten(wrapper: Any, place: Place) -> Counterpart | Missing:
-    space = wrapper.env.observation_space
-    if isinstance(space, spaces.Discrete):
-        return Counterpart(comment="tdx observes one-hot vectors: nothing to do")
-    return _require_box(wrapper, place) or _flatten_array(space, place)
-
-
-def _flatten_array(space: Any, place: Place) -> Counterpart:
-    dims, keys = len(space.shape), (str(place.key),)
-    if dims == 1:
-        return Counterpart(comment="the observation is a vector already")
-    if not dims:
-        return Counterpart((_stage("UnsqueezeTransform", dim=-1, in_keys=keys),), "a vector")
-    stage = _stage("FlattenObservation", first_dim=-dims, last_dim=-1, in_keys=keys)
-    return Counterpart((stage,), "one vector")
-
-
-def _reshape(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
-    before, after = wrapper.env.observation_space.shape, wrapper.observation_space.shape
-    if before == after:
-        return Counterpart(comment="the observation has this shape already")
-    if len(after) == 1:
-        return _flatten_array(wrapper.env.observation_space, place)
-    return Missing(
-        f"tdx does not reshape {before} to {after}",
-        "combine FlattenObservation, UnsqueezeTransform, SqueezeTransform, PermuteTransform",
-    )
-
-
-def _cast(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
-    names = [np.dtype(each.observation_space.dtype).name for each in (wrapper.env, wrapper)]
-    if names[0] == names[1]:
-        return Counterpart(comment="the observation has this dtype already")
-    dtypes = [Dtype.named(name) for name in names]
-    if None in dtypes:
-        return Missing(f"torch cannot cast {names[0]} to {names[1]}", "choose another dtype")
-    stage = _stage(
-        "DTypeCastTransform", dtype_in=dtypes[0], dtype_out=dtypes[1], in_keys=(str(place.key),)
-    )
-    return Counterpart((stage,), f"{names[0]} to {names[1]}")
-
-
-def _rescale_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
-    inner, outer = wrapper.env.observation_space, wrapper.observation_space
-    ends = np.stack([inner.low, inner.high, outer.low, outer.high]).astype(np.float64)
-    if inner.dtype.kind != "f" or not np.isfinite(ends).all():
-        return Missing("the range is not finite, or of integers", "use ObservationNorm")
-    scale = (ends[3] - ends[2]) / (ends[1] - ends[0])
-    return _affine(place, ends[2] - ends[0] * scale, scale, "to another range")
-
-
-def _affine(place: Place, loc: Any, scale: Any, comment: str, **kwargs: Value) -> Counterpart:
-    pair = _pair(loc, scale)
-    stage = _stage(
-        "ObservationNorm", loc=pair[0], scale=pair[1], in_keys=(str(place.key),), **kwargs
-    )
-    return Counterpart((stage,), comment, _ROUNDING)
-
-
-def _normalize(wrapper: Any, place: Place) -> Counterpart | Missing:
-    problem = _require_box(wrapper, place)
-    if problem is not None:
-        return problem
-    if not wrapper.update_running_mean:
-        mean = np.asarray(wrapper.obs_rms.mean, np.float64)
-        deviation = np.sqrt(np.asarray(wrapper.obs_rms.var, np.float64) + wrapper.epsilon)
-        comment = "its statistics, which it does not update"
-        return _affine(place, mean, deviation, comment, standard_normal=True, eps=1e-12)
-    return Missing(
-        "VecNorm counts only observations, the wrapper starts with mean 0 and variance 1: the "
-        "first steps of a run differ",
-        "use VecNorm, whose statistics approach those of the wrapper",
-        _stage("VecNorm", in_keys=(str(place.key),), decay=1.0, eps=float(wrapper.epsilon)),
-    )
-
-
-def _filter(wrapper: Any, place: Place) -> Counterpart | Missing:
-    if not isinstance(wrapper.observation_space, spaces.Dict):
-        return Missing("elements of a tuple have no names", "name keys with SelectTransform")
-    names = tuple(wrapper.observation_space.spaces)
-    return Counterpart((_stage("SelectTransform", *names, *place.taken),), "keeps some entries")
 
 
 COUNTERPARTS: dict[type, Find] = {
@@ -378,13 +207,13 @@ COUNTERPARTS: dict[type, Find] = {
     wrappers.TransformReward: _transform_reward,
     wrappers.RescaleAction: _rescale_action,
     wrappers.DiscretizeAction: _discretize_action,
-    wrappers.FrameStackObservation: _frame_stack,
-    wrappers.FlattenObservation: _flatten,
-    wrappers.ReshapeObservation: _reshape,
-    wrappers.DtypeObservation: _cast,
-    wrappers.RescaleObservation: _rescale_observation,
-    wrappers.NormalizeObservation: _normalize,
-    wrappers.FilterObservation: _filter,
+    wrappers.FrameStackObservation: stack_frames,
+    wrappers.FlattenObservation: flatten_observation,
+    wrappers.ReshapeObservation: reshape_observation,
+    wrappers.DtypeObservation: cast_observation,
+    wrappers.RescaleObservation: rescale_observation,
+    wrappers.NormalizeObservation: normalize_observation,
+    wrappers.FilterObservation: filter_observation,
 }
 """Functions that find the counterpart of a wrapper."""
 
