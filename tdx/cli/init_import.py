@@ -49,10 +49,9 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
 def file_notes(found: StackImport, source: str) -> list[str]:
     """Return the lines at the head of the file: where it comes from, and what was compared."""
     lines = [f"Converted from {source}."]
-    if len(found.comparisons) == 1:
-        lines.append(f"{_sentence(str(found.comparisons[0]))}.")
-    else:
-        lines += [f"{_sentence(each.part)}: {each}." for each in found.comparisons]
+    lines += [f"{_sentence(each.part)}: {each}." for each in found.comparisons]
+    if found.gap:
+        lines.append(f"{_sentence(found.gap)}.")
     lines += [
         f"{stage.index} {stage.call}: {_describe(stage)}"
         for stage in found.stages
@@ -110,3 +109,5 @@ def summary_lines(found: StackImport) -> Iterator[str]:
             text = f"not converted: {getattr(stage.result, 'reason', '')}"
         yield escape_control_characters(f"{stage.index:>2} {stage.name.ljust(width)}  {text}")
     yield from (f"{each.part}: {each}" for each in found.comparisons)
+    if found.gap:
+        yield found.gap

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import ArgumentError, TdxError
-from tdx.pipeline import EnvConfig, Pipeline, build_env
+from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
 from tdx.stacks.conversion import (
     ConvertedStack,
     ConvertedStage,
@@ -115,8 +115,16 @@ class StackImport:
 
     @property
     def is_equal(self) -> bool:
-        """True if no part differs."""
+        """True if no part that was converted differs."""
         return all(each.difference is None for each in self.comparisons)
+
+    @property
+    def gap(self) -> str:
+        """Stages that are missing in the pipeline, as a sentence; empty if there are none."""
+        names = [f"{each.index} {each.name}" for each in self.stages if each.is_missing]
+        if not names:
+            return ""
+        return f"not converted: {', '.join(names)}; the pipeline as a whole is not equal"
 
 
 def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) -> StackImport:
@@ -187,20 +195,27 @@ def _without_misfits(converted: ConvertedStack) -> ConvertedStack:
     first = next((each.index for each in converted.stages if each.is_missing), None)
     if first is None:
         return converted
-    stages = tuple(each for stage in converted.stages for each in stage.stages)
+    env = converted.env_up_to(len(converted.stages) - 1)
+    reason = f"it needs the values of stage {first}, which has no counterpart"
+    missing = Missing(reason, "add it when that stage is replaced")
+    chain: tuple[StageConfig, ...] = ()
+    kept: list[ConvertedStage] = []
+    for stage in converted.stages:
+        longer = (*chain, *stage.stages)
+        if stage.index > first and stage.stages and not _can_be_built(Pipeline(env, longer)):
+            kept.append(replace(stage, result=missing))
+        else:
+            kept.append(stage)
+            chain = longer
+    return replace(converted, stages=tuple(kept))
+
+
+def _can_be_built(pipeline: Pipeline) -> bool:
     try:
-        build_env(Pipeline(converted.env_up_to(len(converted.stages) - 1), stages)).close()
+        build_env(pipeline).close()
     except TdxError:
-        reason = f"it needs the values of stage {first}, which has no counterpart"
-        missing = Missing(reason, "add it when that stage is replaced")
-        kept = [
-            ConvertedStage(each.index, each.name, each.call, missing, each.key)
-            if each.index > first and each.stages
-            else each
-            for each in converted.stages
-        ]
-        return ConvertedStack(converted.env, tuple(kept), converted.key)
-    return converted
+        return False
+    return True
 
 
 def _compare_part(

@@ -55,6 +55,7 @@ def test_file_is_a_pipeline_that_passes_the_check(tdx: Tdx, folder: Path, name: 
     assert outcome.code == 0, outcome.err
     assert "stages 0 to 3: equal for 1,000 steps" in outcome.err
     assert "stage 5 on top of stage 4: equal for 1,000 steps" in outcome.err
+    assert "not converted: 4 NormalizeObservation; the pipeline as a whole" in outcome.err
     text = (folder / "out.yaml").read_text()
     assert f"# Converted from {name}." in text
     assert "# Stages 0 to 3: equal for 1,000 steps." in text
@@ -80,7 +81,7 @@ def test_difference_is_shown_and_fails(tdx: Tdx) -> None:
     outcome = tdx("init", "-", "--from", "converted_envs:changing", "--allow-code")
     assert outcome.code == 1
     assert "first difference at step 0, 'reward' after stage 3 (ClipReward)" in outcome.err
-    assert "# First difference at step 0" in outcome.out
+    assert "# Stages 0 to 3: first difference at step 0" in outcome.out
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,13 @@ def test_stages_that_do_not_fit_without_the_missing_one_are_left_out() -> None:
         )
         return wrappers.ClipReward(wrappers.FlattenObservation(env), -1.0)
 
-    with pytest.raises(ArgumentError, match="no stage has a counterpart"):
-        converted(make, steps=5)
+    found = converted(make, steps=30)
+    assert [stage.name for stage in found.stages if stage.is_missing] == [
+        *("TransformObservation", "FlattenObservation")
+    ]
+    assert stages(found) == ["RewardClipping(clamp_min=-1.0, clamp_max=None)"]
+    assert found.gap.endswith("the pipeline as a whole is not equal")
+    assert proofs(found)[-1] == "stage 5 on top of stage 4: equal for 30 steps"
 
 
 def unregistered() -> Any:
