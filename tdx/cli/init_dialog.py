@@ -211,30 +211,40 @@ def tab_completion(complete: Callable[[str], list[tuple[str, str]]]) -> Iterator
 
 
 def commented_pipeline(
-    pipeline: Pipeline, leaves: Sequence[LeafSpec], comments: Sequence[str]
+    pipeline: Pipeline,
+    leaves: Sequence[LeafSpec],
+    comments: Sequence[str],
+    notes: Sequence[str] = (),
 ) -> str:
     """Return the YAML text of a pipeline with comments.
 
     Args:
         pipeline: Pipeline to write.
         leaves: Specs of its env without the chain.
-        comments: Comment on each stage.
+        comments: Comment on each stage, of any number of lines; more comments are at the end.
+        notes: Lines after the title.
     """
-    header = map(escape_control_characters, _header(pipeline, leaves))
+    header = map(escape_control_characters, _header(pipeline, leaves, notes))
     lines: list[str] = [f"# {line}".rstrip() for line in header]
     remaining = iter(comments)
     in_stages = False
     for line in write_pipeline(pipeline).splitlines():
         in_stages = line.startswith("transforms:") or (in_stages and line.startswith(" "))
-        comment = next(remaining, "") if in_stages and line.startswith(_YAML_ITEM) else ""
-        if comment:
-            lines.append(f"  # {comment}")
+        if in_stages and line.startswith(_YAML_ITEM):
+            lines += _comment_lines(next(remaining, ""))
         lines.append(line)
+    for comment in remaining:
+        lines += _comment_lines(comment)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _header(pipeline: Pipeline, leaves: Sequence[LeafSpec]) -> Iterator[str]:
+def _comment_lines(comment: str) -> list[str]:
+    return [f"  # {line}" for line in comment.splitlines()]
+
+
+def _header(pipeline: Pipeline, leaves: Sequence[LeafSpec], notes: Sequence[str]) -> Iterator[str]:
     yield f"Pipeline for {pipeline.env.id}: an env and a chain of transforms."
+    yield from notes
     yield "`tdx inspect chain --pipeline FILE` shows what each stage does;"
     yield "`tdx list transforms` lists the available stages."
     yield ""

@@ -80,7 +80,7 @@ def read_source(
         pipeline = file.pipeline
         stages = (*pipeline.transforms, *stages)
     elif options.env is not None:
-        pipeline = Pipeline(EnvConfig(options.env, kwargs=_env_kwargs(options.env_kwargs)))
+        pipeline = Pipeline(EnvConfig(options.env, kwargs=parse_env_kwargs(options.env_kwargs)))
     else:
         raise ArgumentError(
             "no env is given",
@@ -120,7 +120,12 @@ def read_stages(calls: list[str]) -> tuple[StageConfig, ...]:
     return tuple(stages)
 
 
-def _env_kwargs(text: str | None) -> dict[str, Any]:
+def parse_env_kwargs(text: str | None) -> dict[str, Any]:
+    """Parse the value of ``--env-kwargs``.
+
+    Raises:
+        ArgumentError: It is not a list of named values.
+    """
     from tdx.pipeline import parse_kwargs
 
     if text is None:

@@ -23,6 +23,16 @@ Yes = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="FUNCTION",
+        help="Convert the env that a function returns, with its wrappers: module:function or "
+        "file.py:function. Needs --allow-code.",
+    ),
+]
+
 
 def init(
     pipeline: PipelineOptions,
@@ -30,10 +40,12 @@ def init(
     file: File = _DEFAULT_FILE,
     yes: Yes = False,
     force: Force = False,
-) -> None:
+    source: From = None,
+) -> int:
     """Create a commented pipeline file for an env; on a terminal, ask for the env and the stages.
 
-    Without --t, stages that fit the env are suggested.
+    Without --t, stages that fit the env are suggested. --from converts an env of Gymnasium with its
+    wrappers, and exits with 1 if its values differ from those of the pipeline.
 
     tdx init pendulum.yaml --env Pendulum-v1 -y
     """
@@ -43,6 +55,8 @@ def init(
     from tdx.inspection.envs import get_env_leaves
 
     check_target(file, force=force)
+    if source is not None:
+        return _import(source, pipeline, file, force=force)
     ask = not yes and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     config, comments = _ask(pipeline, dialog) if ask else _suggest(pipeline)
     with third_party_code():
@@ -50,6 +64,29 @@ def init(
     write_file(file, commented_pipeline(config, leaves, comments), force=force)
     if file != STDOUT:
         print(f"wrote {file}; next: tdx check --pipeline {file}", file=sys.stderr)
+    return ExitCode.OK
+
+
+def _import(source: str, options: PipelineOptions, file: str, *, force: bool) -> int:
+    """Write the pipeline of a stack; return the exit code."""
+    from tdx.cli.init_dialog import commented_pipeline
+    from tdx.cli.init_import import file_notes, import_from, stage_comments, summary_lines
+    from tdx.cli.output import STDOUT, write_file
+    from tdx.cli.runtime import third_party_code
+    from tdx.inspection.envs import get_env_leaves
+
+    found = import_from(source, options)
+    with third_party_code():
+        leaves = get_env_leaves(found.pipeline.env)
+    text = commented_pipeline(
+        found.pipeline, leaves, stage_comments(found), file_notes(found, source)
+    )
+    write_file(file, text, force=force)
+    for line in summary_lines(found):
+        print(line, file=sys.stderr)
+    if file != STDOUT:
+        print(f"wrote {file}; next: tdx check --pipeline {file}", file=sys.stderr)
+    return ExitCode.OK if found.is_equal else ExitCode.FINDINGS
 
 
 def _suggest(options: PipelineOptions) -> tuple[Pipeline, list[str]]:

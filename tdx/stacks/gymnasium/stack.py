@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,6 +32,11 @@ from tdx.stacks.gymnasium.state import level_state
 from tdx.stacks.gymnasium.traces import TraceBuilder
 from tdx.stacks.stack import OnTrace, StageInfo
 from tdx.stacks.tracer import StackTracer
+
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
+    from tdx.stacks.conversion import ConvertedStack
+    from tdx.stacks.gymnasium.converted import GymnasiumReference
 
 
 class GymnasiumStack:
@@ -163,6 +168,24 @@ class GymnasiumStack:
         """Return the seed for the next reset, once."""
         seed, self._pending_seed = self._pending_seed, None
         return seed
+
+    def convert(self) -> ConvertedStack:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.gymnasium.converted import convert_levels
+
+        return convert_levels(self.levels)
+
+    def reference(self, last: int, key: str | None, seed: int) -> GymnasiumReference:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.gymnasium.converted import GymnasiumReference
+
+        return GymnasiumReference(self.levels[last + 1].owner, key, seed)
+
+    def base_env(self, last: int, key: str | None) -> EnvBase:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.gymnasium.converted import wrap_level
+
+        return wrap_level(self.levels[last + 1].owner, key)
 
     def close(self) -> None:
         """See :class:`~tdx.stacks.Stack`."""

@@ -1,0 +1,394 @@
+"""Convert a stack of another library to a pipeline, and compare the values of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tdx.errors import ArgumentError, TdxError
+from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
+from tdx.stacks.conversion import (
+    ConvertedStack,
+    ConvertedStage,
+    Convertible,
+    Counterpart,
+    Entries,
+    Missing,
+    list_segments,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tdx.envs import EnvBase
+    from tdx.stacks import Stack
+
+STEPS = 1_000
+"""Number of steps in which the values are compared."""
+_SUM_TOLERANCE = 1e-4
+"""Tolerance of sums over an episode, which Gymnasium adds in float64 and tdx in float32."""
+
+OpenStack = Callable[[], "Stack"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first value in which a stack and its pipeline differ.
+
+    Args:
+        step: Step, from 0. ``None``: the reset before the first step.
+        key: Key of the value.
+        stage: Index of the stage in the stack; -1 for the env.
+        name: Class name of the stage.
+        in_stack: Value of the stack, as text.
+        in_pipeline: Value of the pipeline, as text.
+    """
+
+    step: int | None
+    key: str
+    stage: int
+    name: str
+    in_stack: str
+    in_pipeline: str
+
+    def __str__(self) -> str:
+        where = "in the first reset" if self.step is None else f"at step {self.step}"
+        stage = "the env" if self.stage < 0 else f"stage {self.stage} ({self.name})"
+        return (
+            f"first difference {where}, {self.key!r} after {stage}: "
+            f"{self.in_stack} in the stack, {self.in_pipeline} in the pipeline"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Comparison of a part of a stack, between two stages without counterpart.
+
+    Args:
+        below: Stage without counterpart under the part, which both sides share; -1: the env.
+        last: Last stage of the part.
+        steps: Number of steps.
+        largest: Largest difference, relative to values above 1.
+        difference: First difference above the tolerance. ``None``: the values are equal.
+    """
+
+    below: int
+    last: int
+    steps: int
+    largest: float
+    difference: Difference | None
+
+    def __str__(self) -> str:
+        if self.difference is not None:
+            return str(self.difference)
+        text = f"equal for {self.steps:,} steps"
+        return f"{text}, largest difference {self.largest:.0e}" if self.largest else text
+
+    @property
+    def part(self) -> str:
+        """The stages that were compared, as text."""
+        first, last = self.below + 1, self.last
+        if last < first:
+            return "the env"
+        stages = f"stage {first}" if first == last else f"stages {first} to {last}"
+        return stages if self.below < 0 else f"{stages} on top of stage {self.below}"
+
+
+@dataclass(frozen=True, slots=True)
+class StackImport:
+    """A pipeline that replaces a stack.
+
+    Args:
+        pipeline: The pipeline.
+        stages: The stages of the stack with their counterparts.
+        comparisons: Comparisons of its parts.
+        seed: Seed of the envs and the actions.
+    """
+
+    pipeline: Pipeline
+    stages: tuple[ConvertedStage, ...]
+    comparisons: tuple[Comparison, ...]
+    seed: int
+
+    @property
+    def is_equal(self) -> bool:
+        """True if no part that was converted differs."""
+        return all(each.difference is None for each in self.comparisons)
+
+    @property
+    def gap(self) -> str:
+        """Stages that are missing in the pipeline, as a sentence; empty if there are none."""
+        names = [f"{each.index} {each.name}" for each in self.stages if each.is_missing]
+        if not names:
+            return ""
+        return f"not converted: {', '.join(names)}; the pipeline as a whole is not equal"
+
+
+def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) -> StackImport:
+    """Convert a stack to a pipeline, and compare seeded rollouts with the same actions.
+
+    A stage without counterpart divides the stack. The part above it is compared on top of it, so a
+    difference always belongs to a stage that was converted.
+
+    Args:
+        open_stack: Creates the stack; called twice for each part.
+        steps: Number of steps to compare.
+        seed: Seed of the envs and the actions.
+
+    Raises:
+        ArgumentError: The stack is of a kind that cannot be converted, or no stage has a
+            counterpart.
+        EnvError: The stack raises.
+
+    Example:
+        >>> import gymnasium
+        >>> from tdx.stacks import open_stack
+        >>> def make():
+        ...     env = gymnasium.make("Pendulum-v1", g=9.0)
+        ...     return open_stack(gymnasium.wrappers.ClipReward(env, -1.0, 1.0))
+        >>> found = import_stack(make, steps=10)
+        >>> found.pipeline.env.kwargs, [stage.name for stage in found.pipeline.transforms]
+        ({'g': 9.0}, ['RewardClipping'])
+        >>> str(found.comparisons[0])
+        'equal for 10 steps'
+    """
+    with closing(open_stack()) as stack:
+        converted = _convert(stack)
+    converted = _without_misfits(converted)
+    _check_any(converted)
+    comparisons = [
+        _compare_part(open_stack, converted, below, last, steps, seed)
+        for below, last in list_segments(converted.stages)
+    ]
+    pipeline = Pipeline(
+        converted.env_up_to(len(converted.stages) - 1),
+        tuple(each for stage in converted.stages for each in stage.stages),
+    )
+    return StackImport(pipeline, converted.stages, tuple(comparisons), seed)
+
+
+def _convert(stack: Stack) -> ConvertedStack:
+    if not isinstance(stack, Convertible):
+        raise ArgumentError(
+            f"{stack.name} is a stack of {stack.kind}, which cannot be converted",
+            hint="return a Gymnasium env with its wrappers",
+        )
+    return stack.convert()
+
+
+def _check_any(converted: ConvertedStack) -> None:
+    missing = [stage for stage in converted.stages if isinstance(stage.result, Missing)]
+    if missing and not any(stage.stages or stage.sets_env for stage in converted.stages):
+        first = missing[0].result
+        assert isinstance(first, Missing)
+        raise ArgumentError(
+            f"no stage has a counterpart: {missing[0].name}: {first.reason}",
+            hint=first.advice,
+        )
+
+
+def _without_misfits(converted: ConvertedStack) -> ConvertedStack:
+    """Return the stack without stages that need one without counterpart, such as its shape."""
+    first = next((each.index for each in converted.stages if each.is_missing), None)
+    if first is None:
+        return converted
+    env = converted.env_up_to(len(converted.stages) - 1)
+    reason = f"it needs the values of stage {first}, which has no counterpart"
+    missing = Missing(reason, "add it when that stage is replaced")
+    chain: tuple[StageConfig, ...] = ()
+    kept: list[ConvertedStage] = []
+    for stage in converted.stages:
+        longer = (*chain, *stage.stages)
+        if stage.index > first and stage.stages and not _can_be_built(Pipeline(env, longer)):
+            kept.append(replace(stage, result=missing))
+        else:
+            kept.append(stage)
+            chain = longer
+    return replace(converted, stages=tuple(kept))
+
+
+def _can_be_built(pipeline: Pipeline) -> bool:
+    try:
+        build_env(pipeline).close()
+    except TdxError:
+        return False
+    return True
+
+
+def _compare_part(
+    open_stack: OpenStack, converted: ConvertedStack, below: int, last: int, steps: int, seed: int
+) -> Comparison:
+    """Compare a part; if it differs, find the first stage that does."""
+    found = _compare(open_stack, converted, below, last, steps, seed)
+    if found.difference is None:
+        return found
+    enough = 1 if found.difference.step is None else found.difference.step + 1
+    for stage in converted.stages[below + 1 : last]:
+        inner = _compare(open_stack, converted, below, stage.index, enough, seed)
+        if inner.difference is not None:
+            return inner
+    return found
+
+
+def _compare(
+    open_stack: OpenStack, converted: ConvertedStack, below: int, last: int, steps: int, seed: int
+) -> Comparison:
+    part = converted.stages[below + 1 : last + 1]
+    key = converted.key_after(last)
+    chain = Pipeline(
+        converted.env_up_to(last), tuple(each for stage in part for each in stage.stages)
+    )
+    name = converted.stages[last].name if last >= 0 else "env"
+    run = _Run(_tolerance(part), _recorded(part), last, name)
+    with closing(open_stack()) as first, closing(open_stack()) as second:
+        assert isinstance(first, Convertible)
+        assert isinstance(second, Convertible)
+        base = None if below < 0 else second.base_env(below, converted.key_after(below))
+        with closing(first.reference(last, key, seed)) as reference:
+            env = build_env(chain, base=base)
+            try:
+                run.compare(reference, env, steps, seed)
+            finally:
+                env.close()
+    return Comparison(below, last, steps, run.largest, run.difference)
+
+
+def _tolerance(part: tuple[ConvertedStage, ...]) -> float:
+    results = (stage.result for stage in part)
+    return max((each.tolerance for each in results if isinstance(each, Counterpart)), default=0.0)
+
+
+def _recorded(part: tuple[ConvertedStage, ...]) -> Mapping[str, tuple[str, ...]]:
+    results = (stage.result for stage in part)
+    found = [each.recorded for each in results if isinstance(each, Counterpart)]
+    return {key: path for recorded in found for key, path in recorded.items()}
+
+
+class _Run:
+    """Steps a stack and a pipeline with the same actions until a value differs.
+
+    Args:
+        tolerance: Largest relative difference. 0: bit-identical.
+        recorded: Keys of the pipeline for entries of ``info``.
+        stage: Index of the last stage, for messages.
+        name: Its name.
+    """
+
+    def __init__(
+        self, tolerance: float, recorded: Mapping[str, tuple[str, ...]], stage: int, name: str
+    ) -> None:
+        self.largest = 0.0
+        self.difference: Difference | None = None
+        self._tolerance, self._recorded = tolerance, recorded
+        self._stage, self._name = stage, name
+
+    def compare(self, reference: Any, env: EnvBase, steps: int, seed: int) -> None:
+        from tdx.core.envs.step_mdp import step_mdp
+
+        env.set_seed(seed)
+        expected, current = reference.reset(seed), self._try(None, env.reset)
+        if current is None or not self._check(None, expected, current):
+            return
+        for step in range(steps):
+            action, entries = reference.sample_action()
+            expected, info = reference.step(action)
+            current = current.update(dict(entries))
+            current = self._try(step, partial(env.step, current))
+            if current is None or not self._check(step, expected, current["next"]):
+                return
+            ended = bool(expected["done"].any())
+            if ended and not self._check_recorded(step, info, current["next"]):
+                return
+            current = step_mdp(current)
+            if ended:
+                expected, current = reference.reset(None), self._try(step, env.reset)
+                if current is None or not self._check(step, expected, current):
+                    return
+
+    def _try(self, step: int | None, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except TdxError as error:
+            message = f"an error: {error.message}"
+            self._differ(step, "all keys", "values", message)
+            return None
+
+    def _check(self, step: int | None, expected: Entries, found: Any) -> bool:
+        for key, value in expected.items():
+            given = found.get(tuple(key.split(".")), None)
+            if given is None:
+                return self._differ(step, key, _describe(value), "no value")
+            if given.dtype != value.dtype or given.shape != value.shape:
+                return self._differ(step, key, _describe(value), _describe(given))
+            if not self._is_close(given, value, self._tolerance):
+                return self._differ(step, key, *_first_difference(value, given))
+        return True
+
+    def _check_recorded(self, step: int, info: Mapping[str, Any], found: Any) -> bool:
+        import torch
+
+        for key, path in self._recorded.items():
+            value: Any = info
+            for name in path:
+                value = value[name]
+            expected = torch.as_tensor(float(value)).reshape(1)
+            given = found[key].reshape(-1).to(expected.dtype)
+            if not self._is_close(given, expected, _SUM_TOLERANCE):
+                return self._differ(step, key, *_first_difference(expected, given))
+        return True
+
+    def _is_close(self, given: Tensor, value: Tensor, tolerance: float) -> bool:
+        import torch
+
+        if torch.equal(given, value):
+            return True
+        if not value.is_floating_point():
+            return False
+        same = (given == value) | (given.isnan() & value.isnan())
+        gap = (given.double() - value.double()).abs() / value.double().abs().clamp_min(1.0)
+        largest = float(gap.masked_fill(same, 0.0).nan_to_num(float("inf")).max())
+        if largest <= tolerance:
+            self.largest = max(self.largest, largest)
+        return largest <= tolerance
+
+    def _differ(self, step: int | None, key: str, in_stack: str, in_pipeline: str) -> bool:
+        self.difference = Difference(step, key, self._stage, self._name, in_stack, in_pipeline)
+        return False
+
+
+def _describe(value: Tensor) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+
+
+def _first_difference(value: Tensor, given: Tensor) -> tuple[str, str]:
+    """Return the two elements that differ most."""
+    gap = (value.double() - given.double()).abs().nan_to_num(float("inf")).reshape(-1)
+    place = int(gap.argmax())
+    texts = [f"{each.reshape(-1)[place].item():.9g}" for each in (value, given)]
+    return texts[0], texts[1]
+
+
+def make_env_config(reference: str, kwargs: Mapping[str, Any]) -> EnvConfig:
+    """Return the config of a factory.
+
+    Args:
+        reference: ``module:function`` or ``file.py:function``.
+        kwargs: Its arguments.
+
+    Raises:
+        ArgumentError: The text names no factory.
+
+    Example:
+        >>> make_env_config("train.py:make", {"size": 3}).code
+        CodeReference(module='train.py', name='make')
+    """
+    config = EnvConfig(reference, kwargs=kwargs)
+    if config.code is None:
+        raise ArgumentError(
+            f"{reference!r} does not name a function",
+            hint="write module:function or file.py:function",
+        )
+    return config

@@ -1,0 +1,200 @@
+"""What a stack of another library becomes as a pipeline of tdx: stage by stage, or the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from tdx.pipeline import EnvConfig, StageConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tdx.envs import EnvBase
+
+Entries = Mapping[str, "Tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Counterpart:
+    """The stages of tdx that compute what a stage of another library computes.
+
+    Args:
+        stages: The stages. Empty: the env, or the way tdx represents values, covers it already.
+        comment: What it does, or why nothing has to be written.
+        tolerance: Largest relative difference between the values. 0: they are bit-identical.
+        env: Settings of the env that replace the stage: fields of ``EnvConfig``. Among its
+            ``kwargs``, ``...`` removes an argument.
+        key: Key of the observation after the stage. ``None``: unchanged.
+        recorded: Keys that the stages write for entries of ``info``, with the path of the entry.
+        observable: True if the stage changes values or ``info``, so that it has to be compared.
+    """
+
+    stages: tuple[StageConfig, ...] = ()
+    comment: str = ""
+    tolerance: float = 0.0
+    env: Mapping[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    recorded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    observable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a stage has no counterpart.
+
+    Args:
+        reason: The reason, as half a sentence.
+        advice: What to do instead.
+        suggestion: Stage that is similar, but whose values differ.
+    """
+
+    reason: str
+    advice: str
+    suggestion: StageConfig | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedStage:
+    """A stage of a stack and its counterpart.
+
+    Args:
+        index: Index of the stage in the stack.
+        name: Class name.
+        call: The stage as a call.
+        result: Its counterpart, or why it has none.
+        key: Key of the observation after it; ``None`` if it has several entries.
+    """
+
+    index: int
+    name: str
+    call: str
+    result: Counterpart | Missing
+    key: str | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """True if the stage has no counterpart."""
+        return isinstance(self.result, Missing)
+
+    @property
+    def stages(self) -> tuple[StageConfig, ...]:
+        """Its stages in the pipeline."""
+        return () if isinstance(self.result, Missing) else self.result.stages
+
+    @property
+    def env(self) -> Mapping[str, Any]:
+        """Settings of the env that replace it."""
+        return {} if isinstance(self.result, Missing) else self.result.env
+
+    @property
+    def sets_env(self) -> bool:
+        """True if it becomes a setting of the env, other than the default."""
+        settings = {**self.env, **self.env.get("kwargs", {})}
+        return any(settings[name] is not ... for name in settings if name != "kwargs")
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedStack:
+    """A stack as a pipeline.
+
+    Args:
+        env: The env without the stages.
+        stages: The stages of the stack, innermost first.
+        key: Key of the observation of the env; ``None`` if it has several entries.
+    """
+
+    env: EnvConfig
+    stages: tuple[ConvertedStage, ...]
+    key: str | None
+
+    def env_up_to(self, last: int) -> EnvConfig:
+        """Return the env with the settings that replace stages up to an index."""
+        env = self.env
+        for stage in self.stages[: last + 1]:
+            changes = dict(stage.env)
+            kwargs = {**env.kwargs, **changes.pop("kwargs", {})}
+            kept = {name: value for name, value in kwargs.items() if value is not ...}
+            env = replace(env, kwargs=kept, **changes)
+        return env
+
+    def key_after(self, last: int) -> str | None:
+        """Return the key of the observation after a stage."""
+        return self.key if last < 0 else self.stages[last].key
+
+
+class Reference(Protocol):
+    """A part of a stack that runs as its own library runs it, with values as entries."""
+
+    def reset(self, seed: int | None) -> Entries:
+        """Start an episode and return the observation."""
+        ...
+
+    def sample_action(self) -> tuple[Any, Entries]:
+        """Return a random action and its entries for an env of tdx."""
+        ...
+
+    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+        """Make a step; return observation, reward and flags, and the ``info``."""
+        ...
+
+    def close(self) -> None:
+        """Close the env."""
+        ...
+
+
+@runtime_checkable
+class Convertible(Protocol):
+    """A stack that can become a pipeline."""
+
+    def convert(self) -> ConvertedStack:
+        """Find the counterparts of the stages.
+
+        Raises:
+            TdxError: The env inside is not one that a pipeline can name.
+        """
+        ...
+
+    def reference(self, last: int, key: str | None, seed: int) -> Reference:
+        """Return the stack up to a stage.
+
+        Args:
+            last: Index of the stage; -1 for the env inside.
+            key: Key of the observation, if it has a single entry.
+            seed: Seed of the random actions.
+        """
+        ...
+
+    def base_env(self, last: int, key: str | None) -> EnvBase:
+        """Return the stack up to a stage as one env of tdx, with the key of the observation."""
+        ...
+
+
+def list_segments(stages: Sequence[ConvertedStage]) -> list[tuple[int, int]]:
+    """Return the parts of a stack between stages without counterpart, as ``(below, last)``.
+
+    ``below`` is the stage without counterpart under the part, or -1 for the env. The last stage of
+    a part is one that can be observed.
+
+    Args:
+        stages: The stages, innermost first.
+
+    Example:
+        >>> same, none = Counterpart(), Missing("", "")
+        >>> results = [same, none, same, same]
+        >>> list_segments([ConvertedStage(i, "", "", each) for i, each in enumerate(results)])
+        [(-1, 0), (1, 3)]
+    """
+    found: list[tuple[int, int]] = []
+    below, last = -1, -1
+    for stage in stages:
+        if isinstance(stage.result, Missing):
+            if last > below or below < 0:
+                found.append((below, last))
+            below = last = stage.index
+        elif stage.result.observable:
+            last = stage.index
+    if last > below or below < 0:
+        found.append((below, last))
+    return found

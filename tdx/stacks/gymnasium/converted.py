@@ -1,0 +1,206 @@
+"""Convert the wrappers of a Gymnasium stack, and run parts of it to compare values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import gymnasium
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from tensordict import TensorDict, is_tensor_collection
+from torch import Tensor
+
+from tdx.core import TransformedEnv
+from tdx.envs import EnvBase, GymWrapper
+from tdx.envs.gym.conversion import is_image, reward_array
+from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.registry import find_env
+from tdx.envs.gym.spaces import codec_of
+from tdx.errors import ArgumentError, EnvError, summarize_error
+from tdx.keys import format_key
+from tdx.pipeline import EnvConfig
+from tdx.pipeline.values import Value
+from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries
+from tdx.stacks.gymnasium.counterparts import find_counterpart
+from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.gymnasium.places import Place
+from tdx.transforms import RenameTransform
+
+_DEFAULTS = (
+    gymnasium.wrappers.PassiveEnvChecker,
+    gymnasium.wrappers.OrderEnforcing,
+    gymnasium.wrappers.TimeLimit,
+)
+
+
+def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
+    """Find the counterparts of the wrappers.
+
+    Args:
+        levels: The env inside and the wrappers.
+
+    Raises:
+        ArgumentError: It is a vector env, the env inside is not registered, or one of its arguments
+            cannot be written to a file.
+
+    Example:
+        >>> from tdx.stacks.gymnasium.levels import list_levels
+        >>> env = gymnasium.make("Pendulum-v1", max_episode_steps=9)
+        >>> convert_levels(list_levels(env)).env_up_to(2).kwargs
+        {'max_episode_steps': 9}
+    """
+    core = levels[0].owner
+    if levels[0].num_envs is not None or isinstance(core, VectorEnv):
+        raise ArgumentError(
+            "a vector env cannot be converted",
+            hint="return one of its envs; `num_envs` in the file makes a batch of it",
+        )
+    spec = getattr(core, "spec", None)
+    if spec is None:
+        raise ArgumentError(
+            f"the env inside, {type(core).__name__}, was not created by an id",
+            hint="register it with gymnasium.register, and create it with gymnasium.make",
+        )
+    registered = find_env(spec.id)
+    limit = registered.max_episode_steps
+    kwargs = dict(_changed_kwargs(spec, registered))
+    if limit is not None:
+        kwargs["max_episode_steps"] = -1  # The wrapper TimeLimit removes it.
+    key = root_key(core.observation_space)
+    place = Place(key, limit, only_defaults=True)
+    stages = []
+    for level in levels[1:]:
+        info = level.info()
+        result = find_counterpart(level.owner, place)
+        is_default = isinstance(level.owner, _DEFAULTS) and not getattr(result, "stages", ())
+        place.only_defaults = place.only_defaults and is_default
+        place.key = getattr(result, "key", None) or _key_after(level.owner, place.key)
+        stages.append(ConvertedStage(info.index, info.name, info.call, result, place.key))
+    return ConvertedStack(EnvConfig(spec.id, kwargs=kwargs), tuple(stages), key)
+
+
+def _key_after(wrapper: Any, key: str | None) -> str | None:
+    """Return the key after a stage of a chain; a transform keeps the key that it reads."""
+    found = root_key(wrapper.observation_space)
+    return None if found is None else key or found
+
+
+def root_key(space: spaces.Space[Any]) -> str | None:
+    """Return the key of an observation in tdx; ``None`` if it has several entries.
+
+    Example:
+        >>> root_key(spaces.Discrete(3)), root_key(spaces.Dict(a=spaces.Discrete(3)))
+        ('observation', None)
+    """
+    if isinstance(space, spaces.Dict):
+        return None
+    return "pixels" if is_image(space) else "observation"
+
+
+def _changed_kwargs(spec: Any, registered: Any) -> Iterator[tuple[str, Value]]:
+    """Return the arguments of an env that are not those of its registration."""
+    missing = object()
+    for name, value in spec.kwargs.items():
+        default = registered.kwargs.get(name, missing)
+        try:
+            is_same = bool(value == default)
+        except ValueError:
+            is_same = False
+        if not is_same and not (name == "render_mode" and value is None):
+            yield name, _as_value(name, value)
+
+
+def _as_value(name: str, value: Any) -> Value:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if hasattr(value, "tolist"):
+        return _as_value(name, value.tolist())
+    if isinstance(value, list | tuple):
+        return tuple(_as_value(name, each) for each in value)
+    if isinstance(value, Mapping) and all(isinstance(each, str) for each in value):
+        return {each: _as_value(name, inner) for each, inner in value.items()}
+    raise ArgumentError(
+        f"the argument {name} of the env is {type(value).__name__}, which a file cannot contain",
+        hint="pass numbers, text, lists and dicts to gymnasium.make",
+    )
+
+
+class GymnasiumReference:
+    """A Gymnasium env whose values are entries, as those of tdx.
+
+    Args:
+        env: The env with some of its wrappers.
+        key: Key of the observation, if it has a single entry.
+        seed: Seed of the random actions.
+    """
+
+    def __init__(self, env: Any, key: str | None, seed: int) -> None:
+        self._env, self._key = env, key
+        self._wrapped = GymWrapper(env)
+        self._encode_action = codec_of(
+            env.action_space, Layout(None, categorical=False, remap_state=True)
+        ).encode
+        env.action_space.seed(seed)
+
+    def reset(self, seed: int | None) -> Entries:
+        """See :class:`~tdx.stacks.conversion.Reference`."""
+        try:
+            observation, _ = self._env.reset(seed=seed)
+        except Exception as error:
+            raise _failure("reset", error) from error
+        return self._observe(observation)
+
+    def sample_action(self) -> tuple[Any, Entries]:
+        """See :class:`~tdx.stacks.conversion.Reference`."""
+        action = self._env.action_space.sample()
+        encoded = self._encode_action(action)
+        if isinstance(encoded, Mapping) or is_tensor_collection(encoded):
+            return action, dict(encoded.items())
+        return action, {"action": encoded}
+
+    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+        """See :class:`~tdx.stacks.conversion.Reference`."""
+        try:
+            observation, reward, terminated, truncated, info = self._env.step(action)
+        except Exception as error:
+            raise _failure("step", error) from error
+        entries = dict(self._observe(observation))
+        entries["reward"] = torch.from_numpy(reward_array(reward))
+        flags = {"terminated": terminated, "truncated": truncated, "done": terminated or truncated}
+        entries.update({name: torch.tensor([bool(flag)]) for name, flag in flags.items()})
+        return entries, info
+
+    def _observe(self, observation: Any) -> Entries:
+        entries = TensorDict(self._wrapped.read_obs(observation))
+        found = {format_key(key): value for key, value in entries.items(True, True)}
+        values = {key: value for key, value in found.items() if isinstance(value, Tensor)}
+        if self._key is not None and len(values) == 1:
+            return {self._key: next(iter(values.values()))}
+        return values
+
+    def close(self) -> None:
+        """See :class:`~tdx.stacks.conversion.Reference`."""
+        self._wrapped.close()
+
+
+def _failure(method: str, error: Exception) -> EnvError:
+    return EnvError(
+        f"{method} of the stack raised {summarize_error(error)}",
+        hint="--debug shows the traceback",
+    )
+
+
+def wrap_level(env: Any, key: str | None) -> EnvBase:
+    """Return an env with some of its wrappers as one env of tdx.
+
+    Args:
+        env: The env.
+        key: Key of the observation, if it has a single entry.
+    """
+    own = root_key(env.observation_space)
+    wrapped = GymWrapper(env)
+    if key is None or own is None or own == key:
+        return wrapped
+    return cast(EnvBase, TransformedEnv(wrapped, RenameTransform([own], [key])))

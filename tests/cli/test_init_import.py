@@ -1,0 +1,114 @@
+"""``tdx init --from``: the file, the messages and the exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tdx.inspection.check_report import check_pipeline
+from tdx.pipeline import PipelineFile
+from tdx.pipeline.values import CodeReference
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Tdx
+
+SOURCE = """
+import gymnasium as gym
+import numpy as np
+from gymnasium import wrappers
+
+def make(limit=20):
+    env = gym.make("Pendulum-v1", max_episode_steps=limit)
+    env = wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
+    env = wrappers.NormalizeObservation(env)
+    return wrappers.ClipReward(env, -1.0, 1.0)
+
+def hopeless():
+    return wrappers.NormalizeReward(gym.make("Pendulum-v1"))
+
+calls = []
+
+def changing():
+    calls.append(0)
+    env = gym.make("Pendulum-v1")
+    return wrappers.ClipReward(env, -1.0 / len(calls), 1.0)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "converted_envs.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield tmp_path
+    sys.path[:] = path
+    sys.modules.pop("converted_envs", None)
+
+
+@pytest.mark.parametrize("name", ["converted_envs:make", "converted_envs.py:make"])
+def test_file_is_a_pipeline_that_passes_the_check(tdx: Tdx, folder: Path, name: str) -> None:
+    outcome = tdx("init", "out.yaml", "--from", name, "--allow-code")
+    assert outcome.code == 0, outcome.err
+    assert "stages 0 to 3: equal for 1,000 steps" in outcome.err
+    assert "stage 5 on top of stage 4: equal for 1,000 steps" in outcome.err
+    assert "not converted: 4 NormalizeObservation; the pipeline as a whole" in outcome.err
+    text = (folder / "out.yaml").read_text()
+    assert f"# Converted from {name}." in text
+    assert "# Stages 0 to 3: equal for 1,000 steps." in text
+    assert "  # 4 NormalizeObservation(epsilon=1e-08): not converted\n  #   reason: VecNorm" in text
+    assert "\n  #   to do: use VecNorm" in text
+    file = PipelineFile.load("out.yaml")
+    assert file.pipeline.env.kwargs == {"max_episode_steps": 20}
+    assert [each.name for each in file.pipeline.transforms] == ["ActionScaling", "RewardClipping"]
+    assert [each.stage.name for each in file.pipeline.off] == ["VecNorm"]
+    assert check_pipeline(file.pipeline).ok
+
+
+@pytest.mark.usefixtures("folder")
+def test_arguments_of_the_function(tdx: Tdx) -> None:
+    arguments = ("--from", "converted_envs:make", "--allow-code", "--env-kwargs", "limit=7")
+    outcome = tdx("init", "-", *arguments)
+    assert outcome.code == 0, outcome.err
+    assert PipelineFile(outcome.out).pipeline.env.kwargs == {"max_episode_steps": 7}
+
+
+@pytest.mark.usefixtures("folder")
+def test_difference_is_shown_and_fails(tdx: Tdx) -> None:
+    outcome = tdx("init", "-", "--from", "converted_envs:changing", "--allow-code")
+    assert outcome.code == 1
+    assert "first difference at step 0, 'reward' after stage 3 (ClipReward)" in outcome.err
+    assert "# Stages 0 to 3: first difference at step 0" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("--from", "converted_envs:hopeless", "--allow-code"), 2, "no stage has a counterpart"),
+        (("--from", "converted_envs:make"), 2, "--allow-code"),
+        (("--from", "Pendulum-v1", "--allow-code"), 2, "does not name a function"),
+        (("--from", "converted_envs:mke", "--allow-code"), 2, "did you mean make?"),
+        (("--from", "a:b", "--env", "Pendulum-v1"), 2, "--from and --env cannot be combined"),
+        (("--from", "a:b", "--t", "RewardSum"), 2, "--from and --t cannot be combined"),
+    ],
+)
+def test_errors_write_nothing(
+    tdx: Tdx, folder: Path, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    outcome = tdx("init", "out.yaml", *arguments)
+    assert outcome.code == code
+    assert message in outcome.err
+    assert not (folder / "out.yaml").exists()
+
+
+def test_existing_file_needs_force(tdx: Tdx, folder: Path) -> None:
+    (folder / "out.yaml").write_text("mine")
+    arguments = ("init", "out.yaml", "--from", "converted_envs:make", "--allow-code")
+    refused = tdx(*arguments)
+    assert (refused.code, (folder / "out.yaml").read_text()) == (2, "mine")
+    assert tdx(*arguments, "--force").code == 0
+    assert CodeReference.of("converted_envs:make") is not None
+    assert PipelineFile.load("out.yaml").pipeline.env.id == "Pendulum-v1"
