@@ -221,6 +221,14 @@ KINDS: tuple[BuiltinKind, ...] = (
         ("gymnasium:Env", "gymnasium.vector:VectorEnv"),
         "tdx.stacks.gymnasium.stack:GymnasiumStack",
     ),
+    BuiltinKind(
+        "a Stable-Baselines3 VecEnv or algorithm",
+        (
+            "stable_baselines3.common.vec_env.base_vec_env:VecEnv",
+            "stable_baselines3.common.base_class:BaseAlgorithm",
+        ),
+        "tdx.stacks.sb3.stack:StableBaselines3Stack",
+    ),
 )
 
 
@@ -272,10 +280,6 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
     ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
-    (
-        "stable_baselines3.common.vec_env.base_vec_env:VecEnv",
-        "pass the Gymnasium env inside it: vec_env.envs[0]",
-    ),
     (
         "torchrl.envs.common:EnvBase",
         "build the same chain of tdx transforms: `tdx list transforms`",
