@@ -118,7 +118,7 @@ def test_copies_and_pickles_of_an_attached_env_are_not_attached() -> None:
     normalize = env.venv
     assert isinstance(normalize, VecNormalize)
     with open_stack(env).attach(traces.append):
-        other = copy.deepcopy(env)
+        other = copy.deepcopy(normalize.venv)
         loaded = pickle.loads(pickle.dumps(normalize))
         loaded.set_venv(make_vec_env("CartPole-v1", n_envs=2))
         run(other, 3)
