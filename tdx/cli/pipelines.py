@@ -158,6 +158,24 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
             env.close()
 
 
+def names_stack(pipeline: Pipeline) -> bool:
+    """Return True if a pipeline is only a factory, whose env runs as its own library runs it.
+
+    A pipeline with transforms, or with options that only tdx envs have, is built as a chain of tdx.
+
+    Args:
+        pipeline: The pipeline.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> names_stack(Pipeline.of("my_envs:make")), names_stack(Pipeline.of("Pendulum-v1"))
+        (True, False)
+    """
+    env = pipeline.env
+    has_options = env.num_envs is not None or env.device is not None or env.from_pixels
+    return env.code is not None and not pipeline.transforms and not has_options
+
+
 @contextmanager
 def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
     """Open the env of a pipeline with its stages, and close it at the end.
@@ -166,13 +184,13 @@ def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
     wrappers are then the stages. Otherwise the env is built as a chain of tdx.
     """
     from tdx.stacks.native import NativeStack
-    from tdx.stacks.targets import names_stack, open_target
 
     if not names_stack(pipeline):
         with open_env(pipeline, options) as env:
             yield NativeStack(env)
         return
     from tdx.pipeline import build_env, check_arguments
+    from tdx.stacks.targets import open_target
 
     with third_party_code():
         for error in check_arguments(pipeline, options.allow_code):

@@ -67,10 +67,10 @@ def inspect_chain(env: Any, name: str | None = None) -> ChainReport:
 
     Example:
         >>> import gymnasium
-        >>> env = gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1.0, 1.0)
-        >>> report = inspect_chain(env)
-        >>> [(write.key, report.stages[-1].name) for write in report.stages[-1].inverse.writes]
-        [('action', 'RescaleAction')]
+        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
+        >>> stage = inspect_chain(env).stages[-1]
+        >>> stage.name, [write.key for write in stage.forward.writes]
+        ('NormalizeObservation', ['observation'])
     """
     stack = open_stack(env)
     specs = stack.specs()

@@ -14,6 +14,7 @@ from tdx.serialization import Entries, Entry, Result, key_entry
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
     from tdx.core.envs.spec_violations import SpecViolation
+    from tdx.envs import EnvBase
     from tdx.inspection.lint.rule import Fix, Rule, Severity
     from tdx.pipeline import Pipeline
 
@@ -144,6 +145,7 @@ def check_pipeline(
     allow_code: bool = False,
     rules: Sequence[Rule] | None = None,
     steps: bool = True,
+    base: EnvBase | None = None,
 ) -> CheckReport:
     """Check a pipeline: its arguments, its specs, a few steps, and the lint rules.
 
@@ -156,6 +158,7 @@ def check_pipeline(
         allow_code: Allow importing the Python objects that it names.
         rules: Lint rules to apply. Defaults to all rules.
         steps: Allow stepping the env.
+        base: Env that the pipeline names, if it exists already.
 
     Raises:
         EnvError: The env cannot be made, or raises in a reset or step.
@@ -173,7 +176,7 @@ def check_pipeline(
     chosen = all_rules() if rules is None else rules
     missing = _check_device(pipeline)
     if missing is None:
-        report = _check_built(pipeline, allow_code, chosen, steps)
+        report = _check_built(pipeline, allow_code, chosen, steps, base)
         return replace(report, findings=(*policy, *report.findings))
     on_cpu = replace(pipeline, env=replace(pipeline.env, device=None))
     report = _check_built(on_cpu, allow_code, chosen, steps)
@@ -195,7 +198,11 @@ def _check_device(pipeline: Pipeline) -> Finding | None:
 
 
 def _check_built(
-    pipeline: Pipeline, allow_code: bool, rules: Sequence[Rule], steps: bool
+    pipeline: Pipeline,
+    allow_code: bool,
+    rules: Sequence[Rule],
+    steps: bool,
+    base: EnvBase | None = None,
 ) -> CheckReport:
     from tdx.inspection.lint.linter import import_policy
     from tdx.pipeline.build import assemble_env
@@ -203,7 +210,7 @@ def _check_built(
     checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     try:
         policy = import_policy(pipeline, allow_code)
-        env = assemble_env(pipeline, allow_code)
+        env = assemble_env(pipeline, allow_code, base)
     except TdxError as error:
         errors = _findings([error], "specs")
         lints = lint(build_lint_context(pipeline), rules)

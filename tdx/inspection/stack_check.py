@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from tdx.errors import EnvError, ExitCode, TdxError, Where
 from tdx.inspection.check_report import Check, CheckReport, Finding
 from tdx.inspection.lint.linter import LintFinding, all_rules, lint
-from tdx.inspection.lint.stack_context import StackContext, observe_stack
+from tdx.inspection.lint.stack_context import StackContext
+from tdx.inspection.lint.stack_observation import observe_stack
 from tdx.inspection.values_report import ViolationCollector
 from tdx.stacks import open_stack
 from tdx.stacks.native import NativeStack
@@ -109,8 +110,7 @@ def _from_lint(finding: LintFinding, stack: Stack) -> Finding:
     if violation.stage is not None and violation.stage >= 0:
         stage = stack.stages[violation.stage]
         name = stage.name
-        if stage.location is not None and not stage.location.startswith("/"):
-            # The wrappers of a library are not where its users correct a finding.
+        if stage.location is not None and not _is_installed(stage.location):
             file, _, number = stage.location.rpartition(":")
             line = int(number)
     check: Check = "lints" if violation.spec_violation is None else "steps"
@@ -125,6 +125,11 @@ def _from_lint(finding: LintFinding, stack: Stack) -> Finding:
         rule.title,
         rule.paragraphs[0],
     )
+
+
+def _is_installed(location: str) -> bool:
+    """Return True for the source of a library, which is not where a finding is corrected."""
+    return location.startswith("/") or "-packages/" in location
 
 
 def _chosen(rules: Sequence[Rule] | None) -> Sequence[Rule]:

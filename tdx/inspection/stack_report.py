@@ -15,7 +15,7 @@ from tdx.stacks import StageInfo, open_stack
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.stacks.tracer import AnyTracer
+    from tdx.stacks.stack import AnyTracer
 
 State = Mapping[int, Mapping[str, "Tensor"]]
 
@@ -126,9 +126,9 @@ def trace(env: Any, policy: Any = None) -> AnyTracer:
 
     Example:
         >>> import gymnasium, tdx
-        >>> env = gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1.0, 1.0)
+        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
         >>> run = tdx.trace(env).run(3)
-        >>> [stage.place for stage in run.last.stages if "action" in stage.written]
-        ['random', '3 RescaleAction']
+        >>> [stage.place for stage in run.last.stages if "observation" in stage.written]
+        ['Pendulum-v1', '3 NormalizeObservation']
     """
     return open_stack(env).tracer(policy)

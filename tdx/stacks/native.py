@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tdx.keys import NestedKey
-from tdx.stacks.sources import class_location
 from tdx.stacks.stack import Direction, OnTrace, StageInfo
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ class NativeStack:
     def stages(self) -> Sequence[StageInfo]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain_specs import chain_stages
+        from tdx.stacks.sources import class_location
 
         return tuple(
             StageInfo(

@@ -22,7 +22,7 @@ from tdx.core.transforms.chunk import Chunk
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.wrapper import GymWrapper
 from tdx.errors import ArgumentError
-from tdx.stacks.stack import open_stack
+from tdx.stacks.stack import is_stack
 
 _NO_VALUE: Any = object()
 
@@ -208,10 +208,15 @@ def attach_meter(
     elif isinstance(target, Transform):
         place = lambda: _attach_to_chain(target, meter, patches)  # noqa: E731
         levels = []
-    else:
-        with open_stack(target).measure(meter, all_stages=all_wrappers):
+    elif is_stack(target):
+        with target.measure(meter, all_stages=all_wrappers):
             yield
         return
+    else:
+        raise ArgumentError(
+            f"cannot profile an object of type {type(target).__name__}",
+            hint="pass tdx.open_stack(env) for an env of another library",
+        )
     try:
         place()
         yield

@@ -1,17 +1,12 @@
-"""The protocol of a stack, and the kinds of stacks that tdx can open."""
+"""The protocols of a stack, its tracer and the driver of its env."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
-from tdx.errors import ArgumentError, EnvError, summarize_error
 from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
@@ -19,10 +14,8 @@ if TYPE_CHECKING:
 
     from tdx.core import StageSpecs, StepTrace
     from tdx.core.meter import Meter
-    from tdx.stacks.tracer import AnyTracer, Driver
+    from tdx.core.tracing import Stop, TraceRun
 
-GROUP = "tdx.stacks"
-"""Entry-point group of the kinds of stacks."""
 Direction = Literal["forward", "inverse", "both"]
 OnTrace = Callable[["StepTrace"], Any]
 
@@ -60,11 +53,51 @@ _MAX_LENGTH = 40
 def _format(value: object) -> str:
     if callable(value):
         return str(getattr(value, "__name__", type(value).__name__))
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        # A number of NumPy.
+        value = value.item()
     text = " ".join(repr(value).split())
     return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
-@runtime_checkable
+class AnyTracer(Protocol):
+    """What every tracer has: :class:`~tdx.Tracer` and :class:`StackTracer`."""
+
+    last: StepTrace | None
+    steps: int
+    resets: int
+
+    def run(
+        self,
+        steps: int | None = None,
+        until: Stop | str | None = None,
+        on_step: OnTrace | None = None,
+    ) -> TraceRun:
+        """Step until a condition is met; reset the env first if necessary."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop a run after its current step."""
+        ...
+
+
+class Driver(Protocol):
+    """Resets and steps the env of a stack, as its own library does."""
+
+    def reset(self, seed: int | None) -> None:
+        """Start new episodes."""
+        ...
+
+    def step(self, action: Any = None) -> None:
+        """Make one step with an action; ``None``: of the policy, or a random one."""
+        ...
+
+    @property
+    def reset_due(self) -> bool:
+        """True before the first reset and after the end of an episode."""
+        ...
+
+
 class Stack(Protocol):
     """An env with an ordered sequence of stages.
 
@@ -162,166 +195,12 @@ class Stack(Protocol):
         ...
 
 
-class StackKind(Protocol):
-    """A kind of stack, registered in the entry-point group ``tdx.stacks``.
-
-    Args:
-        title: What it opens, for messages.
-    """
-
-    title: str
-
-    def accepts(self, target: Any) -> bool:
-        """Return True if it can open an object."""
-        ...
-
-    def open(self, target: Any) -> Stack:
-        """Open an object that it accepts."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltinKind:
-    """A kind of stack that belongs to tdx, imported when an object of its library is opened.
-
-    Args:
-        title: What it opens, for messages.
-        bases: Classes of the objects, as ``module:name``. A module that is not imported has no
-            objects.
-        factory: Its stack, as ``module:name``.
-    """
-
-    title: str
-    bases: tuple[str, ...]
-    factory: str
-
-    def accepts(self, target: Any) -> bool:
-        """Return True if an object is an instance of one of the classes."""
-        return isinstance(target, tuple(_imported(self.bases)))
-
-    def open(self, target: Any) -> Stack:
-        """Open an object."""
-        module, _, name = self.factory.partition(":")
-        opened: Stack = getattr(import_module(module), name)(target)
-        return opened
-
-
-def _imported(names: Iterable[str]) -> Iterable[type]:
-    for each in names:
-        module, _, name = each.partition(":")
-        found = getattr(sys.modules.get(module), name, None)
-        if isinstance(found, type):
-            yield found
-
-
-KINDS: tuple[BuiltinKind, ...] = (
-    BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), "tdx.stacks.native:NativeStack"),
-    BuiltinKind(
-        "a gymnasium.Env or VectorEnv with its wrappers",
-        ("gymnasium:Env", "gymnasium.vector:VectorEnv"),
-        "tdx.stacks.gymnasium.stack:GymnasiumStack",
-    ),
-    BuiltinKind(
-        "a Stable-Baselines3 VecEnv or algorithm",
-        (
-            "stable_baselines3.common.vec_env.base_vec_env:VecEnv",
-            "stable_baselines3.common.base_class:BaseAlgorithm",
-        ),
-        "tdx.stacks.sb3.stack:StableBaselines3Stack",
-    ),
-)
-
-
-def open_stack(target: Any) -> Stack:
-    """Open an env with its stages.
-
-    Args:
-        target: An env of tdx or Gymnasium, of a library with an entry point in ``tdx.stacks``, or a
-            stack, which is returned unchanged.
-
-    Raises:
-        ArgumentError: No kind of stack accepts the object.
+def is_stack(target: object) -> TypeGuard[Stack]:
+    """Return True if an object has the methods of a stack; none of them is called.
 
     Example:
-        >>> import gymnasium
-        >>> stack = open_stack(gymnasium.make("Pendulum-v1"))
-        >>> [stage.name for stage in stack.stages]
-        ['PassiveEnvChecker', 'OrderEnforcing', 'TimeLimit']
+        >>> is_stack(3)
+        False
     """
-    for kind in KINDS:
-        if kind.accepts(target):
-            return kind.open(target)
-    if isinstance(target, Stack):
-        return target
-    for entry in _entry_points():
-        loaded = _load_kind(entry)
-        if loaded.accepts(target):
-            return loaded.open(target)
-    raise unsupported_error(target)
-
-
-@cache
-def _entry_points() -> tuple[EntryPoint, ...]:
-    return tuple(sorted(entry_points(group=GROUP), key=lambda each: each.name))
-
-
-def _load_kind(entry: EntryPoint) -> StackKind:
-    try:
-        kind: StackKind = entry.load()
-    except Exception as error:
-        raise EnvError(
-            f"the entry point {entry.name!r} of {GROUP} cannot be loaded: {summarize_error(error)}",
-            hint=f"update or remove the package that provides {entry.value}",
-        ) from error
-    return kind
-
-
-_NEXT_STEPS: tuple[tuple[str, str], ...] = (
-    ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
-    ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
-    ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
-    (
-        "torchrl.envs.common:EnvBase",
-        "build the same chain of tdx transforms: `tdx list transforms`",
-    ),
-    ("torch.nn.modules.module:Module", "pass the env that it acts in"),
-)
-"""Classes of other libraries and what to do with their objects."""
-
-
-def unsupported_error(target: Any) -> ArgumentError:
-    """Return the error for an object that is no stack; it lists what is supported."""
-    hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
-    kinds = [*(each.title for each in KINDS), *(each.name for each in _entry_points())]
-    return ArgumentError(
-        f"{describe_object(target)} is not supported: pass {', '.join(kinds)}",
-        hint=_next_step(target) if hint is None else hint,
-    )
-
-
-def describe_object(target: Any) -> str:
-    """Return the type of an object, for messages.
-
-    Example:
-        >>> describe_object(3), describe_object(int)
-        ('an object of type int', 'the class int')
-    """
-    if isinstance(target, type):
-        return f"the class {target.__name__}"
-    return f"an object of type {type(target).__name__}"
-
-
-def _is_instance(target: Any, base: str) -> bool:
-    return isinstance(target, tuple(_imported((base,))))
-
-
-def _next_step(target: Any) -> str:
-    if isinstance(target, str):
-        return f"create the env: tdx.GymEnv({target!r}) or gymnasium.make({target!r})"
-    if isinstance(target, type):
-        return f"create an instance: {target.__name__}()"
-    if callable(target) and not hasattr(target, "step"):
-        return f"call it: {getattr(target, '__name__', 'function')}()"
-    if hasattr(target, "step") and hasattr(target, "reset"):
-        return "make its class a subclass of gymnasium.Env"
-    return f"other libraries register a kind in the entry-point group {GROUP}"
+    kind = type(target)
+    return all(callable(getattr(kind, name, None)) for name in ("specs", "attach", "measure"))

@@ -9,30 +9,12 @@ from typing import TYPE_CHECKING, Any
 from tdx.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.resolver import ValueResolver
-from tdx.stacks.stack import describe_object, open_stack
+from tdx.stacks.kinds import describe_object, open_stack
 
 if TYPE_CHECKING:
-    from tdx.pipeline import EnvConfig, Pipeline
+    from tdx.pipeline import EnvConfig
     from tdx.pipeline.values import CodeReference
     from tdx.stacks.stack import Stack
-
-
-def names_stack(pipeline: Pipeline) -> bool:
-    """Return True if a pipeline is only a factory, whose env runs as its own library runs it.
-
-    A pipeline with transforms, or with options that only tdx envs have, is built as a chain of tdx.
-
-    Args:
-        pipeline: The pipeline.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> names_stack(Pipeline.of("my_envs:make")), names_stack(Pipeline.of("Pendulum-v1"))
-        (True, False)
-    """
-    env = pipeline.env
-    has_options = env.num_envs is not None or env.device is not None or env.from_pixels
-    return env.code is not None and not pipeline.transforms and not has_options
 
 
 def open_target(env: EnvConfig, allow_code: bool) -> Stack:

@@ -6,50 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
 from tdx.core.tracing import Cancelled, StepTrace, Stop, TraceHistory, TraceRun, parse_stop
 from tdx.core.tracing.stops import AnyOf, Steps
 from tdx.errors import EnvError, TdxError
-from tdx.stacks.stack import OnTrace, Stack
-
-
-class AnyTracer(Protocol):
-    """What every tracer has: :class:`~tdx.Tracer` and :class:`StackTracer`."""
-
-    last: StepTrace | None
-    steps: int
-    resets: int
-
-    def run(
-        self,
-        steps: int | None = None,
-        until: Stop | str | None = None,
-        on_step: OnTrace | None = None,
-    ) -> TraceRun:
-        """Step until a condition is met; reset the env first if necessary."""
-        ...
-
-    def cancel(self) -> None:
-        """Stop a run after its current step."""
-        ...
-
-
-class Driver(Protocol):
-    """Resets and steps the env of a stack, as its own library does."""
-
-    def reset(self, seed: int | None) -> None:
-        """Start new episodes."""
-        ...
-
-    def step(self, action: Any = None) -> None:
-        """Make one step with an action; ``None``: of the policy, or a random one."""
-        ...
-
-    @property
-    def reset_due(self) -> bool:
-        """True before the first reset and after the end of an episode."""
-        ...
+from tdx.stacks.stack import Driver, OnTrace, Stack
 
 
 class StackTracer:
@@ -65,10 +27,10 @@ class StackTracer:
 
     Example:
         >>> import gymnasium, tdx
-        >>> tracer = tdx.trace(gymnasium.make("Pendulum-v1"))
-        >>> trace = tracer.step()
+        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
+        >>> trace = tdx.trace(env).step()
         >>> [stage.place for stage in trace.stages if stage.written]
-        ['random', 'Pendulum-v1', '2 TimeLimit']
+        ['random', 'Pendulum-v1', '3 NormalizeObservation']
     """
 
     def __init__(

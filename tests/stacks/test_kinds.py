@@ -10,7 +10,7 @@ import pytest
 
 import tdx
 from tdx.errors import EnvError
-from tdx.stacks import open_stack, stack
+from tdx.stacks import kinds, open_stack
 from tdx.stacks.gymnasium.stack import GymnasiumStack
 
 
@@ -41,8 +41,8 @@ KIND = ToyKind()
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Any:
     def use(value: str) -> None:
-        entry = EntryPoint("toy", value, stack.GROUP)
-        monkeypatch.setattr(stack, "_entry_points", lambda: (entry,))
+        entry = EntryPoint("toy", value, kinds.GROUP)
+        monkeypatch.setattr(kinds, "_entry_points", lambda: (entry,))
 
     return use
 
@@ -67,5 +67,5 @@ def test_kind_that_cannot_be_loaded_is_named(register: Any) -> None:
 
 
 def test_entry_points_are_those_of_the_environment() -> None:
-    found = importlib.metadata.entry_points(group=stack.GROUP)
-    assert {each.name for each in stack._entry_points()} == {each.name for each in found}
+    found = importlib.metadata.entry_points(group=kinds.GROUP)
+    assert {each.name for each in kinds._entry_points()} == {each.name for each in found}

@@ -108,7 +108,9 @@ def test_casts_of_the_vector_env_are_its_own() -> None:
     assert [(each.code, each.where.stage, each.where.key) for each in report.findings] == [
         ("TDX401", 4, "observation")
     ]
-    flow = {stage.name: stage.forward for stage in tdx.inspect(env, steps=3).chain.stages}
+    chain = tdx.inspect(env, steps=3).chain
+    assert chain is not None
+    flow = {stage.name: stage.forward for stage in chain.stages}
     assert [write.key for write in flow["SyncVectorEnv"].writes] == ["observation"]
 
 

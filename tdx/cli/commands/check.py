@@ -106,10 +106,9 @@ def check(
     tdx check --env Pendulum-v1 --t StepCounter
     """
     from tdx.cli.interrupts import third_party_code
-    from tdx.cli.pipelines import read_source, with_file
+    from tdx.cli.pipelines import names_stack, read_source, with_file
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.linter import select_rules
-    from tdx.stacks.targets import names_stack
 
     rules = select_rules(split_list(select), split_list(ignore))
     options = with_file(pipeline, file)
@@ -139,16 +138,26 @@ def check(
 def _check_stack(
     config: Pipeline, options: PipelineOptions, rules: Sequence[Rule], *, evaluation: bool
 ) -> CheckReport | None:
-    """Check the env of another library that a factory returns; ``None`` for an env of tdx."""
-    from tdx.cli.pipelines import open_stack
+    """Check the env that a factory returns; ``None`` if the pipeline has invalid arguments."""
+    from tdx.cli.interrupts import third_party_code
+    from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.stack_check import check as check_stack
+    from tdx.pipeline import check_arguments
     from tdx.stacks.native import NativeStack
+    from tdx.stacks.targets import open_target
 
-    with open_stack(config, options) as stack:
+    if check_arguments(config, options.allow_code):
+        return None
+    with third_party_code():
+        stack = open_target(config.env, options.allow_code)
         if isinstance(stack, NativeStack):
-            return None
-        seed = config.env.seed
-        return check_stack(stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation)
+            base = stack.target
+            return check_pipeline(config, allow_code=options.allow_code, rules=rules, base=base)
+        try:
+            seed = config.env.seed
+            return check_stack(stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation)
+        finally:
+            stack.close()
 
 
 def _text_on_disk(source: PipelineFile) -> str:

@@ -94,9 +94,9 @@ def profile(
     tdx profile --env Pendulum-v1 --t RewardSum --mode all
     """
     silence_kineto()
+    from tdx.cli.pipelines import names_stack
     from tdx.cli.views.profile import Layout
     from tdx.profiling.run import ProfilePlan
-    from tdx.stacks.targets import names_stack
 
     paths = {"--save": save, "--trace": trace, "--speedscope": speedscope, "--html": html}
     files = ProfileFiles(paths, force)

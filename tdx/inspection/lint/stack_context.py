@@ -1,28 +1,23 @@
-"""Input of the lint rules for stacks of other libraries: specs, and what a few steps showed."""
+"""Input of the lint rules for stacks of other libraries; loads no torch."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from tdx.inspection.leaf import LeafSpec, composite_leaves
-from tdx.inspection.value_stats import ValueViolation
 from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
-    from tdx.core import StepTrace, ValueVersion
+    from torch import Tensor
+
+    from tdx.inspection.leaf import LeafSpec
+    from tdx.inspection.value_stats import ValueViolation
     from tdx.stacks import Stack, StageInfo
 
-MAX_CHECK_STEPS = 1_000
-MAX_CHECK_SECONDS = 2.0
 MIN_PAIRS = 5
 """Rewards that are compared before a stage counts as one that scales them."""
-State = Mapping[int, Mapping[str, Tensor]]
+State = Mapping[int, Mapping[str, "Tensor"]]
 
 
 @dataclass
@@ -110,7 +105,7 @@ class StackContext:
         before = self.before.get(stage.index, {})
         for name, value in self.after.get(stage.index, {}).items():
             old = before.get(name)
-            if old is None or old.shape != value.shape or not torch.equal(old, value):
+            if old is None or old.shape != value.shape or not old.equal(value):
                 yield name
 
     def counted(self, stage: StageInfo) -> float | None:
@@ -131,94 +126,7 @@ class StackContext:
         return self.leaves[index + 1].get(key) if index + 1 < len(self.leaves) else None
 
 
-def observe_stack(context: StackContext, steps: int, seed: int | None, on_step: Any) -> None:
-    """Reset and step a stack, and add what the stages do to the context.
-
-    The env is stepped until it has made the given number of steps and, if a stage limits the length
-    of episodes, until an episode reaches that limit.
-
-    Args:
-        context: Context to complete.
-        steps: Number of steps.
-        seed: Seed of the env. ``None``: do not seed.
-        on_step: Called with each trace.
-    """
-    stack = context.stack
-    context.leaves = [
-        {leaf.key: leaf for leaf in composite_leaves(each.input_spec, each.output_spec)}
-        for each in stack.specs()
-    ]
-    context.before = stack.state()
-    limits = [each for stage in stack.stages if (each := step_limit(stage)) is not None]
-    goal = max(steps, min(min(limits) + 1, MAX_CHECK_STEPS)) if limits else steps
-    tracer = stack.tracer()
-    end = time.monotonic() + MAX_CHECK_SECONDS
-
-    ended: Tensor | None = None
-
-    def add(trace: StepTrace) -> None:
-        nonlocal ended
-        _add_facts(context, trace)
-        ended = _count_rows(context, trace, ended)
-        on_step(trace)
-        if tracer.steps >= steps and time.monotonic() > end:
-            tracer.cancel()
-
-    try:
-        with stack.seeded(seed):
-            tracer.run(goal, on_step=add)
-    finally:
-        context.steps = tracer.steps
-        context.after = stack.state()
-
-
 def step_limit(stage: StageInfo) -> int | None:
     """Return the number of steps after which a stage truncates an episode; ``None`` if none."""
     limit = stage.arguments.get("max_episode_steps")
     return limit if isinstance(limit, int) else None
-
-
-def _add_facts(context: StackContext, trace: StepTrace) -> None:
-    values: dict[NestedKey, ValueVersion] = {}
-    for stage in trace.stages:
-        if stage.kind == "stage":
-            facts = context.facts.setdefault(stage.index, StageFacts())
-            facts.writes[stage.direction].update(dict.fromkeys(stage.written))
-            if stage.direction == "forward":
-                _add_reward(facts, values.get("reward"), stage.written.get("reward"))
-                old, new = values.get("truncated"), stage.written.get("truncated")
-                if old is not None and new is not None and _clears(old.value, new.value):
-                    facts.hidden_truncation += 1
-        if stage.direction == "forward":
-            values.update(stage.written)
-
-
-def _count_rows(context: StackContext, trace: StepTrace, ended: Tensor | None) -> Tensor | None:
-    """Count the sub-envs of a step, and those that it only reset; return those that ended."""
-    done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))
-    if done is None or not done.ndim:
-        return None
-    if trace.phase == "step":
-        context.row_steps += done.numel()
-        env = next((stage for stage in trace.stages if stage.index < 0), None)
-        given = None if env is None else env.written.get("reward")
-        base = reward if given is None else given.value
-        if ended is not None and isinstance(base, Tensor) and base.shape == ended.shape:
-            # A vector env returns the reward 0 for a row that it resets.
-            context.reset_rows += int((ended & (base == 0)).sum())
-    return done if isinstance(done, Tensor) else None
-
-
-def _add_reward(facts: StageFacts, before: ValueVersion | None, after: ValueVersion | None) -> None:
-    if before is None or after is None or len(facts.rewards) > 10 * MIN_PAIRS:
-        return
-    if isinstance(before.value, Tensor) and isinstance(after.value, Tensor):
-        pair = before.value.flatten()[:1].tolist(), after.value.flatten()[:1].tolist()
-        if all(pair):
-            facts.rewards.append((float(pair[0][0]), float(pair[1][0])))
-
-
-def _clears(old: Any, new: Any) -> bool:
-    if not isinstance(old, Tensor) or not isinstance(new, Tensor) or old.shape != new.shape:
-        return False
-    return bool((old.bool() & ~new.bool()).any())

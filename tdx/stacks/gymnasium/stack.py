@@ -45,10 +45,10 @@ class GymnasiumStack:
 
     Example:
         >>> import gymnasium
-        >>> env = gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1.0, 1.0)
+        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
         >>> stack = GymnasiumStack(env)
         >>> stack.stages[-1].call, stack.specs()[-1].input_spec["full_action_spec", "action"].shape
-        ('RescaleAction(min_action=-1.0, max_action=1.0)', torch.Size([1]))
+        ('NormalizeObservation(epsilon=1e-08)', torch.Size([1]))
     """
 
     kind = "gymnasium"

@@ -1,0 +1,197 @@
+"""The kinds of stacks that tdx can open."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol
+
+from tdx.errors import ArgumentError, EnvError, summarize_error
+from tdx.stacks.stack import Stack, is_stack
+
+GROUP = "tdx.stacks"
+"""Entry-point group of the kinds of stacks."""
+
+
+class StackKind(Protocol):
+    """A kind of stack, registered in the entry-point group ``tdx.stacks``.
+
+    Args:
+        title: What it opens, for messages.
+    """
+
+    title: str
+
+    def accepts(self, target: Any) -> bool:
+        """Return True if it can open an object."""
+        ...
+
+    def open(self, target: Any) -> Stack:
+        """Open an object that it accepts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinKind:
+    """A kind of stack that belongs to tdx, imported when an object of its library is opened.
+
+    Args:
+        title: What it opens, for messages.
+        bases: Classes of the objects, as ``module:name``. A module that is not imported has no
+            objects.
+        factory: Creates its stack.
+    """
+
+    title: str
+    bases: tuple[str, ...]
+    factory: Callable[[Any], Stack]
+
+    def accepts(self, target: Any) -> bool:
+        """Return True if an object is an instance of one of the classes."""
+        return isinstance(target, tuple(_imported(self.bases)))
+
+    def open(self, target: Any) -> Stack:
+        """Open an object."""
+        return self.factory(target)
+
+
+def _imported(names: Iterable[str]) -> Iterable[type]:
+    for each in names:
+        module, _, name = each.partition(":")
+        found = getattr(sys.modules.get(module), name, None)
+        if isinstance(found, type):
+            yield found
+
+
+def _open_native(target: Any) -> Stack:
+    from tdx.stacks.native import NativeStack
+
+    return NativeStack(target)
+
+
+def _open_gymnasium(target: Any) -> Stack:
+    from tdx.stacks.gymnasium.stack import GymnasiumStack
+
+    return GymnasiumStack(target)
+
+
+def _open_stable_baselines3(target: Any) -> Stack:
+    from tdx.stacks.sb3.stack import StableBaselines3Stack
+
+    return StableBaselines3Stack(target)
+
+
+KINDS: tuple[BuiltinKind, ...] = (
+    BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), _open_native),
+    BuiltinKind(
+        "a gymnasium.Env or VectorEnv with its wrappers",
+        ("gymnasium:Env", "gymnasium.vector:VectorEnv"),
+        _open_gymnasium,
+    ),
+    BuiltinKind(
+        "a Stable-Baselines3 VecEnv or algorithm",
+        (
+            "stable_baselines3.common.vec_env.base_vec_env:VecEnv",
+            "stable_baselines3.common.base_class:BaseAlgorithm",
+        ),
+        _open_stable_baselines3,
+    ),
+)
+
+
+def open_stack(target: Any) -> Stack:
+    """Open an env with its stages.
+
+    Args:
+        target: An env of tdx or Gymnasium, of a library with an entry point in ``tdx.stacks``, or a
+            stack, which is returned unchanged.
+
+    Raises:
+        ArgumentError: No kind of stack accepts the object.
+
+    Example:
+        >>> import gymnasium
+        >>> stack = open_stack(gymnasium.make("Pendulum-v1"))
+        >>> [stage.name for stage in stack.stages]
+        ['PassiveEnvChecker', 'OrderEnforcing', 'TimeLimit']
+    """
+    for kind in KINDS:
+        if kind.accepts(target):
+            return kind.open(target)
+    if is_stack(target):
+        return target
+    for entry in _entry_points():
+        loaded = _load_kind(entry)
+        if loaded.accepts(target):
+            return loaded.open(target)
+    raise unsupported_error(target)
+
+
+@cache
+def _entry_points() -> tuple[EntryPoint, ...]:
+    return tuple(sorted(entry_points(group=GROUP), key=lambda each: each.name))
+
+
+def _load_kind(entry: EntryPoint) -> StackKind:
+    try:
+        kind: StackKind = entry.load()
+    except Exception as error:
+        raise EnvError(
+            f"the entry point {entry.name!r} of {GROUP} cannot be loaded: {summarize_error(error)}",
+            hint=f"update or remove the package that provides {entry.value}",
+        ) from error
+    return kind
+
+
+_NEXT_STEPS: tuple[tuple[str, str], ...] = (
+    ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
+    ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
+    ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
+    (
+        "torchrl.envs.common:EnvBase",
+        "build the same chain of tdx transforms: `tdx list transforms`",
+    ),
+    ("torch.nn.modules.module:Module", "pass the env that it acts in"),
+)
+"""Classes of other libraries and what to do with their objects."""
+
+
+def unsupported_error(target: Any) -> ArgumentError:
+    """Return the error for an object that is no stack; it lists what is supported."""
+    hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
+    kinds = [*(each.title for each in KINDS), *(each.name for each in _entry_points())]
+    return ArgumentError(
+        f"{describe_object(target)} is not supported: pass {', '.join(kinds)}",
+        hint=_next_step(target) if hint is None else hint,
+    )
+
+
+def describe_object(target: Any) -> str:
+    """Return the type of an object, for messages.
+
+    Example:
+        >>> describe_object(3), describe_object(int)
+        ('an object of type int', 'the class int')
+    """
+    if isinstance(target, type):
+        return f"the class {target.__name__}"
+    return f"an object of type {type(target).__name__}"
+
+
+def _is_instance(target: Any, base: str) -> bool:
+    return isinstance(target, tuple(_imported((base,))))
+
+
+def _next_step(target: Any) -> str:
+    if isinstance(target, str):
+        return f"create the env: tdx.GymEnv({target!r}) or gymnasium.make({target!r})"
+    if isinstance(target, type):
+        return f"create an instance: {target.__name__}()"
+    if callable(target) and not hasattr(target, "step"):
+        return f"call it: {getattr(target, '__name__', 'function')}()"
+    if hasattr(target, "step") and hasattr(target, "reset"):
+        return "make its class a subclass of gymnasium.Env"
+    return f"other libraries register a kind in the entry-point group {GROUP}"
