@@ -56,7 +56,10 @@ def _format(value: object) -> str:
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         # A number of NumPy.
         value = value.item()
-    text = " ".join(repr(value).split())
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        return f"<{type(value).__name__}>"
     return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 

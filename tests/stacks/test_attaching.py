@@ -257,3 +257,21 @@ def test_result_of_another_form_is_refused() -> None:
 
     with pytest.raises(EnvError, match="step returned 4 values instead of 5"):
         open_stack(Old()).tracer().run(1)
+
+
+def test_error_of_the_observer_is_raised_after_the_block() -> None:
+    def fail(trace: StepTrace) -> None:
+        raise KeyError("observer")
+
+    env = pendulum()
+    results: list[Any] = []
+
+    def loop() -> None:
+        with open_stack(env).attach(fail):
+            env.reset(seed=0)
+            results.extend(env.step(np.zeros(1, np.float32)) for _ in range(3))
+
+    with pytest.raises(KeyError, match="observer"):
+        loop()
+    assert len(results) == 3
+    assert not {"step", "reset"} & env.__dict__.keys()

@@ -77,10 +77,15 @@ class CallRecorder:
         self._on_call = on_call
         self._lock = threading.Lock()
         self._local = threading.local()
+        self._failure: Exception | None = None
 
     @contextmanager
     def attached(self, levels: tuple[Level, ...]) -> Iterator[None]:
-        """Record the calls of all levels in a block."""
+        """Record the calls of all levels in a block.
+
+        Raises:
+            Exception: What ``on_call`` raised first, at the end of the block.
+        """
         owners: dict[int, tuple[Any, Wrap]] = {}
         for level in levels:
             spaces = (level.observation_space, level.action_space)
@@ -89,6 +94,8 @@ class CallRecorder:
                 owners.setdefault(id(owner), (owner, wrap))
         with replaced_methods(owners.values()):
             yield
+        if self._failure is not None:
+            raise self._failure
 
     def _wrap_for(self, level: int, row: int, spaces: tuple[Any, Any]) -> Wrap:
         def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,7 +151,11 @@ class CallRecorder:
             parent._inside_ns += time.perf_counter_ns() - entered
             return
         with self._lock:
-            self._on_call(call)
+            try:
+                self._on_call(call)
+            except Exception as error:
+                # The env has made its step: the caller must get the result.
+                self._failure = self._failure or error
 
 
 def _snapshot(take: Callable[[], Entries]) -> Entries:

@@ -84,7 +84,9 @@ def result_entries(result: Any) -> Entries:
 
 def _reward(value: Any) -> Any:
     copied = _copy(value)
-    return copied.to(torch.float64) if isinstance(copied, Tensor) else copied
+    if isinstance(copied, Tensor) and copied.dtype != torch.float64:
+        return copied.to(torch.float64)
+    return copied
 
 
 def _add_info(entries: Entries, key: tuple[str, ...], info: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.tracing import StageTrace, StepTrace, ValueVersion
@@ -22,6 +22,7 @@ from tdx.stacks.gymnasium.snapshots import (
     is_same,
     stack_rows,
 )
+from tdx.tensordicts import new_tensordict
 
 
 class _Lane:
@@ -47,6 +48,8 @@ class _Lane:
             known = self.current.get(key)
             if known is None or not is_same(known.value, value):
                 written[key] = self.write(key, value, is_stage=is_stage)
+        if len(entries) == len(self.current):
+            return written, ()
         dropped = tuple(key for key in self.current if key not in entries)
         for key in dropped:
             del self.current[key]
@@ -235,12 +238,20 @@ class TraceBuilder:
 
 
 def _to_tensordict(versions: Any, size: torch.Size) -> TensorDictBase:
-    found = TensorDict({}, batch_size=size)
+    entries: dict[str, Any] = {}
+    nested: dict[tuple[str, ...], Tensor] = {}
     for key, version in versions.items():
         value = version.value
-        if isinstance(value, Tensor) and value.shape[: len(size)] == size:
-            found.set(key, value)
-    flags = [found.get(name, None) for name in FLAGS]
+        if isinstance(value, Tensor) and (not size or value.shape[: len(size)] == size):
+            if isinstance(key, str):
+                entries[key] = value
+            else:
+                nested[key] = value
+    flags = [entries.get(name) for name in FLAGS]
     if all(isinstance(flag, Tensor) and flag.dtype == torch.bool for flag in flags):
-        found.set("done", flags[0] | flags[1])
+        terminated, truncated = flags
+        entries["done"] = terminated | truncated
+    found = new_tensordict(entries, size, None)
+    for path, value in nested.items():
+        found.set(path, value)
     return found
