@@ -21,6 +21,7 @@ from tdx.inspection.lint.rules import (
     redundant,
     rewards,
     stacks,
+    vec_stacks,
 )
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.policies import parse_policy
@@ -45,6 +46,7 @@ _FAMILIES = (
     policies,
     redundant,
     stacks,
+    vec_stacks,
 )
 
 

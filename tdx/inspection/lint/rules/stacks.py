@@ -112,7 +112,10 @@ def _has_effect(context: StackContext, index: int) -> bool:
     return bool(context.after.get(index)) or stage.name in _PASSIVE
 
 
-_PASSIVE = ("HumanRendering", "RecordVideo", "RenderCollection", "SyncVectorEnv", "Autoreset")
+_PASSIVE = (
+    *("HumanRendering", "RecordVideo", "RenderCollection", "SyncVectorEnv", "Autoreset"),
+    *("VecCheckNan", "VecVideoRecorder"),
+)
 """Wrappers whose effect is not in the values of a step."""
 
 
@@ -184,7 +187,8 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
         if context.is_normalizer(stage) and context.learns(stage):
             key = "reward" if context.writes(stage, "reward") else "observation"
             message = f"its running statistics changed in {context.steps} steps"
-            hint = "stop the updates: update_running_mean = False"
+            name = "training" if "training" in stage.arguments else "update_running_mean"
+            hint = f"stop the updates: {name} = False"
             yield Violation(message, hint, stage.index, key)
 
 
@@ -339,7 +343,7 @@ def stacked_images(context: StackContext) -> Iterator[Violation]:
         after = context.spec(stage.index, "observation")
         if after is None or not context.is_stack_of_frames(stage):
             continue
-        if after.dtype == "uint8" and len(after.shape) == 4 + (stage.rows is not None):
+        if after.dtype == "uint8" and len(after.shape) == 4 + context.batch_dims:
             message = f"images of {format_key('observation')!r} become {shape_text(after.shape)}"
             hint = "put GrayscaleObservation inside of it, or stack along the channels"
             yield Violation(message, hint, stage.index, "observation")
@@ -407,7 +411,7 @@ def channels_first_too_early(context: StackContext) -> Iterator[Violation]:
         after = context.spec(stage.index, "observation")
         if before is None or after is None or before.dtype != "uint8":
             continue
-        lead = 0 if stage.rows is None else 1
+        lead = context.batch_dims
         old, new = before.shape[lead:], after.shape[lead:]
         if len(old) != 3 or len(new) != 3 or old[0] not in (1, 3, 4) or old[-1] in (1, 3, 4):
             continue
