@@ -148,15 +148,15 @@ def _actions(
 ) -> Entries:
     if call.part not in ("step_async", "step"):
         return {}
-    return action_entries(level.action_space, args[0] if args else kwargs.get("actions"))
+    return action_entries(level.owner.action_space, args[0] if args else kwargs.get("actions"))
 
 
 def _results(call: VecCall, level: VecLevel, result: Any) -> Entries:
     if call.part == "step_async":
         return {}
     if call.part != "reset":
-        return step_entries(level.observation_space, result)
-    entries = observation_entries(level.observation_space, result)
+        return step_entries(level.owner.observation_space, result)
+    entries = observation_entries(level.owner.observation_space, result)
     if level.is_core:
         entries |= info_entries(attributes_of(level.owner).get("reset_infos", ()))
     return entries

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces
 
 from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_wrappers
+from tdx.stacks.sb3.spaces import returned_space
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
 
@@ -23,50 +22,24 @@ _FRAME_STACK = ("n_stack", "channels_first")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds of the observations after a ``VecNormalize``, which its space does not declare.
-
-    Args:
-        clip: Largest absolute value.
-        keys: Keys of a dict observation that are normalized. ``None``: the whole observation.
-    """
-
-    clip: float
-    keys: frozenset[str] | None
-
-    def apply(self, space: gymnasium.Space[Any], key: str | None = None) -> gymnasium.Space[Any]:
-        """Return a space with the bounds and the dtype of normalized observations.
-
-        Args:
-            space: Declared space.
-            key: Its key, if it is that of one part of a dict observation.
-        """
-        if isinstance(space, spaces.Dict):
-            return spaces.Dict({name: self.apply(each, name) for name, each in space.items()})
-        is_normalized = self.keys is None or key in self.keys
-        if not is_normalized or not isinstance(space, spaces.Box):
-            return space
-        return spaces.Box(-self.clip, self.clip, space.shape, np.float32)
-
-
-@dataclass(frozen=True, slots=True)
 class VecLevel(Level):
     """A level of a Stable-Baselines3 stack.
 
     Args:
-        bounds: Bounds of its observations that its space does not declare.
+        inside: The level inside, of a VecEnv wrapper.
     """
 
-    bounds: Bounds | None = None
+    inside: VecLevel | None = None
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
         """Space of the observations of one env."""
         space: gymnasium.Space[Any] = self.owner.observation_space
-        if self.bounds is None:
+        if self.inside is None:
             return space
-        key = attributes_of(self.owner).get("key")
-        return self.bounds.apply(space, key if isinstance(key, str) else None)
+        return returned_space(
+            self.owner, self.inside.owner.observation_space, self.inside.observation_space
+        )
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
@@ -112,25 +85,12 @@ def list_levels(env: Any) -> tuple[Level, ...]:
         levels += [(each, True) for each in reversed(list(zip(*rows, strict=True)))]
     levels.append(((core,), False))
     levels += [((each,), False) for each in reversed(outer)]
-    bounds: Bounds | None = None
-    found: list[Level] = []
+    found: list[VecLevel] = []
     for index, (owners, in_rows) in enumerate(levels, start=-1):
-        bounds = None if in_rows else _bounds_of(owners[0], bounds)
-        found.append(VecLevel(index, owners, env.num_envs, in_rows, bounds))
+        is_wrapper = not in_rows and "venv" in attributes_of(owners[0])
+        inside = found[-1] if is_wrapper else None
+        found.append(VecLevel(index, owners, env.num_envs, in_rows, inside))
     return tuple(found)
-
-
-def _bounds_of(owner: Any, inner: Bounds | None) -> Bounds | None:
-    """Return the bounds of the observations of a level, given those of the level inside."""
-    attributes = attributes_of(owner)
-    if "obs_rms" in attributes and attributes.get("norm_obs") and "clip_obs" in attributes:
-        keys = attributes.get("norm_obs_keys")
-        return Bounds(float(attributes["clip_obs"]), None if keys is None else frozenset(keys))
-    if inner is None:
-        return None
-    is_library = type(owner).__module__.startswith("stable_baselines3.")
-    is_inherited = owner.observation_space is attributes["venv"].observation_space
-    return inner if is_library or is_inherited else None
 
 
 def list_vec_wrappers(env: Any) -> list[Any]:
@@ -165,13 +125,16 @@ def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
     """
     reason = hidden_reason(levels)
     notes = [] if reason is None else [reason]
-    found = [each.bounds for each in levels if isinstance(each, VecLevel)]
-    bounds = next((each for each in found if each is not None), None)
-    if bounds is not None:
-        notes.append(
-            "VecNormalize keeps the space of the env; the specs show what it returns: float32 in "
-            f"[{-bounds.clip:g}, {bounds.clip:g}]"
-        )
+    names = [
+        each.name
+        for each in levels
+        if not each.in_rows and each.observation_space != each.owner.observation_space
+    ]
+    if names:
+        is_one = len(names) == 1
+        subject = f"{' and '.join(names)} return{'s' * is_one} other observations"
+        declared = "its space declares" if is_one else "their spaces declare"
+        notes.append(f"{subject} than {declared}; the specs show what is returned")
     return tuple(notes)
 
 

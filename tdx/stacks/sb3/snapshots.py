@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from tdx.keys import NestedKey
@@ -69,8 +70,16 @@ def terminal_entries(space: Any, infos: Sequence[Mapping[str, Any]]) -> Entries:
         space: Space of the observations of one env.
         infos: Info of each sub-env.
     """
-    rows = [observation_entries(space, info[TERMINAL]) for info in infos if TERMINAL in info]
+    rows = [_terminal_row(space, info[TERMINAL]) for info in infos if TERMINAL in info]
     return {terminal_key(key): value for key, value in merge_rows(rows).items()}
+
+
+def _terminal_row(space: Any, value: Any) -> Entries:
+    """Copy an observation that need not have the structure of the space."""
+    if not isinstance(value, Mapping) or isinstance(space, spaces.Dict):
+        return observation_entries(space, value)
+    parts = {str(name): part for name, part in value.items()}
+    return observation_entries(spaces.Dict({}), parts)
 
 
 def terminal_key(key: NestedKey) -> NestedKey:
