@@ -247,10 +247,9 @@ def _to_tensordict(versions: Any, size: torch.Size) -> TensorDictBase:
                 entries[key] = value
             else:
                 nested[key] = value
-    flags = [entries.get(name) for name in FLAGS]
-    if all(isinstance(flag, Tensor) and flag.dtype == torch.bool for flag in flags):
-        terminated, truncated = flags
-        entries["done"] = terminated | truncated
+    flags = [entries[name] for name in FLAGS if name in entries]
+    if len(flags) == len(FLAGS) and all(flag.dtype == torch.bool for flag in flags):
+        entries["done"] = flags[0] | flags[1]
     found = new_tensordict(entries, size, None)
     for path, value in nested.items():
         found.set(path, value)
