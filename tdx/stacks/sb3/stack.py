@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class StableBaselines3Stack(GymnasiumStack):
         self._pending_seed = None
         self._builder = VecTraceBuilder(self.levels, self.name)
 
-    @property
+    @cached_property
     def notes(self) -> tuple[str, ...]:
         """What the stack does not show, each a sentence."""
         return list_notes(self.levels)
