@@ -51,7 +51,8 @@ class StableBaselines3Stack(GymnasiumStack):
     done_keys = (DONE,)
 
     def __init__(self, target: Any) -> None:
-        env = target.get_env() if hasattr(target, "get_env") else target
+        # `hasattr` of a VecEnv wrapper also searches the VecEnvs inside.
+        env = target if hasattr(type(target), "step_wait") else target.get_env()
         if env is None:
             raise ArgumentError(
                 f"the {type(target).__name__} has no env",
