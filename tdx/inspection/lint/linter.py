@@ -20,6 +20,7 @@ from tdx.inspection.lint.rules import (
     policies,
     redundant,
     rewards,
+    stack_images,
     stacks,
     vec_stacks,
 )
@@ -46,6 +47,7 @@ _FAMILIES = (
     policies,
     redundant,
     stacks,
+    stack_images,
     vec_stacks,
 )
 
