@@ -57,7 +57,7 @@ class Position(gym.Env[Any, Any]):
 def test_wrapper_that_forgets_the_terminal_observation_is_named() -> None:
     env = OldVecExtractDictObs(make_vec_env(Position, n_envs=2), "position")
     key = ("info", "terminal_observation")
-    assert findings(env) == [("TDX416", 2, "OldVecExtractDictObs", key)]
+    assert findings(env) == [("TDX496", 2, "OldVecExtractDictObs", key)]
 
 
 def test_current_wrapper_is_silent() -> None:

@@ -23,7 +23,7 @@ def make(**options: Any) -> Any:
 
 
 def test_normalized_rewards_are_named() -> None:
-    assert findings(make(), evaluation=True) == [("TDX417", 5, "VecNormalize", "reward")]
+    assert findings(make(), evaluation=True) == [("TDX497", 5, "VecNormalize", "reward")]
 
 
 def test_rewards_of_the_env_are_silent() -> None:

@@ -35,7 +35,7 @@ class Image(gym.Env[Any, Any]):
 
 def test_stack_along_the_width_is_named() -> None:
     env = VecFrameStack(make_vec_env(Image, n_envs=2), 4, channels_order="last")
-    assert findings(env) == [("TDX418", 2, "VecFrameStack", "observation")]
+    assert findings(env) == [("TDX498", 2, "VecFrameStack", "observation")]
 
 
 def test_stack_along_the_channels_is_silent() -> None:

@@ -1,4 +1,4 @@
-"""TDX41x: VecEnv wrappers, and normalized rewards in evaluation."""
+"""TDX496 to TDX498: VecEnv wrappers, and normalized rewards in evaluation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make():
 
 
 @stack_rule(
-    "TDX416",
+    "TDX496",
     "last observation of an episode is not transformed",
     "warning",
     why="""
@@ -88,7 +88,7 @@ def _written(context: StackContext, index: int) -> set[tuple[str, ...]]:
 
 
 @stack_rule(
-    "TDX417",
+    "TDX497",
     "reward is normalized in evaluation",
     "warning",
     why="""
@@ -127,7 +127,7 @@ def _normalizes_reward(context: StackContext, stage: StageInfo) -> bool:
 
 
 @stack_rule(
-    "TDX418",
+    "TDX498",
     "frames are stacked along the height or width of an image",
     "warning",
     why="""
