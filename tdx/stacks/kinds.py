@@ -78,12 +78,26 @@ def _open_gymnasium(target: Any) -> Stack:
     return GymnasiumStack(target)
 
 
+def _open_stable_baselines3(target: Any) -> Stack:
+    from tdx.stacks.sb3.stack import StableBaselines3Stack
+
+    return StableBaselines3Stack(target)
+
+
 KINDS: tuple[BuiltinKind, ...] = (
     BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), _open_native),
     BuiltinKind(
         "a gymnasium.Env or VectorEnv with its wrappers",
         ("gymnasium:Env", "gymnasium.vector:VectorEnv"),
         _open_gymnasium,
+    ),
+    BuiltinKind(
+        "a Stable-Baselines3 VecEnv or algorithm",
+        (
+            "stable_baselines3.common.vec_env.base_vec_env:VecEnv",
+            "stable_baselines3.common.base_class:BaseAlgorithm",
+        ),
+        _open_stable_baselines3,
     ),
 )
 
@@ -136,10 +150,6 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
     ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
-    (
-        "stable_baselines3.common.vec_env.base_vec_env:VecEnv",
-        "pass the Gymnasium env inside it: vec_env.envs[0]",
-    ),
     (
         "torchrl.envs.common:EnvBase",
         "build the same chain of tdx transforms: `tdx list transforms`",

@@ -22,6 +22,7 @@ from tdx.inspection.lint.rules import (
     rewards,
     stack_images,
     stacks,
+    vec_stacks,
 )
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.policies import parse_policy
@@ -47,6 +48,7 @@ _FAMILIES = (
     redundant,
     stacks,
     stack_images,
+    vec_stacks,
 )
 
 

@@ -81,6 +81,12 @@ class StackContext:
         """Stages of the stack, innermost first."""
         return self.stack.stages
 
+    @property
+    def batch_dims(self) -> int:
+        """Number of dims of a batch: 0 for a single env, 1 for a vector env."""
+        flags = [leaf for name in ("done", "terminated") if (leaf := self.leaves[0].get(name))]
+        return len(flags[0].shape) if flags else 0
+
     def facts_of(self, stage: StageInfo) -> StageFacts:
         """Return what a stage did."""
         return self.facts.get(stage.index, StageFacts())

@@ -65,7 +65,7 @@ def observe_stack(
 def _add_facts(context: StackContext, trace: StepTrace) -> None:
     values: dict[NestedKey, ValueVersion] = {}
     for stage in trace.stages:
-        if stage.kind == "stage":
+        if stage.kind in ("stage", "env"):
             facts = context.facts.setdefault(stage.index, StageFacts())
             facts.writes[stage.direction].update(dict.fromkeys(stage.written))
             if stage.direction == "forward":
@@ -79,6 +79,9 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
 
 def _count_rows(context: StackContext, trace: StepTrace, ended: Tensor | None) -> Tensor | None:
     """Count the sub-envs of a step, and those that it only reset; return those that ended."""
+    if "truncated" not in context.stack.done_keys:
+        # Its sub-envs are reset within the step that ends the episode.
+        return None
     done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))
     if done is None or not done.ndim:
         return None

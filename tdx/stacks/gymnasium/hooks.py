@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import MethodType
 from typing import Any
@@ -57,30 +57,32 @@ class _Hook:
             self._own[self._name] = self._before
 
 
-def is_attached(owner: Any) -> bool:
+def is_attached(owner: Any, names: Sequence[str] = METHODS) -> bool:
     """Return True if a method of an instance is replaced."""
     own = instance_dict(owner) or {}
     return any(
-        getattr(getattr(own.get(name), "__func__", None), "is_stack_hook", False)
-        for name in METHODS
+        getattr(getattr(own.get(name), "__func__", None), "is_stack_hook", False) for name in names
     )
 
 
 @contextmanager
-def replaced_methods(owners: Iterable[tuple[Any, Wrap]]) -> Iterator[None]:
-    """Replace ``step`` and ``reset`` of instances in a block.
+def replaced_methods(
+    owners: Iterable[tuple[Any, Wrap]], names: Sequence[str] = METHODS
+) -> Iterator[None]:
+    """Replace methods of instances in a block.
 
     Instances without a ``__dict__`` cannot be replaced and are skipped.
 
     Args:
         owners: Each instance, and the function that returns its replacements.
+        names: Names of the methods.
 
     Raises:
         ArgumentError: A method is replaced already.
     """
     listed = list(owners)
     for owner, _ in listed:
-        if is_attached(owner):
+        if is_attached(owner, names):
             raise ArgumentError(
                 f"the {type(owner).__name__} is being traced or profiled already",
                 hint="end the other `with` block first",
@@ -90,7 +92,7 @@ def replaced_methods(owners: Iterable[tuple[Any, Wrap]]) -> Iterator[None]:
         for owner, wrap in listed:
             own = instance_dict(owner)
             if own is not None:
-                for name in METHODS:
+                for name in names:
                     hook = _Hook(owner, own, name, wrap)
                     hooks.append(hook)
         yield

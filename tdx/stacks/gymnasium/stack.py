@@ -59,7 +59,7 @@ class GymnasiumStack:
     kind = "gymnasium"
     free_keys = (INFO,)
     batch_locked = True
-    done_keys = ("done", *FLAGS)
+    done_keys: tuple[str, ...] = ("done", *FLAGS)
 
     def __init__(self, target: Any) -> None:
         self.target = target
@@ -104,7 +104,8 @@ class GymnasiumStack:
                 where=Where(stage=level.index if level.index >= 0 else None, transform=level.name),
             ) from error
         done = Composite(
-            {name: Binary(shape=shape, dtype=torch.bool) for name in FLAGS}, shape=shape
+            {name: Binary(shape=shape, dtype=torch.bool) for name in self._flags(level)},
+            shape=shape,
         )
         inputs = {"full_action_spec": action, "full_state_spec": Composite(shape=shape)}
         outputs = {
@@ -119,6 +120,10 @@ class GymnasiumStack:
             Composite(inputs, shape=shape),
             Composite(outputs, shape=shape),
         )
+
+    def _flags(self, level: Level) -> Sequence[str]:
+        """Return the names of the flags that a level returns."""
+        return FLAGS
 
     def tracer(self, policy: Any = None) -> StackTracer:
         """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""

@@ -50,7 +50,7 @@ def stacked_images(context: StackContext) -> Iterator[Violation]:
         after = context.spec(stage.index, "observation")
         if after is None or not context.is_stack_of_frames(stage):
             continue
-        if after.dtype == "uint8" and len(after.shape) == 4 + (stage.rows is not None):
+        if after.dtype == "uint8" and len(after.shape) == 4 + context.batch_dims:
             message = f"images of {format_key('observation')!r} become {shape_text(after.shape)}"
             hint = "put GrayscaleObservation inside of it, or stack along the channels"
             yield Violation(message, hint, stage.index, "observation")
@@ -118,7 +118,7 @@ def channels_first_too_early(context: StackContext) -> Iterator[Violation]:
         after = context.spec(stage.index, "observation")
         if before is None or after is None or before.dtype != "uint8":
             continue
-        lead = 0 if stage.rows is None else 1
+        lead = context.batch_dims
         old, new = before.shape[lead:], after.shape[lead:]
         if len(old) != 3 or len(new) != 3 or old[0] not in (1, 3, 4) or old[-1] in (1, 3, 4):
             continue

@@ -110,7 +110,10 @@ def _has_effect(context: StackContext, index: int) -> bool:
     return bool(context.after.get(index)) or stage.name in _PASSIVE
 
 
-_PASSIVE = ("HumanRendering", "RecordVideo", "RenderCollection", "SyncVectorEnv", "Autoreset")
+_PASSIVE = (
+    *("HumanRendering", "RecordVideo", "RenderCollection", "SyncVectorEnv", "Autoreset"),
+    *("VecCheckNan", "VecVideoRecorder"),
+)
 """Wrappers whose effect is not in the values of a step."""
 
 
@@ -182,7 +185,8 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
         if context.is_normalizer(stage) and context.learns(stage):
             key = "reward" if context.writes(stage, "reward") else "observation"
             message = f"its running statistics changed in {context.steps} steps"
-            hint = "stop the updates: update_running_mean = False"
+            name = "training" if "training" in stage.arguments else "update_running_mean"
+            hint = f"stop the updates: {name} = False"
             yield Violation(message, hint, stage.index, key)
 
 

@@ -1,0 +1,178 @@
+"""TDX496 to TDX498: VecEnv wrappers, and normalized rewards in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tdx.inspection.leaf import shape_text
+from tdx.inspection.lint.rule import Violation, stack_rule
+from tdx.inspection.lint.stack_context import StackContext
+from tdx.keys import split_key
+
+if TYPE_CHECKING:
+    from tdx.keys import NestedKey
+    from tdx.stacks import StageInfo
+
+_TERMINAL = ("info", "terminal_observation")
+_IMPORTS = """
+import gymnasium as gym
+import numpy as np
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnvWrapper, VecFrameStack, VecNormalize
+
+
+def make():
+    return make_vec_env("CartPole-v1", n_envs=2, env_kwargs={"max_episode_steps": 10})
+"""
+
+
+@stack_rule(
+    "TDX496",
+    "last observation of an episode is not transformed",
+    "warning",
+    why="""
+    A VecEnv resets a sub-env whose episode ended, and returns the first observation of the next
+    episode. The last one is `terminal_observation` of its info. The wrapper changes the
+    observations, but not this one: replay buffers store it as the next observation, and the value
+    of a truncated episode is computed from it.
+
+    Transform `infos[i]["terminal_observation"]` in `step_wait` as well.
+    """,
+    python=f"""{_IMPORTS}
+
+class Halved(VecEnvWrapper):
+    def reset(self):
+        return self.venv.reset() / 2
+
+    def step_wait(self):
+        observations, rewards, dones, infos = self.venv.step_wait()
+        return observations / 2, rewards, dones, infos
+
+
+class Complete(Halved):
+    def step_wait(self):
+        observations, rewards, dones, infos = super().step_wait()
+        for info in infos:
+            if "terminal_observation" in info:
+                info["terminal_observation"] = info["terminal_observation"] / 2
+        return observations, rewards, dones, infos
+
+
+def wrong():
+    return Halved(make())
+
+
+def right():
+    return Complete(make())
+""",
+)
+def terminal_observation_unchanged(context: StackContext) -> Iterator[Violation]:
+    """Find stages that change observations and leave the last one of each episode unchanged."""
+    is_known = any(each[:2] == _TERMINAL for each in _written(context, -1))
+    for stage in context.stages:
+        written = _written(context, stage.index)
+        changed = [key for key in written if key[0] == "observation"]
+        missing = [key for key in changed if (*_TERMINAL, *key[1:]) not in written]
+        if is_known and missing:
+            message = "it changes the observations, but not terminal_observation of the infos"
+            hint = 'transform infos[i]["terminal_observation"] in step_wait as well'
+            key: NestedKey = (*_TERMINAL, *missing[0][1:])
+            yield Violation(message, hint, stage.index, key)
+        is_known = is_known or any(each[:2] == _TERMINAL for each in written)
+
+
+def _written(context: StackContext, index: int) -> set[tuple[str, ...]]:
+    facts = context.facts.get(index)
+    return set() if facts is None else {split_key(key) for key in facts.writes["forward"]}
+
+
+@stack_rule(
+    "TDX497",
+    "reward is normalized in evaluation",
+    "warning",
+    why="""
+    The returns of an evaluation are sums of scaled rewards: they depend on the statistics of the
+    training, and cannot be compared with those of another run. The rule applies with `--eval`, or
+    `tdx.check(env, evaluation=True)`.
+
+    Set `norm_reward = False` in Stable-Baselines3; remove `NormalizeReward` in Gymnasium.
+    """,
+    python=f"""{_IMPORTS}
+
+def wrong():
+    return VecNormalize(make(), training=False)
+
+
+def right():
+    return VecNormalize(make(), training=False, norm_reward=False)
+""",
+    options="--eval",
+)
+def reward_normalized_in_evaluation(context: StackContext) -> Iterator[Violation]:
+    """Find running normalizations of the reward in an env for evaluation."""
+    if not context.evaluation:
+        return
+    for stage in context.stages:
+        if context.is_normalizer(stage) and _normalizes_reward(context, stage):
+            message = "it divides the rewards by a running standard deviation"
+            has_switch = "norm_reward" in stage.arguments
+            hint = "set norm_reward = False" if has_switch else f"remove {stage.name}"
+            yield Violation(message, hint, stage.index, "reward")
+
+
+def _normalizes_reward(context: StackContext, stage: StageInfo) -> bool:
+    switch = stage.arguments.get("norm_reward")
+    return bool(switch) if switch is not None else context.writes(stage, "reward")
+
+
+@stack_rule(
+    "TDX498",
+    "frames are stacked along the height or width of an image",
+    "warning",
+    why="""
+    The wrapper joins the images of several steps along another axis than that of the channels: it
+    makes one taller or wider image of them, in which a convolution does not compare two frames.
+
+    Stack along the channels: the first axis of `[C, H, W]`, the last one of `[H, W, C]`.
+    """,
+    python=f"""{_IMPORTS}
+
+class Image(gym.Env):
+    observation_space = gym.spaces.Box(0, 255, (3, 36, 40), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.integers(0, 256, (3, 36, 40), np.uint8), {{}}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {{}}
+
+
+def wrong():
+    return VecFrameStack(make_vec_env(Image, n_envs=2), 4, channels_order="last")
+
+
+def right():
+    return VecFrameStack(make_vec_env(Image, n_envs=2), 4)
+""",
+)
+def stacked_along_wrong_axis(context: StackContext) -> Iterator[Violation]:
+    """Find stacks of images along an axis that is not that of the channels."""
+    lead = context.batch_dims
+    for stage in context.stages:
+        if not context.is_stack_of_frames(stage):
+            continue
+        inner, outer = context.leaves[stage.index], context.leaves[stage.index + 1]
+        for key, before in inner.items():
+            after = outer.get(key)
+            if after is None or before.dtype != "uint8" or split_key(key)[0] != "observation":
+                continue
+            old, new = before.shape[lead:], after.shape[lead:]
+            if len(old) != 3 or len(new) != 3:
+                continue
+            grown = [axis for axis in range(3) if new[axis] > old[axis]]
+            if grown and old[grown[0]] != min(old):
+                message = f"it stacks images {shape_text(old)} to {shape_text(new)}"
+                yield Violation(message, "set channels_order, or remove it", stage.index, key)

@@ -1,0 +1,1 @@
+"""Stacks of Stable-Baselines3: ``VecEnvWrapper`` chains over the wrappers in their sub-envs."""

@@ -1,0 +1,224 @@
+"""The levels of a Stable-Baselines3 stack: sub-envs, their wrappers, VecEnv, VecEnv wrappers.
+
+No module here imports Stable-Baselines3: its objects are recognized by their attributes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_wrappers
+from tdx.stacks.sb3.spaces import returned_space
+from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
+from tdx.stacks.stack import Direction, StageInfo
+
+_BASE = "stable_baselines3.common.vec_env"
+_DELEGATING = (f"{_BASE}.base_vec_env", f"{_BASE}.dummy_vec_env")
+"""Modules whose ``step_async`` only passes the action on."""
+_FRAME_STACK = ("n_stack", "channels_first")
+
+
+@dataclass(frozen=True, slots=True)
+class VecLevel(Level):
+    """A level of a Stable-Baselines3 stack.
+
+    Args:
+        inside: The level inside, of a VecEnv wrapper.
+    """
+
+    inside: VecLevel | None = None
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Space of the observations of one env."""
+        space: gymnasium.Space[Any] = self.owner.observation_space
+        if self.inside is None:
+            return space
+        return returned_space(
+            self.owner, self.inside.owner.observation_space, self.inside.observation_space
+        )
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Space of the actions of one env."""
+        return self.owner.action_space
+
+    @property
+    def is_core(self) -> bool:
+        """True for the VecEnv that steps the sub-envs."""
+        return not self.in_rows and "venv" not in attributes_of(self.owner)
+
+    def info(self) -> StageInfo:
+        """Describe the stage."""
+        if self.in_rows:
+            return Level(self.index, self.owners, self.num_envs, True).info()
+        kind = type(self.owner)
+        return StageInfo(
+            self.index,
+            kind.__name__,
+            arguments_of(self.owner),
+            class_location(kind),
+            direction_of(self.owner),
+        )
+
+
+def list_levels(env: Any) -> tuple[Level, ...]:
+    """List the levels of a stack, the env inside first.
+
+    The wrappers in the sub-envs of a ``DummyVecEnv`` are levels if all sub-envs have the same
+    wrappers, and so is the ``DummyVecEnv``. Other VecEnvs are the env inside.
+
+    Args:
+        env: The outermost VecEnv.
+    """
+    outer = list_vec_wrappers(env)
+    core = attributes_of(outer[-1])["venv"] if outer else env
+    levels: list[tuple[tuple[Any, ...], bool]] = []
+    rows = row_wrappers(core)
+    if rows is not None:
+        envs = sub_envs(core)
+        bases = tuple(row[-1].env if row else each for row, each in zip(rows, envs, strict=True))
+        levels.append((bases, True))
+        levels += [(each, True) for each in reversed(list(zip(*rows, strict=True)))]
+    levels.append(((core,), False))
+    levels += [((each,), False) for each in reversed(outer)]
+    found: list[VecLevel] = []
+    for index, (owners, in_rows) in enumerate(levels, start=-1):
+        is_wrapper = not in_rows and "venv" in attributes_of(owners[0])
+        inside = found[-1] if is_wrapper else None
+        found.append(VecLevel(index, owners, env.num_envs, in_rows, inside))
+    return tuple(found)
+
+
+def list_vec_wrappers(env: Any) -> list[Any]:
+    """List the wrappers around a VecEnv, outermost first."""
+    found: list[Any] = []
+    while "venv" in attributes_of(env) and len(found) < MAX_LEVELS:
+        found.append(env)
+        env = attributes_of(env)["venv"]
+    return found
+
+
+def sub_envs(core: Any) -> list[Any]:
+    """Return the sub-envs of a VecEnv that are in this process; empty if they are not."""
+    envs = attributes_of(core).get("envs")
+    if not isinstance(envs, list | tuple):
+        return []
+    return list(envs) if all(isinstance(each, gymnasium.Env) for each in envs) else []
+
+
+def row_wrappers(core: Any) -> list[list[Any]] | None:
+    """Return the wrappers of each sub-env; ``None`` if they differ or are not in this process."""
+    rows = [list_wrappers(each) for each in sub_envs(core)]
+    kinds = {tuple(type(each) for each in row) for row in rows}
+    return rows if len(kinds) == 1 else None
+
+
+def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
+    """Return what a stack shows otherwise than expected, each a sentence.
+
+    Args:
+        levels: Levels of a stack.
+    """
+    reason = hidden_reason(levels)
+    notes = [] if reason is None else [reason]
+    names = [
+        each.name
+        for each in levels
+        if not each.in_rows and each.observation_space != each.owner.observation_space
+    ]
+    if names:
+        is_one = len(names) == 1
+        subject = f"{' and '.join(names)} return{'s' * is_one} other observations"
+        declared = "its space declares" if is_one else "their spaces declare"
+        notes.append(f"{subject} than {declared}; the specs show what is returned")
+    return tuple(notes)
+
+
+def hidden_reason(levels: tuple[Level, ...]) -> str | None:
+    """Return why the wrappers in the sub-envs are not stages; ``None`` if they are.
+
+    Args:
+        levels: Levels of a stack.
+    """
+    if levels[0].in_rows:
+        return None
+    core = levels[0].owner
+    name = type(core).__name__
+    if sub_envs(core):
+        return "the sub-envs have different wrappers, which are not shown"
+    if "remotes" not in attributes_of(core):
+        return f"{name} does not show its sub-envs"
+    inside = _names_in_workers(core)
+    reason = f"the sub-envs of {name} run in worker processes and are measured as one"
+    return f"{reason}: {' > '.join(inside)}" if inside else reason
+
+
+def _names_in_workers(core: Any) -> list[str]:
+    """Ask the first worker for the names of its wrappers, outermost first.
+
+    The text of an env names all its wrappers. Nothing else is sent: an attribute that cannot be
+    pickled would end the worker.
+    """
+    attributes = attributes_of(core)
+    if attributes.get("waiting") or attributes.get("closed"):
+        return []
+    processes = attributes.get("processes", ())
+    if not all(each.is_alive() for each in processes):
+        return []
+    try:
+        text = core.env_method("__str__", indices=0)[0]
+    except Exception:
+        return []
+    found = [each for each in str(text).replace(">", "").split("<") if each]
+    return found if str(text).startswith("<") and " " not in text else []
+
+
+def arguments_of(owner: Any) -> dict[str, object]:
+    """Return the constructor arguments of a VecEnv or wrapper, with their current values.
+
+    Args:
+        owner: The VecEnv or wrapper.
+    """
+    attributes = attributes_of(owner)
+    found = constructor_arguments(owner, None)
+    stacked = attributes.get("stacked_obs")
+    if stacked is not None:
+        inner = attributes_of(stacked)
+        found.pop("n_stack", None)
+        found |= {name: inner[name] for name in _FRAME_STACK if name in inner}
+    if "venv" not in attributes:
+        found["num_envs"] = attributes["num_envs"]
+    return found
+
+
+def direction_of(owner: Any) -> Direction:
+    """Return the direction of a VecEnv wrapper: ``forward`` if it passes actions on unchanged."""
+    if "venv" not in attributes_of(owner):
+        return "both"
+    return "forward" if passes_actions_on(owner) else "both"
+
+
+def passes_actions_on(owner: Any) -> bool:
+    """Return True if ``step_async`` of a VecEnv does nothing but pass the actions on."""
+    return getattr(type(owner).step_async, "__module__", "") in _DELEGATING
+
+
+def vec_methods(owner: Any) -> tuple[str, ...]:
+    """Return the names of the methods of a VecEnv that reset and step it.
+
+    ``step`` is one of them if the class has its own, which need not call the other two.
+    """
+    names = ("reset", "step_async", "step_wait")
+    is_own = getattr(type(owner).step, "__module__", "") != f"{_BASE}.base_vec_env"
+    return (*names, "step") if is_own else names
+
+
+def env_name(levels: tuple[Level, ...]) -> str:
+    """Return the id of the env inside, or its class name."""
+    owner = levels[0].owner
+    spec = attributes_of(owner).get("spec")
+    return str(spec.id) if spec is not None else type(owner).__name__

@@ -1,0 +1,31 @@
+"""DLR-RM/stable-baselines3#693: ``VecNormalize`` followed by ``VecFrameStack``.
+
+Off-policy algorithms store the observation of ``VecNormalize.get_original_obs()``, which is not
+stacked; the remedy of that report is to invert the two wrappers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.field.published import findings
+
+pytest.importorskip("stable_baselines3")
+
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+
+def make() -> Any:
+    return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
+
+
+def test_normalizer_inside_of_the_frame_stack_is_named() -> None:
+    env = VecFrameStack(VecNormalize(make()), 2)
+    assert findings(env) == [("TDX403", 5, "VecNormalize", "observation")]
+
+
+def test_inverted_wrappers_are_silent() -> None:
+    assert findings(VecNormalize(VecFrameStack(make(), 2))) == []

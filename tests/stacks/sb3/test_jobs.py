@@ -1,0 +1,179 @@
+"""Stages, specs, values, state, profile and commands of a VecEnv."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+
+import tdx
+from tdx.cli.process import run
+from tdx.errors import ArgumentError
+from tdx.stacks import open_stack
+from tests.stacks.sb3.envs import Images, make_classic, make_images, replaced_methods
+
+
+def test_stages_are_the_wrappers_of_the_sub_envs_and_of_the_vec_env() -> None:
+    stack = open_stack(make_classic())
+    assert [(stage.name, stage.rows) for stage in stack.stages] == [
+        ("PassiveEnvChecker", 2),
+        ("OrderEnforcing", 2),
+        ("TimeLimit", 2),
+        ("Monitor", 2),
+        ("DummyVecEnv", None),
+        ("VecNormalize", None),
+        ("VecFrameStack", None),
+    ]
+    assert stack.name == "CartPole-v1"
+    assert stack.stages[6].call == "VecFrameStack(n_stack=4, channels_first=False)"
+    assert stack.stages[5].arguments["training"] is True
+    assert [stage.direction for stage in stack.stages[4:]] == ["both", "forward", "forward"]
+    assert "vec_normalize.py:" in str(stack.stages[5].location)
+
+
+def test_settings_that_change_are_shown_as_they_are() -> None:
+    env = make_classic()
+    env.venv.training = env.venv.norm_reward = False
+    arguments = open_stack(env).stages[5].arguments
+    assert (arguments["training"], arguments["norm_reward"]) == (False, False)
+    assert (arguments["clip_obs"], arguments["gamma"]) == (5.0, 0.99)
+
+
+def test_specs_and_values() -> None:
+    report = tdx.inspect(make_classic(), steps=30, seed=0)
+    changes = {change.key: change.stages for change in report.spec.changes if change.stages}
+    assert changes["observation"] == (5, 6)
+    assert changes["done"] == (4,)
+    assert report.values is not None
+    assert report.values.violations == ()
+    assert any(note.startswith("VecNormalize and VecFrameStack") for note in report.notes)
+    assert report.chain is not None
+    writes = {stage.name: [w.key for w in stage.forward.writes] for stage in report.chain.stages}
+    assert writes["Monitor"][0] == ("info", "episode", "r")
+    assert "done" in writes["DummyVecEnv"]
+    assert set(writes["VecNormalize"]) == {
+        "observation",
+        "reward",
+        ("info", "terminal_observation"),
+    }
+    assert json.loads(json.dumps(report.to_dict()))["kind"] == "stable-baselines3"
+
+
+def test_dict_observations_are_followed_by_key() -> None:
+    report = tdx.inspect(make_images(), steps=20, seed=0)
+    changes = {change.key: change.stages for change in report.spec.changes if change.stages}
+    assert changes[("observation", "image")] == (2, 3)
+    assert changes[("observation", "speed")] == (3, 4)
+    assert report.values is not None
+    assert report.values.violations == ()
+    assert "obs_rms.speed.mean" in report.state[4]
+
+
+def test_terminal_observation_is_next() -> None:
+    env = make_classic(limit=5)
+    trace = tdx.trace(env).run(until="done").last
+    assert trace is not None
+    result = trace.tensordict["next"]
+    done = result["done"]
+    assert torch.equal(result["observation"][done], result["info", "terminal_observation"][done])
+    returned = trace.after(6)["observation"].value
+    assert not torch.equal(returned[done], result["observation"][done])
+    before = trace.after(3)["observation"].value
+    assert not torch.equal(before[done], trace.after(4)["observation"].value[done])
+
+
+def test_state_is_named_and_copied() -> None:
+    env = make_classic()
+    stack = open_stack(env)
+    stack.tracer().run(3)
+    state = stack.state()
+    names = ["obs_rms.count", "obs_rms.mean", "obs_rms.var"]
+    names += ["ret_rms.count", "ret_rms.mean", "ret_rms.var", "returns"]
+    assert sorted(state[5]) == names
+    assert tuple(state[6]["stacked_obs.stacked_obs"].shape) == (2, 16)
+    stack.tracer().run(1)
+    assert not torch.equal(state[5]["obs_rms.mean"], stack.state()[5]["obs_rms.mean"])
+
+
+def test_policies() -> None:
+    env = make_classic()
+    model = PPO("MlpPolicy", env)
+    trace = tdx.trace(model, model).run(2).last
+    assert trace is not None
+    assert trace.stages[0].name == "PPO"
+    with pytest.raises(ArgumentError, match="policy must be callable"):
+        tdx.trace(env, 3)
+
+
+def test_profile_has_a_row_for_each_wrapper() -> None:
+    env = make_classic()
+    with tdx.profile(env) as measured:
+        env.reset()
+        for _ in range(5):
+            env.step([env.action_space.sample()] * 2)
+    mode = measured.result.modes[0]
+    steps = {row.part.name: row.statistics.n for row in mode.rows if row.part.lane == "step"}
+    assert steps["VecNormalize"] == steps["DummyVecEnv"] == 5
+    assert steps["CartPole-v1"] == 10
+    assert mode.unattributed <= 0.05
+    assert replaced_methods(open_stack(env)) == []
+
+
+def test_worker_processes_are_named_and_measured_as_one() -> None:
+    env = VecNormalize(make_vec_env("CartPole-v1", n_envs=2, vec_env_cls=SubprocVecEnv))
+    try:
+        stack = open_stack(env)
+        assert (stack.name, [stage.name for stage in stack.stages]) == (
+            "SubprocVecEnv",
+            ["VecNormalize"],
+        )
+        assert "Monitor > TimeLimit > OrderEnforcing" in stack.notes[0]
+        trace = stack.tracer().run(30).last
+        assert trace is not None
+        assert tuple(trace.after(-1)["observation"].value.shape) == (2, 4)
+        with tdx.profile(env) as measured:
+            env.step([0, 1])  # type: ignore[arg-type]
+        lanes = {row.part.name: row.part.lane for row in measured.result.modes[0].rows}
+        assert "SubprocVecEnv" in lanes
+    finally:
+        env.close()
+    assert "Monitor" not in open_stack(env).notes[0]
+
+
+def test_different_sub_envs_are_one_stage() -> None:
+    make = partial(gym.make, "CartPole-v1")
+    env = DummyVecEnv([make, lambda: gym.wrappers.TransformReward(make(), float)])
+    stack = open_stack(env)
+    assert len(stack.stages) == 0
+    assert "different wrappers" in stack.notes[0]
+    assert stack.tracer().run(3).steps == 3
+
+
+def test_check_of_a_dict_env_is_silent() -> None:
+    report = tdx.check(make_vec_env(Images, n_envs=2), seed=0)
+    assert report.ok
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect", "spec"],
+        ["inspect", "values", "--steps", "10"],
+        ["inspect", "chain"],
+        ["check"],
+        ["profile", "--steps", "10", "--repeat", "1", "--warmup", "0"],
+    ],
+)
+def test_commands(command: list[str], capfd: Any) -> None:
+    target = "tests.stacks.sb3.envs:make_classic"
+    status = run([*command, "--env", target, "--allow-code"])
+    assert "VecNormalize" in capfd.readouterr().out
+    # `check` reports that the frames are normalized before they are stacked.
+    assert int(status) == (command == ["check"])

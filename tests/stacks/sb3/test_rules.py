@@ -1,0 +1,38 @@
+"""Lint rules on VecEnvs that have no example of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gymnasium.wrappers import TransformReward
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecCheckNan, VecNormalize
+
+import tdx
+
+
+def codes(env: Any) -> list[tuple[str, str | None]]:
+    return [(each.code, each.where.transform) for each in tdx.check(env, seed=0).findings]
+
+
+def scaled(env: Any) -> Any:
+    return TransformReward(env, lambda reward: 0.1 * float(reward))
+
+
+def make(**options: Any) -> Any:
+    limit = {"max_episode_steps": 20}
+    return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs=limit, **options)
+
+
+def test_reward_scaled_in_the_sub_envs_and_by_vec_normalize() -> None:
+    assert codes(VecNormalize(make(wrapper_class=scaled))) == [("TDX405", "VecNormalize")]
+    assert codes(VecNormalize(make(wrapper_class=scaled), norm_reward=False)) == []
+
+
+def test_vec_check_nan_is_not_reported_as_a_wrapper_without_effect() -> None:
+    assert codes(VecCheckNan(make())) == []
+
+
+def test_statistics_of_the_reward_alone() -> None:
+    env = make_vec_env("MountainCarContinuous-v0", n_envs=2, env_kwargs={"max_episode_steps": 9})
+    assert codes(VecNormalize(env, norm_obs=False)) == []

@@ -1,0 +1,128 @@
+"""The wrapper stacks of RL Zoo's configurations, built with the classes of Stable-Baselines3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from stable_baselines3.common import atari_wrappers
+from stable_baselines3.common.atari_wrappers import AtariWrapper
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, VecTransposeImage
+
+import tdx
+from tdx.core import StepTrace
+from tdx.stacks import open_stack
+from tests.stacks.sb3.envs import assert_equal, replaced_methods, run
+
+ATARI = ["NoopResetEnv", "MaxAndSkipEnv", "EpisodicLifeEnv", "FireResetEnv", "WarpFrame"]
+
+
+class OpenCv:
+    """The two functions of OpenCV that ``WarpFrame`` calls, for machines without it."""
+
+    COLOR_RGB2GRAY = INTER_AREA = 0
+
+    def cvtColor(self, image: Any, code: int) -> Any:
+        return image.mean(-1).astype(np.uint8)
+
+    def resize(self, image: Any, size: tuple[int, int], interpolation: int) -> Any:
+        rows, columns = (
+            np.arange(n) * m // n for n, m in zip(size[::-1], image.shape, strict=True)
+        )
+        return image[rows][:, columns]
+
+
+def make_atari() -> Any:
+    ale_py = pytest.importorskip("ale_py")
+    names = vars(atari_wrappers)
+    if names["cv2"] is None:
+        names["cv2"] = OpenCv()
+    gymnasium.register_envs(ale_py)
+    env = make_vec_env("BreakoutNoFrameskip-v4", n_envs=2, wrapper_class=AtariWrapper)
+    return VecTransposeImage(VecFrameStack(env, 4))
+
+
+def make_mujoco() -> Any:
+    pytest.importorskip("mujoco")
+    return VecNormalize(make_vec_env("HalfCheetah-v5", n_envs=2), gamma=0.98)
+
+
+def make_mujoco_eval() -> Any:
+    env = make_mujoco()
+    run(env, 20, seed=5)
+    env.training = env.norm_reward = False
+    return env
+
+
+def make_classic() -> Any:
+    return make_vec_env("CartPole-v1", n_envs=2)
+
+
+def make_normalized_classic() -> Any:
+    return VecNormalize(make_vec_env("Pendulum-v1", n_envs=2), gamma=0.9)
+
+
+def make_stacked_classic() -> Any:
+    env = make_vec_env("MountainCarContinuous-v0", n_envs=2)
+    return VecFrameStack(VecNormalize(env), 4)
+
+
+CONFIGURATIONS: list[tuple[Callable[[], Any], int, list[str]]] = [
+    (make_atari, 120, ["VecFrameStack", "VecTransposeImage"]),
+    (make_mujoco, 300, ["VecNormalize"]),
+    (make_mujoco_eval, 200, ["VecNormalize"]),
+    (make_classic, 300, []),
+    (make_normalized_classic, 450, ["VecNormalize"]),
+    (make_stacked_classic, 300, ["VecNormalize", "VecFrameStack"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "steps", "names"), CONFIGURATIONS, ids=lambda each: getattr(each, "__name__", "")
+)
+def test_recorded_steps_equal_the_bare_steps(
+    make: Callable[[], Any], steps: int, names: list[str]
+) -> None:
+    bare, env = make(), make()
+    expected = run(bare, steps)
+    counts = [0, 0]
+
+    def count(trace: StepTrace) -> None:
+        counts[trace.phase == "step"] += 1
+        assert trace.error is None
+
+    stack: Any = open_stack(env)
+    with stack.attach(count):
+        found = run(env, steps)
+    assert_equal(found, expected)
+    assert counts == [1, steps]
+    assert replaced_methods(stack) == []
+    assert [stage.name for stage in stack.stages if stage.rows is None] == ["DummyVecEnv", *names]
+    for index, state in open_stack(bare).state().items():
+        for name, value in state.items():
+            if not name.startswith(("t_start", "episode_times")):
+                assert value.equal(stack.state()[index][name]), (index, name)
+
+
+@pytest.mark.parametrize("make", [make_atari, make_mujoco, make_classic, make_normalized_classic])
+def test_correct_stacks_have_no_findings(make: Callable[[], Any]) -> None:
+    report = tdx.check(make(), seed=0)
+    assert [each for each in report.findings if each.severity != "suggestion"] == []
+
+
+def test_atari_wrappers_are_named_with_what_they_change() -> None:
+    report = tdx.inspect(make_atari(), steps=100, seed=0)
+    assert [stage.name for stage in report.stages if stage.name in ATARI] == ATARI
+    changes = {change.key: change.stages for change in report.spec.changes if change.stages}
+    names = [report.stages[index].name for index in changes["observation"]]
+    assert names == ["WarpFrame", "VecFrameStack", "VecTransposeImage"]
+    assert report.values is not None
+    assert report.values.violations == ()
+    assert report.chain is not None
+    writes = {stage.name: [w.key for w in stage.forward.writes] for stage in report.chain.stages}
+    assert ("info", "terminal_observation") in writes["VecTransposeImage"]
+    assert "terminated" in writes["EpisodicLifeEnv"]
