@@ -30,9 +30,7 @@ def names_stack(pipeline: Pipeline) -> bool:
         >>> names_stack(Pipeline.of("my_envs:make")), names_stack(Pipeline.of("Pendulum-v1"))
         (True, False)
     """
-    env = pipeline.env
-    has_options = env.num_envs is not None or env.device is not None or env.from_pixels
-    return env.code is not None and not pipeline.transforms and not has_options
+    return pipeline.is_factory
 
 
 def open_target(env: EnvConfig, allow_code: bool) -> Stack:

@@ -63,7 +63,17 @@ def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
 
 
 def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
-    """Check the chain with the rules, and with steps if requested."""
+    """Check the chain with the rules, and with steps if requested.
+
+    A stack of another library is only checked with steps, because its wrappers declare nothing.
+    """
+    bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
+    stack = bench.stack(request.pipeline)
+    if stack is not None:
+        from tdx.inspection.stack_check import check
+
+        env = request.pipeline.env
+        return check(stack, env.id, seed=env.seed).findings if request.steps else ()
     report = check_pipeline(request.pipeline, allow_code=request.allow_code, steps=request.steps)
     return tuple(_with_draft_stage(finding, report.env_stages) for finding in report.findings)
 
