@@ -76,7 +76,7 @@ class LiveStackTracer(StackTracer):
     ) -> None:
         super().__init__(env.stack, env.stack.driver(policy), history)
         self.clock = clock
-        self._env = env
+        self._env, self._followed = env, policy
 
     @property
     def env(self) -> StackEnv:
@@ -89,8 +89,9 @@ class LiveStackTracer(StackTracer):
         return None if self.last is None or not self.resets else self.last.tensordict
 
     def follow(self, policy: Callable[[Any], Any] | None) -> None:
-        """Replace the policy and start new episodes. ``None``: random actions."""
-        self._driver = self.stack.driver(policy)
+        """Replace the policy; another one starts new episodes. ``None``: random actions."""
+        if policy is not self._followed:
+            self._driver, self._followed = self.stack.driver(policy), policy
 
     def reset_done(self) -> StepTrace:
         """Start the episodes that are due."""

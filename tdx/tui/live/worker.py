@@ -193,6 +193,8 @@ class LivePlayer:
         if command.source == "manual":
             numbers = {(key, place): number for key, place, number in command.numbers}
             self._manual_action = build_action(self.env, numbers)
+        elif command.source == "zero" and isinstance(self.env, StackEnv):
+            self._manual_action = build_action(self.env, {})
         else:
             self._follow_policy(command.source)
             self._manual_action = None

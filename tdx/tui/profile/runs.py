@@ -38,6 +38,8 @@ class Run:
 
     def key(self, row: CostRow) -> RowKey:
         """Return the identity of a row across runs; a stage keeps its number when it is moved."""
+        if row.work == "wrapper":
+            return (row.work, f"{row.index} {row.name}", row.lane)
         if row.work != "stage":
             return (row.work, "" if row.work == "env" else row.name, row.lane)
         positions = self.draft.positions
