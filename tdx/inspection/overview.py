@@ -178,6 +178,7 @@ class EnvCache:
         self._config: EnvConfig | None = None
         self._env: EnvBase | None = None
         self._stack: Stack | None = None
+        self._is_native = False
 
     def base(self, config: EnvConfig) -> EnvBase:
         """Return the env; it is made only if its config changed.
@@ -185,12 +186,15 @@ class EnvCache:
         Raises:
             TdxError: The env cannot be made.
         """
+        from tdx.envs import GymWrapper
         from tdx.pipeline import make_env
 
         if self._env is None or repr(config) != repr(self._config):
             self.close()
             self._env = make_env(config, self.allow_code)
             self._config = config
+            # A factory of another library is wrapped as an env of tdx if stages follow it.
+            self._is_native = not isinstance(self._env, GymWrapper)
         return self._env
 
     def stack(self, pipeline: Pipeline) -> Stack | None:
@@ -208,7 +212,8 @@ class EnvCache:
         if not pipeline.is_factory:
             return None
         config = pipeline.env
-        if repr(config) != repr(self._config):
+        is_known = self._stack is not None or self._is_native
+        if not is_known or repr(config) != repr(self._config):
             self.close()
             self._open_target(config)
             self._config = config
@@ -222,13 +227,13 @@ class EnvCache:
         if not isinstance(opened, NativeStack):
             self._stack = opened
             return
-        self._env = opened.target
+        self._env, self._is_native = opened.target, True
         if config.seed is not None:
             opened.target.set_seed(config.seed)
 
     def close(self) -> None:
         """Close the env."""
-        stack, self._stack = self._stack, None
+        stack, self._stack, self._is_native = self._stack, None, False
         if stack is not None:
             stack.close()
         env, self._env, self._config = self._env, None, None
