@@ -233,21 +233,12 @@ def load_stack_policy(
     Raises:
         ArgumentError: The policy is a file, which acts on TensorDicts.
     """
-    from tdx.pipeline.arguments import ValueResolver
-    from tdx.pipeline.policies import parse_policy
+    from tdx.stacks import building
     from tdx.stacks.native import NativeStack
 
     if isinstance(stack, NativeStack):
         return load_policy(name, pipeline, stack.target, steps, allow_code=allow_code)
-    source = parse_policy(name or pipeline.policy or "random")
-    if source.kind == "random":
-        return None
-    if source.reference is None:
-        raise ArgumentError(
-            f"the policy {name or pipeline.policy} acts on the TensorDicts of a tdx env",
-            hint="pass random, or module:function of a function that takes an observation",
-        )
-    return ValueResolver(allow_code).import_object(source.reference)
+    return building.load_policy(name, pipeline, allow_code)
 
 
 def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:

@@ -329,7 +329,7 @@ def test_the_profile_has_a_row_for_each_wrapper() -> None:
     (mode,) = costs.modes
     assert mode.error is None
     steps = [row.label for row in mode.rows if row.lane == "step"]
-    wrappers = [f"wrapper {name}" for name in (*NAMES, "FrameStackObservation")]
+    wrappers = [f"{at} {name}" for at, name in enumerate((*NAMES, "FrameStackObservation"))]
     assert steps == ["env Pendulum-v1", *wrappers]
 
 

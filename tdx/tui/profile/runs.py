@@ -38,15 +38,14 @@ class Run:
 
     def key(self, row: CostRow) -> RowKey:
         """Return the identity of a row across runs; a stage keeps its number when it is moved."""
-        if row.work == "wrapper":
-            return (row.work, f"{row.index} {row.name}", row.lane)
         if row.work != "stage":
             return (row.work, "" if row.work == "env" else row.name, row.lane)
         positions = self.draft.positions
         last = max(row.index, row.upto)
         places = positions[row.index : last + 1]
         numbers = ",".join(str(self.draft.stages[place].number) for place in places)
-        return ("stage", numbers, row.lane)
+        # The wrappers of another library are not known before the first inspection.
+        return ("stage", numbers or str(row.index), row.lane)
 
 
 ModeSelection = Literal["planned", "eager", "compiled", "both", "all"]

@@ -204,9 +204,16 @@ def _measure_stack(request: MeasurePipeline, stack: Stack, job: Job) -> Costs:
     try:
         policy = load_stack_policy(None, request.pipeline, request.allow_code)
         plan = replace(_plan_steps(request, job), policy=policy)
-        return build_costs(profile_stack(stack, plan))
+        costs = build_costs(profile_stack(stack, plan))
+        return replace(costs, modes=tuple(_with_stages(mode) for mode in costs.modes))
     finally:
         stack.close()
+
+
+def _with_stages(mode: ModeCosts) -> ModeCosts:
+    """Show wrappers as stages: with the numbers that they have in the chain pane."""
+    rows = (replace(row, work="stage") if row.work == "wrapper" else row for row in mode.rows)
+    return replace(mode, rows=tuple(rows))
 
 
 def _marginal_mode(request: MeasurePipeline) -> ModeName | None:
