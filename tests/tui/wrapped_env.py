@@ -11,7 +11,8 @@ import numpy as np
 def make() -> gymnasium.Env[Any, Any]:
     """Pendulum with an action wrapper and two observation wrappers."""
     env: Any = gymnasium.make("Pendulum-v1", disable_env_checker=True)
-    env = gymnasium.wrappers.RescaleAction(env, -1.0, 1.0)
+    low: Any = -1.0
+    env = gymnasium.wrappers.RescaleAction(env, low, -low)
     env = gymnasium.wrappers.NormalizeObservation(env)
     return gymnasium.wrappers.FrameStackObservation(env, 4)
 

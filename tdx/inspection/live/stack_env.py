@@ -79,7 +79,7 @@ class LiveStackTracer(StackTracer):
         self._env, self._followed = env, policy
 
     @property
-    def env(self) -> StackEnv:
+    def env(self) -> Any:
         """The stack, whose specs stop conditions read."""
         return self._env
 
