@@ -272,11 +272,6 @@ class _OverviewBuilder:
         env_problem = self._check_arguments()
         if env_problem is None:
             try:
-                stack = self.cache.stack(self.pipeline)
-                if stack is not None:
-                    from tdx.inspection.stack_overview import inspect_stack
-
-                    return inspect_stack(stack, self.pipeline.env.id)
                 return self._build_chain(self.cache.base(self.pipeline.env))
             except TdxError as error:
                 env_problem = Problem.of(error)

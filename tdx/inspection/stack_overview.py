@@ -7,17 +7,50 @@ from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
 from tdx.inspection.leaf import composite_leaves
-from tdx.inspection.overview import ChainOverview, Problem, StageOverview
+from tdx.inspection.overview import (
+    ChainOverview,
+    EnvCache,
+    Problem,
+    StageOverview,
+    inspect_overview,
+)
 from tdx.inspection.spec_report import EnvFacts, compare_leaves
 from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper
 from tdx.stacks.stack import StageInfo, format_argument
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs
+    from tdx.pipeline import Pipeline
     from tdx.stacks.stack import Stack
 
 _CONVERTIBLE = ("gymnasium",)
 """Kinds of stacks whose envs a pipeline can wrap as the env of a tdx chain."""
+
+
+def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
+    """Inspect a pipeline, whose factory may return an env of another library.
+
+    Args:
+        pipeline: The pipeline.
+        cache: Keeps the env open for the next call.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> cache = EnvCache()
+        >>> inspect_target(Pipeline.of("Pendulum-v1", "RewardSum"), cache).stack is None
+        True
+        >>> cache.close()
+    """
+    from tdx.pipeline import check_arguments
+
+    if pipeline.is_factory and not check_arguments(pipeline, cache.allow_code):
+        try:
+            stack = cache.stack(pipeline)
+        except TdxError as error:
+            return ChainOverview(None, Problem.of(error), (), (), (), None, None, ())
+        if stack is not None:
+            return inspect_stack(stack, pipeline.env.id)
+    return inspect_overview(pipeline, cache)
 
 
 def inspect_stack(stack: Stack, env: str) -> ChainOverview:

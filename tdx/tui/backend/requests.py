@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 from dataclasses import replace
 
 from tdx.inspection.check_report import Finding, check_pipeline
-from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
+from tdx.inspection.overview import ChainOverview, EnvCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,9 @@ class ListEnvs(Request[tuple[EnvChoice, ...]]):
 def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
     """Inspect the chain up to the first failing stage."""
     bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
-    return inspect_overview(request.pipeline, bench)
+    from tdx.inspection.stack_overview import inspect_target
+
+    return inspect_target(request.pipeline, bench)
 
 
 def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
