@@ -167,24 +167,6 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
             env.close()
 
 
-def names_stack(pipeline: Pipeline) -> bool:
-    """Return True if a pipeline is only a factory, whose env runs as its own library runs it.
-
-    A pipeline with transforms, or with options that only tdx envs have, is built as a chain of tdx.
-
-    Args:
-        pipeline: The pipeline.
-
-    Example:
-        >>> from tdx.pipeline import Pipeline
-        >>> names_stack(Pipeline.of("my_envs:make")), names_stack(Pipeline.of("Pendulum-v1"))
-        (True, False)
-    """
-    env = pipeline.env
-    has_options = env.num_envs is not None or env.device is not None or env.from_pixels
-    return env.code is not None and not pipeline.transforms and not has_options
-
-
 @contextmanager
 def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
     """Open the env of a pipeline with its stages, and close it at the end.
@@ -194,7 +176,7 @@ def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
     """
     from tdx.stacks.native import NativeStack
 
-    if not names_stack(pipeline):
+    if not pipeline.is_factory:
         with open_env(pipeline, options) as env:
             yield NativeStack(env)
         return
@@ -256,21 +238,12 @@ def load_stack_policy(
     Raises:
         ArgumentError: The policy is a file, which acts on TensorDicts.
     """
-    from tdx.pipeline.arguments import ValueResolver
-    from tdx.pipeline.policies import parse_policy
+    from tdx.stacks import building
     from tdx.stacks.native import NativeStack
 
     if isinstance(stack, NativeStack):
         return load_policy(name, pipeline, stack.target, steps, allow_code=allow_code)
-    source = parse_policy(name or pipeline.policy or "random")
-    if source.kind == "random":
-        return None
-    if source.reference is None:
-        raise ArgumentError(
-            f"the policy {name or pipeline.policy} acts on the TensorDicts of a tdx env",
-            hint="pass random, or module:function of a function that takes an observation",
-        )
-    return ValueResolver(allow_code).import_object(source.reference)
+    return building.load_policy(name, pipeline, allow_code)
 
 
 def complete_policy_key(ctx: typer.Context, incomplete: str) -> list[str]:

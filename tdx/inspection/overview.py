@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline
+    from tdx.pipeline.editing.stack_draft import StackFacts
+    from tdx.stacks.stack import Stack
 
 _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = ("site-packages", "dist-packages")
@@ -131,6 +133,8 @@ class ChainOverview:
         lineage: Versions of all keys. Its stages are ``env_stages``, then ``working``.
         working: Indices of the stages that are not left out.
         env_stages: Class names of the stages that the env itself has; ``base`` is after them.
+        stack: The env with its wrappers, if it belongs to another library; ``stages`` are the
+            wrappers.
     """
 
     env: EnvFacts | None
@@ -142,6 +146,7 @@ class ChainOverview:
     lineage: Lineage | None
     working: tuple[int, ...]
     env_stages: tuple[str, ...] = ()
+    stack: StackFacts | None = None
 
     def before(self, index: int) -> tuple[LeafSpec, ...]:
         """Return the specs before a stage: those after the last working stage before it.
@@ -172,6 +177,8 @@ class EnvCache:
         self.allow_code = allow_code
         self._config: EnvConfig | None = None
         self._env: EnvBase | None = None
+        self._stack: Stack | None = None
+        self._is_native = False
 
     def base(self, config: EnvConfig) -> EnvBase:
         """Return the env; it is made only if its config changed.
@@ -179,16 +186,56 @@ class EnvCache:
         Raises:
             TdxError: The env cannot be made.
         """
+        from tdx.envs import GymWrapper
         from tdx.pipeline import make_env
 
         if self._env is None or repr(config) != repr(self._config):
             self.close()
             self._env = make_env(config, self.allow_code)
             self._config = config
+            # A factory of another library is wrapped as an env of tdx if stages follow it.
+            self._is_native = not isinstance(self._env, GymWrapper)
         return self._env
+
+    def stack(self, pipeline: Pipeline) -> Stack | None:
+        """Return the stack of another library that the factory of a pipeline creates.
+
+        Args:
+            pipeline: The pipeline.
+
+        Returns:
+            ``None`` if the pipeline is a chain of tdx; its env is then :meth:`base`.
+
+        Raises:
+            TdxError: The factory fails, or creates an unsupported object.
+        """
+        if not pipeline.is_factory:
+            return None
+        config = pipeline.env
+        is_known = self._stack is not None or self._is_native
+        if not is_known or repr(config) != repr(self._config):
+            self.close()
+            self._open_target(config)
+            self._config = config
+        return self._stack
+
+    def _open_target(self, config: EnvConfig) -> None:
+        from tdx.stacks.native import NativeStack
+        from tdx.stacks.targets import open_target
+
+        opened = open_target(config, self.allow_code)
+        if not isinstance(opened, NativeStack):
+            self._stack = opened
+            return
+        self._env, self._is_native = opened.target, True
+        if config.seed is not None:
+            opened.target.set_seed(config.seed)
 
     def close(self) -> None:
         """Close the env."""
+        stack, self._stack, self._is_native = self._stack, None, False
+        if stack is not None:
+            stack.close()
         env, self._env, self._config = self._env, None, None
         if env is not None:
             env.close()

@@ -252,14 +252,32 @@ def _create_from_code(
     reference: CodeReference, factory: Any, /, device: str | None = None, **kwargs: Any
 ) -> EnvBase:
     """Call a factory of Python code and wrap its result as a tdx env."""
+    import gymnasium
+
     from tdx.envs import EnvBase, GymWrapper
 
     if not callable(factory):
         raise ArgumentError(f"{reference} is not callable", hint="name a function or a class")
     created = factory(**kwargs)
+    if created is None:
+        raise EnvError(
+            f"{reference} returned nothing", hint=f"end {reference.name} with `return env`"
+        )
     if not isinstance(created, EnvBase):
-        if not (hasattr(created, "reset") and hasattr(created, "action_space")):
-            message = f"{reference} returned {type(created).__name__}, not an env"
-            raise EnvError(message, hint="return an EnvBase or a Gymnasium env")
+        if not isinstance(created, gymnasium.Env | gymnasium.vector.VectorEnv):
+            raise _unsupported_error(reference, created)
         created = GymWrapper(created)
     return created if device is None else created.to(device)
+
+
+def _unsupported_error(reference: CodeReference, created: object) -> EnvError:
+    """Return the error for an object that can be inspected as a stack at best."""
+    name = type(created).__name__
+    if not hasattr(created, "reset"):
+        message = f"{reference} returned {name}, not an env"
+        return EnvError(message, hint="return an EnvBase or a Gymnasium env")
+    return EnvError(
+        f"{reference} returned {name}, which cannot be the env of a chain or a rollout",
+        hint="return an EnvBase or a Gymnasium env; without --t, `tdx inspect`, `check`, `profile` "
+        "and `tui` also take the envs of other libraries",
+    )

@@ -118,6 +118,13 @@ class Pipeline:
         parsed = (parse_stage(stage) if isinstance(stage, str) else stage for stage in stages)
         return cls(config, tuple(parsed))
 
+    @property
+    def is_factory(self) -> bool:
+        """True if it is only a factory, without stages or options that only tdx envs have."""
+        env = self.env
+        has_options = env.num_envs is not None or env.device is not None or env.from_pixels
+        return env.code is not None and not self.transforms and not has_options
+
     def with_stages(self, *stages: StageConfig) -> Pipeline:
         """Return the same pipeline with other stages."""
         return replace(self, transforms=stages)

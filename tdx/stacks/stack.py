@@ -43,14 +43,22 @@ class StageInfo:
     @property
     def call(self) -> str:
         """The stage as a call, such as ``TimeLimit(max_episode_steps=200)``."""
-        arguments = ", ".join(f"{name}={_format(each)}" for name, each in self.arguments.items())
+        arguments = ", ".join(
+            f"{name}={format_argument(each)}" for name, each in self.arguments.items()
+        )
         return f"{self.name}({arguments})" if arguments else self.name
 
 
 _MAX_LENGTH = 40
 
 
-def _format(value: object) -> str:
+def format_argument(value: object) -> str:
+    """Return an argument as a short text.
+
+    Example:
+        >>> format_argument(print), format_argument(0.5)
+        ('print', '0.5')
+    """
     if callable(value):
         return str(getattr(value, "__name__", type(value).__name__))
     if getattr(value, "shape", None) == () and hasattr(value, "item"):

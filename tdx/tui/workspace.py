@@ -13,6 +13,7 @@ from textual.signal import Signal
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
 from tdx.pipeline.editing import Draft, DraftChange, DraftStage, Editor
+from tdx.pipeline.editing.stack_draft import StackDraft, StackFacts
 from tdx.tui.backend.client import (
     CANCELLED,
     Backend,
@@ -148,6 +149,8 @@ class Workspace:
         self.edited: Signal[Draft] = Signal(app, "edited")
         self.selected: Signal[int] = Signal(app, "selected")
         self.inspected: Signal[ChainStatus] = Signal(app, "inspected")
+        self.refused: Signal[str] = Signal(app, "refused")
+        self._shown_stack: StackDraft | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._retried_revision = -1
         self.journal = Journal()
@@ -155,8 +158,18 @@ class Workspace:
 
     @property
     def draft(self) -> Draft:
-        """The chain as it is now."""
-        return self.editor.draft
+        """The chain as it is now, with the wrappers of an env of another library."""
+        return self._shown_stack or self.editor.draft
+
+    @property
+    def stack(self) -> StackFacts | None:
+        """The env with its wrappers, if it belongs to another library."""
+        return None if self._shown_stack is None else self._shown_stack.facts
+
+    @property
+    def first_place(self) -> int:
+        """Place of the first stage that can be edited."""
+        return 0 if self._shown_stack is None else self._shown_stack.wrapper_count
 
     @property
     def stage(self) -> DraftStage | None:
@@ -184,9 +197,17 @@ class Workspace:
             merge: Consecutive edits with the same key are undone together.
         """
         number = None if self.stage is None else self.stage.number
+        if isinstance(draft, StackDraft):
+            facts, own = draft.facts, draft.edited()
+            if own is None or (own.positions and not facts.can_extend):
+                self.refused.publish(facts.reason)
+                return False
+            if own.positions and place is not None:
+                place -= draft.wrapper_count
+            draft = own
         if not self.editor.apply(label, draft, merge):
             return False
-        self._apply(draft, number if place is None else None, place)
+        self._apply(number if place is None else None, place)
         return True
 
     def undo(self) -> DraftChange | None:
@@ -201,16 +222,15 @@ class Workspace:
         """Replace the chain and discard the edit history."""
         self.editor.load(draft)
         self.status = ChainStatus()
-        self._apply(draft, None, ENV)
+        self._apply(None, ENV)
 
     def refresh(self) -> None:
         """Ask the worker to inspect the chain; an older request is dropped."""
-        revision, draft = self.editor.revision, self.draft
-        if draft.env is None:
+        if self.editor.draft.env is None:
             self._show(ChainStatus())
             return
         self._show(replace(self.status, phase="inspecting"))
-        self._run_task(self._inspect(revision, draft))
+        self._run_task(self._inspect(self.editor.revision, self.editor.draft))
 
     def retry(self) -> None:
         """Inspect the chain again after the worker has died, unless the chain may be the cause."""
@@ -266,11 +286,13 @@ class Workspace:
     def _apply_change(self, change: DraftChange | None) -> DraftChange | None:
         if change is not None:
             number = None if self.stage is None else self.stage.number
-            self._apply(self.draft, number, _changed_place(change, self.draft))
+            self._apply(number, _changed_place(change, self.editor.draft))
         return change
 
-    def _apply(self, draft: Draft, number: int | None, place: int | None) -> None:
+    def _apply(self, number: int | None, place: int | None) -> None:
         """Move the selection and publish the signals after an edit."""
+        self._show_stack()
+        draft = self.draft
         if place is None and number is not None:
             place = draft.find_place(number)
         if place is None:
@@ -299,7 +321,7 @@ class Workspace:
         self._show(_merge_overview(self.status, revision, draft, overview))
         if overview.env is not None:
             with suppress(SupersededError):
-                await self._check(revision, draft)
+                await self._check(revision, self.draft)
 
     async def _check(self, revision: int, draft: Draft, steps: bool = False) -> Problem | None:
         """Check the working stages, and then the failing ones.
@@ -333,7 +355,11 @@ class Workspace:
     ) -> list[tuple[int | None, LintFinding]]:
         """Check the chain without some stages; return findings with stage numbers."""
         kept = [stage for stage in draft.stages if stage.enabled and stage.number not in excluded]
-        pipeline = draft.pipeline().with_stages(*(stage.config for stage in kept))
+        pipeline = draft.pipeline()
+        if isinstance(draft, StackDraft):
+            kept = [stage for stage in draft.stages if stage.enabled]
+        else:
+            pipeline = pipeline.with_stages(*(stage.config for stage in kept))
         asked = CheckChain(pipeline, self.allow_code, steps)
         findings = await self.backend.ask(asked, slot="check")
         return [
@@ -387,14 +413,29 @@ class Workspace:
     def _show(self, status: ChainStatus) -> None:
         self.status = status
         self.errors.put("look", status.problems)
+        self._show_stack()
         self.inspected.publish(status)
+
+    def _show_stack(self) -> None:
+        """Show the wrappers of the env if the last inspection found some."""
+        draft, overview = self.editor.draft, self.status.overview
+        facts = None if overview is None else overview.stack
+        is_shown = (
+            facts is not None
+            and draft.env is not None
+            and draft.env.id == facts.env
+            and draft.pipeline().is_factory
+        )
+        self._shown_stack = StackDraft.around(draft, facts) if is_shown and facts else None
+        self.place = min(self.place, len(self.draft.stages))
 
 
 def _merge_overview(
     before: ChainStatus, revision: int, draft: Draft, overview: ChainOverview
 ) -> ChainStatus:
     """Return the status after an inspection; keep the last good state of failing stages."""
-    numbers = tuple(stage.number for stage in draft.stages if stage.enabled)
+    shown = draft if overview.stack is None else StackDraft.around(draft, overview.stack)
+    numbers = tuple(stage.number for stage in shown.stages if stage.enabled)
     problems: dict[int | None, Problem] = {}
     good = dict(before.last_good)
     if overview.env_problem is not None:
@@ -402,7 +443,7 @@ def _merge_overview(
     for number, stage in zip(numbers, overview.stages, strict=True):
         if stage.problem is not None:
             problems[number] = stage.problem
-        elif stage.flow is not None:
+        elif stage.flow is not None or stage.changes:
             good[number] = stage
     if overview.env is None:
         return replace(before, phase="ready", revision=revision, problems=problems)

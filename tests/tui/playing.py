@@ -15,6 +15,7 @@ from textual.screen import Screen
 
 from tdx.envs import EnvBase
 from tdx.errors import TdxError
+from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.overview import Problem
 from tdx.pipeline import Pipeline, build_env
 from tdx.pipeline.editing import Draft
@@ -29,7 +30,7 @@ from tdx.tui.workspace import Workspace
 from tests.tui.driving import Driver
 from tests.tui.inline_backend import InlineBackend
 
-Make = Callable[[Pipeline], EnvBase]
+Make = Callable[[Pipeline], EnvBase | StackEnv]
 
 
 class PlayingBackend(InlineBackend):
@@ -85,7 +86,8 @@ class PlayingBackend(InlineBackend):
         try:
             torch.manual_seed(0)
             env = self.make(request.pipeline)
-            env.set_seed(0)
+            if not isinstance(env, StackEnv):
+                env.set_seed(0)
             player = LivePlayer(env, request, job.push, clock=lambda: next(ticks))
             self.players.append(player)
         except TdxError as error:

@@ -120,7 +120,7 @@ def check(
 
     tdx check --env Pendulum-v1 --t StepCounter
     """
-    from tdx.cli.pipelines import names_stack, read_source, with_file
+    from tdx.cli.pipelines import read_source, with_file
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.linter import select_rules
@@ -134,7 +134,7 @@ def check(
         raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
     fixes = None
     report = None
-    if names_stack(config) and config.policy is None and not (diff or fix):
+    if config.is_factory and config.policy is None and not (diff or fix):
         report = _check_stack(config, options, rules, evaluation=evaluation)
     if report is not None:
         _write_report(report, rules, output, None, None)

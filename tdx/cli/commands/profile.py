@@ -266,7 +266,6 @@ def profile(
     tdx profile --env Pendulum-v1 --t RewardSum --mode all
     """
     silence_kineto()
-    from tdx.cli.pipelines import names_stack
     from tdx.cli.views.profile import Layout
     from tdx.profiling.run import ProfilePlan
 
@@ -283,7 +282,7 @@ def profile(
     )
     request = _request(pipeline, file, plan, mode, policy)
     rollout_options = (mode, passes, sweep, sync, marginal, advice)
-    if names_stack(request.config) and not any(rollout_options):
+    if request.config.is_factory and not any(rollout_options):
         request = replace(request, as_stack=True)
     if sweep:
         others = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}

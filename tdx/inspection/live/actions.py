@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.envs import EnvBase
+    from tdx.inspection.live.stack_env import StackEnv
     from tdx.specs import TensorSpec
 
 MAX_FIELDS = 32
@@ -50,7 +51,7 @@ class ActionField:
         return f"{self.key}[{self.place}]"
 
 
-def action_fields(env: EnvBase) -> tuple[ActionField, ...]:
+def action_fields(env: EnvBase | StackEnv) -> tuple[ActionField, ...]:
     """Return the numbers of an action that can be selected; all envs of a batch share them.
 
     Args:
@@ -126,7 +127,7 @@ def _first_row(values: Tensor, batch_dims: int) -> Tensor:
     return values[(0,) * batch_dims].detach().cpu().reshape(-1)
 
 
-def build_action(env: EnvBase, numbers: Numbers) -> TensorDictBase:
+def build_action(env: EnvBase | StackEnv, numbers: Numbers) -> TensorDictBase:
     """Build an action for every env of the batch; zero where nothing is selected.
 
     Args:
@@ -151,7 +152,7 @@ def build_action(env: EnvBase, numbers: Numbers) -> TensorDictBase:
     return action
 
 
-def target_row(env: EnvBase, action: TensorDictBase, row: int | None) -> TensorDictBase:
+def target_row(env: EnvBase | StackEnv, action: TensorDictBase, row: int | None) -> TensorDictBase:
     """Apply an action to one env of a batch, and random actions to the others.
 
     Args:

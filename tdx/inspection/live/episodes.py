@@ -15,6 +15,7 @@ from tdx.keys import NestedKey, split_key
 if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace
     from tdx.envs import EnvBase
+    from tdx.inspection.live.stack_env import StackEnv
 
 Array = np.ndarray[Any, Any]
 _ENDS = ("terminated", "truncated", "done")
@@ -36,11 +37,11 @@ class EpisodeTracker:
     """Counts episodes from traces.
 
     Args:
-        env: Env with its chain.
+        env: Env with its chain, or a stack of another library.
         max_finished: Maximum number of finished episodes to keep.
     """
 
-    def __init__(self, env: EnvBase, max_finished: int = 1000) -> None:
+    def __init__(self, env: EnvBase | StackEnv, max_finished: int = 1000) -> None:
         self.rows = max(1, env.batch_size.numel())
         self._rewards: list[NestedKey] = list(env.reward_keys)
         self._flags = {
@@ -69,7 +70,11 @@ class EpisodeTracker:
             return
         self.rewards = self._reward_sums(trace)
         ends = self._ends(trace)
-        for row, each in enumerate(self._open):
+        for row in range(self.rows):
+            if self._open[row].end:
+                # A vector env of another library has reset this env itself.
+                self._begin(row, trace.index)
+            each = self._open[row]
             each.last = trace.index
             each.steps += 1
             each.total += float(self.rewards[row])

@@ -17,6 +17,7 @@ from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.episodes import EpisodeTracker
 from tdx.inspection.live.images import find_images
 from tdx.inspection.live.plots import Array, SeriesBuffer, build_plot, number_names, read_number
+from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.trace_view import find_problems, view_trace
 from tdx.inspection.live.views import (
     TRACED_NUMBERS,
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from tdx.core.envs.services import Policy
-    from tdx.core.tracing import Tracer
     from tdx.envs import EnvBase
     from tdx.keys import NestedKey
 
+LiveTracer = Tracer | LiveStackTracer
 MAX_TRACES = 5_000
 MAX_BYTES = 256 * 2**20
 _MAX_TRACKED = 4_000_000
@@ -45,7 +46,7 @@ BUILTIN_PLOTS = (REWARD, RETURN, TIME)
 """Plots that do not belong to a key."""
 
 
-def parse_known_stop(text: str, tracer: Tracer) -> Stop:
+def parse_known_stop(text: str, tracer: LiveTracer) -> Stop:
     """Parse a stop condition and check that its keys exist.
 
     Args:
@@ -69,7 +70,7 @@ def parse_known_stop(text: str, tracer: Tracer) -> Stop:
     return stop
 
 
-def _known_keys(tracer: Tracer) -> Iterator[NestedKey]:
+def _known_keys(tracer: LiveTracer) -> Iterator[NestedKey]:
     """Yield the keys of the specs and of the latest trace."""
     env, last = tracer.env, tracer.last
     for spec in (env.full_observation_spec, env.full_reward_spec, env.full_done_spec):
@@ -85,7 +86,7 @@ class LiveSession:
     """An env that is stepped interactively, with its recent traces.
 
     Args:
-        env: Env with its chain. The caller closes it.
+        env: Env with its chain, or a stack of another library. The caller closes it.
         policy: Selects the actions. Defaults to random actions.
         max_traces: Maximum number of resets and steps in the history.
         max_bytes: Maximum memory of their tensors.
@@ -108,7 +109,7 @@ class LiveSession:
 
     def __init__(
         self,
-        env: EnvBase,
+        env: EnvBase | StackEnv,
         policy: Policy | None = None,
         *,
         max_traces: int = MAX_TRACES,
@@ -118,7 +119,11 @@ class LiveSession:
     ) -> None:
         self.env, self.numbers = env, numbers
         self.history = TraceHistory(max_traces, max_bytes)
-        self.tracer = Tracer(env, policy, history=self.history, clock=clock)
+        self.tracer: LiveTracer
+        if isinstance(env, StackEnv):
+            self.tracer = LiveStackTracer(env, policy, self.history, clock)
+        else:
+            self.tracer = Tracer(env, policy, history=self.history, clock=clock)
         self.promises = TraceChecker(env)
         self.episode_tracker = EpisodeTracker(env)
         self.problems: OrderedDict[int, tuple[str, ...]] = OrderedDict()

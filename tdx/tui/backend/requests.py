@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 from dataclasses import replace
 
 from tdx.inspection.check_report import Finding, check_pipeline
-from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
+from tdx.inspection.overview import ChainOverview, EnvCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,23 @@ class ListEnvs(Request[tuple[EnvChoice, ...]]):
 def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
     """Inspect the chain up to the first failing stage."""
     bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
-    return inspect_overview(request.pipeline, bench)
+    from tdx.inspection.stack_overview import inspect_target
+
+    return inspect_target(request.pipeline, bench)
 
 
 def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
-    """Check the chain with the rules, and with steps if requested."""
+    """Check the chain with the rules, and with steps if requested.
+
+    A stack of another library is only checked with steps, because its wrappers declare nothing.
+    """
+    bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
+    stack = bench.stack(request.pipeline)
+    if stack is not None:
+        from tdx.inspection.stack_check import check
+
+        env = request.pipeline.env
+        return check(stack, env.id, seed=env.seed).findings if request.steps else ()
     report = check_pipeline(request.pipeline, allow_code=request.allow_code, steps=request.steps)
     return tuple(_with_draft_stage(finding, report.env_stages) for finding in report.findings)
 

@@ -18,6 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tdx.pipeline.editing import Draft, DraftStage
+from tdx.pipeline.editing.stack_draft import WrapperStage
 from tdx.pipeline.grammar import format_arguments
 from tdx.tui.workspace import ENV, ChainStatus, ErrorStore, Workspace
 
@@ -88,6 +89,8 @@ def _stage_name(stage: DraftStage) -> str:
 
 
 def _stage_arguments(stage: DraftStage) -> str:
+    if isinstance(stage, WrapperStage):
+        return stage.wrapper.text
     return format_arguments(stage.config.args, stage.config.kwargs)
 
 
@@ -351,15 +354,21 @@ class ChainPane(Vertical):
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, lambda _: self._count())
-        self.workspace.inspected.subscribe(self, lambda _: self._offer_fix())
+        self.workspace.inspected.subscribe(self, lambda _: self._show_inspection())
         self.workspace.selected.subscribe(self, lambda _: self._offer_fix())
+        self._count()
+
+    def _show_inspection(self) -> None:
+        self._offer_fix()
         self._count()
 
     def _count(self) -> None:
         draft = self.workspace.draft
         total, on_ = len(draft.stages), len(draft.positions)
         word = "stage" if total == 1 else "stages"
-        self.border_subtitle = f"{on_} of {total} on" if on_ < total else f"{total} {word}"
+        stack = self.workspace.stack
+        count = f"{on_} of {total} on" if on_ < total else f"{total} {word}"
+        self.border_subtitle = count if stack is None else f"{stack.kind} · {count}"
 
     def action_step(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)

@@ -28,6 +28,7 @@ from tdx.pipeline.editing.forms import (
     set_argument,
     set_env_field,
 )
+from tdx.pipeline.editing.stack_draft import Wrapper, WrapperStage
 from tdx.pipeline.grammar import format_stage
 from tdx.tui.tab_body import ProblemPanel, TabBody
 from tdx.tui.workspace import ENV, ChainStatus, Workspace
@@ -338,15 +339,23 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
     def _identity(self) -> tuple[object, ...]:
         stage = self.workspace.stage
         if stage is not None:
-            return ("stage", stage.number, stage.config.name)
+            return ("stage", stage.number, stage.config.name, self._wrapper)
         env = self.workspace.draft.env
         return (self.workspace.place == ENV, None if env is None else env.id)
 
     def _fields(self) -> Sequence[FormField]:
         stage, env = self.workspace.stage, self.workspace.draft.env
+        if self._wrapper is not None:
+            return ()
         if stage is not None:
             return list_stage_fields(stage.config)
         return list_env_fields(env) if self.workspace.place == ENV and env is not None else ()
+
+    @property
+    def _wrapper(self) -> Wrapper | None:
+        """The selected wrapper. ``None``: a stage that can be edited, the env or the output."""
+        stage = self.workspace.stage
+        return stage.wrapper if isinstance(stage, WrapperStage) else None
 
     def _keys(self, field: FormField) -> tuple[str, ...]:
         stage = self.workspace.stage
@@ -368,6 +377,8 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             return Content.styled("Welcome to tdx" if env is None else env.id, "bold")
         if stage is None:
             return Content.styled("output", "bold")
+        if self._wrapper is not None:
+            return _wrapper_title(self._wrapper)
         info = load_catalog().find(stage.config.name)
         off = "" if stage.enabled else "  disabled"
         about = f"  {info.category} · {info.time_behaviour}" if info is not None else ""
@@ -379,6 +390,8 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         stage = self.workspace.stage
         if stage is None:
             return Content.styled("Output of the chain: see Specs.", "dim")
+        if self._wrapper is not None and self.workspace.stack is not None:
+            return _describe_wrapper(self._wrapper, self.workspace.stack.reason)
         if load_catalog().find(stage.config.name) is None:
             return Content(format_stage(stage.config))
         return Content.styled("No arguments.", "dim")
@@ -416,3 +429,23 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
     async def _choose_env(self, event: Button.Pressed) -> None:
         event.stop()
         await self.run_action("screen.choose_env")
+
+
+def _wrapper_title(wrapper: Wrapper) -> Content:
+    count = "" if wrapper.rows is None else f" · in {wrapper.rows} envs"
+    # The folder of an installed library is not what tells its wrappers apart.
+    file = (wrapper.location or "").rpartition("site-packages/")[2]
+    origin = f"\n{file}" if file else ""
+    return Content.assemble(
+        (wrapper.name, "bold"), (f"  {wrapper.direction}{count}{origin}", "dim")
+    )
+
+
+def _describe_wrapper(wrapper: Wrapper, reason: str) -> Content:
+    """Return the arguments of a wrapper, and why they cannot be edited."""
+    width = max((len(name) for name, _ in wrapper.arguments), default=0)
+    lines = [
+        Content.assemble((f"{name:<{width}}  ", "bold"), value) for name, value in wrapper.arguments
+    ]
+    known = lines or [Content.styled("No known arguments.", "dim")]
+    return Content("\n").join([*known, Content(""), Content.styled(f"Read-only: {reason}", "dim")])

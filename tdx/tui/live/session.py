@@ -196,7 +196,9 @@ class SessionController:
         if problem is None or self._draft is None:
             self._workspace.report("live", {})
             return
-        place, stages = problem.where.stage, self._draft.stages
+        # The wrappers of another library are known after the first inspection.
+        draft = self._draft if self._workspace.stack is None else self._workspace.draft
+        place, stages = problem.where.stage, draft.stages
         number = None if place is None or place >= len(stages) else stages[place].number
         self._workspace.report("live", {number: problem})
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,11 @@ from tdx.core.chain_specs import stage_count
 from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.inspection.live.actions import action_fields, build_action, target_row
 from tdx.inspection.live.session import LiveSession
+from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
+from tdx.stacks.building import build_stack, load_policy
+from tdx.stacks.native import NativeStack
 from tdx.tui.backend.messages import Job, with_app_hint
 from tdx.tui.live.messages import (
     Command,
@@ -54,24 +57,25 @@ Push = Callable[[str, Any], None]
 
 def run_session(request: RunSession, job: Job) -> None:
     """Step an env until the request is cancelled."""
-    from tdx.pipeline import build_env
-
-    env = build_env(request.pipeline, request.allow_code)
+    stack = build_stack(request.pipeline, request.allow_code)
+    is_native = isinstance(stack, NativeStack)
     try:
-        player = LivePlayer(env, request, job.push)
-        while not job.is_cancelled:
-            wait = player.run_once(job.receive())
-            if wait > 0:
-                job.wait(wait)
+        # A chain of tdx is seeded when it is built.
+        with nullcontext() if is_native else stack.seeded(request.pipeline.env.seed):
+            player = LivePlayer(stack.target if is_native else StackEnv(stack), request, job.push)
+            while not job.is_cancelled:
+                wait = player.run_once(job.receive())
+                if wait > 0:
+                    job.wait(wait)
     finally:
-        env.close()
+        stack.close()
 
 
 class LivePlayer:
     """Steps an env at a rate, and pushes views of its history from time to time.
 
     Args:
-        env: Env with its chain.
+        env: Env with its chain, or a stack of another library.
         request: Initial settings.
         push: Sends a value to the app, by topic.
         clock: Returns nanoseconds.
@@ -79,7 +83,7 @@ class LivePlayer:
 
     def __init__(
         self,
-        env: EnvBase,
+        env: EnvBase | StackEnv,
         request: RunSession,
         push: Push,
         clock: Callable[[], int] = time.perf_counter_ns,
@@ -87,8 +91,11 @@ class LivePlayer:
         self.env, self._push = env, push
         self._clock: Callable[[], float] = lambda: clock() / 1e9
         self._allow_code, self._pipeline = request.allow_code, request.pipeline
-        inner = stage_count(env) - len(request.pipeline.transforms)
-        self._numbers = StageNumbers(request.numbers, inner)
+        if isinstance(env, StackEnv):
+            self._numbers = StageNumbers()
+        else:
+            inner = stage_count(env) - len(request.pipeline.transforms)
+            self._numbers = StageNumbers(request.numbers, inner)
         self.session = LiveSession(env, clock=clock, numbers=self._numbers)
         self.is_running = request.is_running
         self.rate = request.rate
@@ -183,23 +190,37 @@ class LivePlayer:
         self._step_times.clear()
 
     def _set_action_source(self, command: SetActionSource) -> None:
-        from tdx.rollouts.policies.policy import PolicyRequest, check_policy, load_policy
-
         if command.source == "manual":
             numbers = {(key, place): number for key, place, number in command.numbers}
             self._manual_action = build_action(self.env, numbers)
+        elif command.source == "zero" and isinstance(self.env, StackEnv):
+            self._manual_action = build_action(self.env, {})
         else:
-            source = None if command.source == self._pipeline.policy else command.source
-            request = PolicyRequest.of(self._pipeline, source, self._allow_code)
-            policy = load_policy(request, self.env)
-            check_policy(policy, self.env)
-            self.session.tracer.follow(policy.start_at(0))
+            self._follow_policy(command.source)
             self._manual_action = None
         self.action_source = command.source
+
+    def _follow_policy(self, name: str) -> None:
+        tracer = self.session.tracer
+        if isinstance(tracer, LiveStackTracer):
+            tracer.follow(load_policy(name, self._pipeline, self._allow_code))
+            return
+        from tdx.rollouts.policies.policy import PolicyRequest, check_policy
+        from tdx.rollouts.policies.policy import load_policy as load_tensordict_policy
+
+        source = None if name == self._pipeline.policy else name
+        request = PolicyRequest.of(self._pipeline, source, self._allow_code)
+        policy = load_tensordict_policy(request, tracer.env)
+        check_policy(policy, tracer.env)
+        tracer.follow(policy.start_at(0))
 
     def _dump(self, command: DumpSteps) -> None:
         from tdx.rollouts import keep_rollout
 
+        if isinstance(self.env, StackEnv):
+            kind = self.env.stack.kind
+            self._message = f"steps of a {kind} stack cannot be dumped: a dump needs a chain of tdx"
+            return
         try:
             rollout = self.session.rollout()
             kept = keep_rollout(rollout, self.env, self._pipeline, command.path, policy="live")

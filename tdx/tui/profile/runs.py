@@ -44,7 +44,8 @@ class Run:
         last = max(row.index, row.upto)
         places = positions[row.index : last + 1]
         numbers = ",".join(str(self.draft.stages[place].number) for place in places)
-        return ("stage", numbers, row.lane)
+        # The wrappers of another library are not known before the first inspection.
+        return ("stage", numbers or str(row.index), row.lane)
 
 
 ModeSelection = Literal["planned", "eager", "compiled", "both", "all"]

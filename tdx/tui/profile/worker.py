@@ -16,7 +16,6 @@ import numpy as np
 from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.inspection.lint.linter import build_lint_context, lint
-from tdx.pipeline import build_env
 from tdx.profiling.candidates import Candidate
 from tdx.profiling.machine import Machine
 from tdx.profiling.marginal import MarginalCost, MarginalCosts, measure_marginal_costs
@@ -24,6 +23,7 @@ from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
 from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
+from tdx.profiling.stacks import profile_stack
 from tdx.profiling.suggestions import Suggestions, TriedChange, try_changes
 from tdx.rollouts.policies.policy import (
     PolicyRequest,
@@ -31,6 +31,10 @@ from tdx.rollouts.policies.policy import (
     check_policy,
     load_policy,
 )
+from tdx.stacks import Stack
+from tdx.stacks.building import build_stack
+from tdx.stacks.building import load_policy as load_stack_policy
+from tdx.stacks.native import NativeStack
 from tdx.tui.backend.messages import Job
 from tdx.tui.profile.messages import (
     BINS,
@@ -177,7 +181,10 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
     found: list[Costs] = []
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
-        env = build_env(request.pipeline, request.allow_code)
+        stack = build_stack(request.pipeline, request.allow_code)
+        if not isinstance(stack, NativeStack):
+            return _measure_stack(request, stack, job)
+        env = stack.target
         try:
             for mode in request.modes:
                 plan = _plan_for(request, env, job, _passes_for(request))
@@ -190,6 +197,23 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
         finally:
             env.close()
     return join_costs(found)
+
+
+def _measure_stack(request: MeasurePipeline, stack: Stack, job: Job) -> Costs:
+    """Measure a stack of another library in its own loop, whatever the requested modes are."""
+    try:
+        policy = load_stack_policy(None, request.pipeline, request.allow_code)
+        plan = replace(_plan_steps(request, job), policy=policy)
+        costs = build_costs(profile_stack(stack, plan))
+        return replace(costs, modes=tuple(_with_stages(mode) for mode in costs.modes))
+    finally:
+        stack.close()
+
+
+def _with_stages(mode: ModeCosts) -> ModeCosts:
+    """Show wrappers as stages: with the numbers that they have in the chain pane."""
+    rows = (replace(row, work="stage") if row.work == "wrapper" else row for row in mode.rows)
+    return replace(mode, rows=tuple(rows))
 
 
 def _marginal_mode(request: MeasurePipeline) -> ModeName | None:
@@ -216,14 +240,16 @@ def _plan_for(
         job: Receives the progress.
         passes: What to measure apart from time.
     """
+    return replace(_plan_steps(request, job), policy=_policy_for(request, env), passes=passes)
+
+
+def _plan_steps(request: MeasurePipeline | FindAdvice, job: Job) -> ProfilePlan:
     return ProfilePlan(
         steps=request.steps,
         warmup=request.warmup,
         repeats=request.repeats,
-        policy=_policy_for(request, env),
         policy_name=request.pipeline.policy or "random",
         seed=request.pipeline.env.seed,
-        passes=passes,
         on_progress=lambda doing, done, of: job.push(PROGRESS, ProfileProgress(doing, done, of)),
     )
 
@@ -268,13 +294,18 @@ def interrupt_on_cancel(job: Job) -> Iterator[None]:
 
 
 _INTERRUPTED = "interrupted"
+_NO_ADVICE = "no changes to try: the wrappers are Python code, which tdx does not edit"
 
 
 def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
     """Measure a pipeline, then each change that may save time."""
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
-        env = build_env(request.pipeline, request.allow_code)
+        stack = build_stack(request.pipeline, request.allow_code)
+        if not isinstance(stack, NativeStack):
+            stack.close()
+            return AdviceResult(request.mode, error=_NO_ADVICE)
+        env = stack.target
         try:
             plan = _plan_for(request, env, job, ("device",))
             (measured,) = profile_env(env, [request.mode], plan).modes

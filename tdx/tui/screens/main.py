@@ -273,6 +273,7 @@ class MainScreen(FocusGuard):
         yield KeyBar(self._input_queue)
 
     def on_mount(self) -> None:
+        self.workspace.refused.subscribe(self, self._show_refusal)
         self.panes.fit(self.size.width)
         self.set_focus(self.fallback_focus())
         # A key for a tab that does not exist yet would go to the chain.
@@ -363,6 +364,10 @@ class MainScreen(FocusGuard):
     def action_resize(self, by: int) -> None:
         self.panes.resize(by)
 
+    def _show_refusal(self, reason: str) -> None:
+        """Show why an edit was refused."""
+        self.notify(reason, severity="warning", timeout=5)
+
     def action_undo(self) -> None:
         change = self.workspace.undo()
         self.notify(f"undone: {change.label}" if change else "nothing to undo", timeout=2)
@@ -375,7 +380,7 @@ class MainScreen(FocusGuard):
         """Insert a transform after the selected stage, or at the end."""
         draft, place = self.workspace.draft, len(self.workspace.draft.stages)
         if self.workspace.stage is not None:
-            place = self.workspace.place + 1
+            place = max(self.workspace.place + 1, self.workspace.first_place)
         stage = StageConfig(info.name)
         label = f"add {info.name}"
         self.workspace.edit(label, draft.insert(place, [stage]), place=place)

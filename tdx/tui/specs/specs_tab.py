@@ -359,6 +359,8 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
             shown = [positions[n] if n < len(positions) else n for n in overview.working]
             places = [*[None] * len(overview.env_stages), *shown]
             text = lineage_text(overview.lineage, key, line.lane, places)
+        elif self.workspace.stack is not None:
+            text = Content.styled("wrappers declare no keys: 3 shows who writes each value", "dim")
         lineage = self.query_one("#lineage", Static)
         lineage.border_title = Content(f"lineage of {key}" if key else "lineage")
         lineage.display = key is not None

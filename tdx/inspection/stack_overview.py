@@ -1,0 +1,130 @@
+"""Specs and errors of a stack of another library, stage by stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tdx.errors import TdxError
+from tdx.inspection.leaf import composite_leaves
+from tdx.inspection.overview import (
+    ChainOverview,
+    EnvCache,
+    Problem,
+    StageOverview,
+    inspect_overview,
+)
+from tdx.inspection.spec_report import EnvFacts, compare_leaves
+from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper
+from tdx.stacks.stack import StageInfo, format_argument
+
+if TYPE_CHECKING:
+    from tdx.core import StageSpecs
+    from tdx.pipeline import Pipeline
+    from tdx.stacks.stack import Stack
+
+_CONVERTIBLE = ("gymnasium",)
+"""Kinds of stacks whose envs a pipeline can wrap as the env of a tdx chain."""
+
+
+def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
+    """Inspect a pipeline, whose factory may return an env of another library.
+
+    Args:
+        pipeline: The pipeline.
+        cache: Keeps the env open for the next call.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> cache = EnvCache()
+        >>> inspect_target(Pipeline.of("Pendulum-v1", "RewardSum"), cache).stack is None
+        True
+        >>> cache.close()
+    """
+    from tdx.pipeline import check_arguments
+
+    if pipeline.is_factory and not check_arguments(pipeline, cache.allow_code):
+        try:
+            stack = cache.stack(pipeline)
+        except TdxError as error:
+            return ChainOverview(None, Problem.of(error), (), (), (), None, None, ())
+        if stack is not None:
+            return inspect_stack(stack, pipeline.env.id)
+    return inspect_overview(pipeline, cache)
+
+
+def inspect_stack(stack: Stack, env: str) -> ChainOverview:
+    """Inspect a stack of another library without a reset or step.
+
+    A wrapper declares no keys, so there is no data flow and no lineage. If the specs of a stage
+    cannot be read, the stages are listed without specs.
+
+    Args:
+        stack: The stack.
+        env: Id of its env in the pipeline.
+
+    Example:
+        >>> import gymnasium
+        >>> from tdx.stacks import open_stack
+        >>> env = gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1.0, 1.0)
+        >>> overview = inspect_stack(open_stack(env), "my_envs:make")
+        >>> overview.stack.wrappers[-1].text
+        'min_action=-1.0, max_action=1.0'
+        >>> [change.key for change in overview.stages[-1].changes if change.change != "same"]
+        ['action']
+    """
+    facts = StackFacts(
+        env,
+        stack.kind,
+        tuple(_describe(stage) for stage in stack.stages),
+        tuple(stack.notes),
+        stack.kind in _CONVERTIBLE,
+    )
+    try:
+        specs = stack.specs()
+    except TdxError as error:
+        return _without_specs(facts, Problem.of(error))
+    return _with_specs(facts, specs)
+
+
+def _describe(stage: StageInfo) -> Wrapper:
+    arguments = tuple((name, format_argument(each)) for name, each in stage.arguments.items())
+    return Wrapper(stage.name, arguments, stage.location, stage.direction, stage.rows)
+
+
+def _with_specs(facts: StackFacts, specs: Sequence[StageSpecs]) -> ChainOverview:
+    leaves = [composite_leaves(each.input_spec, each.output_spec) for each in specs]
+    stages = tuple(
+        StageOverview(index, None, compare_leaves(leaves[index], leaves[index + 1], (index,)))
+        for index in range(len(specs) - 1)
+    )
+    return ChainOverview(
+        env=EnvFacts.at(specs[0]),
+        env_problem=None,
+        base=leaves[0],
+        stages=stages,
+        changes=compare_leaves(leaves[0], leaves[-1]),
+        after=EnvFacts.at(specs[-1]),
+        lineage=None,
+        working=tuple(range(len(stages))),
+        stack=facts,
+    )
+
+
+def _without_specs(facts: StackFacts, problem: Problem) -> ChainOverview:
+    failed = problem.where.stage
+    stages = tuple(
+        StageOverview(index, problem if index == failed else None)
+        for index in range(len(facts.wrappers))
+    )
+    return ChainOverview(
+        env=EnvFacts((), "cpu"),
+        env_problem=problem if failed is None else None,
+        base=(),
+        stages=stages,
+        changes=(),
+        after=None,
+        lineage=None,
+        working=(),
+        stack=facts,
+    )

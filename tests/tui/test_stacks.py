@@ -1,0 +1,344 @@
+"""Envs of other libraries in the app: their wrappers are stages that cannot be edited."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tdx.inspection.live.stack_env import StackEnv
+from tdx.inspection.overview import EnvCache, inspect_overview
+from tdx.pipeline import EnvConfig, Pipeline
+from tdx.pipeline.editing import Draft
+from tdx.pipeline.editing.stack_draft import FIRST_NUMBER, StackDraft, StackFacts, Wrapper
+from tdx.stacks.building import build_stack
+from tdx.tui.backend.messages import Job
+from tdx.tui.live.messages import (
+    Command,
+    CommandEnvelope,
+    DumpSteps,
+    LiveState,
+    Reset,
+    Run,
+    RunSession,
+    SetActionSource,
+    SetPanes,
+    SetRate,
+)
+from tdx.tui.live.worker import LivePlayer
+from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
+from tests.tui import wrapped_env
+from tests.tui.driving import Driver, driven
+from tests.tui.playing import playing
+
+MODULE = wrapped_env.__name__
+MAKE = f"{MODULE}:make"
+NAMES = ["OrderEnforcing", "TimeLimit", "RescaleAction", "NormalizeObservation"]
+REASON = f"the stages are Python code of {MAKE}: edit them there"
+
+
+def names(app: Driver) -> list[str]:
+    return [stage.config.name for stage in app.app.workspace.draft.stages]
+
+
+# Chain and specs
+
+
+async def test_the_wrappers_are_stages_with_arguments_and_specs() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        assert names(app) == [*NAMES, "FrameStackObservation"]
+        assert "gymnasium · 5 stages" in app.text("ChainPane")
+        assert "● 2 RescaleAction min_action=-1" in app.text("ChainPane")
+        await app.press("down", "down", "down")
+        stage = app.text("StageTab")
+        assert "RescaleAction inverse gymnasium/wrappers/transform_action.py:" in stage
+        assert "min_action -1.0 max_action 1.0" in stage
+        assert "Read-only: the stages are Python code" in stage
+        await app.press("2")
+        specs = app.text("SpecsTab")
+        assert "after 2 RescaleAction" in specs
+        assert "~ action [1] float32 -1 … 1 ← -2 … 2" in specs
+        await app.press("end")
+        await app.press("2")
+        assert "~ observation [4, 3] float32" in app.text("SpecsTab")
+        assert "wrappers declare no keys" in app.text("#lineage")
+
+
+async def test_edits_of_a_wrapper_are_refused_with_a_reason() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        await app.press("down", "down")
+        for key in ("space", "d", "c", "K", "J"):
+            app.notices.clear()
+            await app.press(key)
+            assert app.notices == [REASON], key
+        await app.press("enter")
+        assert names(app) == [*NAMES, "FrameStackObservation"]
+        assert not app.app.workspace.editor.is_modified
+
+
+async def test_adding_a_transform_makes_the_env_the_base_of_a_tdx_chain() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        await app.press("down", "down", "a", "text:StepCounter", "enter", "escape")
+        assert app.stages == ["StepCounter()"] or app.stages == ["StepCounter"]
+        assert app.place == 0
+        assert "● 0 StepCounter" in app.text("ChainPane")
+        app.app.workspace.undo()
+        await app.settle()
+        assert names(app) == [*NAMES, "FrameStackObservation"]
+
+
+async def test_settings_of_the_env_can_be_edited() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        app.app.workspace.edit(
+            "set seed", app.app.workspace.draft.with_env(EnvConfig(MAKE, seed=3))
+        )
+        await app.settle()
+        assert names(app) == [*NAMES, "FrameStackObservation"]
+        assert app.app.workspace.editor.draft == Draft(EnvConfig(MAKE, seed=3))
+
+
+async def test_checking_with_steps_names_the_wrapper_that_violates_its_space() -> None:
+    async with driven(env=f"{MODULE}:make_untrue", allow_code=True) as app:
+        assert "✕" not in app.text("ChainPane")
+        await app.press("k")
+        await app.settle()
+        assert "✕ 2 _Untrue" in app.text("ChainPane")
+        await app.press("end", "up", "1")
+        assert "TDX401 it holds" in app.text("StageTab")
+
+
+async def test_a_wrapper_without_a_space_is_the_stage_that_fails() -> None:
+    async with driven(env=f"{MODULE}:make_without_space", allow_code=True) as app:
+        chain = app.text("ChainPane")
+        assert "✕ 2 _Untrue" in chain
+        assert "its spaces cannot be read" in chain
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [("fail", "fail() raised ValueError: no display"), ("forget", "forget() returned nothing")],
+)
+async def test_a_broken_factory_is_an_error_of_the_env(factory: str, message: str) -> None:
+    async with driven(env=f"{MODULE}:{factory}", allow_code=True, size=(120, 24)) as app:
+        assert app.app.workspace.status.problems[None].message == message
+        assert message[:24] in app.text("ChainPane")
+
+
+async def test_without_allow_code_the_factory_is_not_imported() -> None:
+    async with driven(env=MAKE) as app:
+        assert "importing code is not allowed" in app.app.workspace.status.problems[None].message
+
+
+async def test_a_factory_of_a_tdx_env_remains_a_chain_that_can_be_edited() -> None:
+    async with driven(env=f"{MODULE}:make_native", allow_code=True) as app:
+        assert app.app.workspace.stack is None
+        await app.press("2")
+        assert "env with its own StepCounter" in app.text("SpecsTab")
+        await app.press("a", "text:RewardSum", "enter", "escape")
+        assert names(app) == ["RewardSum"]
+        assert "● 0 RewardSum" in app.text("ChainPane")
+
+
+async def test_an_env_of_a_file_can_be_chosen_in_the_app(tmp_path: Any) -> None:
+    file = tmp_path / "own_env.py"
+    file.write_text("import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1')\n")
+    async with driven(env=None, allow_code=True) as app:
+        await app.press("e", f"text:{file}:make", "enter")
+        assert "TimeLimit" in names(app)
+
+
+def test_the_env_is_created_once_while_its_chain_is_inspected() -> None:
+    cache = EnvCache(allow_code=True)
+    pipeline = Pipeline.of(MAKE)
+    first, second = cache.stack(pipeline), cache.stack(pipeline)
+    assert first is second
+    native = Pipeline.of(f"{MODULE}:make_native")
+    assert cache.stack(native) is None
+    assert cache.base(native.env) is cache.base(native.env)
+    overview = inspect_overview(native, cache)
+    assert overview.stack is None
+    assert overview.env_stages == ("StepCounter",)
+    cache.close()
+
+
+def test_a_stack_draft_keeps_disabled_stages_of_the_pipeline() -> None:
+    draft = Draft.of(Pipeline.of(MAKE, "RewardSum")).toggle(0)
+    facts = StackFacts(MAKE, "gymnasium", (Wrapper("TimeLimit"), Wrapper("ClipAction")))
+    shown = StackDraft.around(draft, facts)
+    assert [stage.number for stage in shown.stages] == [FIRST_NUMBER, FIRST_NUMBER + 1, 0]
+    assert shown.pipeline() == draft.pipeline()
+    assert shown.toggle(2).edited() == draft.toggle(0)
+    assert shown.move(0, 1).edited() is None
+    assert shown.duplicate(1).edited() is None
+
+
+# Live
+
+
+@contextmanager
+def player(
+    factory: str = "make", seed: int | None = None
+) -> Iterator[tuple[LivePlayer, dict[str, Any]]]:
+    """A session of a stack, and the latest value of each topic that it pushed."""
+    pipeline = Pipeline.of(f"{MODULE}:{factory}")
+    stack, topics = build_stack(pipeline, True), dict[str, Any]()
+    request = RunSession(pipeline, True, rate=None)
+    with stack.seeded(seed):
+        found = LivePlayer(StackEnv(stack), request, topics.__setitem__)
+        do(found, SetPanes(plots=("reward",), episodes=5, cells=5))
+        yield found, topics
+    stack.close()
+
+
+def do(found: LivePlayer, *commands: Command) -> LiveState:
+    """Execute commands, and run until the session pauses."""
+    for command in commands:
+        found.run_once([CommandEnvelope(1, command)])
+        while found.is_running:
+            found.run_once([])
+    found.run_once([])
+    return found.state()
+
+
+def test_a_step_shows_what_each_wrapper_wrote() -> None:
+    with player() as (found, topics):
+        state = do(found, Run(steps=2))
+        assert (state.steps, state.problem) == (2, None)
+        written = {
+            place.title: [topics["trace"].values[at].version for at in place.written]
+            for place in topics["trace"].places
+        }
+        assert written["2 RescaleAction"] == []
+        assert written["3 NormalizeObservation"] == ["observation@1"]
+        assert written["4 FrameStackObservation"] == ["observation@2"]
+        inverse = [each.title for each in topics["trace"].places if each.lane == "inverse"]
+        assert inverse == ["random", "2 RescaleAction"]
+        assert topics["info"].fields[0].low == -1.0
+
+
+@pytest.mark.parametrize(
+    ("until", "message", "steps"),
+    [
+        ("truncated", "truncated is set", 200),
+        ("reward < -100 or done", "truncated is set", 200),
+        ("reward < 0", "reward < 0", 1),
+    ],
+)
+def test_stop_conditions_work_on_a_stack(until: str, message: str, steps: int) -> None:
+    with player(seed=0) as (found, _):
+        state = do(found, Run(until=until))
+        assert state.steps == steps
+        assert message in state.message or "done is set" in state.message
+
+
+def test_spec_stops_at_the_wrapper_that_violates_its_space() -> None:
+    with player("make_untrue") as (found, _):
+        state = do(found, Run(until="spec"))
+        assert state.message.startswith("2 _Untrue, key 'observation': ")
+
+
+def test_an_unknown_key_is_rejected_before_the_first_step() -> None:
+    with player() as (found, _):
+        state = do(found, Run(until="rewrd > 1"))
+        assert state.problem is not None
+        assert state.problem.hint == "did you mean reward?"
+        assert state.steps == 0
+
+
+def test_actions_are_random_zero_manual_or_of_a_function() -> None:
+    with player() as (found, topics):
+        for source, numbers, actor, action in (
+            ("manual", (("action", 0, 0.5),), "given", "0.5"),
+            ("zero", (), "given", "0"),
+            (f"{MODULE}:always_zero", (), "always_zero", "0"),
+        ):
+            state = do(found, SetActionSource(source, numbers))
+            assert state.problem is None, state.problem
+            do(found, Run(steps=1))
+            trace = topics["trace"]
+            assert trace.places[0].name == actor
+            assert trace.values[trace.places[0].written[0]].text == action
+        state = do(found, SetActionSource("mlp:weights.safetensors"))
+        assert state.problem is not None
+        assert "acts on the TensorDicts of a tdx env" in state.problem.message
+
+
+def test_a_seed_reproduces_a_session() -> None:
+    def rewards(seed: int) -> Any:
+        with player(seed=seed) as (found, topics):
+            do(found, Run(steps=5))
+            return topics["episodes"][0].total
+
+    assert rewards(3) == rewards(3) != rewards(4)
+
+
+def test_a_reset_takes_a_seed() -> None:
+    with player() as (found, topics):
+        do(found, Run(steps=3), Reset(seed=7))
+        assert topics["trace"].phase == "reset"
+        first = topics["trace"].values[0].text
+        do(found, Run(steps=2), Reset(seed=7))
+        assert topics["trace"].values[0].text == first
+
+
+def test_a_vector_env_has_rows_and_begins_episodes_itself() -> None:
+    with player("make_vector") as (found, topics):
+        do(found, SetRate(None), Run(steps=120))
+        assert topics["info"].num_envs == 3
+        assert topics["trace"].row == 0
+        ended = [each for each in topics["episodes"] if each.end]
+        assert {each.end for each in ended} == {"terminated"}
+        assert len(topics["cells"]) == 3
+        assert sum(each.steps for each in found.session.episodes(0, 1000)) == 120
+
+
+def test_steps_of_a_stack_are_not_dumped(tmp_path: Any) -> None:
+    with player() as (found, _):
+        state = do(found, Run(steps=2), DumpSteps(str(tmp_path / "dump")))
+        assert state.message.startswith("steps of a gymnasium stack cannot be dumped")
+        assert not (tmp_path / "dump").exists()
+
+
+async def test_the_live_tab_shows_the_values_of_each_wrapper() -> None:
+    def make(pipeline: Pipeline) -> Any:
+        return StackEnv(build_stack(pipeline, True))
+
+    async with playing(env=MAKE, make=make) as live:
+        await live.press("s")
+        shown = live.text()
+        assert "↑ 2 RescaleAction" in shown
+        assert "↓ 3 NormalizeObservation" in shown
+
+
+# Profile
+
+
+def job() -> Job:
+    return Job(lambda topic, value: None, {})
+
+
+def test_the_profile_has_a_row_for_each_wrapper() -> None:
+    from tdx.tui.profile.worker import measure_pipeline
+
+    request = MeasurePipeline(
+        Pipeline.of(MAKE), ("planned",), steps=20, repeats=2, warmup=2, allow_code=True
+    )
+    costs = measure_pipeline(request, job())
+    (mode,) = costs.modes
+    assert mode.error is None
+    steps = [row.label for row in mode.rows if row.lane == "step"]
+    wrappers = [f"{at} {name}" for at, name in enumerate((*NAMES, "FrameStackObservation"))]
+    assert steps == ["env Pendulum-v1", *wrappers]
+
+
+def test_there_are_no_changes_to_try() -> None:
+    from tdx.tui.profile.worker import find_advice
+
+    request = FindAdvice(
+        Pipeline.of(MAKE), "planned", steps=5, repeats=1, warmup=1, allow_code=True
+    )
+    found = find_advice(request, job())
+    assert found.error is not None
+    assert "which tdx does not edit" in found.error

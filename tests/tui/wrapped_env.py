@@ -1,0 +1,65 @@
+"""Factories of envs of other libraries, for the app."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+def make() -> gymnasium.Env[Any, Any]:
+    """Pendulum with an action wrapper and two observation wrappers."""
+    env: Any = gymnasium.make("Pendulum-v1", disable_env_checker=True)
+    low: Any = -1.0
+    env = gymnasium.wrappers.RescaleAction(env, low, -low)
+    env = gymnasium.wrappers.NormalizeObservation(env)
+    return gymnasium.wrappers.FrameStackObservation(env, 4)
+
+
+def make_vector() -> Any:
+    """Three envs that reset themselves."""
+    return gymnasium.make_vec("CartPole-v1", num_envs=3)
+
+
+class _Untrue(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Returns values outside of its space, and no space at all if ``broken``."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], broken: bool = False) -> None:
+        super().__init__(env)
+        box: Any = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
+        self.observation_space = "a text" if broken else box  # type: ignore[assignment]
+
+    def observation(self, observation: Any) -> Any:
+        return observation * 100
+
+
+def make_untrue() -> gymnasium.Env[Any, Any]:
+    """An env whose last wrapper violates its space."""
+    return _Untrue(gymnasium.make("Pendulum-v1", disable_env_checker=True))
+
+
+def make_without_space() -> gymnasium.Env[Any, Any]:
+    """An env whose last wrapper has no space."""
+    return _Untrue(gymnasium.make("Pendulum-v1", disable_env_checker=True), broken=True)
+
+
+def make_native() -> Any:
+    """An env of tdx with a stage."""
+    from tdx import PendulumEnv, StepCounter, TransformedEnv
+
+    return TransformedEnv(PendulumEnv(), StepCounter(5))
+
+
+def always_zero(observation: Any) -> Any:
+    """A policy that takes an observation."""
+    return np.zeros(1, np.float32)
+
+
+def fail() -> Any:
+    """A factory that raises."""
+    raise ValueError("no display")
+
+
+def forget() -> None:
+    """A factory that returns nothing."""
