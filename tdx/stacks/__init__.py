@@ -1,0 +1,1 @@
+"""Stacks: an env with its stages, whatever library they come from."""
