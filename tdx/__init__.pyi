@@ -94,6 +94,7 @@ from .pipeline import to_flags as to_flags
 from .pipeline import to_python as to_python
 from .pipeline import validate as validate
 from .pipeline import write_pipeline as write_pipeline
+from .stacks.torchrl import from_torchrl as from_torchrl
 from .stacks.torchrl import to_torchrl as to_torchrl
 from .inspection.check_report import CheckReport as CheckReport
 from .inspection.check_report import check_pipeline as check_pipeline

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.specs import TensorSpec
 
-__all__ = ["from_torchrl_spec", "to_torchrl", "to_torchrl_spec"]
+__all__ = ["from_torchrl", "from_torchrl_spec", "to_torchrl", "to_torchrl_spec"]
 
 
 def to_torchrl(env: EnvBase) -> Any:
@@ -44,6 +44,34 @@ def to_torchrl(env: EnvBase) -> Any:
     from tdx.stacks.torchrl.env import TdxEnv
 
     return TdxEnv(env)
+
+
+def from_torchrl(env: Any) -> EnvBase:
+    """Return an env of tdx that runs a TorchRL env, with one stage for each transform.
+
+    The stages run the original transforms, so values, specs, partial resets and state are those
+    of the TorchRL env. It stays usable, but both share one state: step one of them at a time.
+
+    Args:
+        env: A ``torchrl.envs.EnvBase``, with or without a (nested) chain of transforms.
+
+    Raises:
+        ArgumentError: ``env`` is not a TorchRL env, or it resets itself during a step.
+        MissingPackageError: TorchRL is missing, or has an unsupported version.
+        SpecError: The class of a spec has no counterpart in tdx.
+
+    Example:
+        >>> from tdx import CartPoleEnv
+        >>> from torchrl.envs import RewardSum, StepCounter
+        >>> chain = to_torchrl(CartPoleEnv()).append_transform(StepCounter())
+        >>> env = from_torchrl(chain.append_transform(RewardSum()))
+        >>> [type(stage).__name__ for stage in env.stages]
+        ['StepCounter', 'RewardSum']
+    """
+    require_torchrl()
+    from tdx.stacks.torchrl.chain import convert_env
+
+    return convert_env(env)
 
 
 def to_torchrl_spec(spec: TensorSpec) -> Any:
