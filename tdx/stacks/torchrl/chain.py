@@ -12,7 +12,7 @@ from tdx.core import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError
 from tdx.stacks.torchrl.specs import convert_from_torchrl
-from tdx.stacks.torchrl.stage import ResetInput, TorchRLStage, stage_class
+from tdx.stacks.torchrl.stage import ChainState, create_stage
 from tdx.transforms import Compose
 
 _PARTS = (
@@ -29,10 +29,11 @@ class TorchRLBase(EnvBase):
 
     Args:
         original: The env.
-        in_chain: True if stages reduce the input of a reset to masks and state.
+        in_chain: True if stages reduce the input of a reset, and shape the rewards.
     """
 
     _writes_all_outputs = True
+    original: Any
 
     def __init__(self, original: Any, in_chain: bool = False) -> None:
         super().__init__(
@@ -51,15 +52,20 @@ class TorchRLBase(EnvBase):
             setattr(self, part, spec.unlock_().to(self.device))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self.original._step_proc_data(self.original._step(tensordict))
+        original = self.original
+        result = original._step(tensordict)
+        if self._in_chain:
+            return original._complete_done(original.full_done_spec, result)
+        return original._step_proc_data(result)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         original = self.original
-        is_partial = tensordict is not None and any(
-            tensordict.get(key, None) is not None for key in original.reset_keys
-        )
-        if is_partial and not self._in_chain:
-            tensordict = tensordict.select(*original.reset_keys, strict=False)
+        is_partial = False
+        if tensordict is not None:
+            masks = tensordict.select(*original.reset_keys, strict=False)
+            is_partial = not masks.is_empty()
+            if is_partial and not self._in_chain:
+                tensordict = masks
         set_state = original._resolve_set_state(
             kwargs.pop("set_state", None), tensordict, is_partial
         )
@@ -102,6 +108,8 @@ class TorchRLChain(TransformedEnv):
         original: The ``TransformedEnv`` of TorchRL.
     """
 
+    original: Any
+
     def __init__(self, env: EnvBase, transform: Compose, original: Any) -> None:
         super().__init__(env, transform)
         self.__dict__["original"] = original
@@ -126,10 +134,8 @@ def _convert(env: Any, in_chain: bool) -> EnvBase:
     if not _has_stages(env):
         return TorchRLBase(env, in_chain)
     originals = _flatten(env.transform)
-    shared = ResetInput(env, len(originals))
-    stages: list[TorchRLStage] = [
-        stage_class(type(each))(each, shared, index) for index, each in enumerate(originals)
-    ]
+    chain = ChainState(env, len(originals), is_outermost=not in_chain)
+    stages = [create_stage(each, chain, index) for index, each in enumerate(originals)]
     base = _convert(env.base_env, in_chain=bool(stages) or in_chain)
     return TorchRLChain(base, Compose(*stages), env)
 

@@ -15,21 +15,24 @@ from tdx.stacks.torchrl.specs import convert_from_torchrl, convert_to_torchrl
 from tdx.transforms import Transform
 
 
-class ResetInput:
-    """Input of the current reset of one ``TransformedEnv`` of TorchRL.
+class ChainState:
+    """What the stages of one ``TransformedEnv`` of TorchRL share.
 
-    TorchRL gives its transforms the input that their inverses have mapped, reduced to masks and
-    state. The last stage reduces it and the first stage stores it, since inverses run backwards.
+    TorchRL gives its transforms the input of a reset that their inverses have mapped, reduced to
+    masks and state. The last stage reduces it and the first one stores it, since inverses run
+    backwards.
 
     Args:
         source: The ``TransformedEnv``. Its transforms refer to it weakly.
         count: Number of its transforms.
+        is_outermost: True if rewards get the shape of their spec after this chain.
     """
 
-    def __init__(self, source: Any, count: int) -> None:
+    def __init__(self, source: Any, count: int, is_outermost: bool) -> None:
         self.source = source
         self.last = count - 1
-        self.tensordict: TensorDictBase | None = None
+        self.is_outermost = is_outermost
+        self.reset_input: TensorDictBase | None = None
 
     def reduce(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Select the masks, or else the state, of an input ``[*B]``."""
@@ -40,7 +43,7 @@ class ResetInput:
         return tensordict.select(*source.state_spec.keys(True, True), strict=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "tensordict": None}
+        return {**self.__dict__, "reset_input": None}
 
 
 class TorchRLStage(Transform):
@@ -48,15 +51,16 @@ class TorchRLStage(Transform):
 
     Args:
         original: The transform.
-        reset_input: Shared by the stages of one chain.
+        chain: Shared by the stages of one chain.
         position: Index in that chain.
     """
 
     _steps_env = True
+    original: Any
 
-    def __init__(self, original: Any, reset_input: ResetInput, position: int) -> None:
+    def __init__(self, original: Any, chain: ChainState, position: int) -> None:
         super().__init__()
-        self._reset_input = reset_input
+        self._chain = chain
         self._position = position
         self.original = original
 
@@ -94,12 +98,16 @@ class TorchRLStage(Transform):
         return self.original._call(next_tensordict)
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return self.original._step(tensordict, next_tensordict)
+        result = self.original._step(tensordict, next_tensordict)
+        chain = self._chain
+        if chain.is_outermost and self._position == chain.last:
+            return chain.source._step_proc_data(result)
+        return result
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        given = self._reset_input.tensordict
+        given = self._chain.reset_input
         if given is None or given.is_empty():
             given = tensordict_reset.empty()
         return self.original._reset(given, tensordict_reset)
@@ -108,14 +116,14 @@ class TorchRLStage(Transform):
         return self.original._inv_call(tensordict)
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        shared = self._reset_input
-        if self._position == shared.last:
-            tensordict = shared.reduce(tensordict)
+        chain = self._chain
+        if self._position == chain.last:
+            tensordict = chain.reduce(tensordict)
         result = self.original._reset_env_preprocess(None if tensordict.is_empty() else tensordict)
         if result is None:
             result = tensordict
         if self._position == 0:
-            shared.tensordict = result
+            chain.reset_input = result
         return result
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -162,14 +170,19 @@ class TorchRLStage(Transform):
         return str(self.original)
 
 
+def create_stage(original: Any, chain: ChainState, position: int) -> TorchRLStage:
+    """Return a stage for a transform; its class has the name of the transform's class."""
+    kind: Any = type(original)
+    return _stage_class(kind)(original, chain, position)
+
+
 @cache
-def stage_class(kind: type) -> type[TorchRLStage]:
-    """Return the class of the stages for one class of transforms, which has the same name."""
+def _stage_class(kind: Any) -> type[TorchRLStage]:
     return type(kind.__name__, (TorchRLStage,), {"__module__": __name__, "__doc__": kind.__doc__})
 
 
-def _new_stage(kind: type) -> TorchRLStage:
-    created = stage_class(kind)
+def _new_stage(kind: Any) -> TorchRLStage:
+    created = _stage_class(kind)
     return created.__new__(created)
 
 
