@@ -97,6 +97,8 @@ from .pipeline import write_pipeline as write_pipeline
 from .stacks import Stack as Stack
 from .stacks import StackTracer as StackTracer
 from .stacks import open_stack as open_stack
+from .stacks.torchrl import from_torchrl as from_torchrl
+from .stacks.torchrl import to_torchrl as to_torchrl
 from .inspection.check_report import CheckReport as CheckReport
 from .inspection.check_report import check_pipeline as check_pipeline
 from .inspection.envs import list_envs as list_envs

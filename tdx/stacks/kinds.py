@@ -84,6 +84,13 @@ def _open_stable_baselines3(target: Any) -> Stack:
     return StableBaselines3Stack(target)
 
 
+def _open_torchrl(target: Any) -> Stack:
+    from tdx.stacks.native import NativeStack
+    from tdx.stacks.torchrl import from_torchrl
+
+    return NativeStack(from_torchrl(target))
+
+
 KINDS: tuple[BuiltinKind, ...] = (
     BuiltinKind("a tdx env", ("tdx.core.envs.env_base:EnvBase",), _open_native),
     BuiltinKind(
@@ -98,6 +105,9 @@ KINDS: tuple[BuiltinKind, ...] = (
             "stable_baselines3.common.base_class:BaseAlgorithm",
         ),
         _open_stable_baselines3,
+    ),
+    BuiltinKind(
+        "a TorchRL EnvBase with its transforms", ("torchrl.envs.common:EnvBase",), _open_torchrl
     ),
 )
 
@@ -150,10 +160,6 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
     ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
-    (
-        "torchrl.envs.common:EnvBase",
-        "build the same chain of tdx transforms: `tdx list transforms`",
-    ),
     ("torch.nn.modules.module:Module", "pass the env that it acts in"),
 )
 """Classes of other libraries and what to do with their objects."""

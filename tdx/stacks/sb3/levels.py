@@ -1,6 +1,6 @@
 """The levels of a Stable-Baselines3 stack: sub-envs, their wrappers, VecEnv, VecEnv wrappers.
 
-No module here imports Stable-Baselines3: its objects are recognized by their attributes.
+Stable-Baselines3 is imported only where its objects exist, and so is it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,6 @@ from tdx.stacks.sb3.spaces import returned_space
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
 
-_BASE = "stable_baselines3.common.vec_env"
-_DELEGATING = (f"{_BASE}.base_vec_env", f"{_BASE}.dummy_vec_env")
-"""Modules whose ``step_async`` only passes the action on."""
 _FRAME_STACK = ("n_stack", "channels_first")
 
 
@@ -204,7 +201,9 @@ def direction_of(owner: Any) -> Direction:
 
 def passes_actions_on(owner: Any) -> bool:
     """Return True if ``step_async`` of a VecEnv does nothing but pass the actions on."""
-    return getattr(type(owner).step_async, "__module__", "") in _DELEGATING
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
+
+    return type(owner).step_async in (DummyVecEnv.step_async, VecEnvWrapper.step_async)
 
 
 def vec_methods(owner: Any) -> tuple[str, ...]:
@@ -212,9 +211,10 @@ def vec_methods(owner: Any) -> tuple[str, ...]:
 
     ``step`` is one of them if the class has its own, which need not call the other two.
     """
+    from stable_baselines3.common.vec_env import VecEnv
+
     names = ("reset", "step_async", "step_wait")
-    is_own = getattr(type(owner).step, "__module__", "") != f"{_BASE}.base_vec_env"
-    return (*names, "step") if is_own else names
+    return names if type(owner).step is VecEnv.step else (*names, "step")
 
 
 def env_name(levels: tuple[Level, ...]) -> str:
