@@ -85,10 +85,9 @@ def _open_stable_baselines3(target: Any) -> Stack:
 
 
 def _open_torchrl(target: Any) -> Stack:
-    from tdx.stacks.native import NativeStack
-    from tdx.stacks.torchrl import from_torchrl
+    from tdx.stacks.torchrl.stack import TorchRLStack
 
-    return NativeStack(from_torchrl(target))
+    return TorchRLStack(target)
 
 
 KINDS: tuple[BuiltinKind, ...] = (

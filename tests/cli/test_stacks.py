@@ -186,3 +186,21 @@ def test_code_and_files_need_permission(tdx: Tdx) -> None:
     missing = tdx("inspect", "spec", "--env", "envs/other.py:make", "--allow-code")
     assert missing.code == 2
     assert "no file envs/other.py" in missing.err
+
+
+TORCHRL = """
+from torchrl.envs import Compose, GymEnv, RewardScaling, StepCounter, TransformedEnv
+
+def make():
+    return TransformedEnv(GymEnv("Pendulum-v1"), Compose(RewardScaling(0.0, 0.5), StepCounter(10)))
+"""
+
+
+def test_env_of_torchrl(tdx: Tdx, folder: Path) -> None:
+    (folder / "torchrl_envs.py").write_text(TORCHRL)
+    env = ("--env", "torchrl_envs.py:make", "--allow-code")
+    spec = data_of(tdx, "inspect", "spec", *env)
+    assert [stage["transform"] for stage in spec["stages"]] == ["RewardScaling", "StepCounter"]
+    changed = {each["key"]: each["stages"] for each in spec["keys"] if each["stages"]}
+    assert changed == {"step_count": [1]}
+    assert tdx("check", *env, "--seed", "0").code == 0

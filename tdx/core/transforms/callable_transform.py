@@ -115,7 +115,8 @@ _GYM_HINT = "wrap the env before you pass it to tdx: GymWrapper(Wrapper(env))"
 _LIBRARIES = {
     "torchrl": ForeignLibrary(
         "TorchRL",
-        f"use the tdx transform with the same name (`tdx list transforms`), or {_WRITE_ONE}",
+        "use the tdx transform with the same name (`tdx list transforms`), or convert the env with "
+        "its transforms: tdx.from_torchrl(env)",
     ),
     "gymnasium": ForeignLibrary("Gymnasium", _GYM_HINT),
     "gym": ForeignLibrary("Gym", _GYM_HINT),
