@@ -24,6 +24,7 @@ torch: whatever needs torch is answered by a worker process.
 from __future__ import annotations
 
 import gc
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> i
     from tdx.pipeline.editing.documents import RecentFiles
     from tdx.pipeline.editing.sessions import SessionStore
     from tdx.settings import state_path
+    from tdx.text import escape_control_characters
     from tdx.tui.app import TdxApp
     from tdx.tui.files.files import Storage
     from tdx.tui.preferences import load_preferences
@@ -58,5 +60,10 @@ def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> i
         storage=Storage(SessionStore(), RecentFiles()),
         hints=HintState(state_path() / "hints.json"),
     )
-    app.run()
+    try:
+        app.run()
+    finally:
+        if app.crash_report:
+            report = escape_control_characters(app.crash_report, keep="\n\t")
+            sys.stderr.write(f"{report}\n")
     return app.return_code or 0

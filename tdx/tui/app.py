@@ -144,6 +144,7 @@ class TdxApp(App[None]):
         self.workspace = Workspace(self, Editor(draft), self.backend, allow_code)
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
+        self.crash_report = ""
         self.input_queue = InputQueue(self, self._deliver)
         for theme in (*THEMES, *self.preferences.themes):
             self.register_theme(theme)
@@ -277,11 +278,13 @@ class TdxApp(App[None]):
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
-        """Report an internal error in a few lines, after the edits are saved."""
+        """Save the edits and close; :attr:`crash_report` is what the user reads afterwards."""
         if self.is_headless:
             super()._fatal_error()
-        else:
-            self.panic(report_crash(self.files.autosave))
+            return
+        # Not printed by Textual: closing the screens may raise before it prints.
+        self.crash_report = report_crash(self.files.autosave)
+        self.panic()
 
     def _log_worker(self, event: WorkerEvent) -> None:
         self.workspace.journal.record_worker_event(event)

@@ -11,8 +11,7 @@ import numpy as np
 def make() -> gymnasium.Env[Any, Any]:
     """Pendulum with an action wrapper and two observation wrappers."""
     env: Any = gymnasium.make("Pendulum-v1", disable_env_checker=True)
-    low: Any = -1.0
-    env = gymnasium.wrappers.RescaleAction(env, low, -low)
+    env = gymnasium.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
     env = gymnasium.wrappers.NormalizeObservation(env)
     return gymnasium.wrappers.FrameStackObservation(env, 4)
 

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rich.text import Text
 from textual.timer import Timer
 
 from tdx.errors import TdxError, summarize_error
@@ -220,7 +219,7 @@ _STDIN = 0
 _SIGNAL_MESSAGE = "tdx: stopped by a signal; unsaved edits are kept for the next start of tdx tui"
 
 
-def report_crash(autosave: Autosave) -> Text:
+def report_crash(autosave: Autosave) -> str:
     """Save the session and the traceback of the current exception.
 
     Args:
@@ -245,7 +244,7 @@ def report_crash(autosave: Autosave) -> Text:
     autosave.keep_for_next_start()
     if is_kept:
         lines.append("unsaved edits are kept for the next start of tdx tui")
-    return Text("\n".join(lines))
+    return "\n".join(lines)
 
 
 def watch_signals(app: App[None], autosave: Autosave, close: Callable[[], None]) -> None:
