@@ -54,7 +54,7 @@ from .transforms import Compose as Compose
 from .transforms import ObservationTransform as ObservationTransform
 from .transforms import RewardTransform as RewardTransform
 from .transforms import RunningTransform as RunningTransform
-from .transforms import TimeBehaviour as TimeBehaviour
+from .transforms import TimeBehavior as TimeBehavior
 from .transforms import Transform as Transform
 from .modules import GRUModule as GRUModule
 from .modules import LSTMModule as LSTMModule

@@ -6,7 +6,7 @@ from .transforms import Compose as Compose
 from .transforms import ObservationTransform as ObservationTransform
 from .transforms import RewardTransform as RewardTransform
 from .transforms import RunningTransform as RunningTransform
-from .transforms import TimeBehaviour as TimeBehaviour
+from .transforms import TimeBehavior as TimeBehavior
 from .transforms import Transform as Transform
 from .chain_specs import StageSpecs as StageSpecs
 from .chain_specs import stage_specs as stage_specs

@@ -139,9 +139,9 @@ def plan_stage(index: int, stage: Transform) -> PlannedStage:
     if (
         chunk_form is not None
         and not chunk_form.scan
-        and not implements_together(kind, "time_behaviour", ("_apply_transform",))
+        and not implements_together(kind, "time_behavior", ("_apply_transform",))
     ):
-        # The inherited time behaviour says nothing about an overridden map.
+        # The inherited time behavior says nothing about an overridden map.
         chunk_form = None
     if stage in not_pointwise:
         chunk_form = None

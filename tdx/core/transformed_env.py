@@ -15,7 +15,7 @@ from tdx.core.chain_specs import ChainSpecs, flatten_chain
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import note_stage
 from tdx.core.meter import base_parts
-from tdx.core.transforms import Compose, TimeBehaviour, Transform
+from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
 from tdx.core.transforms.kernels import DictStep
 from tdx.errors import ArgumentError, TdxError
@@ -237,7 +237,7 @@ class TransformedEnv(EnvBase):
 
     @property
     def _steps_some_rows(self) -> bool:  # type: ignore[override]
-        alone = all(stage.time_behaviour is TimeBehaviour.POINTWISE for stage in self.stages)
+        alone = all(stage.time_behavior is TimeBehavior.POINTWISE for stage in self.stages)
         return alone and self.base_env._steps_some_rows
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import Compose, TimeBehaviour, Transform
+from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey
 from tdx.tensordicts import read, write
@@ -106,7 +106,7 @@ class InvertedTransform(Transform):
         transform: Transform to invert.
     """
 
-    time_behaviour = TimeBehaviour.CONTROL
+    time_behavior = TimeBehavior.CONTROL
 
     def __init__(self, transform: Transform) -> None:
         super().__init__()

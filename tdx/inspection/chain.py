@@ -95,7 +95,7 @@ class StageFlow(Result):
     Args:
         index: Index in the chain, from 0.
         name: Class name of the transform.
-        time_behaviour: ``pointwise``, ``scan`` or ``control``.
+        time_behavior: ``pointwise``, ``scan`` or ``control``.
         forward: From the env to the policy.
         inverse: From the policy to the env.
         carried: Keys that a step reads from the previous step.
@@ -104,13 +104,13 @@ class StageFlow(Result):
     """
 
     json_entries: ClassVar[Entries] = (
-        *(Entry("stage", "index"), Entry("transform", "name"), "time_behaviour"),
+        *(Entry("stage", "index"), Entry("transform", "name"), "time_behavior"),
         *("forward", "inverse", keys_entry("carried")),
     )
 
     index: int
     name: str
-    time_behaviour: str
+    time_behavior: str
     forward: KeyFlow
     inverse: KeyFlow
     carried: tuple[NestedKey, ...]
@@ -174,7 +174,7 @@ def _analyze_stage(
     return StageFlow(
         index=specs.index,
         name=specs.name,
-        time_behaviour=transform.time_behaviour.name.lower(),
+        time_behavior=transform.time_behavior.name.lower(),
         forward=_forward_flow(transform, before[0], after[0], before[1]),
         inverse=_inverse_flow(transform, before[1], after[1]),
         carried=tuple(_carried_keys(after[0], before[1], after[1])),

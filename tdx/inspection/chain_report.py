@@ -139,7 +139,7 @@ def _build_flow(stack: Stack, observed: dict[tuple[int, str], _Observed]) -> Cha
             StageFlow(
                 index=specs.index,
                 name=specs.name,
-                time_behaviour="control",
+                time_behavior="control",
                 forward=_key_flow(forward, before[0], after[0], known),
                 # The policy's side comes first: its spec is the one after the stage.
                 inverse=_key_flow(inverse, after[1], before[1], {*after[1]}),

@@ -79,7 +79,7 @@ class PlanReport(Result):
             {
                 "stage": stage.index,
                 "transform": stage.name,
-                "time_behaviour": stage.behaviour,
+                "time_behavior": stage.behavior,
                 **{name: getattr(stage, name) for name in _STAGE_ENTRIES},
             }
             for stage in self.plan.stages

@@ -104,7 +104,7 @@ def make_union(options: list[Type]) -> Type:
 
 CATALOG_FILE = Path(__file__).with_name("catalog.json")
 ParameterKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
-TimeBehaviour = Literal["pointwise", "scan", "control"]
+TimeBehavior = Literal["pointwise", "scan", "control"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class TransformInfo:
         name: Class name.
         module: Module of the class.
         category: Folder of the module.
-        time_behaviour: ``pointwise``, ``scan`` or ``control``.
+        time_behavior: ``pointwise``, ``scan`` or ``control``.
         summary: First paragraph of the docstring, on one line.
         doc: Whole docstring.
         default_in_keys: Default of ``in_keys``, if the class declares one.
@@ -166,7 +166,7 @@ class TransformInfo:
     name: str
     module: str
     category: str
-    time_behaviour: str
+    time_behavior: str
     summary: str
     doc: str
     default_in_keys: tuple[NestedKey, ...] | None = field(default=None, kw_only=True)
@@ -244,7 +244,7 @@ COMPOSE = TransformInfo(
     name="Compose",
     module="tdx.core.transforms.compose",
     category="chain",
-    time_behaviour="control",
+    time_behavior="control",
     summary="Several transforms, one after the other.",
     doc="Several transforms, one after the other.",
     parameters=(

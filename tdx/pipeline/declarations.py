@@ -284,7 +284,7 @@ def read_declaration(tree: SourceTree, path: Path) -> TransformInfo | None:
 
 def _read_transform(found: Definition, category: str) -> TransformInfo | None:
     lineage = list(_iterate_bases(found))
-    behaviour = next(filter(None, (_read_time_behavior(owner) for owner, _ in lineage)), None)
+    behavior = next(filter(None, (_read_time_behavior(owner) for owner, _ in lineage)), None)
     in_keys = next(filter(None, (_read_default_in_keys(owner) for owner, _ in lineage)), None)
     node, module = lineage[0]
     if _is_abstract(node):
@@ -302,7 +302,7 @@ def _read_transform(found: Definition, category: str) -> TransformInfo | None:
         name=node.name,
         module=module.dotted,
         category=category,
-        time_behaviour=behaviour or "control",
+        time_behavior=behavior or "control",
         summary=summarize(doc),
         doc=doc,
         parameters=tuple(parameters),
@@ -336,7 +336,7 @@ def _decorators(function: ast.FunctionDef) -> list[ast.expr]:
 
 
 def _read_time_behavior(node: ast.ClassDef) -> str | None:
-    value = _find_class_attribute(node, "time_behaviour")
+    value = _find_class_attribute(node, "time_behavior")
     return value.attr.lower() if isinstance(value, ast.Attribute) else None
 
 

@@ -3,7 +3,7 @@ from .base import Compose as Compose
 from .base import ObservationTransform as ObservationTransform
 from .base import RewardTransform as RewardTransform
 from .base import RunningTransform as RunningTransform
-from .base import TimeBehaviour as TimeBehaviour
+from .base import TimeBehavior as TimeBehavior
 from .base import Transform as Transform
 
 # transforms: generated

@@ -8,7 +8,7 @@ from tdx.core.transforms import (
     ObservationTransform,
     RewardTransform,
     RunningTransform,
-    TimeBehaviour,
+    TimeBehavior,
     Transform,
 )
 
@@ -18,6 +18,6 @@ __all__ = [
     "ObservationTransform",
     "RewardTransform",
     "RunningTransform",
-    "TimeBehaviour",
+    "TimeBehavior",
     "Transform",
 ]

@@ -44,7 +44,7 @@ def _chain(document: Document) -> list[Any]:
 
 
 def _effects(stage: Document) -> Iterator[Any]:
-    place = {name: stage[name] for name in ("stage", "transform", "call", "time_behaviour")}
+    place = {name: stage[name] for name in ("stage", "transform", "call", "time_behavior")}
     for lane in ("forward", "inverse"):
         found = stage[lane]
         effects = [{"key": key} for key in found["reads"]]

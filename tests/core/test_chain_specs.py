@@ -18,7 +18,7 @@ from tdx import (
     RewardScaling,
     RewardSum,
     StepCounter,
-    TimeBehaviour,
+    TimeBehavior,
     Transform,
     TransformedEnv,
     Unbounded,
@@ -218,5 +218,5 @@ def test_gradients_flow_through_a_chain() -> None:
 
 
 def test_what_does_not_say_otherwise_runs_step_by_step() -> None:
-    assert Shift(["a"]).time_behaviour is TimeBehaviour.CONTROL
-    assert RewardScaling(0.0, 1.0).time_behaviour is TimeBehaviour.POINTWISE
+    assert Shift(["a"]).time_behavior is TimeBehavior.CONTROL
+    assert RewardScaling(0.0, 1.0).time_behavior is TimeBehavior.POINTWISE

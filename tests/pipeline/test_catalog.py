@@ -33,7 +33,7 @@ FILES = {
                 in_keys: the keys read.
             """
 
-            time_behaviour = TimeBehaviour.POINTWISE
+            time_behavior = TimeBehavior.POINTWISE
             default_in_keys = ("observation", ("a", "b"))
 
             def __init__(self, in_keys: Sequence[NestedKey] | None = None) -> None: ...
@@ -70,7 +70,7 @@ FILES = {
                 ValueError: always.
             """
 
-            time_behaviour: ClassVar[TimeBehaviour] = TimeBehaviour.SCAN
+            time_behavior: ClassVar[TimeBehavior] = TimeBehavior.SCAN
 
             def __init__(
                 self,
@@ -127,7 +127,7 @@ def test_each_file_declares_one_transform(pack: Path) -> None:
 def test_declared_attributes(scale_it: TransformInfo) -> None:
     assert scale_it.module == "pack.transforms.reward.scale_it"
     assert scale_it.category == "reward"
-    assert scale_it.time_behaviour == "scan"
+    assert scale_it.time_behavior == "scan"
     assert scale_it.summary == "Scale everything."
     assert "More words." in scale_it.doc
     assert scale_it.default_in_keys == ("observation", ("a", "b"))
@@ -135,7 +135,7 @@ def test_declared_attributes(scale_it: TransformInfo) -> None:
 
 def test_inherited_attributes(pack: Path) -> None:
     info = read_declarations(pack)[0]
-    assert info.time_behaviour == "pointwise"
+    assert info.time_behavior == "pointwise"
     assert [(each.name, each.help) for each in info.parameters] == [("in_keys", "the keys read.")]
 
 
@@ -201,7 +201,7 @@ def test_generated_files_are_up_to_date() -> None:
 def test_every_transform_is_documented() -> None:
     for info in load_catalog().transforms:
         assert info.summary, info.name
-        assert info.time_behaviour in ("pointwise", "scan", "control"), info.name
+        assert info.time_behavior in ("pointwise", "scan", "control"), info.name
         undocumented = [each.name for each in info.parameters if not each.help]
         assert undocumented == [], info.name
 
@@ -214,7 +214,7 @@ def test_every_declaration_matches_its_class() -> None:
         kind = getattr(import_module(info.module), info.name)
         signature = inspect.signature(kind.__init__)
         assert [each.name for each in info.parameters] == list(signature.parameters)[1:]
-        assert kind.time_behaviour.name.lower() == info.time_behaviour
+        assert kind.time_behavior.name.lower() == info.time_behavior
 
 
 def test_finding() -> None:

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.keys import NestedKey
 from tdx.profiling.result import ModeProfile
 from tdx.specs import Bounded, Composite, Unbounded
@@ -46,7 +46,7 @@ class SpinningStage(Transform):
         rare: µs more in every 100th step.
     """
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SpinningStage(Transform):
 class SpinningMap(Transform):
     """A pointwise map of the observation that takes a fixed time per call."""
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(self, spin: Spin, each: float) -> None:
         super().__init__(["observation"], ["observation"])

@@ -31,7 +31,7 @@ from tdx.specs import (
     OneHot,
     Unbounded,
 )
-from tdx.transforms import TimeBehaviour
+from tdx.transforms import TimeBehavior
 from tests.transforms.envs import RowsEnv
 
 COUNTS = [1, 2, 10, 49, 98, 103, 107]
@@ -107,7 +107,7 @@ def test_random_values_fill_their_bin() -> None:
     assert ((drawn >= low) & (drawn <= low + 2)).all()
     assert (drawn.min(0).values < low + 0.3).all()
     assert (drawn.max(0).values > low + 1.7).all()
-    assert discretizer.time_behaviour is TimeBehaviour.CONTROL
+    assert discretizer.time_behavior is TimeBehavior.CONTROL
 
 
 @pytest.mark.parametrize("batch_size", [(), (4,), (2, 3)])

@@ -26,7 +26,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.errors import ArgumentError, SpecError
-from tdx.transforms import TimeBehaviour, Transform
+from tdx.transforms import TimeBehavior, Transform
 from tests.transforms.envs import RowsEnv
 
 LEADING = [(), (5,), (2, 5), (2, 1, 5)]
@@ -94,8 +94,8 @@ def test_a_positive_dim_waits_for_no_chunk() -> None:
         UnsqueezeTransform(-1, in_keys=["observation"]),
         UnsqueezeTransform(0, in_keys=["observation"], allow_positive_dim=True),
     )
-    assert there.time_behaviour is TimeBehaviour.POINTWISE
-    assert counted.time_behaviour is TimeBehaviour.CONTROL
+    assert there.time_behavior is TimeBehavior.POINTWISE
+    assert counted.time_behavior is TimeBehavior.CONTROL
     env = TransformedEnv(SerialEnv(2, RowsEnv), counted)
     assert env.reset()["observation"].shape == (2, 1, 3)
     # Stored data of that env has a dim of time more.

@@ -73,7 +73,7 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
         {
             "name": info.name,
             "category": info.category,
-            "time_behaviour": info.time_behaviour,
+            "time_behavior": info.time_behavior,
             "summary": info.summary,
             "signature": info.signature,
         }
@@ -83,7 +83,7 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
     def blocks(width: int) -> list[Block]:
         return [_transforms_table(infos, width)] if infos else [_no_match("transform", search)]
 
-    names = ("name", "category", "time_behaviour", "summary", "signature")
+    names = ("name", "category", "time_behavior", "summary", "signature")
     return View("transforms", {"search": search, "transforms": records}, records, blocks, names)
 
 
@@ -127,7 +127,7 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
     data = {
         "name": info.name,
         "category": info.category,
-        "time_behaviour": info.time_behaviour,
+        "time_behavior": info.time_behavior,
         "module": info.module,
         "signature": info.signature,
         "summary": info.summary,
@@ -137,7 +137,7 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
     }
 
     def blocks(width: int) -> list[Block]:
-        head = Heading(info.name, f"{info.category}, {info.time_behaviour}", level=1)
+        head = Heading(info.name, f"{info.category}, {info.time_behavior}", level=1)
         return [
             head,
             *(Paragraph([Cell(text)]) for text in paragraphs(info.doc)),

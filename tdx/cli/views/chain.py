@@ -166,7 +166,7 @@ def _stage_records(report: ChainReport, calls: Sequence[str]) -> Iterator[dict[s
     """Yield a record for each effect of a stage on a key, or one for a stage without effects."""
     for stage, call in zip(report.stages, calls, strict=True):
         identity = {"stage": stage.index, "transform": stage.name, "call": call}
-        identity["time_behaviour"] = stage.time_behaviour
+        identity["time_behavior"] = stage.time_behavior
         if stage.forward.is_empty and stage.inverse.is_empty and not stage.carried:
             yield _stage_record({**identity, "lane": None}, None, None)
         for lane_name, lane in zip(_LANES, (stage.forward, stage.inverse), strict=True):

@@ -72,7 +72,7 @@ def _stage_table(report: PlanReport) -> Table:
         [
             Cell(report.place(stage.index), "name"),
             _when(stage),
-            Cell(stage.behaviour),
+            Cell(stage.behavior),
             _list_names(stage.reads),
             _list_names(stage.writes),
             _list_names(stage.drops),
@@ -95,7 +95,7 @@ def _list_names(names: Sequence[str]) -> Cell:
 def _narrow_stages(stages: Sequence[PlanStage], calls: Sequence[str]) -> Iterator[Block]:
     """Yield each stage with its facts below, for narrow terminals."""
     for stage, call in zip(stages, calls, strict=True):
-        yield Heading(f"{stage.index} {call}", stage.behaviour)
+        yield Heading(f"{stage.index} {call}", stage.behavior)
         yield Paragraph([_when(stage), Cell(f": {stage.why}")], indent=2)
         lists = {
             "reads": stage.reads,

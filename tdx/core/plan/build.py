@@ -16,7 +16,7 @@ from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
 from tdx.core.transformed_env import TransformedEnv
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.specs.non_tensor import NonTensor
@@ -63,7 +63,7 @@ class PlanStage:
     Args:
         index: Position in the chain, from 0.
         name: Class name of the transform.
-        behaviour: Time behavior: ``pointwise``, ``scan`` or ``control``.
+        behavior: Time behavior: ``pointwise``, ``scan`` or ``control``.
         when: ``now``: in each step. ``later``: once per chunk. ``fused``: on each image as it
             arrives, as one operator with its neighbors.
         why: Reason why it runs then.
@@ -75,7 +75,7 @@ class PlanStage:
 
     index: int
     name: str
-    behaviour: str
+    behavior: str
     when: When
     why: str
     reads: tuple[str, ...]
@@ -303,7 +303,7 @@ def _describe(
     return PlanStage(
         index=planned.index,
         name=planned.name,
-        behaviour=planned.stage.time_behaviour.value,
+        behavior=planned.stage.time_behavior.value,
         when=when,
         why=why,
         reads=used[0],
@@ -362,7 +362,7 @@ def _stage_reasons(planned: PlannedStage) -> Iterator[str]:
     if planned.chunk_form is None and planned.sees_input:
         yield f"{where} overrides _step or _reset, which may read any entry"
     stage = planned.stage
-    if stage.invertible and stage.time_behaviour is not TimeBehaviour.POINTWISE:
+    if stage.invertible and stage.time_behavior is not TimeBehavior.POINTWISE:
         yield f"the inverse of {where} depends on time"
 
 

@@ -13,7 +13,7 @@ from tdx.core.capabilities import PlannedStage, owner
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.meter import Meter, Part
 from tdx.core.plan.build import PlanCache, Program
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, Columns
 from tdx.errors import DeviceError
 from tdx.keys import NestedKey
@@ -151,7 +151,7 @@ def compile_stages(stages: Sequence[PlannedStage], backend: str) -> dict[int, Co
 def _maps_tensors(stage: Transform) -> bool:
     kind: type = type(stage)
     return (
-        stage.time_behaviour is TimeBehaviour.POINTWISE
+        stage.time_behavior is TimeBehavior.POINTWISE
         and owner(kind, "_chunk_kernel") is Transform
         and bool(stage.in_keys)
     )

@@ -3,7 +3,7 @@
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.compose import Compose
 from tdx.core.transforms.families import ObservationTransform, RewardTransform
-from tdx.core.transforms.kernels import TimeBehaviour
+from tdx.core.transforms.kernels import TimeBehavior
 from tdx.core.transforms.scan import RunningTransform
 from tdx.core.transforms.transform import Transform
 
@@ -13,6 +13,6 @@ __all__ = [
     "ObservationTransform",
     "RewardTransform",
     "RunningTransform",
-    "TimeBehaviour",
+    "TimeBehavior",
     "Transform",
 ]

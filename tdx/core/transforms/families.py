@@ -12,7 +12,7 @@ from tensordict.nn import dispatch
 from torch import Tensor
 
 from tdx.core.transforms.episodes import require_done_flags
-from tdx.core.transforms.kernels import ChunkKernel, DictStep, Entries, TimeBehaviour
+from tdx.core.transforms.kernels import ChunkKernel, DictStep, Entries, TimeBehavior
 from tdx.core.transforms.transform import Transform
 from tdx.core.transforms.validation import missing_key_error, normalize_keys, output_keys
 from tdx.errors import SpecError
@@ -24,14 +24,14 @@ from tdx.tensordicts import read
 class ObservationTransform(Transform):
     """Maps observations, by default ``observation``."""
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("observation",)
 
 
 class RewardTransform(Transform):
     """Maps rewards, by default ``reward``."""
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("reward",)
 
 
@@ -147,7 +147,7 @@ class ShapeTransform(ObservationTransform):
     the env's input.
     """
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self,

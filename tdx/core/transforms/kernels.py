@@ -32,7 +32,7 @@ DictStep = Callable[[Entries, dict[str, Any]], None]
 MissingKey = Callable[[NestedKey, Any], KeyNotFoundError]
 
 
-class TimeBehaviour(Enum):
+class TimeBehavior(Enum):
     """Which time steps the output of a transform depends on; decides when it can run.
 
     ``POINTWISE``: each step is mapped independently, with any number of leading dims. ``SCAN``:

@@ -17,7 +17,7 @@ from tdx.core.transforms.kernels import (
     ChunkKernel,
     DictStep,
     Entries,
-    TimeBehaviour,
+    TimeBehavior,
     flat_pairs,
 )
 from tdx.core.transforms.transform import Transform
@@ -36,7 +36,7 @@ class RunningTransform(Transform):
     a partial reset keep their state.
     """
 
-    time_behaviour = TimeBehaviour.SCAN
+    time_behavior = TimeBehavior.SCAN
     _episode_memory = ("_last",)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -23,7 +23,7 @@ from tdx.core.transforms.kernels import (
     ChunkKernel,
     DictStep,
     Entries,
-    TimeBehaviour,
+    TimeBehavior,
     flat_pairs,
 )
 from tdx.core.transforms.scan import reset_rows
@@ -224,7 +224,7 @@ class RunningStatistics(Transform):
         eps: Smallest variance.
     """
 
-    time_behaviour = TimeBehaviour.SCAN
+    time_behavior = TimeBehavior.SCAN
     lock: Lock | None = None
     decay: float
     eps: float

@@ -15,7 +15,7 @@ from tdx.core.transforms.kernels import (
     ChunkKernel,
     DictStep,
     StepLimit,
-    TimeBehaviour,
+    TimeBehavior,
     call_with_tensors,
     chunk_kernel,
     dict_step,
@@ -70,7 +70,7 @@ class Transform(ChainMember):
         tensor([2.])
     """
 
-    time_behaviour: TimeBehaviour = TimeBehaviour.CONTROL
+    time_behavior: TimeBehavior = TimeBehavior.CONTROL
     """Which steps the output depends on. An instance may differ from its class."""
 
     default_in_keys: ClassVar[tuple[NestedKey, ...]] = ()
@@ -257,7 +257,7 @@ class Transform(ChainMember):
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         """Return the data hooks as a function of a chunk; ``None`` to run step by step."""
-        if self.time_behaviour is not TimeBehaviour.POINTWISE or self._missing_tolerance:
+        if self.time_behavior is not TimeBehavior.POINTWISE or self._missing_tolerance:
             return None
         return chunk_kernel(self._pairs, self._apply_transform)
 

@@ -17,7 +17,7 @@ from tdx.core.transforms.kernels import (
     ChunkKernel,
     DictStep,
     Entries,
-    TimeBehaviour,
+    TimeBehavior,
     flat_pairs,
     new_column,
 )
@@ -46,7 +46,7 @@ class WindowTransform(ObservationTransform):
         done_key: Done flag that separates stored episodes. ``None``: ``("next", "done")``.
     """
 
-    time_behaviour = TimeBehaviour.SCAN
+    time_behavior = TimeBehavior.SCAN
     _episode_memory = ("_earlier",)
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import (
     ActionTransform,
     action_leaf,
@@ -65,7 +65,7 @@ class ActionDiscretizer(ActionTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     class SamplingStrategy(IntEnum):
         """Value of a bin that the env gets."""
@@ -101,7 +101,7 @@ class ActionDiscretizer(ActionTransform):
         self.sampling = self.SamplingStrategy(strategy)
         self.categorical = categorical
         if self.sampling is self.SamplingStrategy.RANDOM:
-            self.time_behaviour = TimeBehaviour.CONTROL
+            self.time_behavior = TimeBehavior.CONTROL
         self._counts: list[int] = []
         self._is_scalar = False
         # Relative position of the value of each bin in the range, from 0 to 1: [elements, bins].

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.families import action_leaf
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.validation import require_keys
@@ -49,7 +49,7 @@ class ActionMask(Transform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.CONTROL
+    time_behavior = TimeBehavior.CONTROL
 
     def __init__(
         self, action_key: NestedKey = "action", mask_key: NestedKey = "action_mask"

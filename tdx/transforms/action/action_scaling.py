@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ActionTransform, action_leaf, has_range, shared_bounds
 from tdx.core.transforms.parameters import AffineTransform, require_floating
 from tdx.core.transforms.spec_maps import map_bounds
@@ -46,7 +46,7 @@ class ActionScaling(ActionTransform, AffineTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     # Both ranges use ``action * scale + loc``, so the form is not part of the state.
     _saves_form = False
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms import TimeBehavior
 from tdx.keys import NestedKey
 from tdx.transforms.casting.dtype_cast_transform import DTypeCastTransform
 
@@ -35,7 +35,7 @@ class DoubleToFloat(DTypeCastTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor, nn
 
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import require_free_key
 from tdx.core.transforms.validation import check_choice, check_integer, normalize_keys, require_keys
 from tdx.errors import ArgumentError, Where
@@ -85,7 +85,7 @@ class R3MTransform(Transform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("pixels",)
     mean: Tensor
     std: Tensor

@@ -10,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx.core.recurrent_mode import set_recurrent_mode
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.episodes import require_time_order
 from tdx.core.transforms.validation import check_integer, normalize_keys
 from tdx.errors import ArgumentError, ChainError
@@ -55,7 +55,7 @@ class BurnInTransform(Transform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.CONTROL
+    time_behavior = TimeBehavior.CONTROL
 
     def __init__(
         self,

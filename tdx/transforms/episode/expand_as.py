@@ -6,7 +6,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.validation import missing_key_error, output_keys
 from tdx.errors import ArgumentError, TdxError, Where
@@ -41,7 +41,7 @@ class ExpandAs(Transform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self, in_key: NestedKey, ref_key: NestedKey, out_key: NestedKey | None = None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows
 from tdx.core.envs.step_mdp import advance
-from tdx.core.transforms import Compose, TimeBehaviour, Transform
+from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.episodes import done_groups
 from tdx.core.transforms.spec_maps import sum_dtype, sum_spec
@@ -51,7 +51,7 @@ class FrameSkipTransform(Transform):
     _is_verified = True
     _steps_env = True
 
-    time_behaviour = TimeBehaviour.CONTROL
+    time_behavior = TimeBehavior.CONTROL
 
     def __init__(self, frame_skip: int = 1) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.episodes import DoneGroup, done_groups, stored_groups
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
 from tdx.core.transforms.scan import reset_rows
@@ -40,7 +40,7 @@ class InitTracker(Transform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.SCAN
+    time_behavior = TimeBehavior.SCAN
 
     def __init__(self, init_key: str = "is_init") -> None:
         check_name(init_key, "init_key", "flags")

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import all_reset_masks, expand_mask, keep_unmasked_rows
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.episodes import DoneGroup, done_groups
 from tdx.core.transforms.validation import check_integer
@@ -54,7 +54,7 @@ class NoopResetEnv(Transform):
     _is_verified = True
     _steps_env = True
 
-    time_behaviour = TimeBehaviour.CONTROL
+    time_behavior = TimeBehavior.CONTROL
 
     def __init__(self, noops: int = 30, random: bool = True) -> None:
         check_integer(noops, "noops", 0, "for example noops=30")
@@ -96,7 +96,7 @@ class NoopResetEnv(Transform):
                 "NoopResetEnv needs an env to step", hint="put it into a TransformedEnv"
             )
         env, stages = found
-        stateful = [s for s in stages if s.time_behaviour is not TimeBehaviour.POINTWISE]
+        stateful = [s for s in stages if s.time_behavior is not TimeBehavior.POINTWISE]
         if batch_dims and (stateful or not env._steps_some_rows):
             which = type(stateful[0] if stateful else env).__name__
             raise ChainError(

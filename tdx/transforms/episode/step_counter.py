@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import RunningTransform, TimeBehaviour
+from tdx.core.transforms import RunningTransform, TimeBehavior
 from tdx.core.transforms.episodes import (
     DoneGroup,
     StoredGroup,
@@ -54,7 +54,7 @@ class StepCounter(RunningTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.CONTROL
+    time_behavior = TimeBehavior.CONTROL
 
     def __init__(
         self,

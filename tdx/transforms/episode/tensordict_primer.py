@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.episodes import done_groups
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import init_reset_states
@@ -65,7 +65,7 @@ class TensorDictPrimer(Transform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.CONTROL
+    time_behavior = TimeBehavior.CONTROL
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.episodes import DoneGroup, done_groups
 from tdx.core.transforms.spec_maps import with_entries
 from tdx.core.transforms.validation import missing_key_error
@@ -45,7 +45,7 @@ class TerminateTransform(Transform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.CONTROL
+    time_behavior = TimeBehavior.CONTROL
 
     def __init__(self, stop: Callable[[TensorDictBase], Any], *, write_done: bool = True) -> None:
         if not callable(stop):

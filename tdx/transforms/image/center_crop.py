@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import (
     LIKELY_CHANNELS,
     LinearImage,
@@ -46,7 +46,7 @@ class CenterCrop(ObservationTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("pixels",)
 
     def __init__(

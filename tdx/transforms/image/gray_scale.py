@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import LinearImage, channels_last, check_channels_first
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import ArgumentError
@@ -43,7 +43,7 @@ class GrayScale(ObservationTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("pixels",)
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import LinearImage, Matrix, check_channels_first, image_size
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.validation import check_choice
@@ -47,7 +47,7 @@ class Resize(ObservationTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("pixels",)
 
     def __init__(

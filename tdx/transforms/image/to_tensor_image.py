@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import LinearImage
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import ArgumentError
@@ -46,7 +46,7 @@ class ToTensorImage(ObservationTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("pixels",)
 
     def __init__(
@@ -71,7 +71,7 @@ class ToTensorImage(ObservationTransform):
         self.shape_tolerant = shape_tolerant
         if unsqueeze:
             # A chunk of images has leading dims, a single image has none.
-            self.time_behaviour = TimeBehaviour.CONTROL
+            self.time_behavior = TimeBehavior.CONTROL
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         shape = tensor.shape

@@ -8,7 +8,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries, flat_pairs
 from tdx.core.transforms.spec_maps import require_free_key
 from tdx.core.transforms.validation import KeyPairs, normalize_keys, require_keys
@@ -45,7 +45,7 @@ class RenameTransform(Transform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.spec_maps import require_leaf
 from tdx.core.transforms.validation import check_integer, require_keys
 from tdx.core.transforms.windows import Window, WindowTransform
@@ -51,7 +51,7 @@ class CatFrames(WindowTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.SCAN
+    time_behavior = TimeBehavior.SCAN
     default_in_keys = ("pixels",)
 
     def __init__(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ShapeTransform
 from tdx.core.transforms.validation import check_dim
 from tdx.errors import ArgumentError
@@ -40,7 +40,7 @@ class FlattenObservation(ShapeTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("pixels",)
 
     def __init__(
@@ -61,7 +61,7 @@ class FlattenObservation(ShapeTransform):
             )
         if max(self.first_dim, self.last_dim) >= 0:
             # A chunk of steps has leading dims, a single step has none.
-            self.time_behaviour = TimeBehaviour.CONTROL
+            self.time_behavior = TimeBehavior.CONTROL
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         first, last = (

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.envs import EnvBase
-from tdx.core.transforms import ObservationTransform, TimeBehaviour
+from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
 from tdx.core.transforms.spec_maps import broadcasts_to
 from tdx.core.transforms.validation import check_integer, missing_key_error
@@ -49,7 +49,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self,

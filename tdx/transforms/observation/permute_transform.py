@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ShapeTransform
 from tdx.core.transforms.validation import require_some_keys
 from tdx.errors import ArgumentError
@@ -40,7 +40,7 @@ class PermuteTransform(ShapeTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self,

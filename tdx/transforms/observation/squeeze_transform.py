@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehaviour
+from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ShapeTransform
 from tdx.core.transforms.validation import check_dim, require_some_keys
 from tdx.errors import ArgumentError
@@ -41,7 +41,7 @@ class SqueezeTransform(ShapeTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SqueezeTransform(ShapeTransform):
         self.allow_positive_dim = allow_positive_dim
         if self.dim >= 0:
             # A chunk of steps has leading dims, a single step has none.
-            self.time_behaviour = TimeBehaviour.CONTROL
+            self.time_behavior = TimeBehavior.CONTROL
 
     @property
     def _position(self) -> int:

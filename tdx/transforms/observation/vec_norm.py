@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import Compose, TimeBehaviour
+from tdx.core.transforms import Compose, TimeBehavior
 from tdx.core.transforms.statistics import (
     Lock,
     RunningStatistics,
@@ -64,7 +64,7 @@ class VecNorm(RunningStatistics):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.SCAN
+    time_behavior = TimeBehavior.SCAN
     default_in_keys = ("observation", "reward")
 
     def __init__(

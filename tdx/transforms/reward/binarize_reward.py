@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tdx.core.transforms import RewardTransform, TimeBehaviour
+from tdx.core.transforms import RewardTransform, TimeBehavior
 from tdx.keys import NestedKey
 from tdx.specs import Binary, TensorSpec
 
@@ -32,7 +32,7 @@ class BinarizeReward(RewardTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self,

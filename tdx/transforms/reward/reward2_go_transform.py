@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.core.transforms import TimeBehaviour, Transform
+from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.episodes import episode_starts
 from tdx.core.transforms.spec_maps import sum_dtype
 from tdx.core.transforms.validation import check_finite
@@ -53,7 +53,7 @@ class Reward2GoTransform(Transform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.CONTROL
+    time_behavior = TimeBehavior.CONTROL
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tdx.core.transforms import RewardTransform, TimeBehaviour
+from tdx.core.transforms import RewardTransform, TimeBehavior
 from tdx.core.transforms.parameters import ScalarTransform
 from tdx.core.transforms.spec_maps import clamped
 from tdx.core.transforms.validation import check_range
@@ -41,7 +41,7 @@ class RewardClipping(ScalarTransform, RewardTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
     scalar_names = ("clamp_min", "clamp_max")
     clamp_min: Tensor | None
     clamp_max: Tensor | None

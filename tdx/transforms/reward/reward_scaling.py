@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from tdx.core.transforms import RewardTransform, TimeBehaviour
+from tdx.core.transforms import RewardTransform, TimeBehavior
 from tdx.core.transforms.parameters import AffineTransform
 from tdx.keys import NestedKey
 
@@ -34,7 +34,7 @@ class RewardScaling(AffineTransform, RewardTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import RunningTransform, TimeBehaviour
+from tdx.core.transforms import RunningTransform, TimeBehavior
 from tdx.core.transforms.episodes import batched_shape, stored_group_of
 from tdx.core.transforms.spec_maps import sum_dtype, with_entries
 from tdx.core.transforms.validation import missing_key_error
@@ -44,7 +44,7 @@ class RewardSum(RunningTransform):
 
     _is_verified = True
 
-    time_behaviour = TimeBehaviour.SCAN
+    time_behavior = TimeBehavior.SCAN
 
     def __init__(
         self,

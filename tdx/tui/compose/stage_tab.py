@@ -381,7 +381,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             return _wrapper_title(self._wrapper)
         info = load_catalog().find(stage.config.name)
         off = "" if stage.enabled else "  disabled"
-        about = f"  {info.category} · {info.time_behaviour}" if info is not None else ""
+        about = f"  {info.category} · {info.time_behavior}" if info is not None else ""
         summary = f"\n{strip_markup(info.summary)}" if info is not None else ""
         name = (stage.config.name, "bold")
         return Content.assemble(name, (off, "$warning"), (about, "dim"), summary)

@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx import (
     ChainError,
     InitTracker,
-    TimeBehaviour,
+    TimeBehavior,
     Transform,
     TransformedEnv,
 )
@@ -41,13 +41,13 @@ class Breaks(Transform):
 
 
 class BreaksLater(Breaks):
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
 
 class SaysPointwise(Transform):
     """Says that it may wait, and has a ``_call`` of its own."""
 
-    time_behaviour = TimeBehaviour.POINTWISE
+    time_behavior = TimeBehavior.POINTWISE
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         seen = next_tensordict["observation"]

@@ -32,7 +32,7 @@ from tdx import (
     RewardSum,
     SerialEnv,
     StepCounter,
-    TimeBehaviour,
+    TimeBehavior,
     ToTensorImage,
     Transform,
     TransformedEnv,
@@ -367,7 +367,7 @@ def test_a_frozen_stage_gets_another_plan(nested: bool) -> None:
 
 def test_a_pointwise_claim_holds_for_its_own_map_alone() -> None:
     class Claims(Unknown):
-        time_behaviour = TimeBehaviour.POINTWISE
+        time_behavior = TimeBehavior.POINTWISE
 
     class Inherits(Claims):
         def _apply_transform(self, tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from tdx import Compose, ParallelEnv, SerialEnv, TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.errors import TdxError
-from tdx.transforms import TimeBehaviour, Transform
+from tdx.transforms import TimeBehavior, Transform
 from tests.transforms.contract.examples import (
     example_of,
     made,
@@ -123,7 +123,7 @@ def test_without_an_env(any_name: str) -> None:
 def test_a_block_of_time_equals_step_by_step(name: str) -> None:
     env = TransformedEnv(rows_of(name, (4,)), made(name))
     transform = env.transform
-    if transform.time_behaviour is not TimeBehaviour.POINTWISE:
+    if transform.time_behavior is not TimeBehavior.POINTWISE:
         pytest.skip("it depends on time")
     block = stored_data(rows_of(name, (4,)))
     env.output_spec  # noqa: B018

@@ -195,7 +195,7 @@ def unread_result(context: LintContext) -> Iterator[Violation]:
         if version.writer == ENV or version.ended_by is None or version.readers:
             continue
         writer, ender = context.stages[version.writer], context.stages[version.ended_by]
-        if writer.is_opaque or (writer.info and writer.info.time_behaviour == "control"):
+        if writer.is_opaque or (writer.info and writer.info.time_behavior == "control"):
             continue
         others = [each for each in context.versions.versions if each.writer == writer.index]
         is_unused = all(each.ended_by is not None and not each.readers for each in others)
