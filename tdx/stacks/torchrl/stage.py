@@ -178,7 +178,11 @@ def create_stage(original: Any, chain: ChainState, position: int) -> TorchRLStag
 
 @cache
 def _stage_class(kind: Any) -> type[TorchRLStage]:
-    return type(kind.__name__, (TorchRLStage,), {"__module__": __name__, "__doc__": kind.__doc__})
+    class Stage(TorchRLStage):
+        __doc__ = kind.__doc__
+
+    Stage.__name__ = Stage.__qualname__ = kind.__name__
+    return Stage
 
 
 def _new_stage(kind: Any) -> TorchRLStage:
