@@ -65,8 +65,10 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
 
     Example:
         >>> import gymnasium
+        >>> import numpy as np
         >>> from tdx.stacks import open_stack
-        >>> env = gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1"), -1.0, 1.0)
+        >>> env = gymnasium.make("Pendulum-v1")
+        >>> env = gymnasium.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))
         >>> overview = inspect_stack(open_stack(env), "my_envs:make")
         >>> overview.stack.wrappers[-1].text
         'min_action=-1.0, max_action=1.0'
