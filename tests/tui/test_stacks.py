@@ -218,6 +218,15 @@ def test_a_step_shows_what_each_wrapper_wrote() -> None:
         assert topics["info"].fields[0].low == -1.0
 
 
+def test_a_vec_env_of_stable_baselines3_is_stepped() -> None:
+    with player("make_vec_normalize") as (found, topics):
+        state = do(found, Run(steps=3))
+        assert (state.steps, state.problem) == (3, None)
+        names = [place.name for place in topics["trace"].places if place.kind == "stage"]
+        assert names[-2:] == ["DummyVecEnv", "VecNormalize"]
+        assert [cell.steps for cell in topics["cells"]] == [3, 3]
+
+
 @pytest.mark.parametrize(
     ("until", "message", "steps"),
     [

@@ -21,6 +21,13 @@ def make_vector() -> Any:
     return gymnasium.make_vec("CartPole-v1", num_envs=3)
 
 
+def make_vec_normalize() -> Any:
+    """Two CartPoles of Stable-Baselines3 with normalized observations."""
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    return VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * 2))
+
+
 class _Untrue(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Returns values outside of its space, and no space at all if ``broken``."""
 
