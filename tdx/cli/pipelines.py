@@ -174,21 +174,10 @@ def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
     A factory without further stages may return an env of any library that tdx supports; its own
     wrappers are then the stages. Otherwise the env is built as a chain of tdx.
     """
-    from tdx.stacks.native import NativeStack
-
-    if not pipeline.is_factory:
-        with open_env(pipeline, options) as env:
-            yield NativeStack(env)
-        return
-    from tdx.pipeline import build_env, check_arguments
-    from tdx.stacks.targets import open_target
+    from tdx.stacks.building import build_stack
 
     with third_party_code():
-        for error in check_arguments(pipeline, options.allow_code):
-            raise error
-        stack = open_target(pipeline.env, options.allow_code)
-        if isinstance(stack, NativeStack):
-            stack = NativeStack(build_env(pipeline, options.allow_code, stack.target))
+        stack = build_stack(pipeline, options.allow_code)
         try:
             for note in stack.notes:
                 print(f"note: {note}", file=sys.stderr)

@@ -73,9 +73,20 @@ def inspect_chain(env: Any, name: str | None = None) -> ChainReport:
         ('NormalizeObservation', ['observation'])
     """
     stack = open_stack(env)
+    return report_flow(stack, find_flow(stack), name)
+
+
+def report_flow(stack: Stack, flow: ChainFlow, name: str | None = None) -> ChainReport:
+    """Return the report of the data flow of a stack.
+
+    Args:
+        stack: The stack.
+        flow: Its data flow.
+        name: Name in the report. Defaults to the name of the env before the chain.
+    """
     specs = stack.specs()
     before, after = EnvFacts.at(specs[0]), EnvFacts.at(specs[-1])
-    return ChainReport(name or stack.name, before, after, find_flow(stack).stages)
+    return ChainReport(name or stack.name, before, after, flow.stages)
 
 
 def find_flow(env: Any) -> ChainFlow:
@@ -85,18 +96,38 @@ def find_flow(env: Any) -> ChainFlow:
         env: Env of tdx or a stack.
     """
     stack = open_stack(env)
-    if isinstance(stack, NativeStack):
-        return analyze_chain(stack.target)
-    observed: dict[tuple[int, str], _Observed] = {}
+    observer = FlowObserver(stack)
+    if observer.needs_steps:
+        with stack.seeded(0):
+            stack.tracer().run(OBSERVED_STEPS, on_step=observer.add)
+    return observer.flow()
 
-    def add(trace: StepTrace) -> None:
+
+class FlowObserver:
+    """Determines the data flow of a stack from the traces of its steps.
+
+    The transforms of a tdx chain declare their keys, so no steps are needed.
+
+    Args:
+        stack: The stack.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack = stack
+        self._observed: dict[tuple[int, str], _Observed] = {}
+        self.needs_steps = not isinstance(stack, NativeStack)
+
+    def add(self, trace: StepTrace) -> None:
+        """Add the trace of a reset or step."""
         for stage in trace.stages:
             if stage.kind == "stage":
-                observed.setdefault((stage.index, stage.direction), _Observed()).add(stage)
+                self._observed.setdefault((stage.index, stage.direction), _Observed()).add(stage)
 
-    with stack.seeded(0):
-        stack.tracer().run(OBSERVED_STEPS, on_step=add)
-    return _build_flow(stack, observed)
+    def flow(self) -> ChainFlow:
+        """Return the data flow in the traces, or the declared one."""
+        if isinstance(self._stack, NativeStack):
+            return analyze_chain(self._stack.target)
+        return _build_flow(self._stack, self._observed)
 
 
 def format_calls(stack: Stack, pipeline: Pipeline) -> tuple[str, ...]:

@@ -16,15 +16,13 @@ from tdx.inspection.overview import (
 )
 from tdx.inspection.spec_report import EnvFacts, compare_leaves
 from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper
+from tdx.stacks.conversion import Convertible
 from tdx.stacks.stack import StageInfo, format_argument
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs
     from tdx.pipeline import Pipeline
     from tdx.stacks.stack import Stack
-
-_CONVERTIBLE = ("gymnasium",)
-"""Kinds of stacks whose envs a pipeline can wrap as the env of a tdx chain."""
 
 
 def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
@@ -80,7 +78,7 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
         stack.kind,
         tuple(_describe(stage) for stage in stack.stages),
         tuple(stack.notes),
-        stack.kind in _CONVERTIBLE,
+        isinstance(stack, Convertible),
     )
     try:
         specs = stack.specs()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.inspection.chain_report import ChainReport, inspect_chain
+from tdx.inspection.chain_report import ChainReport, FlowObserver, report_flow
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.inspection.values_report import ValuesReport, inspect_values
 from tdx.serialization import Entries, Entry, Result
@@ -100,9 +100,10 @@ def inspect(
     spec = inspect_spec(stack)
     values = chain = None
     if steps:
-        values = inspect_values(stack, steps=steps, seed=seed, policy=policy)
+        observer = FlowObserver(stack)
+        values = inspect_values(stack, steps=steps, seed=seed, policy=policy, on_trace=observer.add)
         if values.error is None:
-            chain = inspect_chain(stack)
+            chain = report_flow(stack, observer.flow())
     stages, notes = tuple(stack.stages), tuple(stack.notes)
     return StackReport(stack.kind, stack.name, stages, spec, stack.state(), values, chain, notes)
 

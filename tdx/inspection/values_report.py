@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tdx.core import StageTrace, StepTrace
     from tdx.core.tracing import TraceChecker, TracedViolation
     from tdx.stacks import Stack
+    from tdx.stacks.stack import OnTrace
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ def inspect_values(
     seed: int | None = None,
     policy: Any = None,
     each: bool = False,
+    on_trace: OnTrace | None = None,
 ) -> ValuesReport:
     """Reset and step an env, and record all values that its stages write.
 
@@ -72,6 +74,7 @@ def inspect_values(
         policy: Selects the actions: a function of a TensorDict for an env of tdx, of an observation
             for other libraries. Defaults to random actions.
         each: Report each reset and step as a phase of its own.
+        on_trace: Called with the trace of each reset and step.
 
     Returns:
         The values up to the last step, or up to the error if the env or a stage raised one.
@@ -99,9 +102,15 @@ def inspect_values(
     collector = _ValueCollector(TraceChecker(stack), each=each)
     tracer = stack.tracer(policy)
     error: TdxError | None = None
+
+    def add(trace: StepTrace) -> None:
+        collector.add(trace)
+        if on_trace is not None:
+            on_trace(trace)
+
     with stack.seeded(seed):
         try:
-            tracer.run(steps, on_step=collector.add)
+            tracer.run(steps, on_step=add)
         except TdxError as raised:
             error = raised
             if tracer.last is not None and tracer.last.error is raised:

@@ -42,7 +42,7 @@ def build_stack(pipeline: Pipeline, allow_code: bool = False) -> Stack:
         raise error
     stack = open_target(pipeline.env, allow_code)
     if isinstance(stack, NativeStack):
-        return NativeStack(build_env(pipeline, allow_code, stack.target))
+        stack.target = build_env(pipeline, allow_code, stack.target)
     return stack
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium
-from gymnasium import wrappers
 from tensordict import TensorDictBase
 from torch import nn
 
@@ -22,6 +21,7 @@ from tdx.core.transforms.kernels import Chunk
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.errors import ArgumentError
+from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, list_wrappers
 from tdx.stacks.stack import is_stack
 
 _NO_VALUE: Any = object()
@@ -54,20 +54,8 @@ class AttributePatches:
         self._before.clear()
 
 
-_THIN_WRAPPERS = (wrappers.OrderEnforcing, wrappers.TimeLimit, wrappers.PassiveEnvChecker)
-"""Wrappers added by ``gymnasium.make``; reading the clock around them takes longer than they do."""
 UNWRAPPED_SUFFIX = " unwrapped"
 """Distinguishes the row of the Gymnasium env from the row of the tdx env around it."""
-_KINDS = (gymnasium.Wrapper, gymnasium.vector.VectorWrapper)
-
-
-def list_wrappers(env: Any) -> list[Any]:
-    """List the wrappers around a Gymnasium env, outermost first."""
-    found = []
-    while isinstance(env, _KINDS):
-        found.append(env)
-        env = env.env
-    return found
 
 
 def attach_to_wrappers(
@@ -110,18 +98,18 @@ def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
 def _iterate_stacks(env: Any) -> Iterator[Any]:
     """Yield the env, and each env that a vector env in this process steps."""
     yield env
-    while isinstance(env, _KINDS):
-        env = env.env
-    if isinstance(env, gymnasium.vector.SyncVectorEnv):
-        yield from env.envs
+    around = list_wrappers(env)
+    core = around[-1].env if around else env
+    if isinstance(core, gymnasium.vector.SyncVectorEnv):
+        yield from core.envs
 
 
 def _is_thin(stack: list[Any]) -> bool:
-    return all(type(each) in _THIN_WRAPPERS for each in stack)
+    return all(type(each) in THIN_WRAPPERS for each in stack)
 
 
 def _attach_to_stack(env: Any, meter: Meter, patches: AttributePatches, suffix: str) -> None:
-    """Measure the wrappers around an env, and the env suffix.
+    """Measure the wrappers around an env, and the env itself.
 
     Args:
         env: Env with its wrappers.

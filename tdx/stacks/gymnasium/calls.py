@@ -102,7 +102,12 @@ class CallRecorder:
             method: Method = "step" if name == "step" else "reset"
 
             def recorded(*args: Any, **kwargs: Any) -> Any:
-                return self._record(Call(level, row, method), spaces, original, args, kwargs)
+                return self._record(
+                    Call(level, row, method),
+                    lambda: action_entries(spaces[1], _action(args, kwargs)),
+                    lambda: original(*args, **kwargs),
+                    lambda result: _result(spaces[0], result),
+                )
 
             return recorded
 
@@ -111,21 +116,21 @@ class CallRecorder:
     def _record(
         self,
         call: Call,
-        spaces: tuple[Any, Any],
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        copy_action: Callable[[], Entries],
+        run: Callable[[], Any],
+        copy_result: Callable[[Any], Entries],
     ) -> Any:
+        """Run a call of the env and record it, with copies of its action and its result."""
         clock = time.perf_counter_ns
         entered = clock()
         open_calls = self._open_calls()
         parent = open_calls[-1] if open_calls else None
         if call.method == "step":
-            call.action = _snapshot(lambda: action_entries(spaces[1], _action(args, kwargs)))
+            call.action = _copied(copy_action)
         open_calls.append(call)
         start = clock()
         try:
-            result = original(*args, **kwargs)
+            result = run()
         except BaseException as error:
             call.own_ns = clock() - start - call._inside_ns
             open_calls.pop()
@@ -135,7 +140,7 @@ class CallRecorder:
             raise
         call.own_ns = clock() - start - call._inside_ns
         open_calls.pop()
-        call.result = _snapshot(lambda: _result(spaces[0], result))
+        call.result = _copied(lambda: copy_result(result))
         self._close(call, parent, entered)
         return result
 
@@ -158,7 +163,7 @@ class CallRecorder:
                 self._failure = self._failure or error
 
 
-def _snapshot(take: Callable[[], Entries]) -> Entries:
+def _copied(take: Callable[[], Entries]) -> Entries:
     """Copy values; a value that cannot be copied must not fail in the code of the user."""
     try:
         return take()

@@ -13,6 +13,12 @@ from tdx.stacks.sources import attributes_of, class_location, constructor_argume
 from tdx.stacks.stack import Direction, StageInfo
 
 _KINDS = (gymnasium.Wrapper, VectorWrapper)
+THIN_WRAPPERS = (
+    gymnasium.wrappers.OrderEnforcing,
+    gymnasium.wrappers.TimeLimit,
+    gymnasium.wrappers.PassiveEnvChecker,
+)
+"""Wrappers added by ``gymnasium.make``; reading the clock around them takes longer than they do."""
 MAX_LEVELS = 1_000
 """Largest number of wrappers around an env; a longer chain is a loop."""
 

@@ -1,55 +1,58 @@
-"""Measure the time of every wrapper, without its values."""
+"""Measure the time of every level of a stack, without its values."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from gymnasium import wrappers
-
-from tdx.core.meter import Meter, Part
+from tdx.core.meter import Lane, Meter, Part, Work
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
 
-THIN_WRAPPERS = (wrappers.OrderEnforcing, wrappers.TimeLimit, wrappers.PassiveEnvChecker)
-"""Wrappers added by ``gymnasium.make``; reading the clock around them takes longer than they do."""
+LANES: Mapping[str, Lane] = {"reset": "reset", "step": "step"}
+"""Methods of a Gymnasium env, and the lane that each is measured in."""
+
+
+def lanes_of(level: Level, owner: Any) -> Mapping[str, Lane]:
+    """Return the methods of a Gymnasium env or wrapper that are measured, with their lanes."""
+    return LANES
 
 
 @contextmanager
 def measured_levels(
-    levels: Sequence[Level], env_name: str, meter: Meter, *, all_stages: bool
+    levels: Sequence[Level],
+    env_name: str,
+    meter: Meter,
+    lanes: Callable[[Level, Any], Mapping[str, Lane]] = lanes_of,
 ) -> Iterator[None]:
-    """Measure ``step`` and ``reset`` of every level in a block.
+    """Measure the resets and steps of every level in a block.
 
     Args:
         levels: Levels of a stack, the env inside first.
         env_name: Name of the env inside.
         meter: Measures the calls.
-        all_stages: Include the thin wrappers that ``gymnasium.make`` adds if there are no others.
+        lanes: Returns the methods of an object that are measured, with their lanes.
     """
-    stages = levels[1:]
-    if not all_stages and all(type(level.owner) in THIN_WRAPPERS for level in stages):
-        owners = [(levels[-1].owner, _wrap_for(meter, "env", -1, env_name))]
-    else:
-        owners = []
-        counts: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    with ExitStack() as stack:
         for level in levels:
             name = env_name if level.index < 0 else level.name
             counts[name] += 1
             shown = name if counts[name] == 1 else f"{name} ({counts[name]})"
-            work = "env" if level.index < 0 else "wrapper"
-            wrap = _wrap_for(meter, work, level.index, shown)
-            owners += [(owner, wrap) for owner in level.owners]
-    with replaced_methods({id(owner): (owner, wrap) for owner, wrap in owners}.values()):
+            # The same object may be several sub-envs.
+            for owner in {id(owner): owner for owner in level.owners}.values():
+                measured = lanes(level, owner)
+                wrap = _wrap_for(meter, level.index, shown, measured)
+                stack.enter_context(replaced_methods([(owner, wrap)], tuple(measured)))
         yield
 
 
-def _wrap_for(meter: Meter, work: Any, index: int, name: str) -> Wrap:
+def _wrap_for(meter: Meter, index: int, name: str, lanes: Mapping[str, Lane]) -> Wrap:
+    work: Work = "env" if index < 0 else "wrapper"
+
     def wrap(owner: Any, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        return meter.timed(
-            Part(work, index, name, "step" if method == "step" else "reset"), original
-        )
+        return meter.timed(Part(work, index, name, lanes[method]), original)
 
     return wrap

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -64,41 +63,16 @@ class VecCallRecorder(CallRecorder):
             def recorded(*args: Any, **kwargs: Any) -> Any:
                 method: Any = "reset" if part == "reset" else "step"
                 call = VecCall(level.index, 0, method, part=part)
-                return self._record_vec(call, level, original, args, kwargs)
+                return self._record(
+                    call,
+                    lambda: _actions(call, level, args, kwargs),
+                    lambda: original(*args, **kwargs),
+                    lambda result: _results(call, level, result),
+                )
 
             return recorded
 
         return wrap
-
-    def _record_vec(
-        self,
-        call: VecCall,
-        level: VecLevel,
-        original: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        clock = time.perf_counter_ns
-        entered = clock()
-        open_calls = self._open_calls()
-        parent = open_calls[-1] if open_calls else None
-        call.action = _copied(lambda: _actions(call, level, args, kwargs))
-        open_calls.append(call)
-        start = clock()
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            call.own_ns = clock() - start - call._inside_ns
-            open_calls.pop()
-            if isinstance(error, Exception):
-                call.error = error
-                self._close(call, parent, entered)
-            raise
-        call.own_ns = clock() - start - call._inside_ns
-        open_calls.pop()
-        call.result = _copied(lambda: _results(call, level, result))
-        self._close(call, parent, entered)
-        return result
 
     def _join(self, call: Call) -> None:
         """Combine the two halves of a step."""
@@ -133,14 +107,6 @@ def _add_actions(call: Call, halves: list[Call]) -> None:
         if half is not None and half is not each:
             each.action = each.action or half.action
             each.own_ns += half.own_ns
-
-
-def _copied(take: Callable[[], Entries]) -> Entries:
-    """Copy values; a value that cannot be copied must not fail in the code of the user."""
-    try:
-        return take()
-    except Exception:
-        return {}
 
 
 def _actions(

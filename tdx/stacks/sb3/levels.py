@@ -215,10 +215,3 @@ def vec_methods(owner: Any) -> tuple[str, ...]:
 
     names = ("reset", "step_async", "step_wait")
     return names if type(owner).step is VecEnv.step else (*names, "step")
-
-
-def env_name(levels: tuple[Level, ...]) -> str:
-    """Return the id of the env inside, or its class name."""
-    owner = levels[0].owner
-    spec = attributes_of(owner).get("spec")
-    return str(spec.id) if spec is not None else type(owner).__name__

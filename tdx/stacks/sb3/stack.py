@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,23 +10,20 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from tdx.core.meter import Meter
-from tdx.errors import ArgumentError, EnvError, Where
-from tdx.stacks.gymnasium.calls import Call
+from tdx.core.meter import Lane, Meter
+from tdx.errors import ArgumentError
+from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.gymnasium.measuring import LANES, measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
-from tdx.stacks.gymnasium.stack import GymnasiumStack
 from tdx.stacks.sb3.calls import VecCallRecorder
-from tdx.stacks.sb3.levels import env_name, list_levels, list_notes
-from tdx.stacks.sb3.measuring import measured_levels
+from tdx.stacks.sb3.levels import list_levels, list_notes, passes_actions_on, vec_methods
 from tdx.stacks.sb3.snapshots import DONE
 from tdx.stacks.sb3.state import level_state
 from tdx.stacks.sb3.traces import VecTraceBuilder
-from tdx.stacks.stack import OnTrace
-from tdx.stacks.tracer import StackTracer
 
 
-class StableBaselines3Stack(GymnasiumStack):
+class StableBaselines3Stack(LevelStack):
     """A VecEnv of Stable-Baselines3; each wrapper of it and of its sub-envs is a stage.
 
     Values are batched, ``[N, ...]`` for N sub-envs. ``next`` of a step has the
@@ -49,6 +45,8 @@ class StableBaselines3Stack(GymnasiumStack):
 
     kind = "stable-baselines3"
     done_keys = (DONE,)
+    recorder = VecCallRecorder
+    builder = VecTraceBuilder
 
     def __init__(self, target: Any) -> None:
         # `hasattr` of a VecEnv wrapper also searches the VecEnvs inside.
@@ -58,54 +56,44 @@ class StableBaselines3Stack(GymnasiumStack):
                 f"the {type(target).__name__} has no env",
                 hint="pass env= to its constructor or load(), or call set_env(env)",
             )
-        self.target = env
-        self.levels = list_levels(env)
-        self.name = env_name(self.levels)
-        self._pending_seed = None
-        self._builder = VecTraceBuilder(self.levels, self.name)
+        super().__init__(env, list_levels(env))
 
     @cached_property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> Sequence[str]:
         """What the stack does not show, each a sentence."""
         return list_notes(self.levels)
 
-    def _flags(self, level: Level) -> Sequence[str]:
+    def level_flags(self, level: Level) -> Sequence[str]:
+        """Return the names of the flags that a level returns."""
         return FLAGS if level.in_rows else (DONE,)
 
-    def tracer(self, policy: Any = None) -> StackTracer:
-        """See :class:`~tdx.stacks.Stack`; the policy takes observations, or is an algorithm."""
-        return StackTracer(self, self.driver(policy))
+    def level_state(self, level: Level) -> dict[str, Tensor]:
+        """Return copies of the numbers that a level keeps."""
+        return level_state(level)
 
-    def driver(self, policy: Any = None) -> Any:
+    def driver(self, policy: Any = None) -> VecEnvDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations, or is an algorithm."""
         return VecEnvDriver(self, policy)
 
     @contextmanager
-    def attach(self, on_trace: OnTrace) -> Iterator[None]:
-        """See :class:`~tdx.stacks.Stack`."""
-        builder, top = self._builder, self.levels[-1].index
-
-        def on_call(call: Call) -> None:
-            if call.level == top:
-                on_trace(builder.build(call))
-
-        with VecCallRecorder(on_call).attached(self.levels):
-            yield
-
-    @contextmanager
     def measure(self, meter: Meter, *, all_stages: bool = False) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        with measured_levels(self.levels, self.name, meter):
+        with measured_levels(self.levels, self.name, meter, _lanes_of):
             yield
 
-    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
-        """See :class:`~tdx.stacks.Stack`."""
-        states = {level.index: level_state(level) for level in self.levels[1:]}
-        return {index: state for index, state in states.items() if state}
+
+def _lanes_of(level: Level, owner: Any) -> Mapping[str, Lane]:
+    """Return the measured methods: ``step_async`` only if it does more than pass actions on."""
+    if level.in_rows or "step" in vec_methods(owner):
+        return LANES
+    lanes: dict[str, Lane] = {"reset": "reset", "step_wait": "step"}
+    return lanes if passes_actions_on(owner) else {**lanes, "step_async": "inverse"}
 
 
-class VecEnvDriver:
+class VecEnvDriver(LevelDriver):
     """Resets and steps a VecEnv as the algorithms of Stable-Baselines3 do.
+
+    A VecEnv resets its sub-envs itself, so a reset is due only once.
 
     Args:
         stack: The stack.
@@ -122,57 +110,20 @@ class VecEnvDriver:
                 f"the policy must be callable, got {type(policy).__name__}",
                 hint="pass an algorithm, or a function that takes observations and returns actions",
             )
-        self._stack = stack
-        self._policy: Callable[[Any], Any] | None = policy
-        self._name = "random"
-        if policy is not None:
-            self._name = str(getattr(policy, "__name__", type(policy).__name__))
+        choose: Callable[[Any], Any] | None = policy
         if hasattr(policy, "predict"):
-            self._policy = lambda observation: policy.predict(observation)[0]
-        self._observation: Any = None
-        self._is_reset = False
+            choose = lambda observation: policy.predict(observation)[0]  # noqa: E731
+        super().__init__(stack, choose, policy_name(policy))
 
-    @property
-    def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.tracer.Driver`; a VecEnv resets its sub-envs itself."""
-        return not self._is_reset
-
-    def reset(self, seed: int | None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
+    def _reset(self, seed: int | None) -> Any:
         env = self._stack.target
-        pending = self._stack.take_seed()
-        seed = pending if seed is None else seed
         if seed is not None:
             env.seed(seed)
-        self._observation = env.reset()
-        self._is_reset = True
+        return env.reset()
 
-    def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
-        env, builder = self._stack.target, self._stack._builder
-        start = time.perf_counter_ns()
-        builder.policy = "given"
-        if action is None:
-            builder.policy = self._name
-            action = self._choose(env)
-        builder.policy_ns = time.perf_counter_ns() - start
-        try:
-            result = env.step(action)
-        finally:
-            builder.policy, builder.policy_ns = "given", 0
-        if not isinstance(result, tuple) or len(result) != 4:
-            raise EnvError(
-                f"step returned {_describe(result)} instead of 4 values",
-                hint="return observation, reward, done, infos, as a VecEnv does",
-                where=Where(env=self._stack.name),
-            )
-        self._observation = result[0]
-
-    def _choose(self, env: Any) -> Any:
-        if self._policy is not None:
-            return self._policy(self._observation)
+    def _sample(self) -> Any:
+        env = self._stack.target
         return np.array([env.action_space.sample() for _ in range(env.num_envs)])
 
-
-def _describe(result: Any) -> str:
-    return f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+    def _read(self, result: Any) -> tuple[Any, bool]:
+        return self._check_result(result, "step", "observation, reward, done, infos")[0], False

@@ -1,0 +1,233 @@
+"""What stacks of wrapper objects share: Gymnasium's and those of Stable-Baselines3."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdx.core import StageSpecs
+from tdx.core.meter import Meter
+from tdx.errors import EnvError, SpecError, Where, get_first_line
+from tdx.specs import Binary, Composite
+from tdx.stacks.gymnasium.calls import Call, CallRecorder, OnCall
+from tdx.stacks.gymnasium.levels import Level, env_name
+from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
+from tdx.stacks.gymnasium.traces import TraceBuilder
+from tdx.stacks.stack import Driver, OnTrace, StageInfo
+from tdx.stacks.tracer import StackTracer
+
+
+class LevelStack(ABC):
+    """A stack whose stages are objects around an env, with Gymnasium's spaces.
+
+    Args:
+        target: The outermost object.
+        levels: Its levels, the env inside first.
+    """
+
+    kind: str
+    free_keys = (INFO,)
+    batch_locked = True
+    done_keys: Sequence[str]
+    recorder: Callable[[OnCall], CallRecorder] = CallRecorder
+    builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
+
+    def __init__(self, target: Any, levels: Sequence[Level]) -> None:
+        self.target = target
+        self.levels = tuple(levels)
+        self.name = env_name(self.levels)
+        self._pending_seed: int | None = None
+        self._builder = type(self).builder(self.levels, self.name)
+
+    @property
+    @abstractmethod
+    def notes(self) -> Sequence[str]:
+        """What the stack does not show, each a sentence."""
+
+    @abstractmethod
+    def driver(self, policy: Any = None) -> Driver:
+        """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
+
+    @abstractmethod
+    def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+
+    @abstractmethod
+    def level_flags(self, level: Level) -> Sequence[str]:
+        """Return the names of the flags that a level returns."""
+
+    @abstractmethod
+    def level_state(self, level: Level) -> dict[str, Tensor]:
+        """Return copies of the numbers that a level keeps."""
+
+    @cached_property
+    def stages(self) -> Sequence[StageInfo]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return tuple(level.info() for level in self.levels[1:])
+
+    @property
+    def num_envs(self) -> int | None:
+        """Number of sub-envs; ``None`` for a single env."""
+        return self.levels[-1].num_envs
+
+    def specs(self) -> Sequence[StageSpecs]:
+        """See :class:`~tdx.stacks.Stack`.
+
+        Raises:
+            SpecError: A wrapper has a space that cannot be read; the error names the stage.
+        """
+        return [self._level_specs(level) for level in self.levels]
+
+    def _level_specs(self, level: Level) -> StageSpecs:
+        shape = () if level.num_envs is None else (level.num_envs,)
+        try:
+            observation = space_specs(level.observation_space, OBSERVATION, level.num_envs)
+            action = space_specs(level.action_space, ACTION, level.num_envs)
+        except Exception as error:
+            raise SpecError(
+                f"its spaces cannot be read: {get_first_line(error)}",
+                hint="set observation_space and action_space to Gymnasium spaces",
+                where=Where(stage=level.index if level.index >= 0 else None, transform=level.name),
+            ) from error
+        flags = {name: Binary(shape=shape, dtype=torch.bool) for name in self.level_flags(level)}
+        inputs = {"full_action_spec": action, "full_state_spec": Composite(shape=shape)}
+        outputs = {
+            "full_observation_spec": observation,
+            "full_reward_spec": reward_specs(level.num_envs),
+            "full_done_spec": Composite(flags, shape=shape),
+        }
+        return StageSpecs(
+            level.index,
+            level.name if level.index >= 0 else self.name,
+            None,
+            Composite(inputs, shape=shape),
+            Composite(outputs, shape=shape),
+        )
+
+    def tracer(self, policy: Any = None) -> StackTracer:
+        """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
+        return StackTracer(self, self.driver(policy))
+
+    @contextmanager
+    def attach(self, on_trace: OnTrace) -> Iterator[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        top = self.levels[-1].index
+
+        def on_call(call: Call) -> None:
+            if call.level == top:
+                on_trace(self._builder.build(call))
+
+        with type(self).recorder(on_call).attached(self.levels):
+            yield
+
+    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """See :class:`~tdx.stacks.Stack`."""
+        states = {level.index: self.level_state(level) for level in self.levels[1:]}
+        return {index: state for index, state in states.items() if state}
+
+    @contextmanager
+    def seeded(self, seed: int | None) -> Iterator[None]:
+        """See :class:`~tdx.stacks.Stack`; the env gets the seed in the next reset."""
+        state = np.random.get_state()
+        if seed is not None:
+            self._pending_seed = seed
+            self.target.action_space.seed(seed)
+            np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            np.random.set_state(state)
+
+    def take_seed(self) -> int | None:
+        """Return the seed for the next reset, once."""
+        seed, self._pending_seed = self._pending_seed, None
+        return seed
+
+    def close(self) -> None:
+        """See :class:`~tdx.stacks.Stack`."""
+        self.target.close()
+
+
+class LevelDriver(ABC):
+    """Resets and steps the env of a stack as a training loop does.
+
+    Args:
+        stack: The stack.
+        policy: Takes an observation and returns an action. ``None``: random actions.
+        policy_name: Its name in traces.
+    """
+
+    def __init__(
+        self, stack: LevelStack, policy: Callable[[Any], Any] | None, policy_name: str
+    ) -> None:
+        self._stack, self._policy, self._policy_name = stack, policy, policy_name
+        self._observation: Any = None
+        self._reset_due = True
+
+    @property
+    def reset_due(self) -> bool:
+        """See :class:`~tdx.stacks.stack.Driver`."""
+        return self._reset_due
+
+    def reset(self, seed: int | None) -> None:
+        """See :class:`~tdx.stacks.stack.Driver`."""
+        pending = self._stack.take_seed()
+        self._observation = self._reset(pending if seed is None else seed)
+        self._reset_due = False
+
+    def step(self, action: Any = None) -> None:
+        """See :class:`~tdx.stacks.stack.Driver`."""
+        builder = self._stack._builder
+        start = time.perf_counter_ns()
+        builder.policy = "given"
+        if action is None:
+            builder.policy = self._policy_name
+            action = self._sample() if self._policy is None else self._policy(self._observation)
+        builder.policy_ns = time.perf_counter_ns() - start
+        try:
+            result = self._stack.target.step(action)
+        finally:
+            builder.policy, builder.policy_ns = "given", 0
+        self._observation, self._reset_due = self._read(result)
+
+    @abstractmethod
+    def _reset(self, seed: int | None) -> Any:
+        """Start new episodes and return the observation."""
+
+    @abstractmethod
+    def _sample(self) -> Any:
+        """Return a random action."""
+
+    @abstractmethod
+    def _read(self, result: Any) -> tuple[Any, bool]:
+        """Return the observation of a step, and whether a reset is due."""
+
+    def _check_result(self, result: Any, method: str, parts: str) -> Any:
+        """Return what a method returned.
+
+        Raises:
+            EnvError: It does not have the named parts, separated by commas.
+        """
+        length = parts.count(",") + 1
+        if isinstance(result, tuple) and len(result) == length:
+            return result
+        is_tuple = isinstance(result, tuple)
+        found = f"{len(result)} values" if is_tuple else f"a {type(result).__name__}"
+        raise EnvError(
+            f"{method} returned {found} instead of {length} values",
+            hint=f"return {parts}",
+            where=Where(env=self._stack.name),
+        )
+
+
+def policy_name(policy: object) -> str:
+    """Return the name of a policy in traces; ``random`` for ``None``."""
+    return "random" if policy is None else str(getattr(policy, "__name__", type(policy).__name__))
