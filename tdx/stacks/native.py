@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tdx.keys import NestedKey
-from tdx.stacks.stack import Direction, OnTrace, StageInfo
+from tdx.stacks.stack import Direction, OnTrace, Stack, StageInfo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
 
 
-class NativeStack:
+class NativeStack(Stack):
     """An env of tdx with its chain.
 
     Args:
@@ -62,16 +62,6 @@ class NativeStack:
             )
             for index, stage in enumerate(chain_stages(self.target))
         )
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """See :class:`~tdx.stacks.Stack`."""
-        return ()
-
-    @property
-    def free_keys(self) -> tuple[str, ...]:
-        """See :class:`~tdx.stacks.Stack`."""
-        return ()
 
     @property
     def done_keys(self) -> Sequence[NestedKey]:

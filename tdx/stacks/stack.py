@@ -112,6 +112,9 @@ class Driver(Protocol):
 class Stack(Protocol):
     """An env with an ordered sequence of stages.
 
+    A subclass gets the defaults of what it does not define; any object with these methods is a
+    stack.
+
     Args:
         kind: Name of the kind, such as ``"gymnasium"``.
         target: The object that the user passed.
@@ -132,13 +135,13 @@ class Stack(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the stack does not show, each a sentence."""
-        ...
+        """What the stack does not show, each a sentence. Default: nothing."""
+        return ()
 
     @property
     def free_keys(self) -> tuple[str, ...]:
-        """First parts of keys that need no spec."""
-        ...
+        """First parts of keys that need no spec. Default: every key needs one."""
+        return ()
 
     @property
     def done_keys(self) -> Sequence[NestedKey]:
@@ -147,20 +150,28 @@ class Stack(Protocol):
 
     @property
     def batch_locked(self) -> bool:
-        """True if the env takes one batch size only."""
-        ...
+        """True if the env takes one batch size only, which is the default."""
+        return True
 
     def specs(self) -> Sequence[StageSpecs]:
-        """Return the specs before the chain and those after each stage."""
+        """Return the specs before the chain and those after each stage.
+
+        The input spec has ``full_action_spec`` and ``full_state_spec``, the output spec
+        ``full_observation_spec``, ``full_reward_spec`` and ``full_done_spec``.
+        """
         ...
 
     def tracer(self, policy: Any = None) -> AnyTracer:
         """Return an object that resets and steps the env and records every stage.
 
+        The default records what :meth:`driver` does with :meth:`attach`.
+
         Args:
             policy: Chooses the actions. ``None``: random actions.
         """
-        ...
+        from tdx.stacks.tracer import StackTracer
+
+        return StackTracer(self, self.driver(policy))
 
     def driver(self, policy: Any = None) -> Driver:
         """Return an object that resets and steps the env as a training loop does.
@@ -190,8 +201,11 @@ class Stack(Protocol):
         ...
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
-        """Return copies of the state of each stage: running statistics, counters, queues."""
-        ...
+        """Return copies of the state of each stage: running statistics, counters, queues.
+
+        Default: no stage has a state.
+        """
+        return {}
 
     def seeded(self, seed: int | None) -> AbstractContextManager[None]:
         """Seed the env and the random actions of a block; global generators are restored after it.

@@ -13,7 +13,7 @@ import tdx
 from tdx import GymEnv, GymWrapper, RewardSum, SerialEnv, TransformedEnv
 from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.stacks.native_meter import list_wrappers
+from tdx.stacks.gymnasium.levels import list_wrappers
 from tests.profiling.fake_clock import FakeClock, SpinningGymEnv, SpinningWrapper, totals_us
 
 MADE, EPISODES = 200, 4

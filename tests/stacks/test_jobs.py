@@ -63,6 +63,14 @@ def test_inspect_without_steps_does_not_step() -> None:
     assert not env.get_wrapper_attr("has_reset")
 
 
+def test_inspect_makes_the_steps_that_it_is_asked_for() -> None:
+    env = wrappers.NormalizeObservation(gym.make("Pendulum-v1"))
+    report = tdx.inspect(env, steps=5, seed=0)
+    assert report.chain is not None
+    # The initial count, one reset and five steps.
+    assert report.state[3]["obs_rms.count"] == pytest.approx(6 + 1e-4)
+
+
 def test_native_envs_have_the_same_jobs() -> None:
     report = tdx.inspect(native(), steps=3, seed=0)
     assert [stage.name for stage in report.stages] == ["RewardSum", "VecNorm"]

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tdx
+from tdx.cli.process import run
 from tdx.errors import EnvError
 from tdx.stacks import kinds, open_stack
-from tdx.stacks.gymnasium.stack import GymnasiumStack
-
-
-class Toy:
-    """An env of a toy framework that holds a Gymnasium env."""
-
-    def __init__(self, env: Any) -> None:
-        self.env = env
-
-
-class ToyStack(GymnasiumStack):
-    kind = "toy"
-
-
-class ToyKind:
-    title = "a toy"
-
-    def accepts(self, target: Any) -> bool:
-        return isinstance(target, Toy)
-
-    def open(self, target: Any) -> ToyStack:
-        return ToyStack(target.env)
-
-
-KIND = ToyKind()
+from tests.stacks import toy_package
+from tests.stacks.toy_framework import make
 
 
 @pytest.fixture
@@ -47,17 +26,48 @@ def register(monkeypatch: pytest.MonkeyPatch) -> Any:
     return use
 
 
-def test_registered_kind_gets_all_jobs(register: Any) -> None:
-    import gymnasium
+PACKAGE = Path(toy_package.__file__)
+MAKE = ("--env", "tests.stacks.toy_framework:make", "--allow-code")
 
-    register(f"{__name__}:KIND")
-    env = Toy(gymnasium.make("CartPole-v1", max_episode_steps=5))
-    assert open_stack(env).kind == "toy"
-    assert tdx.inspect(env, steps=2).kind == "toy"
-    assert tdx.check(env, seed=0).ok
-    with tdx.profile(env) as measured:
-        env.env.reset()
-    assert measured.result.subject == "CartPole-v1"
+
+def test_package_of_a_third_party_is_short() -> None:
+    assert len(PACKAGE.read_text().splitlines()) < 100
+
+
+def test_registered_kind_gets_all_jobs(register: Any) -> None:
+    register(f"{toy_package.__name__}:KIND")
+    assert open_stack(make()).kind == "toy"
+    report = tdx.inspect(make(), steps=2, seed=0)
+    assert [stage.call for stage in report.stages] == ["Scale(factor=2.0)", "Scale(factor=-0.5)"]
+    assert tdx.check(make(), seed=0).ok
+    chain = make()
+    with tdx.profile(chain) as measured:
+        chain.run(0.5)
+    assert measured.result.subject == "Walk"
+    assert chain.run(0.5) == -1.0
+    trace = tdx.trace(chain).run(1).last
+    assert trace is not None
+    assert [stage.place for stage in trace.stages] == ["Walk", "0 Scale", "1 Scale"]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (("inspect", "spec"), "0 Scale(factor=2.0)"),
+        (("inspect", "chain"), "1 Scale  forward  observation"),
+        (("inspect", "keys"), "observation"),
+        (("inspect", "values", "--steps", "3"), "0 Scale  observation@1"),
+        (("check",), "ok  lints"),
+        (("profile", "--steps", "5", "--repeat", "2"), "wrapper Scale"),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
+)
+def test_registered_kind_gets_all_commands(
+    register: Any, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], shown: str
+) -> None:
+    register(f"{toy_package.__name__}:KIND")
+    assert run([*command, *MAKE]) == 0
+    assert shown in capsys.readouterr().out
 
 
 def test_kind_that_cannot_be_loaded_is_named(register: Any) -> None:

@@ -1,149 +1,99 @@
-"""A package of a third party: a toy framework, and the kind of stack that opens its chains."""
+"""A package of a third party: the kind of stack that opens the chains of a toy framework."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from tensordict import TensorDict
-from torch import tensor
 
 from tdx import Bounded, Composite, Unbounded
 from tdx.core import StageSpecs, StageTrace, StepTrace, ValueVersion
 from tdx.core.meter import Part
-from tdx.stacks import StackTracer, StageInfo
+from tdx.stacks import Stack, StageInfo
+from tests.stacks.toy_framework import ToyChain
 
 
-class Walk:
-    def reset(self) -> float:
-        self.position = 0.0
-        return self.position
+class ToyStack(Stack):
+    kind, name, done_keys = "toy", "Walk", ()
+    reset_due = False
 
-    def step(self, action: float) -> float:
-        self.position += action
-        return self.position
+    def __init__(self, target: ToyChain) -> None:
+        self.target, self._stages = target, tuple(target.stages)
 
-
-class Scale:
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-
-    def __call__(self, value: float) -> float:
-        return value * self.factor
-
-
-class Chain:
-    def __init__(self, env: Walk, *stages: Scale) -> None:
-        self.env, self.stages = env, list[Callable[[float], float]](stages)
-
-    def run(self, method: str, *args: float) -> float:
-        value: float = getattr(self.env, method)(*args)
-        for stage in self.stages:
-            value = stage(value)
-        return value
-
-
-class ToyStack:
-    kind, name, batch_locked = "toy", "Walk", True
-    notes, free_keys, done_keys = (), (), ("done",)
-
-    def __init__(self, target: Chain) -> None:
-        self.target, self.reset_due = target, True
-        info = [(type(each).__name__, vars(each)) for each in target.stages]
-        self.stages = tuple(StageInfo(i, *each) for i, each in enumerate(info))
+    @property
+    def stages(self) -> list[StageInfo]:
+        return [StageInfo(i, type(x).__name__, vars(x)) for i, x in enumerate(self._stages)]
 
     def specs(self) -> list[StageSpecs]:
-        actions = Composite(full_action_spec=Composite(action=Bounded(-1, 1, ())))
-        outputs = Composite(full_observation_spec=Composite(observation=Unbounded(())))
+        none, actions = Composite(), Composite(action=Bounded(-1, 1, ()))
+        inputs = Composite(full_action_spec=actions, full_state_spec=none)
+        values = Composite(observation=Unbounded(()))
+        after = Composite(full_observation_spec=values, full_reward_spec=none, full_done_spec=none)
         names = ["Walk", *(each.name for each in self.stages)]
-        return [StageSpecs(i, n, None, actions, outputs) for i, n in enumerate(names, start=-1)]
+        return [StageSpecs(i, each, None, inputs, after) for i, each in enumerate(names, -1)]
 
-    def tracer(self, policy: Any = None) -> StackTracer:
-        return StackTracer(self, self)
-
-    def driver(self, policy: Any = None) -> ToyStack:
+    def driver(self, policy: Any = None) -> Any:
         return self
 
     def reset(self, seed: int | None) -> None:
-        self.target.run("reset")
-        self.reset_due = False
+        self.target.run(0.0)
 
     def step(self, action: Any = None) -> None:
-        self.target.run("step", random.uniform(-1, 1) if action is None else action)
+        self.target.run(random.uniform(-1, 1) if action is None else action)
 
     @contextmanager
-    def replaced(self, wrap: Callable[[int, str, str, Any], Any]) -> Iterator[None]:
-        chain, stages = self.target, self.target.stages
-        vars(chain.env).update({m: wrap(-1, "Walk", m, getattr(chain.env, m)) for m in METHODS})
-        chain.stages = [wrap(each.index, each.name, "step", stages[each.index]) for each in self.stages]
+    def replaced(self, wrap: Callable[[int, str, Any], Any]) -> Iterator[None]:
+        chain, before = self.target, dict(vars(self.target))
+        chain.move = wrap(-1, "Walk", chain.move)
+        chain.stages = [wrap(i, type(x).__name__, x) for i, x in enumerate(self._stages)]
         try:
             yield
         finally:
-            chain.stages = stages
-            for method in METHODS:
-                del vars(chain.env)[method]
+            vars(chain).update(before)
 
     @contextmanager
     def attach(self, on_trace: Callable[[StepTrace], Any]) -> Iterator[None]:
         found: list[StageTrace] = []
-        phases: list[Any] = ["step"]
 
-        def wrap(index: int, name: str, method: str, call: Any) -> Any:
-            def recorded(*args: float) -> float:
-                if index < 0:
-                    phases[0] = method
-                start = time.perf_counter_ns()
-                value: float = call(*args)
-                spent = time.perf_counter_ns() - start
-                version = ValueVersion("observation", index + 1, "forward", tensor(value))
+        def wrap(index: int, name: str, call: Any) -> Any:
+            def record(value: float) -> float:
+                start, result = time.perf_counter_ns(), float(call(value))
                 kind: Any = "env" if index < 0 else "stage"
-                written = {"observation": version}
-                found.append(StageTrace(kind, index, name, "forward", phases[0], spent, (), written))
-                return value
+                took = time.perf_counter_ns() - start
+                version = ValueVersion("observation", index + 1, "forward", torch.tensor(result))
+                written: Any = {"observation": version}
+                found.append(StageTrace(kind, index, name, "forward", "step", took, (), written))
+                return result
 
-            return recorded
+            return record
 
         with self.replaced(wrap):
             yield
-        result = TensorDict(observation=found[-1].written["observation"].value)
-        data = TensorDict(next=result) if phases[0] == "step" else result
-        on_trace(StepTrace(0, 0, 0, phases[0], data, tuple(found), {}, 0, None))
+        data = TensorDict(next=TensorDict(observation=found[-1].written["observation"].value))
+        on_trace(StepTrace(0, 0, 0, "step", data, tuple(found), {}, 0))
 
-    def measure(self, meter: Any, *, all_stages: bool = False) -> Any:
-        lanes: Any = {"reset": "reset", "step": "step"}
+    def measure(self, meter: Any, *, all_stages: bool = False) -> AbstractContextManager[None]:
         works: Any = ("wrapper", "env")
-        return self.replaced(
-            lambda i, name, method, call: meter.timed(Part(works[i < 0], i, name, lanes[method]), call)
-        )
+        return self.replaced(lambda i, n, call: meter.timed(Part(works[i < 0], i, n, "step"), call))
 
-    def state(self) -> dict[int, dict[str, Any]]:
-        return {}
+    def seeded(self, seed: int | None) -> AbstractContextManager[None]:
+        return nullcontext(random.seed(seed))
 
-    def seeded(self, seed: int | None) -> Any:
-        random.seed(seed)
-        return nullcontext()
-
-    def close(self) -> None: ...
-
-
-METHODS = ("reset", "step")
+    def close(self) -> None:
+        pass
 
 
 class ToyKind:
     title = "a chain of the toy framework"
+    open = ToyStack
 
     def accepts(self, target: Any) -> bool:
-        return isinstance(target, Chain)
-
-    def open(self, target: Any) -> ToyStack:
-        return ToyStack(target)
+        return isinstance(target, ToyChain)
 
 
 KIND = ToyKind()
-
-
-def make() -> Chain:
-    return Chain(Walk(), Scale(2.0), Scale(-0.5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -14,18 +14,16 @@ import torch
 from torch import Tensor
 
 from tdx.core import StageSpecs
-from tdx.core.meter import Meter
 from tdx.errors import EnvError, SpecError, Where, get_first_line
 from tdx.specs import Binary, Composite
 from tdx.stacks.gymnasium.calls import Call, CallRecorder, OnCall
 from tdx.stacks.gymnasium.levels import Level, env_name
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
-from tdx.stacks.stack import Driver, OnTrace, StageInfo
-from tdx.stacks.tracer import StackTracer
+from tdx.stacks.stack import OnTrace, Stack, StageInfo
 
 
-class LevelStack(ABC):
+class LevelStack(Stack):
     """A stack whose stages are objects around an env, with Gymnasium's spaces.
 
     Args:
@@ -33,32 +31,15 @@ class LevelStack(ABC):
         levels: Its levels, the env inside first.
     """
 
-    kind: str
     free_keys = (INFO,)
-    batch_locked = True
-    done_keys: Sequence[str]
     recorder: Callable[[OnCall], CallRecorder] = CallRecorder
     builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
 
     def __init__(self, target: Any, levels: Sequence[Level]) -> None:
         self.target = target
         self.levels = tuple(levels)
-        self.name = env_name(self.levels)
         self._pending_seed: int | None = None
         self._builder = type(self).builder(self.levels, self.name)
-
-    @property
-    @abstractmethod
-    def notes(self) -> Sequence[str]:
-        """What the stack does not show, each a sentence."""
-
-    @abstractmethod
-    def driver(self, policy: Any = None) -> Driver:
-        """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
-
-    @abstractmethod
-    def measure(self, meter: Meter, *, all_stages: bool = False) -> AbstractContextManager[None]:
-        """See :class:`~tdx.stacks.Stack`."""
 
     @abstractmethod
     def level_flags(self, level: Level) -> Sequence[str]:
@@ -67,6 +48,11 @@ class LevelStack(ABC):
     @abstractmethod
     def level_state(self, level: Level) -> dict[str, Tensor]:
         """Return copies of the numbers that a level keeps."""
+
+    @cached_property
+    def name(self) -> str:
+        """Name of the env inside."""
+        return env_name(self.levels)
 
     @cached_property
     def stages(self) -> Sequence[StageInfo]:
@@ -111,10 +97,6 @@ class LevelStack(ABC):
             Composite(inputs, shape=shape),
             Composite(outputs, shape=shape),
         )
-
-    def tracer(self, policy: Any = None) -> StackTracer:
-        """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
-        return StackTracer(self, self.driver(policy))
 
     @contextmanager
     def attach(self, on_trace: OnTrace) -> Iterator[None]:
