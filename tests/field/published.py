@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium as gym
+import numpy as np
+
 import tdx
 from tdx.inspection.stack_check import CHECK_STEPS
 
@@ -31,3 +34,17 @@ def suggestions(env: Any) -> list[Found]:
         for each in report.findings
         if each.severity == "suggestion"
     ]
+
+
+class ImageEnv(gym.Env[Any, Any]):
+    """Random images with the channels first."""
+
+    observation_space = gym.spaces.Box(0, 255, (3, 36, 40), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.np_random.integers(0, 256, (3, 36, 40), np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        return self.reset()[0], 0.0, False, False, {}

@@ -10,14 +10,10 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pytest
-
-from tests.field.published import findings
-
-pytest.importorskip("stable_baselines3")
-
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnvWrapper, VecExtractDictObs
+
+from tests.field.published import findings
 
 
 class OldVecExtractDictObs(VecEnvWrapper):

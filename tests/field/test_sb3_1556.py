@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from tests.field.published import findings
-
-pytest.importorskip("stable_baselines3")
-
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
+
+from tests.field.published import findings
 
 
 def make(**options: Any) -> Any:

@@ -8,15 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium as gym
-import pytest
 from gymnasium.wrappers import TimeLimit
-
-from tests.field.published import findings
-
-pytest.importorskip("stable_baselines3")
-
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv
+
+from tests.field.published import findings
 
 
 def make() -> Any:

@@ -78,8 +78,6 @@ STACK_RULES = [rule for rule in all_rules() if rule.subject == "stack"]
 
 @pytest.mark.parametrize("rule", STACK_RULES, ids=lambda rule: rule.code)
 def test_examples_of_a_stack_rule(rule: Rule, write_module: Callable[[Rule], None]) -> None:
-    if "stable_baselines3" in (rule.python or ""):
-        pytest.importorskip("stable_baselines3")
     write_module(rule)
     found = {}
     for which in ("wrong", "right"):

@@ -6,15 +6,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
+import torchrl.data as data
+import torchrl.envs as rl
 from tensordict import TensorDict
 
-data = pytest.importorskip("torchrl.data")
-rl = pytest.importorskip("torchrl.envs")
 
-
-class Camera(rl.EnvBase):  # type: ignore[misc, name-defined]
+class Camera(rl.EnvBase):  # type: ignore[misc]
     """Images, a nested vector and float64 values; rows end at random.
 
     Its step writes ``terminated`` only.

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+import torchrl.data as data
+import torchrl.envs as rl
 from tensordict import TensorDict
 
 import tdx
@@ -19,10 +21,8 @@ from tests.stacks.torchrl.chains import (
     BASES,
     Camera,
     cart_pole,
-    data,
     differences,
     make_chain,
-    rl,
     rollout,
 )
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+import torchrl.data as rl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdx import Binary, Bounded, Categorical, Composite, NonTensor, SpecError, Unbounded
 from tdx.stacks.torchrl import from_torchrl_spec, to_torchrl_spec
 from tests.specs import kinds
-
-rl = pytest.importorskip("torchrl.data")
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+import torchrl.envs as rl_envs
 from tensordict import TensorDict
 from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import nn
@@ -37,10 +39,12 @@ from tdx import (
     to_torchrl,
 )
 
-rl_envs = pytest.importorskip("torchrl.envs")
-collectors = pytest.importorskip("torchrl.collectors")
-modules = pytest.importorskip("torchrl.modules")
-objectives = pytest.importorskip("torchrl.objectives")
+with warnings.catch_warnings():
+    # Importing them warns of deprecated classes of their own.
+    warnings.simplefilter("ignore")
+    import torchrl.collectors as collectors
+    import torchrl.modules as modules
+    import torchrl.objectives as objectives
 
 
 def pendulum() -> EnvBase:
