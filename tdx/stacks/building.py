@@ -6,10 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import ArgumentError
-from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.build import build_env, check_arguments
-from tdx.pipeline.policies import parse_policy
-from tdx.stacks.targets import open_target
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
@@ -38,6 +35,8 @@ def build_stack(pipeline: Pipeline, allow_code: bool = False) -> Stack:
 
     if not pipeline.is_factory:
         return NativeStack(build_env(pipeline, allow_code))
+    from tdx.stacks.targets import open_target
+
     for error in check_arguments(pipeline, allow_code):
         raise error
     stack = open_target(pipeline.env, allow_code)
@@ -68,6 +67,9 @@ def load_policy(
         >>> load_policy("random", Pipeline.of("my_envs:make")) is None
         True
     """
+    from tdx.pipeline.arguments import ValueResolver
+    from tdx.pipeline.policies import parse_policy
+
     chosen = name or pipeline.policy or "random"
     source = parse_policy(chosen)
     if source.kind == "random":
