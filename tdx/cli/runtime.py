@@ -151,10 +151,11 @@ _STDOUT, _STDERR = 1, 2
 
 @contextmanager
 def reliable_sigint() -> Iterator[Callable[[], None]]:
-    """Yield a function that raises KeyboardInterrupt if an earlier one was lost.
+    """Raise KeyboardInterrupt at the end of a block if one was lost in it.
 
-    Python discards exceptions that are raised in a finalizer, so a Ctrl-C that arrives during one
-    is lost. Libraries that free many small objects, such as h5py, lose many of them.
+    Yields a function that does so earlier. Third-party code may catch a Ctrl-C, and Python discards
+    exceptions that are raised in a finalizer: libraries that free many small objects, such as h5py,
+    lose many of them.
 
     A process that ignores SIGINT, as a background job of a shell does, continues to ignore it.
     """
@@ -182,10 +183,10 @@ def reliable_sigint() -> Iterator[Callable[[], None]]:
     sys.unraisablehook = on_unraisable
     try:
         yield check
-        check()
     finally:
         signal.signal(signal.SIGINT, previous)
         sys.unraisablehook = hook
+        check()
 
 
 class InterruptWatch:
@@ -269,7 +270,7 @@ def third_party_code() -> Iterator[None]:
         EnvError: The code called ``sys.exit``.
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
-    with _raise_swallowed_interrupts(), _stdout_to_stderr():
+    with reliable_sigint(), _stdout_to_stderr():
         try:
             yield
         except SystemExit as error:
@@ -277,28 +278,6 @@ def third_party_code() -> Iterator[None]:
                 f"the env, or a library that it uses, called sys.exit({error.code!r})",
                 hint="--debug shows where",
             ) from error
-
-
-@contextmanager
-def _raise_swallowed_interrupts() -> Iterator[None]:
-    has_default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not has_default_handler or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    is_interrupted = False
-
-    def interrupt(number: int, frame: Any) -> None:
-        nonlocal is_interrupted
-        is_interrupted = True
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if is_interrupted:
-            raise KeyboardInterrupt
 
 
 @contextmanager

@@ -360,7 +360,8 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
             places = [*[None] * len(overview.env_stages), *shown]
             text = lineage_text(overview.lineage, key, line.lane, places)
         elif self.workspace.stack is not None:
-            text = Content.styled("wrappers declare no keys; the Live tab (3) shows which one writes a value", "dim")
+            note = "wrappers declare no keys; the Live tab (3) shows which one writes a value"
+            text = Content.styled(note, "dim")
         lineage = self.query_one("#lineage", Static)
         lineage.border_title = Content(f"lineage of {key}" if key else "lineage")
         lineage.display = key is not None
