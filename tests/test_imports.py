@@ -71,7 +71,7 @@ def test_import_is_light(code: str) -> None:
     ],
     ids=" ".join,
 )
-def test_command_that_only_reads_the_catalogue_is_light(arguments: list[str]) -> None:
+def test_command_that_only_reads_the_catalog_is_light(arguments: list[str]) -> None:
     assert not loaded_by(RUN_MAIN, *arguments) & HEAVY
 
 

@@ -34,7 +34,7 @@ def test_first_screen(note: Note, tmp_path: Path) -> None:
     for _ in range(7):
         start = time.perf_counter()
         with app(("--env", "Pendulum-v1", "--t", "RewardSum"), tmp_path) as tdx:
-            tdx.sees("Catalogue", "RewardSum", "^p")
+            tdx.sees("Catalog", "RewardSum", "^p")
             times.append(time.perf_counter() - start)
     note(APP_START, "tdx", min(times))
 

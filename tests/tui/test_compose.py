@@ -22,7 +22,7 @@ CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")
 ROOT = Path(__file__).parents[2]
 
 
-async def test_add_from_the_catalogue_goes_behind_the_selection() -> None:
+async def test_add_from_the_catalog_goes_behind_the_selection() -> None:
     async with driven("RewardSum", "StepCounter") as app:
         await app.press("down", "a", "text:cf", "enter")
         assert app.stages == ["RewardSum", "CatFrames", "StepCounter"]

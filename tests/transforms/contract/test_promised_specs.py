@@ -52,7 +52,7 @@ def test_the_examples_are_of_transforms_that_exist() -> None:
     assert sorted(EXAMPLES) == NAMES
 
 
-def test_the_catalogue_names_every_transform() -> None:
+def test_the_catalog_names_every_transform() -> None:
     assert sorted(info.name for info in load_catalog().transforms) == NAMES
 
 
