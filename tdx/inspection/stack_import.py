@@ -17,6 +17,7 @@ from tdx.stacks.conversion import (
     Counterpart,
     Entries,
     Missing,
+    RandomStream,
     list_segments,
 )
 
@@ -284,10 +285,12 @@ class _Run:
         self.difference: Difference | None = None
         self._tolerance, self._recorded = tolerance, recorded
         self._stage, self._name = stage, name
+        self._random = RandomStream(0)
 
     def compare(self, reference: Any, env: EnvBase, steps: int, seed: int) -> None:
         from tdx.core.envs.step_mdp import step_mdp
 
+        self._random = RandomStream(seed)
         env.set_seed(seed)
         expected, current = reference.reset(seed), self._try(None, env.reset)
         if current is None or not self._check(None, expected, current):
@@ -295,7 +298,7 @@ class _Run:
         for step in range(steps):
             action, entries = reference.sample_action()
             expected, info = reference.step(action)
-            current = current.update(dict(entries))
+            current = current.update({_split(key): value for key, value in entries.items()})
             current = self._try(step, partial(env.step, current))
             if current is None or not self._check(step, expected, current["next"]):
                 return
@@ -304,13 +307,15 @@ class _Run:
                 return
             current = step_mdp(current)
             if ended:
-                expected, current = reference.reset(None), self._try(step, env.reset)
+                restart = partial(env.maybe_reset, current)
+                expected, current = reference.reset(None), self._try(step, restart)
                 if current is None or not self._check(step, expected, current):
                     return
 
     def _try(self, step: int | None, call: Callable[[], Any]) -> Any:
         try:
-            return call()
+            with self._random.active():
+                return call()
         except TdxError as error:
             message = f"an error: {error.message}"
             self._differ(step, "all keys", "values", message)
@@ -318,7 +323,7 @@ class _Run:
 
     def _check(self, step: int | None, expected: Entries, found: Any) -> bool:
         for key, value in expected.items():
-            given = found.get(tuple(key.split(".")), None)
+            given = found.get(_split(key), None)
             if given is None:
                 return self._differ(step, key, _describe(value), "no value")
             if given.dtype != value.dtype or given.shape != value.shape:
@@ -334,8 +339,8 @@ class _Run:
             value: Any = info
             for name in path:
                 value = value[name]
-            expected = torch.as_tensor(float(value)).reshape(1)
-            given = found[key].reshape(-1).to(expected.dtype)
+            expected = torch.as_tensor(value, dtype=torch.float32).reshape(-1)
+            given = found[key][found["done"]].to(expected.dtype)
             if not self._is_close(given, expected, _SUM_TOLERANCE):
                 return self._differ(step, key, *_first_difference(expected, given))
         return True
@@ -357,6 +362,10 @@ class _Run:
     def _differ(self, step: int | None, key: str, in_stack: str, in_pipeline: str) -> bool:
         self.difference = Difference(step, key, self._stage, self._name, in_stack, in_pipeline)
         return False
+
+
+def _split(key: str) -> tuple[str, ...]:
+    return tuple(key.split("."))
 
 
 def _describe(value: Tensor) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -128,7 +129,11 @@ class Reference(Protocol):
     """A part of a stack that runs as its own library runs it, with values as entries."""
 
     def reset(self, seed: int | None) -> Entries:
-        """Start an episode and return the observation."""
+        """Start an episode, in a batch that of each row that is done, and return what it observes.
+
+        Args:
+            seed: Seed of the first episode; ``None`` for the following ones.
+        """
         ...
 
     def sample_action(self) -> tuple[Any, Entries]:
@@ -136,12 +141,49 @@ class Reference(Protocol):
         ...
 
     def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
-        """Make a step; return observation, reward and flags, and the ``info``."""
+        """Make a step; return observation, reward and flags, and the ``info``.
+
+        In a batch the ``info`` has the values of the rows that are done, as tensors.
+        """
         ...
 
     def close(self) -> None:
         """Close the env."""
         ...
+
+
+class RandomStream:
+    """Random numbers of torch that nothing outside of its blocks draws.
+
+    Args:
+        seed: The seed.
+
+    Example:
+        >>> import torch
+        >>> stream = RandomStream(0)
+        >>> with stream.active():
+        ...     first = torch.rand(1)
+        >>> first == torch.rand(1, generator=torch.Generator().manual_seed(0))
+        tensor([True])
+    """
+
+    def __init__(self, seed: int) -> None:
+        import torch
+
+        self._state = torch.Generator().manual_seed(seed).get_state()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Draw from the stream in a block."""
+        import torch
+
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self._state)
+        try:
+            yield
+        finally:
+            self._state = torch.get_rng_state()
+            torch.set_rng_state(outside)
 
 
 @runtime_checkable

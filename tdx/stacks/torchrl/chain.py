@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from tdx.errors import ArgumentError
 from tdx.stacks.torchrl.specs import convert_from_torchrl
 from tdx.stacks.torchrl.stage import ChainState, create_stage
 from tdx.transforms import Compose
+
+SeedOptions = Callable[[Any, int], Mapping[str, Any] | None]
 
 _PARTS = (
     "full_observation_spec",
@@ -30,12 +33,16 @@ class TorchRLBase(EnvBase):
     Args:
         original: The env.
         in_chain: True if stages reduce the input of a reset, and shape the rewards.
+        seed_options: Returns the arguments of a reset that seed the env, or ``None``. By default
+            ``set_seed`` of TorchRL seeds it, which resets a Gymnasium env.
     """
 
     _writes_all_outputs = True
     original: Any
 
-    def __init__(self, original: Any, in_chain: bool = False) -> None:
+    def __init__(
+        self, original: Any, in_chain: bool = False, seed_options: SeedOptions | None = None
+    ) -> None:
         super().__init__(
             device=original.device,
             batch_size=original.batch_size,
@@ -44,6 +51,8 @@ class TorchRLBase(EnvBase):
         # Not a submodule: train() and state_dict() would start the workers of a ParallelEnv.
         self.__dict__["original"] = original
         self._in_chain = in_chain
+        self._seed_options = seed_options
+        self._next_reset: Mapping[str, Any] = {}
         self._read_specs()
 
     def _read_specs(self) -> None:
@@ -60,6 +69,8 @@ class TorchRLBase(EnvBase):
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         original = self.original
+        kwargs |= self._next_reset
+        self._next_reset = {}
         is_partial = False
         if tensordict is not None:
             masks = tensordict.select(*original.reset_keys, strict=False)
@@ -83,6 +94,11 @@ class TorchRLBase(EnvBase):
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
         """Seed the env of TorchRL; the next seed is drawn as in TorchRL."""
+        if self._seed_options is not None and seed is not None:
+            options = self._seed_options(self.original, seed)
+            if options is not None:
+                self._next_reset = options
+                return seed
         return self.original.set_seed(seed, static_seed=static_seed)
 
     def _move(self, device: torch.device) -> None:
@@ -119,25 +135,42 @@ class TorchRLChain(TransformedEnv):
         return self.original.rand_action(tensordict)
 
 
-def convert_env(env: Any) -> EnvBase:
-    """Convert an env of TorchRL; see :func:`tdx.from_torchrl`."""
+def convert_env(env: Any, seed_options: SeedOptions | None = None) -> EnvBase:
+    """Convert an env of TorchRL; see :func:`tdx.from_torchrl`.
+
+    Args:
+        env: The env.
+        seed_options: How its base env is seeded; see :class:`TorchRLBase`.
+    """
     if not isinstance(env, rl.EnvBase):
         raise ArgumentError(
             f"from_torchrl takes an env of TorchRL, got {type(env).__name__}",
             hint="pass a torchrl.envs.EnvBase, such as torchrl.envs.GymEnv('Pendulum-v1')",
         )
     _check_resets(env)
-    return _convert(env, in_chain=False)
+    return _convert(env, False, seed_options)
 
 
-def _convert(env: Any, in_chain: bool) -> EnvBase:
+def _convert(env: Any, in_chain: bool, seed_options: SeedOptions | None) -> EnvBase:
     if not _has_stages(env):
-        return TorchRLBase(env, in_chain)
+        return TorchRLBase(env, in_chain, seed_options)
     originals = _flatten(env.transform)
     chain = ChainState(env, len(originals), is_outermost=not in_chain)
     stages = [create_stage(each, chain, index) for index, each in enumerate(originals)]
-    base = _convert(env.base_env, in_chain=bool(stages) or in_chain)
+    base = _convert(env.base_env, bool(stages) or in_chain, seed_options)
     return TorchRLChain(base, Compose(*stages), env)
+
+
+def list_transforms(env: Any) -> tuple[Any, list[Any]]:
+    """Return the env inside and its transforms, innermost first.
+
+    Args:
+        env: A ``torchrl.envs.EnvBase``.
+    """
+    if not _has_stages(env):
+        return env, []
+    base, inner = list_transforms(env.base_env)
+    return base, [*inner, *_flatten(env.transform)]
 
 
 def _has_stages(env: Any) -> bool:

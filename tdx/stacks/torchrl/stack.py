@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdx.core.chain_specs import chain_stages
 from tdx.stacks.native import NativeStack
 from tdx.stacks.sources import class_location, constructor_arguments
 from tdx.stacks.stack import StageInfo
 from tdx.stacks.torchrl import from_torchrl
+
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
+    from tdx.stacks.conversion import ConvertedStack
+    from tdx.stacks.torchrl.converted import TorchRLReference
 
 
 class TorchRLStack(NativeStack):
@@ -44,3 +49,21 @@ class TorchRLStack(NativeStack):
             )
             for stage, original in zip(super().stages, originals, strict=True)
         )
+
+    def convert(self) -> ConvertedStack:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.torchrl.converted import convert_chain
+
+        return convert_chain(self.target.original, self.stages)
+
+    def reference(self, last: int, key: str | None, seed: int) -> TorchRLReference:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.torchrl.converted import TorchRLReference, cut_chain
+
+        return TorchRLReference(cut_chain(self.target.original, last + 1), seed)
+
+    def base_env(self, last: int, key: str | None) -> EnvBase:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.torchrl.converted import base_env
+
+        return base_env(self.target.original, last + 1)
