@@ -265,7 +265,9 @@ def _tolerance(part: tuple[ConvertedStage, ...]) -> float:
 def _recorded(part: tuple[ConvertedStage, ...]) -> Mapping[str, tuple[str, ...]]:
     results = (stage.result for stage in part)
     found = [each.recorded for each in results if isinstance(each, Counterpart)]
-    return {key: path for recorded in found for key, path in recorded.items()}
+    # A wrapper that writes the same entry of `info` as an inner one replaces it.
+    keys = {path: key for recorded in found for key, path in recorded.items()}
+    return {key: path for path, key in keys.items()}
 
 
 class _Run:

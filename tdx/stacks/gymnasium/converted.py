@@ -23,7 +23,7 @@ from tdx.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.values import Value
 from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries
-from tdx.stacks.gymnasium.counterparts import find_counterpart
+from tdx.stacks.gymnasium.counterparts import Find, find_counterpart
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.places import Place
 from tdx.transforms import RenameTransform
@@ -57,6 +57,23 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
             "a vector env cannot be converted",
             hint="return one of its envs; `num_envs` in the file makes a batch of it",
         )
+    return convert_wrappers(core, levels[1:])[0]
+
+
+def convert_wrappers(
+    core: Any, wrappers: Sequence[Level], find: Find = find_counterpart
+) -> tuple[ConvertedStack, Place]:
+    """Find the counterparts of wrappers around an env; return also the place after them.
+
+    Args:
+        core: The env inside.
+        wrappers: The wrappers, innermost first.
+        find: Finds the counterpart of one.
+
+    Raises:
+        ArgumentError: The env is not registered, or one of its arguments cannot be written to a
+            file.
+    """
     spec = getattr(core, "spec", None)
     if spec is None:
         raise ArgumentError(
@@ -71,14 +88,14 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
     key = root_key(core.observation_space)
     place = Place(key, limit, only_defaults=True)
     stages = []
-    for level in levels[1:]:
+    for level in wrappers:
         info = level.info()
-        result = find_counterpart(level.owner, place)
+        result = find(level.owner, place)
         is_default = isinstance(level.owner, _DEFAULTS) and not getattr(result, "stages", ())
         place.only_defaults = place.only_defaults and is_default
         place.key = getattr(result, "key", None) or _key_after(level.owner, place.key)
         stages.append(ConvertedStage(info.index, info.name, info.call, result, place.key))
-    return ConvertedStack(EnvConfig(spec.id, kwargs=kwargs), tuple(stages), key)
+    return ConvertedStack(EnvConfig(spec.id, kwargs=kwargs), tuple(stages), key), place
 
 
 def _key_after(wrapper: Any, key: str | None) -> str | None:

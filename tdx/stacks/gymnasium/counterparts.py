@@ -79,9 +79,18 @@ def _time_limit(wrapper: Any, place: Place) -> Counterpart:
 
 
 def _statistics(wrapper: Any, place: Place) -> Counterpart:
+    return find_statistics(place, getattr(wrapper, "_stats_key", "episode"))
+
+
+def find_statistics(place: Place, path: str) -> Counterpart:
+    """Return the counterpart of a wrapper that writes return and length of an episode.
+
+    Args:
+        place: Where it is in the chain.
+        path: Entry of ``info`` that it writes, with ``r`` and ``l``.
+    """
     total, count = place.new_key("episode_reward"), place.new_key("step_count")
     kwargs: dict[str, Value] = {} if count == "step_count" else {"step_count_key": count}
-    path = getattr(wrapper, "_stats_key", "episode")
     return Counterpart(
         (
             make_stage("RewardSum", in_keys=("reward",), out_keys=(total,)),

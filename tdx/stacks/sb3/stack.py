@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -21,6 +21,11 @@ from tdx.stacks.sb3.levels import list_levels, list_notes, passes_actions_on, ve
 from tdx.stacks.sb3.snapshots import DONE
 from tdx.stacks.sb3.state import level_state
 from tdx.stacks.sb3.traces import VecTraceBuilder
+
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
+    from tdx.stacks.conversion import ConvertedStack
+    from tdx.stacks.sb3.converted import VecEnvReference
 
 
 class StableBaselines3Stack(LevelStack):
@@ -56,7 +61,8 @@ class StableBaselines3Stack(LevelStack):
                 f"the {type(target).__name__} has no env",
                 hint="pass env= to its constructor or load(), or call set_env(env)",
             )
-        super().__init__(env, list_levels(env))
+        self._vec_levels = list_levels(env)
+        super().__init__(env, self._vec_levels)
 
     @cached_property
     def notes(self) -> Sequence[str]:
@@ -80,6 +86,24 @@ class StableBaselines3Stack(LevelStack):
         """See :class:`~tdx.stacks.Stack`."""
         with measured_levels(self.levels, self.name, meter, _lanes_of):
             yield
+
+    def convert(self) -> ConvertedStack:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.converted import convert_levels
+
+        return convert_levels(self._vec_levels)
+
+    def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.converted import VecEnvReference
+
+        return VecEnvReference(self._vec_levels[last + 1], key, seed)
+
+    def base_env(self, last: int, key: str | None) -> EnvBase:
+        """See :class:`~tdx.stacks.conversion.Convertible`."""
+        from tdx.stacks.sb3.converted import wrap_level
+
+        return wrap_level(self._vec_levels[last + 1], key)
 
 
 def _lanes_of(level: Level, owner: Any) -> Mapping[str, Lane]:

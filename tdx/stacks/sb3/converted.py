@@ -1,0 +1,198 @@
+"""Convert the wrappers of a Stable-Baselines3 stack, and run parts of it to compare values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from stable_baselines3.common.vec_env import DummyVecEnv
+from tensordict import TensorDict, is_tensor_collection
+from torch import Tensor
+
+from tdx.core import TransformedEnv
+from tdx.envs import EnvBase, GymWrapper
+from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.spaces import codec_of
+from tdx.errors import ArgumentError, EnvError, summarize_error
+from tdx.keys import format_key
+from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Counterpart, Entries
+from tdx.stacks.gymnasium.converted import convert_wrappers, root_key
+from tdx.stacks.sb3.counterparts import find_counterpart, find_row_counterpart
+from tdx.stacks.sb3.levels import VecLevel, hidden_reason
+from tdx.transforms import RenameTransform
+
+
+def convert_levels(levels: Sequence[VecLevel]) -> ConvertedStack:
+    """Find the counterparts of the wrappers; the number of sub-envs becomes ``num_envs``.
+
+    Args:
+        levels: The env inside and the wrappers.
+
+    Raises:
+        ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
+    """
+    reason = hidden_reason(tuple(levels))
+    if reason is not None:
+        raise ArgumentError(
+            reason.replace(" and are measured as one", ", where their wrappers cannot be read"),
+            hint="use a DummyVecEnv of equal envs in the function; `batching: parallel` in the "
+            "file runs them in processes",
+        )
+    rows = [level for level in levels[1:] if level.in_rows]
+    converted, place = convert_wrappers(levels[0].owner, rows, find_row_counterpart)
+    stages = list(converted.stages)
+    for level in levels[1 + len(rows) :]:
+        info = level.info()
+        if level.inside is None:
+            result: Any = Counterpart(comment="num_envs of the env", observable=True)
+        else:
+            result = find_counterpart(level.owner, place, level.inside.observation_space)
+        place.key = getattr(result, "key", None) or _key_after(level, place.key)
+        stages.append(ConvertedStage(info.index, info.name, info.call, result, place.key))
+    env = replace(converted.env, num_envs=levels[0].num_envs)
+    return ConvertedStack(env, tuple(stages), converted.key)
+
+
+def _key_after(level: VecLevel, key: str | None) -> str | None:
+    found = root_key(level.observation_space)
+    return None if found is None else key or found
+
+
+class SteppedVecEnv(VectorEnv[Any, Any, Any]):
+    """A VecEnv as a Gymnasium vector env that resets its rows in the same step.
+
+    Args:
+        level: A level of a stack. One in the sub-envs is stepped by a ``DummyVecEnv``.
+    """
+
+    def __init__(self, level: VecLevel) -> None:
+        self._venv = (
+            DummyVecEnv([lambda env=env: env for env in level.owners])  # type: ignore[misc]
+            if level.in_rows
+            else level.owner
+        )
+        self.num_envs = self._venv.num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = level.observation_space
+        self.single_action_space = level.action_space
+        self.observation_space = batch_space(level.observation_space, self.num_envs)
+        self.action_space = batch_space(level.action_space, self.num_envs)
+        self.infos: list[Any] = []
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        """Start new episodes in all rows."""
+        if seed is not None:
+            self._venv.seed(seed if isinstance(seed, int) else int(seed[0]))
+        return self._venv.reset(), {}
+
+    def step(self, actions: Any) -> Any:
+        """Step all rows; ``final_obs`` has the last observations of those that are done."""
+        observation, rewards, dones, self.infos = self._venv.step(actions)
+        truncated = np.array([bool(info.get("TimeLimit.truncated")) for info in self.infos])
+        final = np.full(self.num_envs, None, dtype=object)
+        for row in np.flatnonzero(dones):
+            final[row] = self.infos[row]["terminal_observation"]
+        info = {"final_obs": final, "_final_obs": dones, "final_info": {}, "_final_info": dones}
+        return observation, rewards, dones & ~truncated, dones & truncated, info
+
+    def close(self, **kwargs: Any) -> None:
+        """Close the VecEnv."""
+        self._venv.close()
+
+
+class VecEnvReference:
+    """A VecEnv whose values are entries ``[N, ...]``, as those of tdx.
+
+    Args:
+        level: Its outermost level.
+        key: Key of the observation, if it has a single entry.
+        seed: Seed of the random actions.
+    """
+
+    def __init__(self, level: VecLevel, key: str | None, seed: int) -> None:
+        self._env, self._key = SteppedVecEnv(level), key
+        layout = Layout(self._env.num_envs, categorical=False, remap_state=True)
+        self._observe = codec_of(level.observation_space, layout).encode
+        self._observe_one = codec_of(level.observation_space, replace(layout, rows=None)).encode
+        self._encode_action = codec_of(level.action_space, layout).encode
+        self._env.action_space.seed(seed)
+        self._current: Any = None
+
+    def reset(self, seed: int | None) -> Entries:
+        """See :class:`~tdx.stacks.conversion.Reference`; a step resets the rows already."""
+        if self._current is None:
+            try:
+                self._current, _ = self._env.reset(seed=seed)
+            except Exception as error:
+                raise _failure("reset", error) from error
+        return self._entries(self._observe(self._current))
+
+    def sample_action(self) -> tuple[Any, Entries]:
+        """See :class:`~tdx.stacks.conversion.Reference`."""
+        action = self._env.action_space.sample()
+        encoded = self._encode_action(action)
+        if isinstance(encoded, Mapping) or is_tensor_collection(encoded):
+            return action, dict(encoded.items())
+        return action, {"action": encoded}
+
+    def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
+        """See :class:`~tdx.stacks.conversion.Reference`."""
+        try:
+            self._current, rewards, terminated, truncated, info = self._env.step(action)
+        except Exception as error:
+            raise _failure("step", error) from error
+        entries = {key: value.clone() for key, value in self.reset(None).items()}
+        dones = terminated | truncated
+        for row in np.flatnonzero(dones):
+            last = self._entries(self._observe_one(info["final_obs"][row]))
+            for key, value in last.items():
+                entries[key][row] = value
+        entries["reward"] = _column(rewards, torch.float32)
+        # `terminated` and `truncated` of a VecEnv are exclusive, so only the first one is known.
+        entries["terminated"] = _column(terminated, torch.bool)
+        entries["done"] = _column(dones, torch.bool)
+        ended = [each.get("episode") for each in np.array(self._env.infos, object)[dones]]
+        episodes = {name: torch.tensor([each[name] for each in ended if each]) for name in "rl"}
+        return entries, {"episode": episodes}
+
+    def _entries(self, encoded: Any) -> dict[str, Tensor]:
+        observed = TensorDict(encoded) if isinstance(encoded, Mapping) else encoded
+        if isinstance(observed, Tensor):
+            return {self._key or "observation": observed}
+        leaves = {format_key(key): value for key, value in observed.items(True, True)}
+        return {key: value for key, value in leaves.items() if isinstance(value, Tensor)}
+
+    def close(self) -> None:
+        """See :class:`~tdx.stacks.conversion.Reference`."""
+        self._env.close()
+
+
+def _column(values: Any, dtype: torch.dtype) -> Tensor:
+    return torch.as_tensor(np.array(values)).to(dtype).reshape(-1, 1)
+
+
+def _failure(method: str, error: Exception) -> EnvError:
+    return EnvError(
+        f"{method} of the stack raised {summarize_error(error)}",
+        hint="--debug shows the traceback",
+    )
+
+
+def wrap_level(level: VecLevel, key: str | None) -> EnvBase:
+    """Return a VecEnv up to a level as one env of tdx, with batch size ``[N]``.
+
+    Args:
+        level: Its outermost level.
+        key: Key of the observation, if it has a single entry.
+    """
+    wrapped: EnvBase = GymWrapper(SteppedVecEnv(level))
+    own = root_key(level.observation_space)
+    if key is None or own is None or own == key:
+        return wrapped
+    renamed: EnvBase = TransformedEnv(wrapped, RenameTransform([own], [key]))
+    return renamed
