@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -22,8 +23,10 @@ from tdx.errors import ArgumentError, EnvError, summarize_error
 from tdx.keys import format_key
 from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Counterpart, Entries
 from tdx.stacks.gymnasium.converted import convert_wrappers, root_key
+from tdx.stacks.gymnasium.levels import list_levels as list_row_levels
+from tdx.stacks.gymnasium.places import Place
 from tdx.stacks.sb3.counterparts import find_counterpart, find_row_counterpart
-from tdx.stacks.sb3.levels import VecLevel, hidden_reason
+from tdx.stacks.sb3.levels import VecLevel, names_in_workers
 from tdx.transforms import RenameTransform
 
 
@@ -36,15 +39,14 @@ def convert_levels(levels: Sequence[VecLevel]) -> ConvertedStack:
     Raises:
         ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
     """
-    reason = hidden_reason(tuple(levels))
-    if reason is not None:
-        raise ArgumentError(
-            reason.replace(" and are measured as one", ", where their wrappers cannot be read"),
-            hint="use a DummyVecEnv of equal envs in the function; `batching: parallel` in the "
-            "file runs them in processes",
-        )
     rows = [level for level in levels[1:] if level.in_rows]
-    converted, place = convert_wrappers(levels[0].owner, rows, find_row_counterpart)
+    if levels[0].in_rows:
+        converted, place = convert_wrappers(levels[0].owner, rows, find_row_counterpart)
+        env = converted.env
+    else:
+        converted, place = _convert_workers(levels)
+        env = replace(converted.env_up_to(len(converted.stages)), batching="parallel")
+        converted = replace(converted, stages=())
     stages = list(converted.stages)
     for level in levels[1 + len(rows) :]:
         info = level.info()
@@ -54,8 +56,32 @@ def convert_levels(levels: Sequence[VecLevel]) -> ConvertedStack:
             result = find_counterpart(level.owner, place, level.inside.observation_space)
         place.key = getattr(result, "key", None) or _key_after(level, place.key)
         stages.append(ConvertedStage(info.index, info.name, info.call, result, place.key))
-    env = replace(converted.env, num_envs=levels[0].num_envs)
+    env = replace(env, num_envs=levels[0].num_envs)
     return ConvertedStack(env, tuple(stages), converted.key)
+
+
+_KNOWN_INSIDE = ("Monitor", "PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
+
+
+def _convert_workers(levels: Sequence[VecLevel]) -> tuple[ConvertedStack, Place]:
+    """Convert the env in worker processes, of which only names and the spec are known."""
+    core = levels[0].owner
+    names = names_in_workers(core)
+    # The text of an env ends with its class and its id.
+    other = [name for name in names[:-2] if name not in _KNOWN_INSIDE]
+    if other or len(names) < 2:
+        problem = f"has the wrapper {other[0]}" if other else "cannot be read"
+        raise ArgumentError(
+            f"the env in the processes of the {type(core).__name__} {problem}",
+            hint="use a DummyVecEnv of equal envs in the function; `batching: parallel` in the "
+            "file runs them in processes",
+        )
+    spec = replace(core.get_attr("spec", 0)[0], additional_wrappers=())
+    inside = list_row_levels(gymnasium.make(spec))
+    try:
+        return convert_wrappers(inside[0].owner, inside[1:])
+    finally:
+        inside[-1].owner.close()
 
 
 def _key_after(level: VecLevel, key: str | None) -> str | None:
@@ -97,7 +123,12 @@ class SteppedVecEnv(VectorEnv[Any, Any, Any]):
         final = np.full(self.num_envs, None, dtype=object)
         for row in np.flatnonzero(dones):
             final[row] = self.infos[row]["terminal_observation"]
-        info = {"final_obs": final, "_final_obs": dones, "final_info": {}, "_final_info": dones}
+        info: dict[str, Any] = {
+            "final_obs": final,
+            "_final_obs": dones,
+            "final_info": {},
+            "_final_info": dones,
+        }
         return observation, rewards, dones & ~truncated, dones & truncated, info
 
     def close(self, **kwargs: Any) -> None:

@@ -69,9 +69,7 @@ def find_counterpart(wrapper: Any, place: Place, inside: Space[Any]) -> Counterp
     return Missing("no counterpart of this class is known", "write it as a transform of tdx")
 
 
-def _list_entries(
-    place: Place, space: Space[Any]
-) -> Iterator[tuple[str | None, str, Space[Any]]]:
+def _list_entries(place: Place, space: Space[Any]) -> Iterator[tuple[str | None, str, Space[Any]]]:
     """Yield the name, the key and the space of each entry of the observation."""
     if not isinstance(space, spaces.Dict):
         yield None, str(place.key), space
@@ -125,7 +123,9 @@ def _standardize(
     stages = [
         make_stage(
             "ObservationNorm",
-            **{"loc": pair[0], "scale": pair[1], "in_keys": keys},
+            loc=pair[0],
+            scale=pair[1],
+            in_keys=keys,
             standard_normal=True,
             eps=1e-12,
         )
@@ -152,7 +152,9 @@ def _stack_frames(wrapper: Any, place: Place, inside: Space[Any]) -> Counterpart
     stages = [
         make_stage(
             "CatFrames",
-            **{"N": int(stacked.n_stack), "dim": dim, "in_keys": tuple(keys)},
+            N=int(stacked.n_stack),
+            dim=dim,
+            in_keys=tuple(keys),
             padding="constant",
         )
         for dim, keys in groups.items()
@@ -163,7 +165,7 @@ def _stack_frames(wrapper: Any, place: Place, inside: Space[Any]) -> Counterpart
 def _transpose_images(wrapper: Any, place: Place, inside: Space[Any]) -> Counterpart | Missing:
     if wrapper.skip:
         return Counterpart(comment="skip=True: changes no value", observable=False)
-    images = getattr(wrapper, "image_space_keys", None)
+    images = getattr(wrapper, "image_space_keys", ())
     keys = [key for name, key, _ in _list_entries(place, inside) if name is None or name in images]
     stage = make_stage("PermuteTransform", dims=(-1, -3, -2), in_keys=tuple(keys))
     return Counterpart((stage,), "channels first")

@@ -62,7 +62,7 @@ class VecLevel(Level):
         )
 
 
-def list_levels(env: Any) -> tuple[Level, ...]:
+def list_levels(env: Any) -> tuple[VecLevel, ...]:
     """List the levels of a stack, the env inside first.
 
     The wrappers in the sub-envs of a ``DummyVecEnv`` are levels if all sub-envs have the same
@@ -149,12 +149,12 @@ def hidden_reason(levels: tuple[Level, ...]) -> str | None:
         return "the sub-envs have different wrappers, which are not shown"
     if "remotes" not in attributes_of(core):
         return f"{name} does not show its sub-envs"
-    inside = _names_in_workers(core)
+    inside = names_in_workers(core)
     reason = f"the sub-envs of {name} run in worker processes and are measured as one"
     return f"{reason}: {' > '.join(inside)}" if inside else reason
 
 
-def _names_in_workers(core: Any) -> list[str]:
+def names_in_workers(core: Any) -> list[str]:
     """Ask the first worker for the names of its wrappers, outermost first.
 
     The text of an env names all its wrappers. Nothing else is sent: an attribute that cannot be

@@ -15,6 +15,7 @@ from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.keys import format_key
 from tdx.pipeline import EnvConfig
+from tdx.pipeline.model import Batching
 from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, RandomStream
 from tdx.stacks.gymnasium.converted import convert_levels
 from tdx.stacks.gymnasium.levels import list_levels
@@ -22,7 +23,7 @@ from tdx.stacks.stack import StageInfo
 from tdx.stacks.torchrl.chain import convert_env, list_transforms
 from tdx.stacks.torchrl.counterparts import find_counterpart
 
-_BATCHED = {rl.SerialEnv: "serial", rl.ParallelEnv: "parallel"}
+_BATCHED: dict[type, Batching] = {rl.SerialEnv: "serial", rl.ParallelEnv: "parallel"}
 
 
 def convert_chain(env: Any, infos: Sequence[StageInfo]) -> ConvertedStack:

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchrl.data import tensor_specs
 from torchrl.envs import transforms as rl
 
-from tdx.keys import normalize_key
+from tdx.keys import NestedKey, normalize_key
+from tdx.pipeline import StageConfig
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.grammar import parse_value
-from tdx.pipeline.values import Call, Dtype, Value
+from tdx.pipeline.values import Call, DictKey, Dtype, Value
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.gymnasium.places import make_stage
 
@@ -109,7 +110,7 @@ def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
     return Counterpart((make_stage(name, **kwargs),), "the transform of this name")
 
 
-def _keys(transform: Any, *defaults: str) -> dict[str, Any]:
+def _keys(transform: Any, *defaults: NestedKey) -> dict[str, Any]:
     """Return the keys of a transform, without those that are the defaults of tdx.
 
     Args:
@@ -163,7 +164,7 @@ def _within(tolerance: float, found: Counterpart | Missing) -> Counterpart | Mis
 
 
 def _affine(transform: Any, reads: tuple[str, ...], **more: Any) -> Counterpart | Missing:
-    if isinstance(transform.loc, nn.parameter.UninitializedTensorMixin):
+    if not transform.initialized:
         return Missing("it has no statistics yet", "call init_stats in the function")
     arguments = {
         **{"loc": transform.loc, "scale": transform.scale},
@@ -288,7 +289,9 @@ def _primer(transform: Any) -> Counterpart | Missing:
     if transform.random or callable(values) or transform.single_default_value:
         return Missing("its values are random, or those of a function", "use fixed values")
     primers = transform.primers
-    specs = {normalize_key(key): _write_spec(spec) for key, spec in primers.items(True, True)}
+    specs: dict[DictKey, Value] = {
+        normalize_key(key): _write_spec(spec) for key, spec in primers.items(True, True)
+    }
     if None in specs.values():
         return Missing("a file cannot contain one of its specs", "write it with Unbounded")
     found = {normalize_key(key): value for key, value in values.items()}
@@ -336,7 +339,7 @@ def _vec_norm(transform: Any) -> Counterpart | Missing:
     loc, scale = transform.loc, transform.scale
     if loc is None:
         return Missing("it is frozen without statistics", "step the env before freeze()")
-    stages = []
+    fixed: list[StageConfig] = []
     for read, written in zip(transform.in_keys, transform.out_keys, strict=True):
         arguments = {
             "loc": loc[read] if hasattr(loc, "keys") else loc,
@@ -349,8 +352,8 @@ def _vec_norm(transform: Any) -> Counterpart | Missing:
             arguments["out_keys"] = [normalize_key(written)]
         found = _stage("ObservationNorm", arguments)
         assert isinstance(found, Counterpart)
-        stages += found.stages
-    return Counterpart(tuple(stages), "its frozen statistics", _ROUNDING)
+        fixed += found.stages
+    return Counterpart(tuple(fixed), "its frozen statistics", _ROUNDING)
 
 
 def _noops(transform: Any) -> Counterpart | Missing:
