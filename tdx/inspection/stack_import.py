@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -135,7 +135,7 @@ def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) ->
     difference always belongs to a stage that was converted.
 
     Args:
-        open_stack: Creates the stack; called twice for each part.
+        open_stack: Creates the stack; called once or twice for each part.
         steps: Number of steps to compare.
         seed: Seed of the envs and the actions.
 
@@ -175,7 +175,7 @@ def _convert(stack: Stack) -> ConvertedStack:
     if not isinstance(stack, Convertible):
         raise ArgumentError(
             f"{stack.name} is a stack of {stack.kind}, which cannot be converted",
-            hint="return a Gymnasium env with its wrappers",
+            hint="return an env of Gymnasium, Stable-Baselines3 or TorchRL with its stages",
         )
     return stack.convert()
 
@@ -244,16 +244,17 @@ def _compare(
     )
     name = converted.stages[last].name if last >= 0 else "env"
     run = _Run(_tolerance(part), _recorded(part), last, name)
-    with closing(open_stack()) as first, closing(open_stack()) as second:
-        assert isinstance(first, Convertible)
-        assert isinstance(second, Convertible)
-        base = None if below < 0 else second.base_env(below, converted.key_after(below))
-        with closing(first.reference(last, key, seed)) as reference:
-            env = build_env(chain, base=base)
-            try:
-                run.compare(reference, env, steps, seed)
-            finally:
-                env.close()
+    with ExitStack() as opened:
+        base = None
+        if below >= 0:
+            shared = opened.enter_context(closing(open_stack()))
+            assert isinstance(shared, Convertible)
+            base = shared.base_env(below, converted.key_after(below))
+        stack = opened.enter_context(closing(open_stack()))
+        assert isinstance(stack, Convertible)
+        reference = opened.enter_context(closing(stack.reference(last, key, seed)))
+        env = opened.enter_context(closing(build_env(chain, base=base)))
+        run.compare(reference, env, steps, seed)
     return Comparison(below, last, steps, run.largest, run.difference)
 
 

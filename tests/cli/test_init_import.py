@@ -30,6 +30,27 @@ def make(limit=20):
 def hopeless():
     return wrappers.NormalizeReward(gym.make("Pendulum-v1"))
 
+def nameless():
+    return wrappers.ClipReward(Nameless(), -1.0, 1.0)
+
+class Nameless(gym.Env):
+    observation_space = action_space = gym.spaces.Box(-1, 1, (1,))
+
+def own_kind():
+    import tdx
+    from tests.stacks.toy_framework import make
+    from tests.stacks.toy_package import ToyStack
+    return ToyStack(make())
+
+def sb3():
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack
+    return VecFrameStack(DummyVecEnv([lambda: make(limit=9)] * 2), 2)
+
+def torchrl():
+    from torchrl import envs
+    stages = envs.RewardScaling(0.0, 0.1), envs.SignTransform(in_keys=["reward"]), envs.RewardSum()
+    return envs.TransformedEnv(envs.GymEnv("Pendulum-v1"), envs.Compose(*stages))
+
 calls = []
 
 def changing():
@@ -89,6 +110,8 @@ def test_difference_is_shown_and_fails(tdx: Tdx) -> None:
     [
         (("--from", "converted_envs:hopeless", "--allow-code"), 2, "no stage has a counterpart"),
         (("--from", "converted_envs:make"), 2, "--allow-code"),
+        (("--from", "converted_envs:nameless", "--allow-code"), 2, "was not created by an id"),
+        (("--from", "converted_envs:own_kind", "--allow-code"), 2, "Walk is a stack of toy, which"),
         (("--from", "Pendulum-v1", "--allow-code"), 2, "does not name a function"),
         (("--from", "converted_envs:mke", "--allow-code"), 2, "did you mean make?"),
         (("--from", "a:b", "--env", "Pendulum-v1"), 2, "--from and --env cannot be combined"),
@@ -112,3 +135,27 @@ def test_existing_file_needs_force(tdx: Tdx, folder: Path) -> None:
     assert tdx(*arguments, "--force").code == 0
     assert CodeReference.of("converted_envs:make") is not None
     assert PipelineFile.load("out.yaml").pipeline.env.id == "Pendulum-v1"
+
+
+def test_stack_of_stable_baselines3(tdx: Tdx, folder: Path) -> None:
+    outcome = tdx("init", "out.yaml", "--from", "converted_envs:sb3", "--allow-code")
+    assert outcome.code == 0, outcome.err
+    assert "stages 0 to 3: equal for 1,000 steps" in outcome.err
+    assert "stages 5 to 7 on top of stage 4: equal for 1,000 steps" in outcome.err
+    file = PipelineFile.load("out.yaml")
+    assert file.pipeline.env.num_envs == 2
+    assert [each.name for each in file.pipeline.transforms] == [
+        *("ActionScaling", "RewardClipping", "CatFrames")
+    ]
+    assert check_pipeline(file.pipeline).ok
+
+
+def test_stack_of_torchrl(tdx: Tdx, folder: Path) -> None:
+    outcome = tdx("init", "out.yaml", "--from", "converted_envs:torchrl", "--allow-code")
+    assert outcome.code == 0, outcome.err
+    assert "stage 2 on top of stage 1: equal for 1,000 steps" in outcome.err
+    text = (folder / "out.yaml").read_text()
+    assert "  # 1 SignTransform(keys=['reward']): not converted\n  #   reason: tdx has no" in text
+    assert [each.name for each in PipelineFile.load("out.yaml").pipeline.transforms] == [
+        *("RewardScaling", "RewardSum")
+    ]

@@ -26,7 +26,7 @@ from tdx.stacks.gymnasium.converted import convert_wrappers, root_key
 from tdx.stacks.gymnasium.levels import list_levels as list_row_levels
 from tdx.stacks.gymnasium.places import Place
 from tdx.stacks.sb3.counterparts import find_counterpart, find_row_counterpart
-from tdx.stacks.sb3.levels import VecLevel, names_in_workers
+from tdx.stacks.sb3.levels import VecLevel, names_in_workers, sub_envs
 from tdx.transforms import RenameTransform
 
 
@@ -66,6 +66,10 @@ _KNOWN_INSIDE = ("Monitor", "PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
 def _convert_workers(levels: Sequence[VecLevel]) -> tuple[ConvertedStack, Place]:
     """Convert the env in worker processes, of which only names and the spec are known."""
     core = levels[0].owner
+    if sub_envs(core):
+        raise ArgumentError(
+            "the sub-envs have different wrappers", hint="import each of them as an env of its own"
+        )
     names = names_in_workers(core)
     # The text of an env ends with its class and its id.
     other = [name for name in names[:-2] if name not in _KNOWN_INSIDE]

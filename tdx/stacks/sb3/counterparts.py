@@ -91,7 +91,7 @@ def _normalize(wrapper: Any, place: Place, inside: Space[Any]) -> Counterpart | 
         return Missing(
             "its statistics start with mean 0, variance 1 and a weight of 1e-4; VecNorm counts "
             "observations only"
-            + (", and it divides rewards by the deviation of discounted returns")
+            + (" and knows no discounted returns, by whose deviation the rewards are divided")
             * bool(wrapper.norm_reward),
             "set training = False: its statistics are then written as numbers",
             make_stage("VecNorm", in_keys=names, decay=1.0, eps=epsilon),

@@ -164,7 +164,7 @@ def _within(tolerance: float, found: Counterpart | Missing) -> Counterpart | Mis
 
 
 def _affine(transform: Any, reads: tuple[str, ...], **more: Any) -> Counterpart | Missing:
-    if not transform.initialized:
+    if not getattr(transform, "initialized", True):
         return Missing("it has no statistics yet", "call init_stats in the function")
     arguments = {
         **{"loc": transform.loc, "scale": transform.scale},

@@ -1,0 +1,245 @@
+"""TorchRL envs as pipelines: the counterparts of transforms, and the comparison of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torchrl.data as data
+import torchrl.envs as rl
+
+from tdx.errors import ArgumentError
+from tdx.inspection.stack_import import StackImport, import_stack
+from tdx.pipeline import format_stage
+from tdx.stacks import open_stack
+from tdx.stacks.conversion import Counterpart, Missing
+from tdx.stacks.torchrl import counterparts
+from tests.stacks.torchrl.chains import Camera
+
+Make = Callable[[], Any]
+KEYS = {"in_keys": ["observation"]}
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*is to be deprecated:FutureWarning")
+
+
+def pendulum(*transforms: Make) -> Any:
+    chain = rl.Compose(rl.StepCounter(max_steps=9), *(make() for make in transforms))
+    return rl.TransformedEnv(rl.GymEnv("Pendulum-v1", g=9.0), chain)
+
+
+def converted(make: Make, steps: int = 25) -> StackImport:
+    return import_stack(lambda: open_stack(make()), steps=steps)
+
+
+def stages(found: StackImport) -> list[str]:
+    return [format_stage(each) for each in found.pipeline.transforms]
+
+
+def proofs(found: StackImport) -> list[str]:
+    return [f"{each.part}: {each}" for each in found.comparisons]
+
+
+def frozen() -> Any:
+    norm = rl.VecNormV2(in_keys=["observation"])
+    env = rl.TransformedEnv(rl.GymEnv("Pendulum-v1"), norm)
+    env.set_seed(0)
+    torch.manual_seed(0)
+    env.rollout(9)
+    norm.freeze()
+    return norm.clone()
+
+
+SAME: dict[str, tuple[Make, str]] = {
+    "sum": (rl.RewardSum, "RewardSum"),
+    "tracker": (rl.InitTracker, "InitTracker"),
+    "scaling": (lambda: rl.RewardScaling(0.1, 0.3), "RewardScaling(loc=0.1, scale=0.3)"),
+    "standard": (
+        lambda: rl.RewardScaling(-8.0, 4.0, standard_normal=True),
+        "RewardScaling(loc=-8.0, scale=4.0, standard_normal=True)",
+    ),
+    "clipping": (lambda: rl.RewardClipping(-2.0, -0.5), "RewardClipping(clamp_min=-2.0, "),
+    "clip": (lambda: rl.ClipTransform(low=-1.0, high=1.0, **KEYS), "RewardClipping(clamp_min=-1.0"),
+    "binarize": (rl.BinarizeReward, "BinarizeReward"),
+    "frames": (
+        lambda: rl.CatFrames(N=3, dim=-1, padding="constant", padding_value=0.5, **KEYS),
+        'CatFrames(N=3, dim=-1, padding="constant", padding_value=0.5, in_keys=["observation"])',
+    ),
+    "norm": (lambda: rl.ObservationNorm(0.5, 2.0, **KEYS), "ObservationNorm(loc=0.5, scale=2.0, "),
+    "norms": (
+        lambda: rl.ObservationNorm(torch.arange(3.0), torch.ones(3), **KEYS),
+        "ObservationNorm(loc=[0.0, 1.0, 2.0], ",
+    ),
+    "frozen": (frozen, "ObservationNorm(loc=["),
+    "cast": (
+        lambda: rl.DTypeCastTransform(torch.float32, torch.float64, **KEYS),
+        "DTypeCastTransform(dtype_in=torch.float32, dtype_out=torch.float64, in_keys=",
+    ),
+    "double": (rl.DoubleToFloat, "DoubleToFloat"),
+    "unsqueeze": (
+        lambda: rl.UnsqueezeTransform(-1, out_keys=["tall"], **KEYS),
+        'UnsqueezeTransform(dim=-1, in_keys=["observation"], out_keys=["tall"])',
+    ),
+    "flatten": (lambda: rl.FlattenObservation(-1, -1, **KEYS), "FlattenObservation(first_dim=-1"),
+    "rename": (
+        lambda: rl.RenameTransform(["observation"], ["seen"], ["action"], [("moves", "action")]),
+        'RenameTransform(in_keys=["observation"], out_keys=["seen"], in_keys_inv=["action"], ',
+    ),
+    "exclude": (lambda: rl.ExcludeTransform("truncated"), 'ExcludeTransform("truncated")'),
+    "primer": (
+        lambda: rl.TensorDictPrimer(
+            {"h": data.Unbounded((2,)), "n": data.Bounded(0, 9, (1,), dtype=torch.int64)},
+            default_value={"h": 1.5, "n": 4},
+            expand_specs=True,
+        ),
+        'TensorDictPrimer(primers={"h": Unbounded(shape=(2,)',
+    ),
+    "actions": (rl.ActionScaling, "ActionScaling"),
+    "bins": (lambda: rl.ActionDiscretizer(4), "ActionDiscretizer(num_intervals=4)"),
+    "finite": (rl.FiniteTensorDictCheck, ""),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_transform_is_equal(name: str) -> None:
+    make, text = SAME[name]
+    found = converted(lambda: pendulum(make), steps=12)
+    assert not found.gap
+    assert found.is_equal, proofs(found)
+    assert found.pipeline.env.kwargs == {"g": 9.0}
+    assert stages(found)[0] == "StepCounter(max_steps=9)"
+    rest = "".join(stages(found)[1:])
+    assert rest.startswith(text), rest
+    assert bool(rest) == bool(text)
+
+
+def pixels() -> Any:
+    env = rl.GymEnv("CartPole-v1", from_pixels=True, pixels_only=False)
+    chain = rl.Compose(rl.ToTensorImage(), rl.GrayScale(), rl.Resize(16, 20), rl.CatFrames(2, -3))
+    return rl.TransformedEnv(env, chain)
+
+
+def batch() -> Any:
+    env = rl.SerialEnv(3, lambda: rl.GymEnv("CartPole-v1"))
+    return rl.TransformedEnv(env, rl.Compose(rl.StepCounter(20), rl.RewardSum()))
+
+
+def lake() -> Any:
+    env = rl.GymEnv("FrozenLake-v1", categorical_action_encoding=True)
+    return rl.TransformedEnv(env, rl.Compose(rl.StepCounter(9), rl.Compose(rl.InitTracker())))
+
+
+def skipping() -> Any:
+    return rl.TransformedEnv(rl.GymEnv("Pendulum-v1"), rl.FrameSkipTransform(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "env"),
+    [
+        (pixels, {"from_pixels": True, "pixels_only": False, "kwargs": {}}),
+        (batch, {"num_envs": 3, "batching": "serial"}),
+        (lake, {"kwargs": {"categorical_action_encoding": True}}),
+        (skipping, {"kwargs": {}}),
+        (lambda: rl.GymEnv("Pendulum-v1"), {"id": "Pendulum-v1", "kwargs": {}}),
+    ],
+)
+def test_env_inside_is_equal(make: Make, env: dict[str, Any]) -> None:
+    found = converted(make)
+    assert found.is_equal, proofs(found)
+    assert {name: getattr(found.pipeline.env, name) for name in env} == env
+
+
+def test_thousand_steps_are_equal_around_a_stage_without_counterpart() -> None:
+    found = converted(
+        lambda: pendulum(
+            lambda: rl.VecNormV2(in_keys=["observation"]),
+            lambda: rl.CatFrames(N=2, dim=-1, **KEYS),
+            rl.RewardSum,
+        ),
+        steps=1_000,
+    )
+    assert proofs(found) == [
+        "stage 0: equal for 1,000 steps",
+        "stages 2 to 3 on top of stage 1: equal for 1,000 steps",
+    ]
+    missing = found.stages[1].result
+    assert isinstance(missing, Missing)
+    assert missing.suggestion is not None
+    assert format_stage(missing.suggestion) == 'VecNorm(in_keys=["observation"])'
+    assert found.gap == "not converted: 1 VecNormV2; the pipeline as a whole is not equal"
+
+
+class Doubled(rl.RewardScaling):  # type: ignore[misc]
+    pass
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: rl.VecNorm(in_keys=["observation"]), "TorchRL adds up"),
+        (lambda: rl.SignTransform(in_keys=["reward"]), "tdx has no sign"),
+        (lambda: rl.TerminateTransform(bool), "its function is Python code"),
+        (lambda: rl.TargetReturn(10.0), "tdx has no TargetReturn"),
+        (lambda: Doubled(0.0, 2.0), "it is a class of its own"),
+        (lambda: rl.ObservationNorm(in_keys=["observation"]), "it has no statistics yet"),
+        (lambda: rl.NoopResetEnv(3), "it steps random actions"),
+        (lambda: rl.ClipTransform(in_keys_inv=["action"], low=-1.0), "tdx passes actions"),
+        (lambda: rl.RewardSum(reward_spec=True), "it declares the sum as a reward"),
+        (
+            lambda: rl.TensorDictPrimer({"h": data.Unbounded((2,))}, random=True),
+            "its values are random",
+        ),
+    ],
+)
+def test_transform_without_counterpart_has_a_reason(make: Make, reason: str) -> None:
+    found = counterparts.find_counterpart(make())
+    assert isinstance(found, Missing)
+    assert found.reason.startswith(reason)
+    assert found.advice
+
+
+def test_stage_whose_semantics_differ_in_a_chain_is_found() -> None:
+    """TorchRL repeats the step of the env alone, tdx that of the chain below."""
+    found = converted(lambda: pendulum(lambda: rl.FrameSkipTransform(2)), steps=3)
+    assert proofs(found) == [
+        "stages 0 to 1: first difference at step 0, 'step_count' after stage 1 "
+        "(FrameSkipTransform): 1 in the stack, 2 in the pipeline"
+    ]
+
+
+def test_first_difference_names_step_key_stage_and_values(monkeypatch: Any) -> None:
+    monkeypatch.setitem(counterparts.COUNTERPARTS, rl.RewardClipping, lambda each: Counterpart())
+    found = converted(lambda: pendulum(lambda: rl.RewardClipping(-0.1, 0.0), rl.InitTracker))
+    assert not found.is_equal
+    (comparison,) = found.comparisons
+    text = "first difference at step 0, 'reward' after stage 1 (RewardClipping): -0.1"
+    assert str(comparison).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: rl.TransformedEnv(Camera(), rl.StepCounter()),
+            "the env inside, Camera, is not a GymEnv: a pipeline cannot name it",
+        ),
+        (
+            lambda: rl.GymEnv("Pendulum-v1", frame_skip=2),
+            "the GymEnv repeats each action 2 times",
+        ),
+        (
+            lambda: rl.SerialEnv(2, lambda: pendulum()),
+            "the envs of the SerialEnv have transforms of their own",
+        ),
+        (
+            lambda: rl.TransformedEnv(rl.GymEnv("Pendulum-v1"), rl.TargetReturn(1.0)),
+            "no stage has a counterpart: TargetReturn: tdx has no TargetReturn",
+        ),
+    ],
+)
+def test_env_that_cannot_be_converted(make: Make, message: str) -> None:
+    with pytest.raises(ArgumentError) as raised:
+        converted(make, steps=3)
+    assert raised.value.message == message
+    assert raised.value.hint
