@@ -155,7 +155,8 @@ def test_stack_of_torchrl(tdx: Tdx, folder: Path) -> None:
     assert outcome.code == 0, outcome.err
     assert "stage 2 on top of stage 1: equal for 1,000 steps" in outcome.err
     text = (folder / "out.yaml").read_text()
-    assert "  # 1 SignTransform(keys=['reward']): not converted\n  #   reason: tdx has no" in text
+    assert "  # 1 SignTransform" in text
+    assert ": not converted\n  #   reason: tdx has no sign" in text
     assert [each.name for each in PipelineFile.load("out.yaml").pipeline.transforms] == [
         *("RewardScaling", "RewardSum")
     ]

@@ -50,7 +50,8 @@ def cart_poles(count: int = 2, limit: int = 20) -> DummyVecEnv:
 
 def evaluated() -> Any:
     env = VecNormalize(DummyVecEnv([lambda: gym.make("Pendulum-v1", max_episode_steps=30)] * 2))
-    env.obs_rms.mean, env.obs_rms.var = np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0])
+    statistics: Any = env.obs_rms
+    statistics.mean, statistics.var = np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0])
     env.ret_rms.var = np.array(250.0)
     env.clip_obs, env.training = 1.5, False
     return env
@@ -119,13 +120,14 @@ class Reach(gym.Env[Any, Any]):
 
 def dicts() -> Any:
     if "Reach-v0" not in gym.registry:
-        gym.register("Reach-v0", Reach)
+        gym.register("Reach-v0", f"{__name__}:Reach")
     return DummyVecEnv([lambda: gym.make("Reach-v0")] * 3)
 
 
 def normalized_dicts() -> Any:
     env = VecNormalize(dicts(), training=False, norm_obs_keys=["goal"], norm_reward=False)
-    env.obs_rms["goal"].mean = np.array([0.5])
+    statistics: Any = env.obs_rms
+    statistics["goal"].mean = np.array([0.5])
     return env
 
 
