@@ -156,17 +156,17 @@ class LevelDriver(ABC):
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.stack.Driver`."""
+        """See :class:`~tdx.stacks.driver.Driver`."""
         return self._reset_due
 
     def reset(self, seed: int | None) -> None:
-        """See :class:`~tdx.stacks.stack.Driver`."""
+        """See :class:`~tdx.stacks.driver.Driver`."""
         pending = self._stack.take_seed()
         self._observation = self._reset(pending if seed is None else seed)
         self._reset_due = False
 
     def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.stack.Driver`."""
+        """See :class:`~tdx.stacks.driver.Driver`."""
         builder = self._stack._builder
         start = time.perf_counter_ns()
         builder.policy = "given"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -21,6 +21,9 @@ from tdx.stacks.sb3.levels import list_levels, list_notes, passes_actions_on, ve
 from tdx.stacks.sb3.snapshots import DONE
 from tdx.stacks.sb3.state import level_state
 from tdx.stacks.sb3.traces import VecTraceBuilder
+
+if TYPE_CHECKING:
+    from tdx.envs import EnvBase
 
 
 class StableBaselines3Stack(LevelStack):
@@ -74,6 +77,12 @@ class StableBaselines3Stack(LevelStack):
     def driver(self, policy: Any = None) -> VecEnvDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations, or is an algorithm."""
         return VecEnvDriver(self, policy)
+
+    def as_env(self) -> EnvBase:
+        """See :class:`~tdx.stacks.Stack`; the VecEnv and its wrappers are part of the env."""
+        from tdx.stacks.sb3.env import wrap_vec_env
+
+        return wrap_vec_env(self.target, self.levels[-1].observation_space, self.name)
 
     @contextmanager
     def measure(self, meter: Meter, *, all_stages: bool = False) -> Iterator[None]:
