@@ -200,9 +200,8 @@ class PipelineSide:
 
 def _stage_config(stage: StageInfo) -> StageConfig:
     """Return a stage of a stack as a stage of a pipeline; objects become text."""
-    plain = (str, int, float, bool, NoneType)
-    kwargs = {
-        name: value if type(value) in plain else format_argument(value)
+    kwargs: dict[str, Value] = {
+        name: value if isinstance(value, str | int | float | NoneType) else format_argument(value)
         for name, value in stage.arguments.items()
     }
     return StageConfig(stage.name, (), kwargs)

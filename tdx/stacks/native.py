@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tdx.keys import NestedKey
-from tdx.stacks.stack import Direction, OnTrace, Stack, StageInfo
+from tdx.stacks.driver import OnTrace
+from tdx.stacks.stack import Direction, Stack, StageInfo
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

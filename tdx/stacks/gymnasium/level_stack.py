@@ -16,11 +16,12 @@ from torch import Tensor
 from tdx.core import StageSpecs
 from tdx.errors import EnvError, SpecError, Where, get_first_line
 from tdx.specs import Binary, Composite
+from tdx.stacks.driver import OnTrace
 from tdx.stacks.gymnasium.calls import Call, CallRecorder, OnCall
 from tdx.stacks.gymnasium.levels import Level, env_name
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
-from tdx.stacks.stack import OnTrace, Stack, StageInfo
+from tdx.stacks.stack import Stack, StageInfo
 
 
 class LevelStack(Stack):
