@@ -84,7 +84,6 @@ from .pipeline import Pipeline as Pipeline
 from .pipeline import PipelineFile as PipelineFile
 from .pipeline import RolloutConfig as RolloutConfig
 from .pipeline import StageConfig as StageConfig
-from .pipeline import build_env as build_env
 from .pipeline import load_catalog as load_catalog
 from .pipeline import from_flags as from_flags
 from .pipeline import from_python as from_python
@@ -97,6 +96,7 @@ from .pipeline import write_pipeline as write_pipeline
 from .stacks import Stack as Stack
 from .stacks import StackTracer as StackTracer
 from .stacks import open_stack as open_stack
+from .stacks.building import build_env as build_env
 from .stacks.torchrl import from_torchrl as from_torchrl
 from .stacks.torchrl import to_torchrl as to_torchrl
 from .inspection.check_report import CheckReport as CheckReport

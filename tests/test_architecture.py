@@ -216,6 +216,24 @@ def test_no_exception_is_obsolete() -> None:
         assert lines_with_module_name_check(trees[name]), name
 
 
+def names_used(tree: ast.Module) -> set[str]:
+    """Names and imported names in a module."""
+    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return found | {alias.name for node in imports for alias in node.names}
+
+
+def test_no_job_asks_for_the_class_of_a_stack() -> None:
+    """A stack declares its capabilities: ``chain_env``, ``as_env``, ``Convertible``."""
+    classes = {"NativeStack", "GymnasiumStack", "StableBaselines3Stack", "TorchRLStack"}
+    found = {
+        str(path.relative_to(ROOT)): names
+        for name, (path, tree) in parsed_modules().items()
+        if not name.startswith("tdx.stacks.") and (names := names_used(tree) & classes)
+    }
+    assert found == {}
+
+
 def files_with_calls(function: Callable[[], object]) -> list[str]:
     """Call a function; return the files of tdx in which a call ran."""
     package = f"{ROOT / 'tdx'}/"

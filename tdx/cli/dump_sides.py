@@ -32,6 +32,7 @@ class DumpSide:
         self.name = str(dump.path)
         self.dump = dump
         self._built = PipelineSide(self.name, dump.pipeline, allow_code)
+        self.stages = self._built.stages
         # The seed belongs to the rollout, not to the pipeline.
         env = replace(dump.pipeline.env, seed=None)
         self.pipeline: Pipeline = replace(dump.pipeline, env=env)

@@ -157,7 +157,7 @@ def _override(env: EnvConfig, options: PipelineOptions, *, tolerant: bool) -> En
 @contextmanager
 def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
     """Build the env of a pipeline with its chain, and close it at the end."""
-    from tdx.pipeline import build_env
+    from tdx.stacks.building import build_env
 
     with third_party_code():
         env = build_env(pipeline, allow_code=options.allow_code)
@@ -228,10 +228,9 @@ def load_stack_policy(
         ArgumentError: The policy is a file, which acts on TensorDicts.
     """
     from tdx.stacks import building
-    from tdx.stacks.native import NativeStack
 
-    if isinstance(stack, NativeStack):
-        return load_policy(name, pipeline, stack.target, steps, allow_code=allow_code)
+    if stack.chain_env is not None:
+        return load_policy(name, pipeline, stack.chain_env, steps, allow_code=allow_code)
     return building.load_policy(name, pipeline, allow_code)
 
 

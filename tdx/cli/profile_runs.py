@@ -86,7 +86,6 @@ def measure(
     from tdx.cli.progress import activity_on
     from tdx.profiling.run import profile_env
     from tdx.profiling.stacks import profile_stack
-    from tdx.stacks.native import NativeStack
 
     if request.as_stack:
         options, config = request.options, request.config
@@ -95,8 +94,8 @@ def measure(
                 request.policy, config, stack, request.plan.steps, allow_code=options.allow_code
             )
             plan = replace(request.plan, policy=policy, on_progress=on_progress)
-            if isinstance(stack, NativeStack):
-                return profile_env(stack.target, request.modes, plan), ()
+            if stack.chain_env is not None:
+                return profile_env(stack.chain_env, request.modes, plan), ()
             return profile_stack(stack, plan), ()
     result: Profile | None = None
     costs: list[MarginalCosts] = []

@@ -17,18 +17,15 @@ from tdx.inspection.chain import (
     Leaves,
     StageFlow,
     analyze_chain,
-    format_stages,
 )
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, composite_leaves
 from tdx.inspection.spec_report import EnvFacts
 from tdx.keys import NestedKey
 from tdx.serialization import Result
 from tdx.stacks import open_stack
-from tdx.stacks.native import NativeStack
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs, StageTrace, StepTrace
-    from tdx.pipeline import Pipeline
     from tdx.stacks import Stack
 
 OBSERVED_STEPS = 20
@@ -115,7 +112,7 @@ class FlowObserver:
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
         self._observed: dict[tuple[int, str], _Observed] = {}
-        self.needs_steps = not isinstance(stack, NativeStack)
+        self.needs_steps = stack.chain_env is None
 
     def add(self, trace: StepTrace) -> None:
         """Add the trace of a reset or step."""
@@ -125,21 +122,9 @@ class FlowObserver:
 
     def flow(self) -> ChainFlow:
         """Return the data flow in the traces, or the declared one."""
-        if isinstance(self._stack, NativeStack):
-            return analyze_chain(self._stack.target)
+        if self._stack.chain_env is not None:
+            return analyze_chain(self._stack.chain_env)
         return _build_flow(self._stack, self._observed)
-
-
-def format_calls(stack: Stack, pipeline: Pipeline) -> tuple[str, ...]:
-    """Return one line for each stage of a stack, innermost first; see :func:`format_stages`.
-
-    Args:
-        stack: The stack of the pipeline.
-        pipeline: The pipeline.
-    """
-    if isinstance(stack, NativeStack):
-        return format_stages(stack.target, pipeline)
-    return tuple(stage.call for stage in stack.stages)
 
 
 @dataclass

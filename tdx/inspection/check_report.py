@@ -12,6 +12,8 @@ from tdx.inspection.lint.linter import LintFinding, all_rules, build_lint_contex
 from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from tdx.core import TransformedEnv
     from tdx.core.envs.spec_violations import SpecViolation
     from tdx.envs import EnvBase
@@ -206,15 +208,43 @@ def _check_built(
 ) -> CheckReport:
     from tdx.inspection.lint.linter import import_policy
     from tdx.pipeline.build import assemble_env
+    from tdx.stacks.building import convert_to_env
 
     checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     try:
         policy = import_policy(pipeline, allow_code)
-        env = assemble_env(pipeline, allow_code, base)
+        env = assemble_env(pipeline, allow_code, base, convert_to_env)
     except TdxError as error:
         errors = _findings([error], "specs")
         lints = lint(build_lint_context(pipeline), rules)
         return _report(pipeline, checks, _merge(errors, lints, pipeline))
+    try:
+        return check_env(env, pipeline, rules, steps=steps, policy=policy)
+    finally:
+        env.close()
+
+
+def check_env(
+    env: TransformedEnv,
+    pipeline: Pipeline,
+    rules: Sequence[Rule],
+    *,
+    steps: bool = True,
+    policy: nn.Module | None = None,
+) -> CheckReport:
+    """Check the specs and steps of an env, and the lint rules of its pipeline.
+
+    Args:
+        env: Env of the pipeline, with its chain; it is not closed.
+        pipeline: The pipeline.
+        rules: Lint rules to apply.
+        steps: Allow stepping the env.
+        policy: Its policy, if it was imported.
+
+    Raises:
+        EnvError: The env raises in a reset or step.
+    """
+    checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     first = count_env_stages(env, pipeline)
     try:
         findings, violations, stepped = _check_env(env, pipeline, steps)
@@ -223,8 +253,6 @@ def _check_built(
     except EnvError as error:
         error.where = replace(error.where, env=pipeline.env.id)
         raise
-    finally:
-        env.close()
     if stepped:
         checks = ("arguments", "specs", "steps", "lints")
     return _report(pipeline, checks, _merge(findings, lints, pipeline, first), first)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from tdx.inspection.leaf import LeafSpec, composite_leaves
@@ -15,6 +16,7 @@ from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import Value
 from tdx.serialization import Entries, Result
+from tdx.stacks.stack import StageInfo, format_argument
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
@@ -136,6 +138,10 @@ class DiffSide(Protocol):
     def pipeline(self) -> Pipeline:
         """Its env and chain as data."""
 
+    @property
+    def stages(self) -> Sequence[StageConfig]:
+        """Its stages: those of the pipeline, or of the env that its factory returns."""
+
     def specs(self) -> tuple[Leaves, Leaves]:
         """Return the specs before and after the chain."""
 
@@ -159,11 +165,17 @@ class PipelineSide:
     """
 
     def __init__(self, name: str, pipeline: Pipeline, allow_code: bool = False) -> None:
-        from tdx.pipeline import build_env
+        from tdx.stacks.building import build_env, build_stack
 
         self.name = name
         self.pipeline = pipeline
-        self._env: TransformedEnv = build_env(pipeline, allow_code)
+        self.stages: Sequence[StageConfig] = pipeline.transforms
+        if pipeline.is_factory:
+            stack = build_stack(pipeline, allow_code)
+            self.stages = [_stage_config(stage) for stage in stack.stages]
+            self._env: TransformedEnv = build_env(pipeline, allow_code, stack.as_env())
+        else:
+            self._env = build_env(pipeline, allow_code)
 
     def specs(self) -> tuple[Leaves, Leaves]:
         """Return the specs before and after the chain."""
@@ -184,6 +196,15 @@ class PipelineSide:
     def close(self) -> None:
         """Close the env."""
         self._env.close()
+
+
+def _stage_config(stage: StageInfo) -> StageConfig:
+    """Return a stage of a stack as a stage of a pipeline; objects become text."""
+    kwargs: dict[str, Value] = {
+        name: value if isinstance(value, str | int | float | NoneType) else format_argument(value)
+        for name, value in stage.arguments.items()
+    }
+    return StageConfig(stage.name, (), kwargs)
 
 
 def compare_pipelines(
@@ -212,7 +233,7 @@ def compare_pipelines(
         a=a.name,
         b=b.name,
         env=tuple(_compare_settings(a.pipeline, b.pipeline)),
-        stages=tuple(align_stages(a.pipeline.transforms, b.pipeline.transforms)),
+        stages=tuple(align_stages(a.stages, b.stages)),
         env_specs=compare_leaves(env_a, env_b),
         chain_specs=compare_leaves(chain_a, chain_b),
     )

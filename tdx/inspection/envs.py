@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from tdx.errors import TdxError
 from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.keys import NestedKey, format_key
-from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
+from tdx.pipeline import EnvConfig, Pipeline, StageConfig
+from tdx.stacks.building import build_env
 
 if TYPE_CHECKING:
     from tdx.envs.gym.providers import BrokenProvider

@@ -245,9 +245,18 @@ def inspect_keys(env: Any, name: str | None = None) -> Lineage:
     from tdx.stacks import open_stack
 
     stack = open_stack(env)
-    flow = find_flow(stack)
+    return trace_flow(find_flow(stack), name or stack.name)
+
+
+def trace_flow(flow: ChainFlow, name: str) -> Lineage:
+    """Trace every key through a known data flow.
+
+    Args:
+        flow: Data flow of a chain.
+        name: Name in the report.
+    """
     versions = [*_forward_versions(flow), *_inverse_versions(flow)]
-    return Lineage(name or stack.name, tuple(stage.name for stage in flow.stages), tuple(versions))
+    return Lineage(name, tuple(stage.name for stage in flow.stages), tuple(versions))
 
 
 def _is_within(key: str, group: str) -> bool:

@@ -188,10 +188,11 @@ class EnvCache:
         """
         from tdx.envs import GymWrapper
         from tdx.pipeline import make_env
+        from tdx.stacks.building import convert_to_env
 
         if self._env is None or repr(config) != repr(self._config):
             self.close()
-            self._env = make_env(config, self.allow_code)
+            self._env = make_env(config, self.allow_code, convert_to_env)
             self._config = config
             # A factory of another library is wrapped as an env of tdx if stages follow it.
             self._is_native = not isinstance(self._env, GymWrapper)
@@ -220,16 +221,15 @@ class EnvCache:
         return self._stack
 
     def _open_target(self, config: EnvConfig) -> None:
-        from tdx.stacks.native import NativeStack
         from tdx.stacks.targets import open_target
 
         opened = open_target(config, self.allow_code)
-        if not isinstance(opened, NativeStack):
+        if opened.chain_env is None:
             self._stack = opened
             return
-        self._env, self._is_native = opened.target, True
+        self._env, self._is_native = opened.chain_env, True
         if config.seed is not None:
-            opened.target.set_seed(config.seed)
+            self._env.set_seed(config.seed)
 
     def close(self) -> None:
         """Close the env."""

@@ -6,16 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import EnvError, ExitCode, TdxError, Where
+from tdx.inspection.chain_check import check_chain
 from tdx.inspection.check_report import Check, CheckReport, Finding
 from tdx.inspection.lint.linter import LintFinding, all_rules, lint
 from tdx.inspection.lint.stack_context import StackContext
 from tdx.inspection.lint.stack_observation import observe_stack
 from tdx.inspection.values_report import ViolationCollector
 from tdx.stacks import open_stack
-from tdx.stacks.native import NativeStack
 
 if TYPE_CHECKING:
-    from tdx.core.envs.spec_violations import SpecViolation
     from tdx.inspection.lint.rule import Rule
     from tdx.stacks import Stack
 
@@ -56,8 +55,8 @@ def check(
     """
     stack = open_stack(env)
     label = name or stack.name
-    if isinstance(stack, NativeStack):
-        return _check_native(stack, label, seed)
+    if stack.chain_env is not None:
+        return check_chain(stack, stack.chain_env, label, seed, _chosen(rules))
     try:
         stack.specs()
     except TdxError as raised:
@@ -88,20 +87,6 @@ def _observe(
             raise
     context.violations = collector.violations()
     return context, error
-
-
-def _check_native(stack: NativeStack, label: str, seed: int | None) -> CheckReport:
-    """Check an env of tdx; its lint rules need the pipeline, see ``check_pipeline``."""
-    from tdx.core.spec_check import find_spec_violations
-
-    found = find_spec_violations(stack.target, seed=seed)
-    findings = tuple(_from_violation(each) for each in found)
-    return CheckReport(label, len(stack.stages), ("specs", "steps"), findings)
-
-
-def _from_violation(violation: SpecViolation) -> Finding:
-    where = Where(stage=violation.stage, transform=violation.transform, key=violation.key)
-    return Finding("steps", "TDX205", violation.message, violation.hint, where, violation.code)
 
 
 def _from_lint(finding: LintFinding, stack: Stack) -> Finding:

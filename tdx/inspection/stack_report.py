@@ -15,7 +15,7 @@ from tdx.stacks import StageInfo, open_stack
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.stacks.stack import AnyTracer
+    from tdx.stacks.driver import AnyTracer
 
 State = Mapping[int, Mapping[str, "Tensor"]]
 

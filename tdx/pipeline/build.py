@@ -14,7 +14,7 @@ from tdx.pipeline.arguments import (
     code_not_allowed_error,
     find_code_references,
 )
-from tdx.pipeline.envs import find_env_errors, make_env
+from tdx.pipeline.envs import Convert, find_env_errors, make_env
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.policies import parse_policy
 from tdx.pipeline.values import StageConfig
@@ -225,7 +225,10 @@ def _find_key_clashes(stage: StageSpecs) -> Iterator[TdxError]:
 
 
 def build_env(
-    pipeline: Pipeline, allow_code: bool = False, base: EnvBase | None = None
+    pipeline: Pipeline,
+    allow_code: bool = False,
+    base: EnvBase | None = None,
+    convert: Convert | None = None,
 ) -> TransformedEnv:
     """Build the env of a pipeline with its chain; specs are checked, nothing is stepped.
 
@@ -233,6 +236,7 @@ def build_env(
         pipeline: The pipeline.
         allow_code: Allow importing Python objects that the pipeline names, ``module:name``.
         base: Env that the pipeline names, if it exists already.
+        convert: Converts what a factory returns, if it belongs to another library than Gymnasium.
 
     Raises:
         TdxError: First problem of the pipeline, with stage, key and line in the file.
@@ -245,7 +249,7 @@ def build_env(
     """
     for error in check_arguments(pipeline, allow_code):
         raise error
-    env = assemble_env(pipeline, allow_code, base)
+    env = assemble_env(pipeline, allow_code, base, convert)
     errors = check_specs(env, pipeline)
     if errors:
         env.close()
@@ -277,7 +281,10 @@ def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
 
 
 def assemble_env(
-    pipeline: Pipeline, allow_code: bool = False, base: EnvBase | None = None
+    pipeline: Pipeline,
+    allow_code: bool = False,
+    base: EnvBase | None = None,
+    convert: Convert | None = None,
 ) -> TransformedEnv:
     """Create the env with its chain, without checks; see :func:`build_env`."""
     from tdx.core import TransformedEnv
@@ -285,7 +292,7 @@ def assemble_env(
 
     try:
         if base is None:
-            base = make_env(pipeline.env, allow_code)
+            base = make_env(pipeline.env, allow_code, convert)
         elif pipeline.env.seed is not None:
             base.set_seed(pipeline.env.seed)
     except TdxError as error:

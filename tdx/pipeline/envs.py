@@ -6,7 +6,7 @@ plan, and ``to_python`` writes it as code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
 
 
+Convert = Callable[[Any], "EnvBase"]
+"""Converts an env of another library to an env of tdx; raises a TdxError if it cannot."""
 NATIVE_ENVS: Mapping[str, str] = {"tdx/Pendulum": "PendulumEnv", "tdx/CartPole": "CartPoleEnv"}
 """Class of each native env by its id."""
 
@@ -160,8 +162,14 @@ def _gym_arguments(env: EnvConfig, num_envs: int | None) -> dict[str, object]:
     return arguments
 
 
-def make_env(env: EnvConfig, allow_code: bool = False) -> EnvBase:
+def make_env(env: EnvConfig, allow_code: bool = False, convert: Convert | None = None) -> EnvBase:
     """Create the env that a config describes, and seed it if the config has a seed.
+
+    Args:
+        env: The config.
+        allow_code: Allow importing Python objects that it names.
+        convert: Converts what a factory returns, if it belongs to another library than Gymnasium.
+            It is sent to worker processes.
 
     Raises:
         DeviceError: Its device does not exist.
@@ -171,7 +179,7 @@ def make_env(env: EnvConfig, allow_code: bool = False) -> EnvBase:
     try:
         if env.device is not None:
             check_device(env.device)
-        created = _create_env(plan_env(env), ValueResolver(allow_code))
+        created = _create_env(plan_env(env), ValueResolver(allow_code), convert)
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__
     if env.seed is not None:
@@ -214,11 +222,12 @@ def available_devices() -> list[str]:
     return found
 
 
-def _create_env(plan: EnvPlan, resolver: ValueResolver) -> EnvBase:
+def _create_env(plan: EnvPlan, resolver: ValueResolver, convert: Convert | None) -> EnvBase:
     import tdx.envs
 
     if isinstance(plan.factory, CodeReference):
-        make: Any = partial(_create_from_code, plan.factory, resolver.import_object(plan.factory))
+        imported = resolver.import_object(plan.factory)
+        make: Any = partial(_create_from_code, plan.factory, imported, convert)
     else:
         make = getattr(tdx.envs, plan.factory)
     kwargs = {name: resolver.resolve(value) for name, value in plan.kwargs.items()}
@@ -249,7 +258,12 @@ def _call_factory(
 
 
 def _create_from_code(
-    reference: CodeReference, factory: Any, /, device: str | None = None, **kwargs: Any
+    reference: CodeReference,
+    factory: Any,
+    convert: Convert | None,
+    /,
+    device: str | None = None,
+    **kwargs: Any,
 ) -> EnvBase:
     """Call a factory of Python code and wrap its result as a tdx env."""
     import gymnasium
@@ -263,11 +277,21 @@ def _create_from_code(
         raise EnvError(
             f"{reference} returned nothing", hint=f"end {reference.name} with `return env`"
         )
-    if not isinstance(created, EnvBase):
-        if not isinstance(created, gymnasium.Env | gymnasium.vector.VectorEnv):
-            raise _unsupported_error(reference, created)
+    if isinstance(created, gymnasium.Env | gymnasium.vector.VectorEnv):
         created = GymWrapper(created)
+    elif not isinstance(created, EnvBase):
+        if convert is None:
+            raise _unsupported_error(reference, created)
+        created = _convert(reference, created, convert)
     return created if device is None else created.to(device)
+
+
+def _convert(reference: CodeReference, created: object, convert: Convert) -> EnvBase:
+    try:
+        return convert(created)
+    except ArgumentError as error:
+        error.message = f"{reference.name}() returned {error.message}"
+        raise
 
 
 def _unsupported_error(reference: CodeReference, created: object) -> EnvError:

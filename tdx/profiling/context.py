@@ -65,8 +65,9 @@ class profile:  # noqa: N801 - it is used like a function
         threads: int | None = None,
         all_wrappers: bool = False,
     ) -> None:
-        if not isinstance(target, (EnvBase, Transform)):
-            target = open_stack(target)
+        if not isinstance(target, Transform):
+            stack = open_stack(target)
+            target = target if isinstance(target, EnvBase) else stack
         self.target, self.threads, self.all_wrappers = target, threads, all_wrappers
         self._meter = ClockMeter()
         self._blocks: list[list[CallTimes]] = []

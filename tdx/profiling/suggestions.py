@@ -14,11 +14,12 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import TdxError
-from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline import Pipeline
 from tdx.profiling.candidates import Candidate, find_candidates
 from tdx.profiling.interleaved import Contender, TimeDifference, measure_interleaved
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import ProfilePlan
+from tdx.stacks.building import build_env
 
 Agreement = Literal["same", "close", "other"]
 MAX_TRIED = 12

@@ -14,7 +14,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.meter import UNATTRIBUTED
 from tdx.core.planned.columns import step_bytes
 from tdx.errors import DeviceError, TdxError
-from tdx.pipeline import Pipeline, build_env
+from tdx.pipeline import Pipeline
 from tdx.pipeline.envs import check_device
 from tdx.profiling.machine import (
     STEP_COPIES,
@@ -26,6 +26,7 @@ from tdx.profiling.machine import (
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.sweep_axes import SweepAxis, SweepPoint, apply_point, format_setting, list_points
+from tdx.stacks.building import build_env
 
 
 @dataclass(frozen=True)

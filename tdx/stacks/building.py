@@ -1,4 +1,4 @@
-"""Open the env of a pipeline as a stack, and the policy that acts in it."""
+"""Build the env of a pipeline, open it as a stack, and load the policy that acts in it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import ArgumentError
-from tdx.pipeline.build import build_env, check_arguments
+from tdx.pipeline.build import build_env as build_pipeline_env
+from tdx.pipeline.build import check_arguments
+from tdx.stacks.kinds import open_stack
 
 if TYPE_CHECKING:
+    from tdx.core import TransformedEnv
+    from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
     from tdx.stacks.stack import Stack
 
@@ -34,15 +38,47 @@ def build_stack(pipeline: Pipeline, allow_code: bool = False) -> Stack:
     from tdx.stacks.native import NativeStack
 
     if not pipeline.is_factory:
-        return NativeStack(build_env(pipeline, allow_code))
+        return NativeStack(build_env(pipeline, allow_code), pipeline)
     from tdx.stacks.targets import open_target
 
     for error in check_arguments(pipeline, allow_code):
         raise error
     stack = open_target(pipeline.env, allow_code)
-    if isinstance(stack, NativeStack):
-        stack.target = build_env(pipeline, allow_code, stack.target)
+    if stack.chain_env is not None:
+        stack.target = build_env(pipeline, allow_code, stack.chain_env)
     return stack
+
+
+def build_env(
+    pipeline: Pipeline, allow_code: bool = False, base: EnvBase | None = None
+) -> TransformedEnv:
+    """Build the env of a pipeline with its chain, like :func:`tdx.pipeline.build_env`.
+
+    A factory may return an env of any supported library, which becomes the env inside the chain.
+
+    Args:
+        pipeline: The pipeline.
+        allow_code: Allow importing Python objects that the pipeline names.
+        base: Env that the pipeline names, if it exists already.
+
+    Raises:
+        TdxError: First problem of the pipeline, or of the factory.
+    """
+    return build_pipeline_env(pipeline, allow_code, base, convert_to_env)
+
+
+def convert_to_env(target: Any) -> EnvBase:
+    """Convert an object of any supported library to one env of tdx.
+
+    Raises:
+        ArgumentError: Its kind is not supported, or cannot be such an env.
+
+    Example:
+        >>> import gymnasium
+        >>> convert_to_env(gymnasium.make("Pendulum-v1")).batch_size
+        torch.Size([])
+    """
+    return open_stack(target).as_env()
 
 
 def load_policy(

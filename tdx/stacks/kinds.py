@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 from tdx.errors import ArgumentError, EnvError, summarize_error
+from tdx.stacks.sources import attributes_of
 from tdx.stacks.stack import Stack, is_stack
 
 GROUP = "tdx.stacks"
@@ -120,6 +121,7 @@ def open_stack(target: Any) -> Stack:
 
     Raises:
         ArgumentError: No kind of stack accepts the object.
+        EnvError: The env is closed.
 
     Example:
         >>> import gymnasium
@@ -129,6 +131,7 @@ def open_stack(target: Any) -> Stack:
     """
     for kind in KINDS:
         if kind.accepts(target):
+            _check_open(target)
             return kind.open(target)
     if is_stack(target):
         return target
@@ -137,6 +140,15 @@ def open_stack(target: Any) -> Stack:
         if loaded.accepts(target):
             return loaded.open(target)
     raise unsupported_error(target)
+
+
+def _check_open(target: Any) -> None:
+    """Raise an error for an env that says that it is closed: vector envs, and envs of tdx."""
+    name = "is_closed" if KINDS[0].accepts(target) else "closed"
+    if attributes_of(target).get(name) is True:
+        raise EnvError(
+            f"the {type(target).__name__} is closed", hint="create a new env, and close it later"
+        )
 
 
 @cache
@@ -181,6 +193,8 @@ def describe_object(target: Any) -> str:
         >>> describe_object(3), describe_object(int)
         ('an object of type int', 'the class int')
     """
+    if target is None:
+        return "None"
     if isinstance(target, type):
         return f"the class {target.__name__}"
     return f"an object of type {type(target).__name__}"
@@ -191,6 +205,8 @@ def _is_instance(target: Any, base: str) -> bool:
 
 
 def _next_step(target: Any) -> str:
+    if target is None:
+        return "end the function that creates the env with `return env`"
     if isinstance(target, str):
         return f"create the env: tdx.GymEnv({target!r}) or gymnasium.make({target!r})"
     if isinstance(target, type):

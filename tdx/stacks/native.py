@@ -7,15 +7,17 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tdx.keys import NestedKey
-from tdx.stacks.stack import Direction, OnTrace, Stack, StageInfo
+from tdx.stacks.driver import OnTrace
+from tdx.stacks.stack import Direction, Stack, StageInfo
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from tdx.core import StageSpecs, Tracer
     from tdx.core.meter import Meter
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
+    from tdx.pipeline import Pipeline
 
 
 class NativeStack(Stack):
@@ -23,6 +25,7 @@ class NativeStack(Stack):
 
     Args:
         target: The env, transformed or not.
+        pipeline: Pipeline that the outermost stages come from, which shows them as it writes them.
 
     Example:
         >>> from tdx import GymEnv, RewardSum, TransformedEnv
@@ -33,8 +36,20 @@ class NativeStack(Stack):
 
     kind = "tdx"
 
-    def __init__(self, target: EnvBase) -> None:
+    def __init__(self, target: EnvBase, pipeline: Pipeline | None = None) -> None:
         self.target = target
+        self._pipeline = pipeline
+
+    @property
+    def chain_env(self) -> EnvBase | None:
+        """See :class:`~tdx.stacks.Stack`."""
+        env: EnvBase = self.target
+        return env
+
+    def as_env(self) -> EnvBase:
+        """See :class:`~tdx.stacks.Stack`; the target."""
+        env: EnvBase = self.target
+        return env
 
     @property
     def name(self) -> str:
@@ -51,14 +66,17 @@ class NativeStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain_specs import chain_stages
         from tdx.stacks.sources import class_location
+        from tdx.stacks.stage_texts import format_stages
 
+        texts = format_stages(self.target, self._pipeline)
         return tuple(
             StageInfo(
                 index,
                 type(stage).__name__,
-                {},
+                stage_arguments(stage),
                 class_location(type(stage)),
                 _direction(stage),
+                text=texts[index],
             )
             for index, stage in enumerate(chain_stages(self.target))
         )
@@ -138,11 +156,8 @@ class NativeStack(Stack):
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
         from tdx.core.chain_specs import chain_stages
 
-        return {
-            index: {name: value.detach().clone() for name, value in _tensors(stage).items()}
-            for index, stage in enumerate(chain_stages(self.target))
-            if _tensors(stage)
-        }
+        states = {i: copy_tensors(stage) for i, stage in enumerate(chain_stages(self.target))}
+        return {index: state for index, state in states.items() if state}
 
     def seeded(self, seed: int | None) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
@@ -170,20 +185,20 @@ class NativeDriver:
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
+        """See :class:`~tdx.stacks.driver.Driver`."""
         from tdx.core.envs.done_flags import any_done
 
         return self._current is None or any_done(self._current, self._env.done_keys)
 
     def reset(self, seed: int | None = None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`; only the rows that are done start again."""
+        """See :class:`~tdx.stacks.driver.Driver`; only the rows that are done start again."""
         if seed is not None:
             self._env.set_seed(seed)
         env, current = self._env, self._current
         self._current = env.reset() if current is None else env.maybe_reset(current)
 
     def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.tracer.Driver`."""
+        """See :class:`~tdx.stacks.driver.Driver`."""
         current = self._current
         if action is None:
             current = self._policy(current)
@@ -192,14 +207,34 @@ class NativeDriver:
         self._current = self._env.step_mdp(self._env.step(current))
 
 
+def stage_arguments(stage: Transform) -> dict[str, object]:
+    """Return the arguments that a transform was created with, as far as its attributes show them.
+
+    Buffers are numbers or lists, and keys those of its properties.
+
+    Example:
+        >>> from tdx import RewardScaling
+        >>> stage_arguments(RewardScaling(0.0, 0.5))["scale"]
+        0.5
+    """
+    from tdx.stacks.sources import constructor_arguments
+
+    buffers = {
+        name: None if value is None else value.tolist() for name, value in stage._buffers.items()
+    }
+    return constructor_arguments(stage, None, buffers)
+
+
 def _direction(stage: Transform) -> Direction:
     if not stage.invertible:
         return "forward"
     return "both" if stage.in_keys else "inverse"
 
 
-def _tensors(stage: Transform) -> dict[str, Tensor]:
-    return {**dict(stage.named_parameters()), **dict(stage.named_buffers())}
+def copy_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the parameters and buffers of a module."""
+    found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: value.detach().clone() for name, value in found.items()}
 
 
 @contextmanager

@@ -30,13 +30,18 @@ def class_location(kind: type) -> str | None:
     return f"{path.as_posix()}:{line + 1}"
 
 
-def constructor_arguments(owner: Any, recorded: Mapping[str, object] | None) -> dict[str, object]:
+def constructor_arguments(
+    owner: Any,
+    recorded: Mapping[str, object] | None,
+    further: Mapping[str, object] | None = None,
+) -> dict[str, object]:
     """Return the arguments that a stage was created with, as far as they are known.
 
     Args:
         owner: The stage.
         recorded: Arguments that the library recorded. ``None``: read the attributes that are named
             like the parameters of the constructor, with or without an underscore.
+        further: Further attributes, which are not in its ``__dict__``.
     """
     if recorded is not None:
         return {name: value for name, value in recorded.items() if name not in _SKIPPED}
@@ -44,7 +49,7 @@ def constructor_arguments(owner: Any, recorded: Mapping[str, object] | None) -> 
         parameters = inspect.signature(type(owner).__init__).parameters.values()
     except (TypeError, ValueError):
         return {}
-    attributes = attributes_of(owner)
+    attributes = {**attributes_of(owner), **(further or {})}
     found: dict[str, object] = {}
     for each in parameters:
         if each.name in _SKIPPED or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):

@@ -1,23 +1,24 @@
-"""The protocols of a stack, its tracer and the driver of its env."""
+"""The protocol of a stack."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
+from tdx.stacks.driver import AnyTracer, Driver, OnTrace
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.core import StageSpecs, StepTrace
+    from tdx.core import StageSpecs
     from tdx.core.meter import Meter
-    from tdx.core.tracing import Stop, TraceRun
+    from tdx.envs import EnvBase
 
 Direction = Literal["forward", "inverse", "both"]
-OnTrace = Callable[["StepTrace"], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class StageInfo:
         location: ``file:line`` of its class; ``None`` if it has no Python source.
         direction: ``forward`` from the env to the policy, ``inverse`` from the policy to the env.
         rows: Number of sub-envs that have this stage each; ``None`` outside of a vector env.
+        text: The stage as its pipeline writes it. ``None``: derived from name and arguments.
     """
 
     index: int
@@ -39,10 +41,13 @@ class StageInfo:
     location: str | None = None
     direction: Direction = "both"
     rows: int | None = None
+    text: str | None = None
 
     @property
     def call(self) -> str:
         """The stage as a call, such as ``TimeLimit(max_episode_steps=200)``."""
+        if self.text is not None:
+            return self.text
         arguments = ", ".join(
             f"{name}={format_argument(each)}" for name, each in self.arguments.items()
         )
@@ -69,44 +74,6 @@ def format_argument(value: object) -> str:
     except Exception:
         return f"<{type(value).__name__}>"
     return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
-
-
-class AnyTracer(Protocol):
-    """What every tracer has: :class:`~tdx.Tracer` and :class:`StackTracer`."""
-
-    last: StepTrace | None
-    steps: int
-    resets: int
-
-    def run(
-        self,
-        steps: int | None = None,
-        until: Stop | str | None = None,
-        on_step: OnTrace | None = None,
-    ) -> TraceRun:
-        """Step until a condition is met; reset the env first if necessary."""
-        ...
-
-    def cancel(self) -> None:
-        """Stop a run after its current step."""
-        ...
-
-
-class Driver(Protocol):
-    """Resets and steps the env of a stack, as its own library does."""
-
-    def reset(self, seed: int | None) -> None:
-        """Start new episodes."""
-        ...
-
-    def step(self, action: Any = None) -> None:
-        """Make one step with an action; ``None``: of the policy, or a random one."""
-        ...
-
-    @property
-    def reset_due(self) -> bool:
-        """True before the first reset and after the end of an episode."""
-        ...
 
 
 class Stack(Protocol):
@@ -152,6 +119,29 @@ class Stack(Protocol):
     def batch_locked(self) -> bool:
         """True if the env takes one batch size only, which is the default."""
         return True
+
+    @property
+    def chain_env(self) -> EnvBase | None:
+        """Env of tdx whose transforms are the stages. Default: ``None``, there is none.
+
+        Its transforms declare their keys, so that nothing has to be stepped to know the data flow.
+        Rollouts of tdx plan and execute it, and its policies take TensorDicts.
+        """
+        return None
+
+    def as_env(self) -> EnvBase:
+        """Return the whole stack as one env of tdx: for rollouts, dumps and a chain around it.
+
+        Both share the state of the target. Default: the stack cannot be such an env.
+
+        Raises:
+            ArgumentError: It cannot.
+        """
+        raise ArgumentError(
+            f"a stack of the kind {self.kind!r} cannot be the env of a rollout or a chain of tdx",
+            hint="leave out --t and options of rollouts: inspect spec, chain, keys, values and "
+            "state, check, profile and report work on its stages",
+        )
 
     def specs(self) -> Sequence[StageSpecs]:
         """Return the specs before the chain and those after each stage.

@@ -11,7 +11,7 @@ from typing import Any
 from tdx.core.tracing import Cancelled, StepTrace, Stop, TraceHistory, TraceRun, parse_stop
 from tdx.core.tracing.stops import AnyOf, Steps
 from tdx.errors import EnvError, TdxError
-from tdx.stacks.stack import Driver, OnTrace, Stack
+from tdx.stacks.driver import Attachable, Driver, OnTrace
 
 
 class StackTracer:
@@ -35,7 +35,7 @@ class StackTracer:
 
     def __init__(
         self,
-        stack: Stack,
+        stack: Attachable,
         driver: Driver,
         history: TraceHistory | None = None,
     ) -> None:

@@ -17,7 +17,8 @@ import torch
 from tdx.cli.html.report import chain_diagram, episode_plot, reward_plot
 from tdx.inspection.report import EpisodeSummary, PipelineReport, RewardPlot, build_report
 from tdx.inspection.report.rollout import encode_png, is_image, to_png
-from tdx.pipeline import EnvConfig, Pipeline, build_env
+from tdx.pipeline import EnvConfig, Pipeline
+from tdx.stacks.building import build_stack
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -119,7 +120,7 @@ def test_page_in_a_browser(html: str, tmp_path: Path) -> None:
 
 def report_of(*stages: str, env: EnvConfig | None = None, steps: int = 3) -> PipelineReport:
     pipeline = Pipeline.of(env or EnvConfig("Pendulum-v1"), *stages)
-    built = build_env(pipeline)
+    built = build_stack(pipeline)
     try:
         return build_report(built, pipeline, "<pendulum> & co", steps=steps)
     finally:

@@ -134,8 +134,10 @@ def check(
         raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
     fixes = None
     report = None
-    if config.is_factory and config.policy is None and not (diff or fix):
+    if config.is_factory:
         report = _check_stack(config, options, rules, evaluation=evaluation)
+        if report is not None and (diff or fix):
+            print(f"nothing to fix: the stages of {config.env.id} are Python code", file=sys.stderr)
     if report is not None:
         _write_report(report, rules, output, None, None)
         return report.exit_code(strict=strict)
@@ -158,16 +160,20 @@ def _check_stack(
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.stack_check import check as check_stack
     from tdx.pipeline import check_arguments
-    from tdx.stacks.native import NativeStack
     from tdx.stacks.targets import open_target
 
     if check_arguments(config, options.allow_code):
         return None
     with third_party_code():
         stack = open_target(config.env, options.allow_code)
-        if isinstance(stack, NativeStack):
-            base = stack.target
-            return check_pipeline(config, allow_code=options.allow_code, rules=rules, base=base)
+        if config.policy not in (None, "random"):
+            if (base := stack.chain_env) is not None:
+                return check_pipeline(config, allow_code=True, rules=rules, base=base)
+            stack.close()
+            raise ArgumentError(
+                f"--policy does not apply to a stack of the kind {stack.kind!r}",
+                hint="leave it out: the steps of the check have random actions",
+            )
         try:
             seed = config.env.seed
             return check_stack(stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation)

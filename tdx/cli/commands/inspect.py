@@ -46,6 +46,9 @@ Keys = Annotated[
     ),
 ]
 Steps = Annotated[int, integer_option("--steps", 1, "Number of steps after the reset.")]
+StateSteps = Annotated[
+    int, integer_option("--steps", 0, "Number of random steps before the state is read.")
+]
 Each = Annotated[bool, typer.Option("--each", help="Show each reset and step separately.")]
 PolicyReads = Annotated[
     list[str] | None,
@@ -69,13 +72,12 @@ def inspect_spec(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.specs import spec_view
-    from tdx.inspection.chain_report import format_calls
     from tdx.inspection.spec_report import inspect_spec
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = inspect_spec(stack, config.env.id)
-        calls = format_calls(stack, config)
+        calls = [stage.call for stage in stack.stages]
     write_view(spec_view(report, calls, stages=stages, key=key), output)
 
 
@@ -87,12 +89,12 @@ def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.chain import chain_view
-    from tdx.inspection.chain_report import format_calls, inspect_chain
+    from tdx.inspection.chain_report import inspect_chain
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = inspect_chain(stack, config.env.id)
-        calls = format_calls(stack, config)
+        calls = [stage.call for stage in stack.stages]
     write_view(chain_view(report, calls), output)
 
 
@@ -104,13 +106,12 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys =
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.chain import lineage_diagram, lineage_view
-    from tdx.inspection.chain_report import format_calls
     from tdx.inspection.lineage import inspect_keys
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         lineage = inspect_keys(stack, config.env.id).only(list(keys or ()))
-        calls = format_calls(stack, config)
+        calls = [stage.call for stage in stack.stages]
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(lineage_diagram(lineage, calls))
     else:
@@ -134,7 +135,6 @@ def inspect_values(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import load_stack_policy, open_stack, read_pipeline
     from tdx.cli.views.values import values_view
-    from tdx.inspection.chain_report import format_calls
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
 
@@ -144,12 +144,31 @@ def inspect_values(
         report = inspect_values(
             stack, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )
-        calls = format_calls(stack, config)
+        calls = [stage.call for stage in stack.stages]
         if report.error is not None:
             add_source_line(report.error, config, stack.target)
     write_view(values_view(report, calls), output)
     if report.error is not None:
         raise report.error
+
+
+def inspect_state(pipeline: PipelineOptions, output: OutputOptions, steps: StateSteps = 0) -> None:
+    """Show the state that each stage keeps: running statistics, counters, queues, parameters.
+
+    Without --steps, it is the state before the first reset.
+
+    tdx inspect state --env Pendulum-v1 --t VecNorm --steps 100 --seed 0
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.views.state import state_view
+    from tdx.inspection.state_report import inspect_state
+
+    config = read_pipeline(pipeline)
+    with open_stack(config, pipeline) as stack:
+        report = inspect_state(stack, config.env.id, steps=steps, seed=config.env.seed)
+        calls = [stage.call for stage in stack.stages]
+    write_view(state_view(report, calls), output)
 
 
 def inspect_plan(
@@ -162,9 +181,9 @@ def inspect_plan(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.plan import plan_diagram, plan_view
-    from tdx.inspection.chain import format_stages
     from tdx.inspection.plan_report import inspect_plan
     from tdx.keys import normalize_key
+    from tdx.stacks.stage_texts import format_stages
 
     config = read_pipeline(pipeline)
     reads = [normalize_key(tuple(key.split("."))) for key in policy_reads or ()] or None
@@ -266,14 +285,14 @@ def report(
     """
     from tdx.cli.html.report import report_page
     from tdx.cli.output import STDOUT, check_target, write_file
-    from tdx.cli.pipelines import open_env, read_pipeline, with_file
+    from tdx.cli.pipelines import open_stack, read_pipeline, with_file
     from tdx.inspection.report import build_report
 
     check_target(out, force=force)
     config = read_pipeline(with_file(pipeline, file))
-    with open_env(config, pipeline) as env:
+    with open_stack(config, pipeline) as stack:
         name = config.file or config.env.id
-        result = build_report(env, config, name, steps=steps, seed=config.env.seed or 0)
+        result = build_report(stack, config, name, steps=steps, seed=config.env.seed or 0)
     write_file(out, report_page(result), force=force)
     if out != STDOUT:
         print(f"wrote {out}", file=sys.stderr)
@@ -284,6 +303,7 @@ COMMANDS: Functions = {
     "inspect chain": inspect_chain,
     "inspect keys": inspect_keys,
     "inspect values": inspect_values,
+    "inspect state": inspect_state,
     "inspect plan": inspect_plan,
     "diff": diff,
     "report": report,

@@ -91,7 +91,7 @@ class LiveStackTracer(StackTracer):
     def follow(self, policy: Callable[[Any], Any] | None) -> None:
         """Replace the policy; another one starts new episodes. ``None``: random actions."""
         if policy is not self._followed:
-            self._driver, self._followed = self.stack.driver(policy), policy
+            self._driver, self._followed = self._env.stack.driver(policy), policy
 
     def reset_done(self) -> StepTrace:
         """Start the episodes that are due."""

@@ -7,20 +7,17 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from tdx.inspection.chain import (
-    ChainFlow,
-    analyze_chain,
-    count_env_stages,
-    format_stages,
-)
-from tdx.inspection.chain_report import ChainReport, inspect_chain
-from tdx.inspection.lineage import Lineage, inspect_keys
+from tdx.inspection.chain import ChainFlow, count_env_stages
+from tdx.inspection.chain_report import ChainReport, find_flow, report_flow
+from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.report.rollout import RolloutSummary, summarize_rollout
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.pipeline import Pipeline, write_pipeline
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
+    from tdx.inspection.check_report import Finding
+    from tdx.stacks import Stack
 
 _PACKAGES = ("torch", "tensordict", "torchvision", "gymnasium")
 
@@ -76,12 +73,12 @@ class PipelineReport:
 
 
 def build_report(
-    env: EnvBase, pipeline: Pipeline, name: str, *, steps: int = 200, seed: int = 0
+    stack: Stack, pipeline: Pipeline, name: str, *, steps: int = 200, seed: int = 0
 ) -> PipelineReport:
     """Collect the data of the report; the env is reset and stepped.
 
     Args:
-        env: Env of the pipeline, with its chain.
+        stack: The stack of the pipeline.
         pipeline: The pipeline.
         name: Name of the pipeline.
         steps: Length of the rollout.
@@ -90,17 +87,37 @@ def build_report(
     Raises:
         TdxError: The env or a stage raised an error.
     """
+    flow = find_flow(stack)
     return PipelineReport(
         name=name,
         text=write_pipeline(pipeline),
-        calls=format_stages(env, pipeline),
-        chain=inspect_chain(env, pipeline.env.id),
-        flow=analyze_chain(env),
-        lineage=inspect_keys(env, pipeline.env.id),
-        specs=inspect_spec(env, pipeline.env.id),
-        lints=tuple(_lint_entries(env, pipeline)),
-        rollout=summarize_rollout(env, steps, seed),
+        calls=tuple(stage.call for stage in stack.stages),
+        chain=report_flow(stack, flow, pipeline.env.id),
+        flow=flow,
+        lineage=trace_flow(flow, pipeline.env.id),
+        specs=inspect_spec(stack, pipeline.env.id),
+        lints=tuple(_find_lints(stack, pipeline, seed)),
+        rollout=summarize_rollout(stack, steps, seed),
         versions=tuple(_versions()),
+    )
+
+
+def _find_lints(stack: Stack, pipeline: Pipeline, seed: int) -> Sequence[LintEntry]:
+    """Return the findings of the rules for the pipeline, or those for the stack of its factory."""
+    from tdx.inspection.stack_check import check
+
+    if stack.chain_env is not None and not pipeline.is_factory:
+        return _lint_entries(stack.chain_env, pipeline)
+    report = check(stack, pipeline.env.id, seed=seed)
+    return [_finding_entry(each) for each in report.findings]
+
+
+def _finding_entry(finding: Finding) -> LintEntry:
+    where = finding.where
+    place = "" if where.stage is None else f"{where.stage} {where.transform or ''}".strip()
+    title = finding.title or finding.message
+    return LintEntry(
+        finding.code, finding.severity, title, place, finding.message, finding.hint or ""
     )
 
 

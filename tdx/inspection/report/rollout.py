@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tdx.inspection.live.stack_env import StackEnv
 from tdx.keys import NestedKey, format_key, split_key
 from tdx.stacks.native import seed_run
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tdx.core import StepTrace
     from tdx.core.tracing import ValueVersion
     from tdx.envs import EnvBase
+    from tdx.stacks import Stack
 
 MAX_ENVS = 8
 _IMAGE_STEP = 10
@@ -101,30 +103,60 @@ class RolloutSummary:
     image_step: int
 
 
-def summarize_rollout(env: EnvBase, steps: int, seed: int) -> RolloutSummary:
+def summarize_rollout(stack: Stack, steps: int, seed: int) -> RolloutSummary:
     """Run a reproducible rollout with random actions.
 
     Args:
-        env: Env; it is seeded, reset and stepped.
+        stack: Stack; it is seeded, reset and stepped.
         steps: Number of steps.
         seed: Seed of the env and of the actions.
 
     Raises:
         TdxError: The env or a stage raised an error.
     """
+    step = min(_IMAGE_STEP, steps - 1)
+    if stack.chain_env is None:
+        recorder, images = _record_steps(stack, steps, seed, step)
+    else:
+        recorder, images = _record_rollout(stack.chain_env, steps, seed, step)
+    return RolloutSummary(
+        steps, seed, tuple(recorder.plots()), tuple(recorder.episodes()), images, step
+    )
+
+
+def _record_steps(
+    stack: Stack, steps: int, seed: int, image_step: int
+) -> tuple[_RolloutRecorder, tuple[ImagePair, ...]]:
+    """Record the steps that the library of a stack makes, and the images of one of them."""
+    env = StackEnv(stack)
+    recorder = _RolloutRecorder(env)
+    images: list[ImagePair] = []
+
+    def record(trace: StepTrace) -> None:
+        if trace.phase == "step":
+            recorder.record(trace.tensordict.get("next"))
+            if trace.step == image_step:
+                images.extend(_image_pairs(trace, len(env.batch_size)))
+
+    with stack.seeded(seed):
+        stack.tracer().run(steps, on_step=record)
+    return recorder, tuple(images)
+
+
+def _record_rollout(
+    env: EnvBase, steps: int, seed: int, image_step: int
+) -> tuple[_RolloutRecorder, tuple[ImagePair, ...]]:
+    """Record a rollout of tdx, and the images of the same step of another one."""
     import torch
 
     recorder = _RolloutRecorder(env)
-    step = min(_IMAGE_STEP, steps - 1)
     with torch.no_grad(), seed_run(env, seed):
         for chunk in env.iter_rollout(steps):
             for following in chunk.get("next").unbind(-1):
                 recorder.record(following)
     with seed_run(env, seed):
-        images = tuple(_image_pairs(_trace_step(env, step), len(env.batch_size)))
-    return RolloutSummary(
-        steps, seed, tuple(recorder.plots()), tuple(recorder.episodes()), images, step
-    )
+        images = tuple(_image_pairs(_trace_step(env, image_step), len(env.batch_size)))
+    return recorder, images
 
 
 def _trace_step(env: EnvBase, step: int) -> StepTrace:
@@ -141,7 +173,7 @@ def _trace_step(env: EnvBase, step: int) -> StepTrace:
 class _RolloutRecorder:
     """Records the rewards and episode ends of the first envs of a batch."""
 
-    def __init__(self, env: EnvBase) -> None:
+    def __init__(self, env: EnvBase | StackEnv) -> None:
         self._count = min(env.batch_size.numel(), MAX_ENVS)
         self._batch = env.batch_size.numel()
         self._rewards: dict[NestedKey, list[list[float]]] = {key: [] for key in env.reward_keys}
@@ -157,7 +189,10 @@ class _RolloutRecorder:
                 rows.append(self._rows(value).double().sum(-1).tolist())
         ends = [""] * self._count
         for key in self._flags:
-            flags = self._rows(following.get(key)).any(-1).tolist()
+            flag_values = following.get(key, None)
+            if flag_values is None:
+                continue
+            flags = self._rows(flag_values).any(-1).tolist()
             kind = split_key(key)[-1]
             for row, flag in enumerate(flags):
                 if flag and (kind != "done" or not ends[row]):

@@ -16,12 +16,7 @@ from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import ActionSequence, EnvBase
 from tdx.errors import ArgumentError, StorageError
 from tdx.keys import format_key
-from tdx.pipeline import (
-    Pipeline,
-    StageConfig,
-    build_env,
-    format_stage,
-)
+from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.reading import Dump
@@ -40,6 +35,7 @@ from tdx.rollouts.recording.checkpoint import (
 from tdx.rollouts.recording.raw_envs import RESET_KEY, PlaybackEnv
 from tdx.rollouts.recording.request import create_manifest
 from tdx.rollouts.recording.rollout import stream_rollout
+from tdx.stacks.building import build_env
 
 UNKNOWN = "unknown"
 

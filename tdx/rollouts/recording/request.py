@@ -15,7 +15,7 @@ from tdx.core import TransformedEnv
 from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
-from tdx.pipeline import Pipeline, build_env, write_pipeline
+from tdx.pipeline import Pipeline, write_pipeline
 from tdx.rollouts.dump.entries import (
     check_storable,
     describe_specs,
@@ -36,6 +36,7 @@ from tdx.rollouts.policies.policy import (
     load_policy,
 )
 from tdx.serialization import Entries, Entry, Result
+from tdx.stacks.building import build_env
 
 
 @dataclass(frozen=True, slots=True)

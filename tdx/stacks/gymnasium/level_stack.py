@@ -16,11 +16,12 @@ from torch import Tensor
 from tdx.core import StageSpecs
 from tdx.errors import EnvError, SpecError, Where, get_first_line
 from tdx.specs import Binary, Composite
+from tdx.stacks.driver import OnTrace
 from tdx.stacks.gymnasium.calls import Call, CallRecorder, OnCall
 from tdx.stacks.gymnasium.levels import Level, env_name
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
-from tdx.stacks.stack import OnTrace, Stack, StageInfo
+from tdx.stacks.stack import Stack, StageInfo
 
 
 class LevelStack(Stack):
@@ -156,17 +157,17 @@ class LevelDriver(ABC):
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.stack.Driver`."""
+        """See :class:`~tdx.stacks.driver.Driver`."""
         return self._reset_due
 
     def reset(self, seed: int | None) -> None:
-        """See :class:`~tdx.stacks.stack.Driver`."""
+        """See :class:`~tdx.stacks.driver.Driver`."""
         pending = self._stack.take_seed()
         self._observation = self._reset(pending if seed is None else seed)
         self._reset_due = False
 
     def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.stack.Driver`."""
+        """See :class:`~tdx.stacks.driver.Driver`."""
         builder = self._stack._builder
         start = time.perf_counter_ns()
         builder.policy = "given"

@@ -75,6 +75,12 @@ class GymnasiumStack(LevelStack):
         with measured_levels(levels, self.name, meter):
             yield
 
+    def as_env(self) -> EnvBase:
+        """See :class:`~tdx.stacks.Stack`; the wrappers are part of the env."""
+        from tdx.envs import GymWrapper
+
+        return GymWrapper(self.target)
+
     def convert(self) -> ConvertedStack:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.gymnasium.converted import convert_levels

@@ -81,6 +81,12 @@ class StableBaselines3Stack(LevelStack):
         """See :class:`~tdx.stacks.Stack`; the policy takes observations, or is an algorithm."""
         return VecEnvDriver(self, policy)
 
+    def as_env(self) -> EnvBase:
+        """See :class:`~tdx.stacks.Stack`; the VecEnv and its wrappers are part of the env."""
+        from tdx.stacks.sb3.env import wrap_vec_env
+
+        return wrap_vec_env(self.target, self.levels[-1].observation_space, self.name)
+
     @contextmanager
     def measure(self, meter: Meter, *, all_stages: bool = False) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tdx.core.chain_specs import chain_stages
-from tdx.stacks.native import NativeStack
+from tdx.stacks.native import NativeStack, copy_tensors
 from tdx.stacks.sources import class_location, constructor_arguments
 from tdx.stacks.stack import StageInfo
 from tdx.stacks.torchrl import from_torchrl
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tdx.envs import EnvBase
     from tdx.stacks.conversion import ConvertedStack
     from tdx.stacks.torchrl.converted import TorchRLReference
@@ -40,12 +42,13 @@ class TorchRLStack(NativeStack):
     @property
     def stages(self) -> Sequence[StageInfo]:
         """See :class:`~tdx.stacks.Stack`; location and arguments are those of the originals."""
-        originals = [getattr(each, "original", each) for each in chain_stages(self.target)]
+        originals = self._originals()
         return tuple(
             replace(
                 stage,
                 location=class_location(type(original)),
                 arguments=constructor_arguments(original, None),
+                text=None,
             )
             for stage, original in zip(super().stages, originals, strict=True)
         )
@@ -67,3 +70,11 @@ class TorchRLStack(NativeStack):
         from tdx.stacks.torchrl.converted import base_env
 
         return base_env(self.target.original, last + 1)
+
+    def state(self) -> Mapping[int, Mapping[str, Tensor]]:
+        """See :class:`~tdx.stacks.Stack`; the buffers and parameters of the originals."""
+        states = {index: copy_tensors(each) for index, each in enumerate(self._originals())}
+        return {index: state for index, state in states.items() if state}
+
+    def _originals(self) -> list[Any]:
+        return [getattr(each, "original", each) for each in chain_stages(self.target)]

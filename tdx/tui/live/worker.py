@@ -18,7 +18,6 @@ from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
 from tdx.stacks.building import build_stack, load_policy
-from tdx.stacks.native import NativeStack
 from tdx.tui.backend.messages import Job, with_app_hint
 from tdx.tui.live.messages import (
     Command,
@@ -58,11 +57,11 @@ Push = Callable[[str, Any], None]
 def run_session(request: RunSession, job: Job) -> None:
     """Step an env until the request is cancelled."""
     stack = build_stack(request.pipeline, request.allow_code)
-    is_native = isinstance(stack, NativeStack)
+    env = stack.chain_env
     try:
         # A chain of tdx is seeded when it is built.
-        with nullcontext() if is_native else stack.seeded(request.pipeline.env.seed):
-            player = LivePlayer(stack.target if is_native else StackEnv(stack), request, job.push)
+        with nullcontext() if env is not None else stack.seeded(request.pipeline.env.seed):
+            player = LivePlayer(StackEnv(stack) if env is None else env, request, job.push)
             while not job.is_cancelled:
                 wait = player.run_once(job.receive())
                 if wait > 0:

@@ -34,7 +34,6 @@ from tdx.rollouts.policies.policy import (
 from tdx.stacks import Stack
 from tdx.stacks.building import build_stack
 from tdx.stacks.building import load_policy as load_stack_policy
-from tdx.stacks.native import NativeStack
 from tdx.tui.backend.messages import Job
 from tdx.tui.profile.messages import (
     BINS,
@@ -182,9 +181,9 @@ def measure_pipeline(request: MeasurePipeline, job: Job) -> Costs:
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
         stack = build_stack(request.pipeline, request.allow_code)
-        if not isinstance(stack, NativeStack):
+        env = stack.chain_env
+        if env is None:
             return _measure_stack(request, stack, job)
-        env = stack.target
         try:
             for mode in request.modes:
                 plan = _plan_for(request, env, job, _passes_for(request))
@@ -302,10 +301,10 @@ def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
         stack = build_stack(request.pipeline, request.allow_code)
-        if not isinstance(stack, NativeStack):
+        env = stack.chain_env
+        if env is None:
             stack.close()
             return AdviceResult(request.mode, error=_NO_ADVICE)
-        env = stack.target
         try:
             plan = _plan_for(request, env, job, ("device",))
             (measured,) = profile_env(env, [request.mode], plan).modes

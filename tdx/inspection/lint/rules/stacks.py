@@ -184,7 +184,7 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
     for stage in context.stages:
         if context.is_normalizer(stage) and context.learns(stage):
             key = "reward" if context.writes(stage, "reward") else "observation"
-            message = f"its running statistics changed in {context.steps} steps"
+            message = "its running statistics changed in the steps of the check"
             name = "training" if "training" in stage.arguments else "update_running_mean"
             hint = f"stop the updates: {name} = False"
             yield Violation(message, hint, stage.index, key)
