@@ -47,6 +47,11 @@ class NativeStack(Stack):
         return type(env).__name__
 
     @property
+    def chain_env(self) -> EnvBase | None:
+        """See :class:`~tdx.stacks.Stack`."""
+        return self.target
+
+    @property
     def stages(self) -> Sequence[StageInfo]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain_specs import chain_stages

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tdx.core import StageSpecs, StepTrace
     from tdx.core.meter import Meter
     from tdx.core.tracing import Stop, TraceRun
+    from tdx.envs import EnvBase
 
 Direction = Literal["forward", "inverse", "both"]
 OnTrace = Callable[["StepTrace"], Any]
@@ -152,6 +153,15 @@ class Stack(Protocol):
     def batch_locked(self) -> bool:
         """True if the env takes one batch size only, which is the default."""
         return True
+
+    @property
+    def chain_env(self) -> EnvBase | None:
+        """Env of tdx whose transforms are the stages. Default: ``None``, there is none.
+
+        Its transforms declare their keys, so that nothing has to be stepped to know the data flow.
+        Rollouts of tdx plan and execute it, and its policies take TensorDicts.
+        """
+        return None
 
     def specs(self) -> Sequence[StageSpecs]:
         """Return the specs before the chain and those after each stage.

@@ -14,6 +14,7 @@ from tdx.tui.backend.client import ProcessBackend
 from tests.tui.driving import Driver, driven
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
+SAMPLES = Path(__file__).parents[2] / "sample_pipelines"
 SIZE = (120, 40)
 STAGES = (
     *('ToTensorImage(in_keys=["pixels"])', 'GrayScale(in_keys=["pixels"])'),
@@ -72,7 +73,32 @@ async def draw() -> None:
         keep(app, "log")
 
 
+async def draw_stack(name: str, stage: int) -> None:
+    """Check and step an env of another library, and draw the values of a stage.
+
+    Args:
+        name: Name of the picture, and start of the name of the sample.
+        stage: Stage to select.
+    """
+    draft = Draft.of(Pipeline.of(EnvConfig(f"sample_pipelines/{name}_pendulum.py:make", seed=0)))
+    async with driven(draft=draft, size=SIZE, backend=ProcessBackend(), allow_code=True) as app:
+        await until(app, " keys")
+        await app.press("down", *["down"] * stage)
+        await app.pilot.press("k")
+        await until(app, "checked with steps")
+        await app.pilot.press("3")
+        await until(app, "step 0")
+        await app.pilot.press("n")
+        await app.press("text:70", "enter")
+        await until(app, "step 70")
+        await asyncio.sleep(8)  # the notices disappear
+        keep(app, name)
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
+        Path("sample_pipelines").symlink_to(SAMPLES)
         asyncio.run(draw())
+        asyncio.run(draw_stack("sb3", 5))
+        asyncio.run(draw_stack("torchrl", 2))

@@ -16,6 +16,7 @@ import numpy as np
 from tdx.core.transformed_env import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.inspection.lint.linter import build_lint_context, lint
+from tdx.pipeline.build import build_env
 from tdx.profiling.candidates import Candidate
 from tdx.profiling.machine import Machine
 from tdx.profiling.marginal import MarginalCost, MarginalCosts, measure_marginal_costs
@@ -23,7 +24,7 @@ from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
 from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.stacks import profile_stack
+from tdx.profiling.stacks import STACK_NOTE, profile_stack
 from tdx.profiling.suggestions import Suggestions, TriedChange, try_changes
 from tdx.rollouts.policies.policy import (
     PolicyRequest,
@@ -112,9 +113,8 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
         noise=noise.spread,
         judgement=noise.judgement,
         noise_text=noise.message,
-        notes=tuple(
-            note for note in mode.notes if note != SLOWDOWN_NOTE
-        ),  # the table shows this itself
+        # The tab shows these itself.
+        notes=tuple(note for note in mode.notes if note not in (SLOWDOWN_NOTE, STACK_NOTE)),
         error=mode.error,
     )
 
@@ -294,18 +294,16 @@ def interrupt_on_cancel(job: Job) -> Iterator[None]:
 
 
 _INTERRUPTED = "interrupted"
-_NO_ADVICE = "no changes to try: the wrappers are Python code, which tdx does not edit"
+_NO_ADVICE = "no changes to try: the stages are Python code, which tdx does not edit"
 
 
 def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
     """Measure a pipeline, then each change that may save time."""
+    if request.pipeline.is_factory:
+        return AdviceResult(request.mode, error=_NO_ADVICE)
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
-        stack = build_stack(request.pipeline, request.allow_code)
-        if not isinstance(stack, NativeStack):
-            stack.close()
-            return AdviceResult(request.mode, error=_NO_ADVICE)
-        env = stack.target
+        env = build_env(request.pipeline, request.allow_code)
         try:
             plan = _plan_for(request, env, job, ("device",))
             (measured,) = profile_env(env, [request.mode], plan).modes
