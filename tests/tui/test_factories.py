@@ -187,6 +187,20 @@ async def test_reloading_restarts_the_live_session() -> None:
         assert live.shown == 0
 
 
+# Live
+
+
+async def test_the_values_begin_with_the_stage_that_was_selected_before() -> None:
+    def make(pipeline: Pipeline) -> Any:
+        return StackEnv(build_stack(pipeline, True))
+
+    async with playing(env=MAKE, make=make, size=(100, 24)) as live:
+        live.tab.panes.values.go_to_stage(3)
+        await live.press("s")
+        values = live.tab.panes.values
+        assert "3 NormalizeObservation" in str(values.search_lines()[values.cursor])
+
+
 # Errors
 
 
