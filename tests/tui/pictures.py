@@ -118,7 +118,7 @@ DRAWN: dict[str, Callable[[], Coroutine[None, None, None]]] = {
     "tabs": draw_tabs,
     "profile": draw_profile,
     "sb3": partial(draw_stack, "sb3", 5),
-    "torchrl": partial(draw_stack, "torchrl", 2),
+    "torchrl": partial(draw_stack, "torchrl", 1),
 }
 
 
