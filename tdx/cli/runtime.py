@@ -157,11 +157,12 @@ def reliable_sigint() -> Iterator[Callable[[], None]]:
     exceptions that are raised in a finalizer: libraries that free many small objects, such as h5py,
     lose many of them.
 
-    A process that ignores SIGINT, as a background job of a shell does, continues to ignore it.
+    A process that ignores SIGINT, as a background job of a shell does, continues to ignore it, and
+    a handler of the caller is kept.
     """
     previous, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or previous is signal.SIG_IGN:
+    if not is_main or previous is not signal.default_int_handler:
         yield lambda: None
         return
     is_interrupted = False

@@ -133,8 +133,7 @@ class ChainOverview:
         lineage: Versions of all keys. Its stages are ``env_stages``, then ``working``.
         working: Indices of the stages that are not left out.
         env_stages: Class names of the stages that the env itself has; ``base`` is after them.
-        stack: The env with its wrappers, if it belongs to another library; ``stages`` are the
-            wrappers.
+        stack: The env with its stages, if a factory creates both; ``stages`` are these.
     """
 
     env: EnvFacts | None
@@ -178,7 +177,6 @@ class EnvCache:
         self._config: EnvConfig | None = None
         self._env: EnvBase | None = None
         self._stack: Stack | None = None
-        self._is_native = False
 
     def base(self, config: EnvConfig) -> EnvBase:
         """Return the env; it is made only if its config changed.
@@ -186,7 +184,6 @@ class EnvCache:
         Raises:
             TdxError: The env cannot be made.
         """
-        from tdx.envs import GymWrapper
         from tdx.pipeline import make_env
         from tdx.stacks.building import convert_to_env
 
@@ -194,46 +191,34 @@ class EnvCache:
             self.close()
             self._env = make_env(config, self.allow_code, convert_to_env)
             self._config = config
-            # A factory of another library is wrapped as an env of tdx if stages follow it.
-            self._is_native = not isinstance(self._env, GymWrapper)
         return self._env
 
     def stack(self, pipeline: Pipeline) -> Stack | None:
-        """Return the stack of another library that the factory of a pipeline creates.
+        """Return the stack that the factory of a pipeline creates.
 
         Args:
             pipeline: The pipeline.
 
         Returns:
-            ``None`` if the pipeline is a chain of tdx; its env is then :meth:`base`.
+            ``None`` if the pipeline is no factory, or has stages; its env is then :meth:`base`.
 
         Raises:
             TdxError: The factory fails, or creates an unsupported object.
         """
         if not pipeline.is_factory:
             return None
+        from tdx.stacks.targets import open_target
+
         config = pipeline.env
-        is_known = self._stack is not None or self._is_native
-        if not is_known or repr(config) != repr(self._config):
+        if self._stack is None or repr(config) != repr(self._config):
             self.close()
-            self._open_target(config)
+            self._stack = open_target(config, self.allow_code)
             self._config = config
         return self._stack
 
-    def _open_target(self, config: EnvConfig) -> None:
-        from tdx.stacks.targets import open_target
-
-        opened = open_target(config, self.allow_code)
-        if opened.chain_env is None:
-            self._stack = opened
-            return
-        self._env, self._is_native = opened.chain_env, True
-        if config.seed is not None:
-            self._env.set_seed(config.seed)
-
     def close(self) -> None:
         """Close the env."""
-        stack, self._stack, self._is_native = self._stack, None, False
+        stack, self._stack = self._stack, None
         if stack is not None:
             stack.close()
         env, self._env, self._config = self._env, None, None

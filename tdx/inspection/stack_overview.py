@@ -1,12 +1,15 @@
-"""Specs and errors of a stack of another library, stage by stage."""
+"""Specs and errors of the stack that a factory creates, stage by stage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
+from tdx.inspection.chain import analyze_chain
 from tdx.inspection.leaf import composite_leaves
+from tdx.inspection.lineage import inspect_keys
 from tdx.inspection.overview import (
     ChainOverview,
     EnvCache,
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
-    """Inspect a pipeline, whose factory may return an env of another library.
+    """Inspect a pipeline, which may be a factory of a stack of any library.
 
     Args:
         pipeline: The pipeline.
@@ -52,10 +55,10 @@ def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
 
 
 def inspect_stack(stack: Stack, env: str) -> ChainOverview:
-    """Inspect a stack of another library without a reset or step.
+    """Inspect a stack without a reset or step.
 
-    A wrapper declares no keys, so there is no data flow and no lineage. If the specs of a stage
-    cannot be read, the stages are listed without specs.
+    The wrappers of other libraries declare no keys, so they have no data flow and no lineage. If
+    the specs of a stage cannot be read, the stages are listed without specs.
 
     Args:
         stack: The stack.
@@ -78,13 +81,14 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
         stack.kind,
         tuple(_describe(stage) for stage in stack.stages),
         tuple(stack.notes),
-        isinstance(stack, Convertible),
+        can_extend=isinstance(stack, Convertible) or stack.chain_env is not None,
+        runs_as_chain=stack.chain_env is not None,
     )
     try:
         specs = stack.specs()
     except TdxError as error:
         return _without_specs(facts, Problem.of(error))
-    return _with_specs(facts, specs)
+    return _with_flow(_with_specs(facts, specs), stack)
 
 
 def _describe(stage: StageInfo) -> Wrapper:
@@ -109,6 +113,17 @@ def _with_specs(facts: StackFacts, specs: Sequence[StageSpecs]) -> ChainOverview
         working=tuple(range(len(stages))),
         stack=facts,
     )
+
+
+def _with_flow(overview: ChainOverview, stack: Stack) -> ChainOverview:
+    """Add the data flow and the lineage of transforms, which declare their keys."""
+    env = stack.chain_env
+    if env is None or overview.stack is None:
+        return overview
+    flows = analyze_chain(env).stages
+    stages = (replace(stage, flow=flow) for stage, flow in zip(overview.stages, flows, strict=True))
+    lineage = inspect_keys(env, overview.stack.env)
+    return replace(overview, stages=tuple(stages), lineage=lineage)
 
 
 def _without_specs(facts: StackFacts, problem: Problem) -> ChainOverview:

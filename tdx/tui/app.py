@@ -269,6 +269,13 @@ class TdxApp(App[None]):
         self.workspace.journal.record(text, severity=severity)
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
 
+    def action_help_quit(self) -> None:
+        """Show the key that quits, because Ctrl+C does not."""
+        active = (each.binding for each in self.active_bindings.values())
+        key = next((self.get_key_display(each) for each in active if each.id == "app.quit"), None)
+        if key is not None:
+            self.notify(f"press {key} to quit")
+
     def _handle_exception(self, error: Exception) -> None:
         """Exit quietly if the error only shows that the app exits or its page is gone."""
         if isinstance(error, BrokenPipeError):

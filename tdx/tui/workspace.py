@@ -150,6 +150,7 @@ class Workspace:
         self.selected: Signal[int] = Signal(app, "selected")
         self.inspected: Signal[ChainStatus] = Signal(app, "inspected")
         self.refused: Signal[str] = Signal(app, "refused")
+        self.code_reloaded: Signal[Draft] = Signal(app, "code_reloaded")
         self._shown_stack: StackDraft | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._retried_revision = -1
@@ -250,6 +251,14 @@ class Workspace:
         busy = self.status.phase in ("inspecting", "checking")
         self.backend.restart("look")
         return busy
+
+    def reload_code(self) -> None:
+        """Restart the workers, so that they import the code of the env again."""
+        for worker in _SOURCES:
+            self.backend.restart(worker)
+        self.errors.put("profile", {})
+        self.code_reloaded.publish(self.draft)
+        self.refresh()
 
     def check_with_steps(self, then: Callable[[Problem | None], None]) -> None:
         """Check the chain with rules that make steps.

@@ -1,11 +1,17 @@
-"""Draw the images of the docs: ``python -m tests.tui.pictures``."""
+"""Draw the images of the docs: ``python -m tests.tui.pictures``.
+
+``python -m tests.tui.pictures sb3`` draws only those of one entry of :data:`DRAWN`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import re
+import sys
 import tempfile
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 
 from tdx.pipeline import EnvConfig, Pipeline
@@ -14,6 +20,7 @@ from tdx.tui.backend.client import ProcessBackend
 from tests.tui.driving import Driver, driven
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
+SAMPLES = Path(__file__).parents[2] / "sample_pipelines"
 SIZE = (120, 40)
 STAGES = (
     *('ToTensorImage(in_keys=["pixels"])', 'GrayScale(in_keys=["pixels"])'),
@@ -31,19 +38,22 @@ def keep(app: Driver, name: str) -> None:
 
 
 async def until(app: Driver, text: str) -> None:
-    """Wait until a text is on the screen."""
-    for _ in range(600):
-        if text in app.text():
+    """Wait until a text is on the screen, or was in a notice."""
+    for _ in range(3000):
+        if text in app.text() or text in app.notices:
             return
         await asyncio.sleep(0.1)
     raise AssertionError(f"no {text} on:\n{app.text(lines=True)}")
 
 
-async def draw() -> None:
-    """Go through the app and draw each tab."""
-    env = EnvConfig("CartPole-v1", from_pixels=True)
-    draft = Draft.of(Pipeline.of(env, *STAGES))
-    async with driven(draft=draft, size=SIZE, backend=ProcessBackend()) as app:
+def sample() -> Draft:
+    """Return a chain that works on images."""
+    return Draft.of(Pipeline.of(EnvConfig("CartPole-v1", from_pixels=True), *STAGES))
+
+
+async def draw_tabs() -> None:
+    """Draw the tabs that show the chain and its values."""
+    async with driven(draft=sample(), size=SIZE, backend=ProcessBackend()) as app:
         await until(app, " keys")
         await app.press("down", "down", "down")
         keep(app, "stage")
@@ -53,26 +63,68 @@ async def draw() -> None:
         await app.pilot.press("3")
         await until(app, "step 0")
         await app.pilot.press("z", "space")
-        await asyncio.sleep(4)
+        await until(app, "step 40")
         await app.pilot.press("space")
         await until(app, "paused")
         await asyncio.sleep(0.5)
         keep(app, "live")
-        await app.pilot.press("z", "escape", "4")
+
+
+async def draw_profile() -> None:
+    """Draw a measurement, and the log after it."""
+    async with driven(draft=sample(), size=SIZE, backend=ProcessBackend()) as app:
+        await until(app, " keys")
+        await app.press("down", "down", "down", "4")
         await until(app, "Press r to measure")
         app.find("#profile-run").focus()
+        await app.pilot.press("z")
         await until(app, "r measure")
+        app.find("#profile-steps").value = "200"
         await app.pilot.press("r")
         await until(app, "µs/step share")
         await asyncio.sleep(0.5)
         keep(app, "profile")
-        await app.pilot.press("escape", "5")
+        await app.pilot.press("escape", "k")
+        await until(app, "checked with steps")
+        await app.pilot.press("5")
         await until(app, "warnings")
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(8)  # the notices disappear
         keep(app, "log")
+
+
+async def draw_stack(name: str, stage: int) -> None:
+    """Check and step an env of another library, and draw the values of its stages.
+
+    Args:
+        name: Name of the picture, and start of the name of the sample.
+        stage: Stage to select.
+    """
+    draft = Draft.of(Pipeline.of(EnvConfig(f"sample_pipelines/{name}_pendulum.py:make", seed=0)))
+    async with driven(draft=draft, size=SIZE, backend=ProcessBackend(), allow_code=True) as app:
+        await until(app, " keys")
+        await app.press("down", *["down"] * stage)
+        await app.pilot.press("k")
+        await until(app, "checked with steps")
+        await app.pilot.press("3")
+        await until(app, "step 0")
+        await app.pilot.press("n")
+        await app.press("text:70", "enter")
+        await until(app, "step 70")
+        await asyncio.sleep(8)  # the notices disappear
+        keep(app, name)
+
+
+DRAWN: dict[str, Callable[[], Coroutine[None, None, None]]] = {
+    "tabs": draw_tabs,
+    "profile": draw_profile,
+    "sb3": partial(draw_stack, "sb3", 5),
+    "torchrl": partial(draw_stack, "torchrl", 1),
+}
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        asyncio.run(draw())
+        Path("sample_pipelines").symlink_to(SAMPLES)
+        for each in sys.argv[1:] or DRAWN:
+            asyncio.run(DRAWN[each]())

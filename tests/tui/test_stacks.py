@@ -49,7 +49,7 @@ def names(app: Driver) -> list[str]:
 async def test_the_wrappers_are_stages_with_arguments_and_specs() -> None:
     async with driven(env=MAKE, allow_code=True) as app:
         assert names(app) == [*NAMES, "FrameStackObservation"]
-        assert "gymnasium · 5 stages" in app.text("ChainPane")
+        assert "5 stages · gymnasium" in app.text("ChainPane")
         assert "● 2 RescaleAction min_action=-1" in app.text("ChainPane")
         await app.press("down", "down", "down")
         stage = app.text("StageTab")
@@ -131,14 +131,18 @@ async def test_without_allow_code_the_factory_is_not_imported() -> None:
         assert "importing code is not allowed" in app.app.workspace.status.problems[None].message
 
 
-async def test_a_factory_of_a_tdx_env_remains_a_chain_that_can_be_edited() -> None:
+async def test_the_stages_of_a_tdx_env_are_shown_and_its_chain_can_be_extended() -> None:
     async with driven(env=f"{MODULE}:make_native", allow_code=True) as app:
-        assert app.app.workspace.stack is None
-        await app.press("2")
-        assert "env with its own StepCounter" in app.text("SpecsTab")
-        await app.press("a", "text:RewardSum", "enter", "escape")
+        assert names(app) == ["StepCounter"]
+        assert "1 stage · tdx" in app.text("ChainPane")
+        await app.press("down", "2")
+        assert "+ step_count" in app.text("SpecsTab")
+        await app.press("escape", "a", "text:RewardSum", "enter", "escape")
         assert names(app) == ["RewardSum"]
         assert "● 0 RewardSum" in app.text("ChainPane")
+        app.app.workspace.select(-1)
+        await app.press("2")
+        assert "env with its own StepCounter" in app.text("SpecsTab")
 
 
 async def test_an_env_of_a_file_can_be_chosen_in_the_app(tmp_path: Any) -> None:
@@ -154,7 +158,7 @@ def test_the_env_is_created_once_while_its_chain_is_inspected() -> None:
     pipeline = Pipeline.of(MAKE)
     first, second = cache.stack(pipeline), cache.stack(pipeline)
     assert first is second
-    native = Pipeline.of(f"{MODULE}:make_native")
+    native = Pipeline.of(f"{MODULE}:make_native", "RewardSum")
     assert cache.stack(native) is None
     assert cache.base(native.env) is cache.base(native.env)
     overview = inspect_overview(native, cache)

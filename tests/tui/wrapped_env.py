@@ -69,3 +69,28 @@ def fail() -> Any:
 
 def forget() -> None:
     """A factory that returns nothing."""
+
+
+def make_torchrl() -> Any:
+    """Pendulum of TorchRL with two transforms."""
+    from torchrl.envs import Compose, GymEnv, RewardScaling, StepCounter, TransformedEnv
+
+    chain = Compose(RewardScaling(loc=0.0, scale=0.1), StepCounter(max_steps=20))
+    return TransformedEnv(GymEnv("Pendulum-v1"), chain)
+
+
+class _Failing(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Raises in its fourth step."""
+
+    count = 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == 4:
+            raise RuntimeError("sensor lost")
+        return super().step(action)
+
+
+def make_failing() -> gymnasium.Env[Any, Any]:
+    """An env whose last wrapper raises."""
+    return _Failing(gymnasium.make("Pendulum-v1", disable_env_checker=True))

@@ -47,6 +47,8 @@ class StackFacts:
         wrappers: Its stages, innermost first.
         notes: What the stack does not show, each a sentence.
         can_extend: True if a chain of tdx transforms can be added after the wrappers.
+        runs_as_chain: True if rollouts of tdx run its stages: in modes, with policies that take
+            TensorDicts, and into dumps.
     """
 
     env: str
@@ -54,6 +56,7 @@ class StackFacts:
     wrappers: tuple[Wrapper, ...]
     notes: tuple[str, ...] = ()
     can_extend: bool = False
+    runs_as_chain: bool = False
 
     @property
     def reason(self) -> str:

@@ -160,6 +160,7 @@ _TRACEBACK_HINT = "F12 shows the traceback"
 
 
 def with_app_hint(problem: Problem) -> Problem:
-    """Replace a hint about Python's ``__cause__`` by the key that shows the traceback."""
-    is_pythons = problem.hint is None or "__cause__" in problem.hint
-    return replace(problem, hint=_TRACEBACK_HINT) if problem.details and is_pythons else problem
+    """Replace a hint for Python or the command line by the key that shows the traceback."""
+    hint = problem.hint
+    is_elsewhere = hint is None or "__cause__" in hint or "--debug" in hint
+    return replace(problem, hint=_TRACEBACK_HINT) if problem.details and is_elsewhere else problem

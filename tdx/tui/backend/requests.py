@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from tdx.inspection.check_report import Finding, check_pipeline
 from tdx.inspection.overview import ChainOverview, EnvCache
+from tdx.stacks.targets import open_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +68,24 @@ def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
 def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
     """Check the chain with the rules, and with steps if requested.
 
-    A stack of another library is only checked with steps, because its wrappers declare nothing.
+    The wrappers of other libraries are only checked with steps, because they declare nothing.
     """
     bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
     stack = bench.stack(request.pipeline)
-    if stack is not None:
+    if stack is not None and stack.chain_env is None:
         from tdx.inspection.stack_check import check
 
         env = request.pipeline.env
         return check(stack, env.id, seed=env.seed).findings if request.steps else ()
-    report = check_pipeline(request.pipeline, allow_code=request.allow_code, steps=request.steps)
+    base = None
+    if stack is not None:
+        # The check closes its env.
+        base = open_target(request.pipeline.env, request.allow_code).chain_env
+    report = check_pipeline(
+        request.pipeline, allow_code=request.allow_code, steps=request.steps, base=base
+    )
+    if stack is not None:
+        return report.findings
     return tuple(_with_draft_stage(finding, report.env_stages) for finding in report.findings)
 
 

@@ -368,7 +368,12 @@ class ChainPane(Vertical):
         word = "stage" if total == 1 else "stages"
         stack = self.workspace.stack
         count = f"{on_} of {total} on" if on_ < total else f"{total} {word}"
-        self.border_subtitle = count if stack is None else f"{stack.kind} · {count}"
+        is_factory = draft.env is not None and draft.env.code is not None and not draft.stages
+        if stack is not None:
+            count = f"{count} · {stack.kind}"
+        elif is_factory and self.workspace.status.overview is None:
+            count = ""  # unknown before the factory has been called
+        self.border_subtitle = count
 
     def action_step(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)

@@ -108,8 +108,10 @@ class ComposeDialogs:
         forms = [
             Choice("command", "command line", "tdx inspect spec --env … --t …"),
             Choice("yaml", "YAML", "a pipeline file"),
-            Choice("python", "Python", "from tdx import …"),
         ]
+        # The program of a factory is the code of the user.
+        if self._workspace.stack is None:
+            forms.append(Choice("python", "Python", "from tdx import …"))
         self._screen.app.push_screen(ChoiceScreen("Copy as", forms), self._copy_as)
 
     def details(self) -> None:
@@ -163,6 +165,8 @@ class ComposeDialogs:
         pipeline = self._workspace.draft.pipeline()
         if form == "command":
             text = to_command(pipeline)
+            if self._workspace.allow_code and pipeline.env.code is not None:
+                text = f"{text} --allow-code"
         elif form == "yaml":
             from tdx.pipeline.file.yaml_format import write_pipeline
 

@@ -28,7 +28,7 @@ from tdx.pipeline.editing.forms import (
     set_argument,
     set_env_field,
 )
-from tdx.pipeline.editing.stack_draft import Wrapper, WrapperStage
+from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper, WrapperStage
 from tdx.pipeline.grammar import format_stage
 from tdx.tui.tab_body import ProblemPanel, TabBody
 from tdx.tui.workspace import ENV, ChainStatus, Workspace
@@ -238,6 +238,8 @@ def _placeholder(field: FormField) -> str:
     return "required" if field.default is None else field.default
 
 
+_FACTORY_FIELDS = ("kwargs", "seed")
+"""Settings of an env that cannot be the base of a chain of tdx."""
 _WELCOME = """The pipeline is empty.
 
   [b]e[/b]  choose an env
@@ -325,6 +327,8 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             rows.append(Button(f"{label} …", id="form-env", compact=True))
         if self.workspace.draft.env is None:
             rows.append(Static(_WELCOME, classes="form-note"))
+        if self.workspace.place == ENV and self.workspace.stack is not None:
+            rows.append(Static(_describe_stack(self.workspace.stack), classes="form-note"))
         rows += [FormRow(field, self._keys(field)) for field in self._fields()]
         if not rows:
             rows.append(Static(self._empty_text(), classes="form-note"))
@@ -341,7 +345,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         if stage is not None:
             return ("stage", stage.number, stage.config.name, self._wrapper)
         env = self.workspace.draft.env
-        return (self.workspace.place == ENV, None if env is None else env.id)
+        return (self.workspace.place == ENV, None if env is None else env.id, self.workspace.stack)
 
     def _fields(self) -> Sequence[FormField]:
         stage, env = self.workspace.stage, self.workspace.draft.env
@@ -349,7 +353,11 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             return ()
         if stage is not None:
             return list_stage_fields(stage.config)
-        return list_env_fields(env) if self.workspace.place == ENV and env is not None else ()
+        fields = list_env_fields(env) if self.workspace.place == ENV and env is not None else ()
+        stack = self.workspace.stack
+        if stack is None or stack.can_extend:
+            return fields
+        return tuple(field for field in fields if field.name in _FACTORY_FIELDS)
 
     @property
     def _wrapper(self) -> Wrapper | None:
@@ -429,6 +437,15 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
     async def _choose_env(self, event: Button.Pressed) -> None:
         event.stop()
         await self.run_action("screen.choose_env")
+
+
+def _describe_stack(stack: StackFacts) -> Content:
+    """Return what kind of env a factory creates, and what the app does not show of it."""
+    count = len(stack.wrappers)
+    kind = f"A {stack.kind} env with {count} stage{'' if count == 1 else 's'}."
+    code = "Edit its code and press Ctrl+L to import it again."
+    lines = [f"{kind} {code}", *(f"{note[:1].upper()}{note[1:]}." for note in stack.notes)]
+    return Content.styled("\n".join(lines), "dim")
 
 
 def _wrapper_title(wrapper: Wrapper) -> Content:

@@ -127,9 +127,15 @@ class Files:
 
     def reload(self) -> None:
         """Load the file again, as an edit that can be undone."""
+        env = self.workspace.draft.env
         document = self.documents.current
-        if document is None:
+        if env is not None and env.code is not None:
+            self.workspace.reload_code()
+            if document is None:
+                self._app.notify(f"{env.id} is imported again", timeout=4)
+        elif document is None:
             self._app.notify("nothing to reload: the pipeline has no file", timeout=2)
+        if document is None:
             return
         try:
             loaded, pipeline = Document.load(document.path)

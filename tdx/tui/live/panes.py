@@ -133,7 +133,8 @@ def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: i
     if cell is not None:
         parts.append(Content.assemble(("return ", "dim"), f"{cell.total:.4g}"))
     if state.status != "ended":
-        parts.append(Content.assemble(f"{state.last - state.first + 1:,}", (" traces", "dim")))
+        count = state.last - state.first + 1
+        parts.append(Content.assemble(f"{count:,}", (" trace" if count == 1 else " traces", "dim")))
     if cell is not None:
         parts.append(Content.assemble(("this episode ", "dim"), f"{cell.steps:,} steps"))
     shown = [parts[0]]

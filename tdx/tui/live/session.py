@@ -118,6 +118,7 @@ class SessionController:
             self._is_watching = True
             self._owner.set_interval(_OVERDUE_INTERVAL, self.show_overdue)
             self._workspace.edited.subscribe(self._owner, self.restart_after_edit)
+            self._workspace.code_reloaded.subscribe(self._owner, self._restart_with_new_code)
 
     def start_if_new(self) -> None:
         """Start the first session, unless there is no env or a session has failed."""
@@ -137,6 +138,10 @@ class SessionController:
         self._restart_timer = self._owner.set_timer(
             _RESTART_DELAY, lambda: self._restart(is_running)
         )
+
+    def _restart_with_new_code(self, draft: Draft) -> None:
+        self.connection.kill()
+        self._restart(self.is_running, "restarted with the new code")
 
     def kill(self) -> None:
         """Kill the worker; the traces in the cache remain."""
@@ -160,10 +165,10 @@ class SessionController:
             browse = " · ← → browse the history" if len(self.history.cache) > 1 else ""
             self._panes.header.show_message(f"{what} · Ctrl+K kills the worker{browse}")
 
-    def _restart(self, is_running: bool) -> None:
+    def _restart(self, is_running: bool, message: str = "restarted after an edit") -> None:
         self.connection.end()
         self.state, self._has_failed = None, False
-        self._message = "restarted after an edit"
+        self._message = message
         if self._owner.is_on_screen:
             self.start(is_running=is_running)
 

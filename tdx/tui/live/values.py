@@ -218,11 +218,16 @@ previous step, or to the step marked with `m`."""
         self.difference = False
         self.only_written = True
         self._found: list[ValueLine] = []
+        self._followed: tuple[int, int] | None = None  # a stage and its line
 
     def show_view(self, view: TraceView) -> None:
-        """Show a trace."""
+        """Show a trace; the cursor follows the selected stage until it is moved."""
         self.view = view
         self._fill()
+        if self._followed is not None and self.cursor == self._followed[1]:
+            stage, line = self._followed
+            if self._heading_of(stage) != line:
+                self.go_to_stage(stage)
 
     def set_difference(self, on: bool) -> None:
         """Show the values of the reference trace, or hide them."""
@@ -258,11 +263,16 @@ previous step, or to the step marked with `m`."""
 
     def go_to_stage(self, stage: int) -> None:
         """Scroll to the heading of a stage; -1 is the env."""
-        at = next((n for n, each in enumerate(self._found) if _is_heading(each, stage)), None)
+        at = self._heading_of(stage)
+        self._followed = stage, self.cursor if at is None else at
         if at is not None:
             self.cursor = at
             self.scroll_to(y=at, animate=False)
             self.refresh()
+
+    def _heading_of(self, stage: int) -> int | None:
+        lines = enumerate(self._found)
+        return next((at for at, each in lines if _is_heading(each, stage)), None)
 
     def _fill(self) -> None:
         if self.view is None or not self.size.width:

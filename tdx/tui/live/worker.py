@@ -93,7 +93,9 @@ class LivePlayer:
         if isinstance(env, StackEnv):
             self._numbers = StageNumbers()
         else:
-            inner = stage_count(env) - len(request.pipeline.transforms)
+            # The chain pane lists the stages that a factory creates, and no other ones.
+            hidden = stage_count(env) - len(request.pipeline.transforms)
+            inner = 0 if request.pipeline.is_factory else hidden
             self._numbers = StageNumbers(request.numbers, inner)
         self.session = LiveSession(env, clock=clock, numbers=self._numbers)
         self.is_running = request.is_running

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.stack_draft import StackDraft
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.profile.messages import (
     PROGRESS,
@@ -174,9 +175,16 @@ class MeasurementController:
             costs, ended = self._partial, _error_text(error)
             if not self._cancelled:
                 self._report(draft, error)
-        run = self.history.add(draft, costs, CANCELLED if self._cancelled else ended)
+        measured = self._with_wrappers(draft)
+        run = self.history.add(measured, costs, CANCELLED if self._cancelled else ended)
         self.shown = run
         self._finish(run)
+
+    def _with_wrappers(self, draft: Draft) -> Draft:
+        """Return the draft with the stages of its factory, known after the first inspection."""
+        current = self._workspace.draft
+        is_same = isinstance(current, StackDraft) and current.edited() == draft
+        return current if is_same else draft
 
     async def _wait_for_advice(self, ticket: Ticket[AdviceResult], draft: Draft) -> None:
         try:

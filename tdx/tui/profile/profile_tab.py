@@ -11,6 +11,7 @@ from textual.containers import Container, Horizontal
 from textual.widget import Widget
 from textual.widgets import Button, Input, ProgressBar, Static
 
+from tdx.pipeline.editing.stack_draft import StackFacts
 from tdx.tui.profile.advice import AdviceController
 from tdx.tui.profile.measurement import (
     CANCELLED,
@@ -24,6 +25,7 @@ from tdx.tui.profile.messages import EXTRAS, Extra
 from tdx.tui.profile.runs import (
     MODE_SELECTIONS,
     SELECTION_TITLES,
+    STACK_WELCOME,
     WELCOME,
     ModeSelection,
     Run,
@@ -89,12 +91,27 @@ class ProfileBar(Container):
                 button.styles.line_pad = 0
                 yield button
             yield Button("advice", id="profile-advice", compact=True)
+            yield Static("", id="profile-reason", markup=False)
 
     def show_running(self, runs: bool) -> None:
         """Change the first button to Stop while a measurement is running."""
         button = self.query_one("#profile-run", Button)
         button.label = "Stop" if runs else "Run"
         button.variant = "error" if runs else "primary"
+
+    def show_stack(self, stack: StackFacts | None) -> None:
+        """Hide what does not apply to a stack, and show the reason.
+
+        Args:
+            stack: Stack that a factory creates. ``None``: a chain that can be edited.
+        """
+        has_modes = stack is None or stack.runs_as_chain
+        for name in ("mode", *(f"{each}-too" for each in EXTRAS)):
+            self.query_one(f"#profile-{name}", Button).display = has_modes
+        self.query_one("#profile-advice", Button).display = stack is None
+        reason = self.query_one("#profile-reason", Static)
+        reason.display = not has_modes
+        reason.update("" if has_modes else "observed: each wrapper in random steps")
 
     def show_mode(self, wanted: ModeSelection) -> None:
         """Show the selected modes."""
@@ -167,6 +184,7 @@ class ProfileTab(SearchableTab):
 
     def on_mount(self) -> None:
         self.workspace.edited.subscribe(self, self.invalidate)
+        self.workspace.inspected.subscribe(self, self.invalidate)
 
     @property
     def default_focus(self) -> Widget:
@@ -184,11 +202,15 @@ class ProfileTab(SearchableTab):
 
     def action_measure(self) -> None:
         if self._can_start():
-            request = measure_request(self.workspace, self._settings, self.selection, self.extras)
+            extras = self.extras if self._has_modes else ()
+            request = measure_request(self.workspace, self._settings, self.selection, extras)
             self.measurement.start(request, self.workspace.draft)
 
     def action_advise(self) -> None:
-        if self.advice.is_current and not self.measurement.is_running:
+        stack = self.workspace.stack
+        if stack is not None:
+            self.notify(f"no changes to try: {stack.reason}", severity="warning", timeout=5)
+        elif self.advice.is_current and not self.measurement.is_running:
             self.advice.show()
         else:
             self._try_advice()
@@ -220,7 +242,24 @@ class ProfileTab(SearchableTab):
     def action_invert(self) -> None:
         self.query_one(CostTable).invert()
 
+    @property
+    def _has_modes(self) -> bool:
+        """True if the chain runs in the modes of tdx, where extra passes can measure it."""
+        stack = self.workspace.stack
+        return stack is None or stack.runs_as_chain
+
+    def _refuse_without_modes(self) -> bool:
+        """Show why there are no modes; return True if so."""
+        stack = self.workspace.stack
+        if stack is None or self._has_modes:
+            return False
+        text = f"modes and extra passes need a chain of tdx; this is a {stack.kind} env"
+        self.notify(text, severity="warning", timeout=5)
+        return True
+
     def action_mode(self) -> None:
+        if self._refuse_without_modes():
+            return
         self.selection = MODE_SELECTIONS[
             (MODE_SELECTIONS.index(self.selection) + 1) % len(MODE_SELECTIONS)
         ]
@@ -228,6 +267,8 @@ class ProfileTab(SearchableTab):
         self._show_run()
 
     def action_extra(self, name: Extra) -> None:
+        if self._refuse_without_modes():
+            return
         self.extras ^= {name}
         is_on = name in self.extras
         self.query_one(ProfileBar).show_extra(name, is_on)
@@ -301,6 +342,7 @@ class ProfileTab(SearchableTab):
         """Show the progress or the current run."""
         measurement, progress = self.measurement, self.measurement.progress
         self.query_one(ProfileBar).show_running(measurement.is_running)
+        self.query_one(ProfileBar).show_stack(self.workspace.stack)
         self.query_one("#profile-progress").display = measurement.is_running
         if measurement.is_running:
             doing = "starting …" if progress is None else f"{progress.doing} …"
@@ -358,7 +400,7 @@ class ProfileTab(SearchableTab):
     def _show_summary(self) -> None:
         run, line = self.measurement.shown, self.query_one("#profile-summary", Static)
         if run is None:
-            line.update(WELCOME)
+            line.update(WELCOME if self.workspace.stack is None else STACK_WELCOME)
             line.add_class("-welcome")
         else:
             line.remove_class("-welcome")

@@ -319,3 +319,7 @@ def history_line(run: Run, before: Run | None, wanted: ModeSelection, marks: str
 WELCOME = """Press [b]r[/b] to measure what each part of a rollout costs.
 
 Then edit the chain and measure again: each row shows the difference to the previous run."""
+STACK_WELCOME = """Press [b]r[/b] to measure what each stage costs.
+
+Then edit the code, press [b]Ctrl+L[/b] to import it again, and measure again: each row shows the \
+difference to the previous run."""

@@ -23,7 +23,7 @@ from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
 from tdx.profiling.result import ModeProfile, Numbers, Profile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.profiling.stacks import profile_stack
+from tdx.profiling.stacks import STACK_NOTE, profile_stack
 from tdx.profiling.suggestions import Suggestions, TriedChange, try_changes
 from tdx.rollouts.policies.policy import (
     PolicyRequest,
@@ -111,9 +111,8 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
         noise=noise.spread,
         judgement=noise.judgement,
         noise_text=noise.message,
-        notes=tuple(
-            note for note in mode.notes if note != SLOWDOWN_NOTE
-        ),  # the table shows this itself
+        # The tab shows these itself.
+        notes=tuple(note for note in mode.notes if note not in (SLOWDOWN_NOTE, STACK_NOTE)),
         error=mode.error,
     )
 
@@ -293,11 +292,13 @@ def interrupt_on_cancel(job: Job) -> Iterator[None]:
 
 
 _INTERRUPTED = "interrupted"
-_NO_ADVICE = "no changes to try: the wrappers are Python code, which tdx does not edit"
+_NO_ADVICE = "no changes to try: the stages are Python code, which tdx does not edit"
 
 
 def find_advice(request: FindAdvice, job: Job) -> AdviceResult:
     """Measure a pipeline, then each change that may save time."""
+    if request.pipeline.is_factory:
+        return AdviceResult(request.mode, error=_NO_ADVICE)
     with suppress(KeyboardInterrupt), interrupt_on_cancel(job):
         job.push(PROGRESS, ProfileProgress("creating the env", 0, 1))
         stack = build_stack(request.pipeline, request.allow_code)

@@ -1,0 +1,229 @@
+"""The tabs with an env that a factory creates: what applies to it, and why the rest does not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdx.inspection.live.stack_env import StackEnv
+from tdx.pipeline import Pipeline
+from tdx.stacks.building import build_stack
+from tdx.tui.backend.messages import Job
+from tdx.tui.backend.requests import CheckChain, check_chain
+from tdx.tui.compose.stage_tab import FormRow
+from tdx.tui.live.messages import Run, RunSession, SetPanes
+from tdx.tui.live.worker import LivePlayer
+from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
+from tdx.tui.profile.worker import find_advice, measure_pipeline
+from tests.tui import wrapped_env
+from tests.tui.driving import Driver, driven
+from tests.tui.playing import playing
+from tests.tui.test_stacks import do
+
+MODULE = wrapped_env.__name__
+MAKE = f"{MODULE}:make"
+TORCHRL = f"{MODULE}:make_torchrl"
+SB3 = f"{MODULE}:make_vec_normalize"
+
+
+def names(app: Driver) -> list[str]:
+    return [stage.config.name for stage in app.app.workspace.draft.stages]
+
+
+# TorchRL
+
+
+async def test_transforms_of_torchrl_are_stages_with_specs_and_lineage() -> None:
+    async with driven(env=TORCHRL, allow_code=True) as app:
+        assert names(app) == ["RewardScaling", "StepCounter"]
+        assert "2 stages · torchrl" in app.text("ChainPane")
+        await app.press("down")
+        stage = app.text("StageTab")
+        assert "RewardScaling" in stage
+        assert "torchrl/envs/transforms/" in stage
+        assert "in_keys ['reward']" in stage
+        assert "Read-only: the stages are Python code" in stage
+        await app.press("down", "2")
+        assert "+ step_count [1] int64 ≥ 0" in app.text("SpecsTab")
+        assert "observation@0 by env → output" in app.text("#lineage")
+
+
+async def test_a_stage_of_torchrl_is_not_edited() -> None:
+    async with driven(env=TORCHRL, allow_code=True) as app:
+        await app.press("down", "space", "d")
+        assert set(app.notices) == {f"the stages are Python code of {TORCHRL}: edit them there"}
+        assert names(app) == ["RewardScaling", "StepCounter"]
+
+
+def test_a_check_with_steps_takes_transforms_of_torchrl() -> None:
+    request = CheckChain(Pipeline.of(TORCHRL), allow_code=True, steps=True)
+    assert check_chain(request, job()) == ()
+
+
+def test_steps_of_torchrl_have_the_numbers_of_the_chain_pane() -> None:
+    pipeline, topics = Pipeline.of(TORCHRL), dict[str, Any]()
+    stack = build_stack(pipeline, True)
+    for numbers in ((), (0, 1)):
+        request = RunSession(pipeline, True, rate=None, numbers=numbers)
+        player = LivePlayer(stack.target, request, topics.__setitem__)
+        do(player, SetPanes(cells=5), Run(steps=2))
+        places = [place.title for place in topics["trace"].places if place.kind == "stage"]
+        assert places == ["0 RewardScaling", "1 StepCounter"]
+    stack.close()
+
+
+def test_the_profile_of_torchrl_has_modes_and_a_row_for_each_transform() -> None:
+    request = MeasurePipeline(
+        Pipeline.of(TORCHRL), ("eager",), steps=5, repeats=1, warmup=1, allow_code=True
+    )
+    (mode,) = measure_pipeline(request, job()).modes
+    assert mode.error is None
+    stages = [row.label for row in mode.rows if row.lane == "forward"]
+    assert stages == ["0 RewardScaling", "1 StepCounter"]
+
+
+# Settings of the env
+
+
+async def test_settings_that_need_a_chain_of_tdx_are_left_out() -> None:
+    async with driven(env=SB3, allow_code=True, size=(140, 45)) as app:
+        form = app.text("StageTab")
+        assert "A stable-baselines3 env with" in form
+        assert "VecNormalize returns other observations than its space declares" in form
+        assert [row.field.name for row in app.app.screen.query(FormRow)] == ["kwargs", "seed"]
+
+
+# Profile
+
+
+@pytest.mark.parametrize(("env", "has_modes"), [(MAKE, False), (TORCHRL, True)])
+async def test_the_profile_tab_offers_what_applies(env: str, has_modes: bool) -> None:
+    async with driven(env=env, allow_code=True, size=(100, 30)) as app:
+        await app.press("4")
+        shown = app.text("ProfileTab")
+        assert ("planned" in shown, "operators" in shown, "marginal" in shown) == (has_modes,) * 3
+        assert ("observed: each wrapper in random steps" in shown) is not has_modes
+        assert "advice" not in shown
+        assert "press Ctrl+L to import it again" in shown
+        await app.press("v")
+        assert app.notices == [
+            f"no changes to try: the stages are Python code of {env}: edit them there"
+        ]
+        app.notices.clear()
+        await app.press("m", "o")
+        reason = "modes and extra passes need a chain of tdx; this is a gymnasium env"
+        assert (app.notices == [reason, reason]) is not has_modes
+
+
+async def test_the_profile_tab_returns_to_all_settings_with_a_chain() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        await app.press("4")
+        assert "advice" not in app.text("ProfileTab")
+        await app.press("a", "text:StepCounter", "enter", "escape", "4")
+        assert "advice" in app.text("ProfileTab")
+
+
+async def test_a_measured_stack_shows_no_note_about_options() -> None:
+    async with driven(env=MAKE, allow_code=True, size=(100, 45)) as app:
+        await app.press("4", "n")
+        app.find("#profile-steps").value = "10"
+        await app.press("enter")
+        while app.app.screen.query_one("#profile-progress").display:
+            await asyncio.sleep(0.02)
+        await app.settle()
+        shown = app.text("ProfileTab")
+        assert "#1 first run" in shown
+        assert "3 NormalizeObservation" in shown
+        assert "--t" not in shown
+        assert "edited" not in shown
+
+
+def test_advice_for_a_factory_runs_nothing() -> None:
+    request = FindAdvice(
+        Pipeline.of(f"{MODULE}:fail"), "planned", steps=5, repeats=1, warmup=1, allow_code=True
+    )
+    assert "which tdx does not edit" in str(find_advice(request, job()).error)
+
+
+# Copying and reloading
+
+
+async def test_a_copied_command_permits_the_code() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        await app.press("y")
+        assert "Python" not in app.text()
+        await app.press("enter")
+        assert app.app.clipboard == f"tdx inspect spec --env {MAKE} --allow-code"
+
+
+async def test_reloading_imports_the_code_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import gymnasium\ndef make():\n    return gymnasium.make('CartPole-v1', {})\n"
+    file = tmp_path / "reloaded_env.py"
+    file.write_text(text.format(""))
+    async with driven(env=f"{file}:make", allow_code=True) as app:
+        assert names(app) == ["PassiveEnvChecker", "OrderEnforcing", "TimeLimit"]
+        file.write_text(text.format("disable_env_checker=True"))
+        # A new worker process has not imported it.
+        monkeypatch.delitem(__import__("sys").modules, "reloaded_env")
+        await app.press("ctrl+l")
+        assert app.notices == [f"{file}:make is imported again"]
+        assert names(app) == ["OrderEnforcing", "TimeLimit"]
+
+
+async def test_reloading_restarts_the_live_session() -> None:
+    def make(pipeline: Pipeline) -> Any:
+        return StackEnv(build_stack(pipeline, True))
+
+    async with playing(env=MAKE, make=make) as live:
+        await live.press("s", "s")
+        live.app.workspace.reload_code()
+        await live.settle()
+        assert live.note == "■ restarted with the new code"
+        assert live.shown == 0
+
+
+# Live
+
+
+async def test_the_values_begin_with_the_stage_that_was_selected_before() -> None:
+    def make(pipeline: Pipeline) -> Any:
+        return StackEnv(build_stack(pipeline, True))
+
+    async with playing(env=MAKE, make=make, size=(100, 24)) as live:
+        live.tab.panes.values.go_to_stage(3)
+        await live.press("s")
+        values = live.tab.panes.values
+        assert "3 NormalizeObservation" in str(values.search_lines()[values.cursor])
+
+
+# Errors
+
+
+async def test_ctrl_c_names_the_key_that_quits() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        await app.press("ctrl+c")
+        assert app.notices == ["press ^q to quit"]
+
+
+async def test_a_step_that_raises_names_the_line_and_keeps_the_history() -> None:
+    def make(pipeline: Pipeline) -> Any:
+        return StackEnv(build_stack(pipeline, True))
+
+    async with playing(env=f"{MODULE}:make_failing", make=make) as live:
+        await live.press("n", "text:10", "enter")
+        assert "sensor lost" in live.note
+        assert live.tab.session.state is not None
+        assert live.tab.session.state.steps == 3
+        (error,) = live.app.workspace.errors.all()
+        assert "wrapped_env.py:" in str(error.problem.origin)
+        await live.press("left")
+        assert live.shown < live.tab.session.state.last
+
+
+def job() -> Job:
+    return Job(lambda topic, value: None, {})
