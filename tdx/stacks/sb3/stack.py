@@ -17,7 +17,14 @@ from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.measuring import LANES, measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
 from tdx.stacks.sb3.calls import VecCallRecorder
-from tdx.stacks.sb3.levels import list_levels, list_notes, passes_actions_on, vec_methods
+from tdx.stacks.sb3.levels import (
+    core_of,
+    list_levels,
+    list_notes,
+    passes_actions_on,
+    vec_methods,
+    workers_of_vec_env,
+)
 from tdx.stacks.sb3.snapshots import DONE
 from tdx.stacks.sb3.state import level_state
 from tdx.stacks.sb3.traces import VecTraceBuilder
@@ -56,12 +63,15 @@ class StableBaselines3Stack(LevelStack):
                 f"the {type(target).__name__} has no env",
                 hint="pass env= to its constructor or load(), or call set_env(env)",
             )
-        super().__init__(env, list_levels(env))
+        workers = workers_of_vec_env(core_of(env))
+        super().__init__(
+            env, list_levels(env, () if workers is None else workers.levels()), workers
+        )
 
     @cached_property
     def notes(self) -> Sequence[str]:
         """What the stack does not show, each a sentence."""
-        return list_notes(self.levels)
+        return list_notes(self.levels, None if self.workers is None else self.workers.reason)
 
     def level_flags(self, level: Level) -> Sequence[str]:
         """Return the names of the flags that a level returns."""
@@ -78,7 +88,7 @@ class StableBaselines3Stack(LevelStack):
     @contextmanager
     def measure(self, meter: Meter, *, all_stages: bool = False) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        with measured_levels(self.levels, self.name, meter, _lanes_of):
+        with measured_levels(self.levels, self.name, meter, _lanes_of, self.workers):
             yield
 
 
