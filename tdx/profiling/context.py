@@ -15,8 +15,9 @@ from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS, Part
 from tdx.core.transforms import Transform
-from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
+from tdx.profiling.clock import ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
+from tdx.profiling.parallel import CallTimes
 from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.stacks import open_stack
 from tdx.stacks.native_meter import STEP_PART, attach_meter, iterate_stages

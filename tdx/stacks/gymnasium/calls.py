@@ -67,7 +67,10 @@ OnCall = Callable[[Call], None]
 class RemoteCalls(Protocol):
     """Records the calls in other processes that the calls of one level wait for."""
 
-    core_index: int
+    @property
+    def core_index(self) -> int:
+        """Index of the level whose calls wait."""
+        ...
 
     def recording(self) -> AbstractContextManager[None]:
         """Record the calls in a block."""

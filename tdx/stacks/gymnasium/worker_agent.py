@@ -71,24 +71,41 @@ class WorkerOwner:
     action_space: gymnasium.Space[Any] = field(repr=False)
 
 
-def install(command: str | None) -> str:
+def install(command: str | None, token: str) -> str:
     """Attach an agent to the env of this worker, and return the name of its attribute.
 
     Args:
         command: What the agent begins. ``None``: nothing, it answers one request.
+        token: Identifies the agent.
 
     Returns:
-        :data:`MISSING` if the worker has no env, or its outermost wrapper takes no attribute.
+        :data:`MISSING` if the worker has no env, its outermost wrapper takes no attribute, or it is
+        observed already.
     """
     env = _find_env()
     own = instance_dict(env)
     if own is None:
         return MISSING
-    agent = WorkerAgent(env)
+    if isinstance(own.get(AGENT), WorkerAgent):
+        return AGENT if command is None else MISSING
+    agent = WorkerAgent(env, token)
     if command is not None:
         agent.begin(command)
     own[AGENT] = agent
     return AGENT
+
+
+def uninstall(command: str | None, token: str) -> str:
+    """Detach the agent with a token, if there is one.
+
+    Args:
+        command: Not used.
+        token: Identifies the agent.
+    """
+    agent = (instance_dict(_find_env()) or {}).get(AGENT)
+    if isinstance(agent, WorkerAgent) and agent.token == token:
+        agent("stop")
+    return MISSING
 
 
 def _find_env() -> Any:
@@ -114,10 +131,11 @@ class WorkerAgent:
 
     Args:
         env: The outermost wrapper in this worker.
+        token: Identifies the agent.
     """
 
-    def __init__(self, env: Any) -> None:
-        self._env = env
+    def __init__(self, env: Any, token: str) -> None:
+        self._env, self.token = env, token
         wrappers = list_wrappers(env)
         owners = [wrappers[-1].env if wrappers else env, *reversed(wrappers)]
         self._levels = tuple(

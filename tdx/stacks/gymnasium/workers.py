@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import gymnasium
 import numpy as np
@@ -26,34 +27,29 @@ if TYPE_CHECKING:
 Send = Callable[..., Sequence[Any]]
 """Calls a method of the env in each worker: name of the method, arguments."""
 
-# A worker ends if it cannot load what it receives, so only the text is loaded without precautions.
+# A worker ends if it cannot load what it receives, so only text is loaded without precautions.
 _SOURCE = """
 try:
-    from tdx.stacks.gymnasium.worker_agent import install
-    name = install(command)
+    import tdx.stacks.gymnasium.worker_agent as worker_agent
+    name = getattr(worker_agent, function)(command, token) if function else "step"
 except Exception:
-    name = failed
+    name = missing
 """
-_IS_IMPORTABLE = """
-try:
-    import tdx.stacks.gymnasium.worker_agent
-    name = "step"
-except Exception:
-    name = failed
-"""
+_IS_WAITING, _HAS_ENDED = "it waits for the result of a call", "a worker process has ended"
 
 
 class _RunsInWorker:
-    """A name that is computed in the process that unpickles it.
+    """A name that a function returns in the process that unpickles it.
 
     Args:
-        source: Code that sets ``name``.
-        command: Its variable ``command``.
+        function: Name of a function of ``worker_agent``. Empty: ``step``, which every env has.
+        command: Its first argument.
+        token: Its second argument.
     """
 
-    def __init__(self, source: str, command: str | None = None) -> None:
-        scope = {"source": source, "command": command, "failed": MISSING, "name": MISSING}
-        self._scope = scope
+    def __init__(self, function: str, command: str | None = None, token: str = "") -> None:
+        names = {"function": function, "command": command, "token": token, "missing": MISSING}
+        self._scope = {"source": _SOURCE, "name": MISSING, **names}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return eval, ("exec(source) or name", self._scope)
@@ -202,19 +198,26 @@ class Workers:
         if not self.rows:
             yield
             return
-        problem = self._problem()
+        try:
+            problem = self._problem()
+            if problem is None:
+                self._install(command)
+        except ArgumentError as error:
+            problem = error.message
         if problem is not None:
             raise ArgumentError(
                 f"the wrappers in the workers of {self.name} cannot be reached: {problem}",
                 hint="begin the block when no call is pending, and before the env is closed",
             )
         try:
-            self._install(command)
             yield
         finally:
             # A worker that has ended, or has not answered, keeps nothing that matters.
-            if self._problem() is None:
-                finish(self._ask("stop"))
+            answers = None
+            with suppress(ArgumentError):
+                answers = self._ask("stop") if self._problem() is None else None
+            if answers is not None:
+                finish(answers)
 
     def _describe(self, supported: bool) -> str | None:
         """Ask each worker for its wrappers; return why that is not possible."""
@@ -237,7 +240,7 @@ class Workers:
         The text of an env names all its wrappers.
         """
         try:
-            text = str(self._send("__str__")[0])
+            text = str(self._request("__str__")[0])
         except Exception:
             return []
         found = [each for each in text.replace(">", "").split("<") if each]
@@ -250,20 +253,44 @@ class Workers:
         if attributes.get("closed") or any(each is None or each.closed for each in pipes):
             return "it is closed"
         if not all(each.is_alive() for each in attributes.get("processes", ())):
-            return "a worker process has ended"
+            return _HAS_ENDED
         if attributes.get("waiting") or any(each.poll(0) for each in pipes):
-            return "it waits for the result of a call"
+            return _IS_WAITING
         return None
 
+    def _request(self, name: str, *arguments: Any) -> Sequence[Any]:
+        """Call a method of the env in each worker.
+
+        Raises:
+            ArgumentError: The workers cannot answer.
+        """
+        try:
+            return self._send(name, *arguments)
+        except gymnasium.error.AlreadyPendingCallError as error:
+            raise ArgumentError(_IS_WAITING) from error
+        except (OSError, EOFError) as error:
+            raise ArgumentError(_HAS_ENDED) from error
+
     def _install(self, command: str | None) -> None:
-        if all(self._send("has_wrapper_attr", _RunsInWorker(_SOURCE, command))):
+        """Attach an agent in each worker, or in none.
+
+        Raises:
+            ArgumentError: That is not possible.
+        """
+        token = uuid4().hex
+        if self._run_in_workers("install", command, token):
             return
-        importable = all(self._send("has_wrapper_attr", _RunsInWorker(_IS_IMPORTABLE)))
+        self._run_in_workers("uninstall", None, token)
         raise ArgumentError(
             "its workers hold no env that takes attributes, or are being traced or profiled already"
-            if importable
+            if self._run_in_workers("")
             else "its workers cannot import tdx"
         )
+
+    def _run_in_workers(self, function: str, command: str | None = None, token: str = "") -> bool:
+        """Call a function of ``worker_agent`` in each worker; return True if all return a name."""
+        name = _RunsInWorker(function, command, token)
+        return all(self._request("has_wrapper_attr", name))
 
     def _ask(self, command: str) -> list[Any]:
         """Send a request to the agents of all workers.
@@ -271,7 +298,7 @@ class Workers:
         Raises:
             ArgumentError: An agent could not answer.
         """
-        answers = [pickle.loads(each) for each in self._send(AGENT, command)]
+        answers = [pickle.loads(each) for each in self._request(AGENT, command)]
         for is_answer, answer in answers:
             if not is_answer:
                 raise ArgumentError(f"a worker cannot be read: {answer}")
