@@ -57,14 +57,14 @@ class WorkerOwner:
     """A wrapper or env in a worker, as its parent process knows it.
 
     Args:
-        module: Module of its class.
+        kind: Its class, as text.
         info: Its description as a stage.
         env_name: Id of the env inside.
         observation_space: Its space of observations.
         action_space: Its space of actions.
     """
 
-    module: str
+    kind: str
     info: StageInfo
     env_name: str
     observation_space: gymnasium.Space[Any] = field(repr=False)
@@ -186,7 +186,7 @@ class WorkerAgent:
         name = env_name(self._levels)
         return [
             WorkerOwner(
-                type(level.owner).__module__,
+                repr(type(level.owner)),
                 _portable_info(level.info()),
                 name,
                 level.observation_space,

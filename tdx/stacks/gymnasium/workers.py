@@ -37,6 +37,8 @@ except Exception:
 """
 _IS_WAITING, _HAS_ENDED = "it waits for the result of a call", "a worker process has ended"
 
+_HINT = "inspect or profile the env when no call is pending, and before it is closed"
+
 
 class _RunsInWorker:
     """A name that a function returns in the process that unpickles it.
@@ -207,7 +209,7 @@ class Workers:
         if problem is not None:
             raise ArgumentError(
                 f"the wrappers in the workers of {self.name} cannot be reached: {problem}",
-                hint="begin the block when no call is pending, and before the env is closed",
+                hint=_HINT,
             )
         try:
             yield
@@ -228,7 +230,7 @@ class Workers:
             rows = self._ask("describe")
         except Exception as error:
             return get_first_line(error)
-        kinds = {tuple((each.module, each.info.name) for each in row) for row in rows}
+        kinds = {tuple(each.kind for each in row) for row in rows}
         if len(kinds) != 1:
             return "the sub-envs have different wrappers"
         self.rows = tuple(tuple(row) for row in rows)
@@ -267,9 +269,9 @@ class Workers:
         try:
             return self._send(name, *arguments)
         except gymnasium.error.AlreadyPendingCallError as error:
-            raise ArgumentError(_IS_WAITING) from error
+            raise ArgumentError(_IS_WAITING, hint=_HINT) from error
         except (OSError, EOFError) as error:
-            raise ArgumentError(_HAS_ENDED) from error
+            raise ArgumentError(_HAS_ENDED, hint=_HINT) from error
 
     def _install(self, command: str | None) -> None:
         """Attach an agent in each worker, or in none.
@@ -284,7 +286,8 @@ class Workers:
         raise ArgumentError(
             "its workers hold no env that takes attributes, or are being traced or profiled already"
             if self._run_in_workers("")
-            else "its workers cannot import tdx"
+            else "its workers cannot import tdx",
+            hint=_HINT,
         )
 
     def _run_in_workers(self, function: str, command: str | None = None, token: str = "") -> bool:
@@ -301,7 +304,7 @@ class Workers:
         answers = [pickle.loads(each) for each in self._request(AGENT, command)]
         for is_answer, answer in answers:
             if not is_answer:
-                raise ArgumentError(f"a worker cannot be read: {answer}")
+                raise ArgumentError(f"a worker cannot be read: {answer}", hint=_HINT)
         return [answer for _, answer in answers]
 
 
