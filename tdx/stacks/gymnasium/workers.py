@@ -228,6 +228,8 @@ class Workers:
         try:
             self._install(None)
             rows = self._ask("describe")
+        except ArgumentError as error:
+            return error.message
         except Exception as error:
             return get_first_line(error)
         kinds = {tuple(each.kind for each in row) for row in rows}
