@@ -5,34 +5,15 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
-from tdx.core.meter import UNATTRIBUTED, AnyFunction, Part
+from tdx.core.meter import UNATTRIBUTED, AnyFunction, Part, WorkerCalls
+from tdx.profiling.parallel import CallTimes, charge_worker_calls, exclude_nested_time
 from tdx.profiling.result import Counts, Row
 
 Clock = Callable[[], int]
-
-
-@dataclass(frozen=True, slots=True)
-class CallTimes:
-    """Times of the calls of one part.
-
-    Args:
-        part: The part.
-        own_ns: Duration of each call without the measured calls inside it, int64 ``[n]``.
-        start_ns: Start of each call, int64 ``[n]``.
-        end_ns: End of each call, int64 ``[n]``.
-        steps: Number of rollout steps that each call covers, int64 ``[n]``.
-    """
-
-    part: Part
-    own_ns: Counts
-    start_ns: Counts
-    end_ns: Counts
-    steps: Counts
 
 
 class ClockMeter:
@@ -46,6 +27,7 @@ class ClockMeter:
         self._clock = clock
         self._logs: dict[Part, _CallLog] = {}
         self._sequences: dict[tuple[Part, ...], list[int]] = {}
+        self._in_workers: list[tuple[tuple[int, str], Sequence[WorkerCalls]]] = []
 
     def timed(
         self, part: Part, function: AnyFunction, steps: Callable[..., int] | None = None
@@ -76,6 +58,10 @@ class ClockMeter:
             for place, each in enumerate(given)
         ]
         return timed_functions
+
+    def add_worker_calls(self, waiting: tuple[int, str], calls: Sequence[WorkerCalls]) -> None:
+        """See :class:`~tdx.core.meter.Meter`."""
+        self._in_workers.append((waiting, calls))
 
     def _assign_sequences(self) -> None:
         """Assign the time stamps of sequences of calls to their parts."""
@@ -109,12 +95,16 @@ class ClockMeter:
             return []
         owned = exclude_nested_time(np.concatenate(stamps))
         lengths = np.cumsum([len(each) for each in stamps])[:-1]
-        return [
+        found = [
             CallTimes(part, own, each[:, 0], each[:, 1], covered)
             for part, own, each, covered in zip(
                 parts, np.split(owned, lengths), stamps, steps, strict=True
             )
         ]
+        for waiting, calls in self._in_workers:
+            found = charge_worker_calls(found, waiting, calls)
+        self._in_workers.clear()
+        return found
 
 
 class _CallLog:
@@ -136,28 +126,6 @@ class _CallLog:
 
 def _drop_unfinished(stamps: list[int], every: int) -> None:
     del stamps[len(stamps) - len(stamps) % every :]
-
-
-def exclude_nested_time(calls: Counts) -> Counts:
-    """Return the duration of each call without the calls inside it.
-
-    Args:
-        calls: Start and end of each call, int64 ``[n, 2]``, in any order.
-
-    Returns:
-        int64 ``[n]``.
-    """
-    # By end; of calls that end together, the one that started last is innermost.
-    order = np.lexsort((-calls[:, 0], calls[:, 1]))
-    found = np.empty(len(calls), np.int64)
-    open_calls: list[tuple[int, int]] = []
-    for place, (start, end) in zip(order.tolist(), calls[order].tolist(), strict=True):
-        inside = 0
-        while open_calls and open_calls[-1][0] >= start:
-            inside += open_calls.pop()[1]
-        open_calls.append((start, end - start))
-        found[place] = end - start - inside
-    return found
 
 
 # The functions below run in each step. They differ in their signatures: forwarding a variable
@@ -304,6 +272,9 @@ def _make_row(part: Part, calls: list[tuple[int, int, CallTimes]]) -> Row:
         spans_ns=joined(each.end_ns - each.start_ns for _, _, each in calls),
         steps=joined(each.steps for _, _, each in calls),
         repeats=joined(np.full(len(each.own_ns), number) for number, _, each in calls),
+        wall_ns=joined(each.wall_ns for _, _, each in calls if each.wall_ns is not None)
+        if all(each.wall_ns is not None for _, _, each in calls)
+        else None,
     )
 
 

@@ -278,6 +278,7 @@ def _statistics_per_repeat(row: Row) -> list[Statistics]:
             row.spans_ns[mine],
             row.steps[mine],
             row.repeats[mine],
+            None if row.wall_ns is None else row.wall_ns[mine],
         )
         found.append(part.statistics)
     return found

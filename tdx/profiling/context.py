@@ -13,10 +13,11 @@ import numpy as np
 
 from tdx.core.chain_specs import flatten_chain
 from tdx.core.envs import EnvBase
-from tdx.core.meter import CHUNKS
+from tdx.core.meter import CHUNKS, Part
 from tdx.core.transforms import Transform
-from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
+from tdx.profiling.clock import ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
+from tdx.profiling.parallel import CallTimes
 from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.stacks import open_stack
 from tdx.stacks.native_meter import STEP_PART, attach_meter, iterate_stages
@@ -140,11 +141,19 @@ def _name(stage: Transform) -> str:
 
 def _sum_own_times(block: list[CallTimes]) -> int:
     """Return the total time of the outermost calls: the sum of all own times."""
-    return sum(int(times.own_ns.sum()) for times in block)
+    return sum(times.total_ns for times in block)
 
 
 def _count_steps(block: list[CallTimes]) -> int:
-    """Return the number of steps, or of calls of a chain."""
+    """Return the number of steps of the outermost stage, or of calls of a chain."""
     steps = {times.part: int(times.steps.sum()) for times in block}
     count_of_steps = sum(steps.get(part, 0) for part in (STEP_PART, CHUNKS))
-    return count_of_steps or max(steps.values(), default=0)
+    if count_of_steps:
+        return count_of_steps
+    # Sub-envs, and wrappers that step more than once, have more calls than the env has steps.
+    around = {part.index: count for part, count in steps.items() if _is_env_step(part)}
+    return around[max(around)] if around else max(steps.values(), default=0)
+
+
+def _is_env_step(part: Part) -> bool:
+    return part.lane == "step" and part.work in ("env", "wrapper")

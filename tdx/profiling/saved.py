@@ -38,6 +38,7 @@ MAX_PROFILE_BYTES = 2**28
 MAX_SAMPLE_BYTES = 2**28
 """Maximum size of all samples of a document after decompression."""
 _COLUMNS = ("times_ns", "starts_ns", "spans_ns", "steps", "repeats")
+_WALL = "wall_ns"
 _DIGITS = 4
 
 Key = tuple[str, Lane]
@@ -117,7 +118,8 @@ def row_to_json(mode: ModeProfile, row: Row) -> dict[str, Any]:
 
 
 def _encode_row(row: Row) -> dict[str, str]:
-    return {name: encode_samples(getattr(row, name)) for name in _COLUMNS}
+    columns = _COLUMNS if row.wall_ns is None else (*_COLUMNS, _WALL)
+    return {name: encode_samples(getattr(row, name)) for name in columns}
 
 
 def _with_row_key(key: Key, values: dict[str, Any]) -> dict[str, Any]:
@@ -256,7 +258,8 @@ def _by_key(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Key, Mapping
 
 
 def _parse_row(data: Mapping[str, Any], samples: _SampleDecoder) -> Row:
-    columns = {name: samples.decode(data["samples"][name]) for name in _COLUMNS}
+    names = (*_COLUMNS, _WALL) if _WALL in data["samples"] else _COLUMNS
+    columns = {name: samples.decode(data["samples"][name]) for name in names}
     if len({len(column) for column in columns.values()}) != 1:
         raise ValueError("columns of samples differ in length")
     return Row(from_plain(Part, data["part"]), **columns)

@@ -61,7 +61,9 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
         plan.seed,
         False,
     )
-    mode = replace(result.modes[0], notes=(STACK_NOTE, *stack.notes), error=error)
+    mode = replace(
+        result.modes[0], notes=(STACK_NOTE, *stack.timing_notes, *stack.notes), error=error
+    )
     return replace(result, subject=plan.subject or result.subject, settings=settings, modes=(mode,))
 
 

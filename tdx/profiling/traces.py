@@ -49,12 +49,14 @@ def iterate_calls(mode: ModeProfile, most: int | None = None) -> Iterator[TimedC
         mode: Measurements of a mode.
         most: Maximum number of calls. ``None``: all.
     """
-    counts = [len(row.times_ns) for row in mode.rows]
+    # Of the calls in worker processes, which overlap, those that the step waited for.
+    rows = [row.waited_for() for row in mode.rows]
+    counts = [len(row.times_ns) for row in rows]
     if not sum(counts):
         return
     place = np.repeat(np.arange(len(counts)), counts)
     start, span, own, steps, repeat = (
-        np.concatenate([getattr(row, name) for row in mode.rows])
+        np.concatenate([getattr(row, name) for row in rows])
         for name in ("starts_ns", "spans_ns", "times_ns", "steps", "repeats")
     )
     order = np.lexsort((-span, start, repeat))[:most]
@@ -77,7 +79,7 @@ def iterate_calls(mode: ModeProfile, most: int | None = None) -> Iterator[TimedC
 
 def count_calls(mode: ModeProfile) -> int:
     """Return the number of timed calls."""
-    return sum(len(row.times_ns) for row in mode.rows)
+    return sum(len(row.waited_for().times_ns) for row in mode.rows)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_SKIPPED = ("self", "env", "venv")
+_SKIPPED = ("self", "env", "venv", "env_fns")
 
 
 def class_location(kind: type) -> str | None:

@@ -111,6 +111,11 @@ class Stack(Protocol):
         return ()
 
     @property
+    def timing_notes(self) -> Sequence[str]:
+        """What to know about the times of :meth:`measure`, each a sentence. Default: nothing."""
+        return ()
+
+    @property
     def done_keys(self) -> Sequence[NestedKey]:
         """Keys of the flags in a trace that end an episode."""
         ...

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tdx.core.meter import Part
-from tdx.profiling.clock import CallTimes, ClockMeter, exclude_nested_time
+from tdx.profiling.clock import ClockMeter
+from tdx.profiling.parallel import CallTimes, exclude_nested_time
 
 OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "forward")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
@@ -64,6 +64,23 @@ class Call:
 OnCall = Callable[[Call], None]
 
 
+class RemoteCalls(Protocol):
+    """Records the calls in other processes that the calls of one level wait for."""
+
+    @property
+    def core_index(self) -> int:
+        """Index of the level whose calls wait."""
+        ...
+
+    def recording(self) -> AbstractContextManager[None]:
+        """Record the calls in a block."""
+        ...
+
+    def add_calls(self, call: Call) -> int:
+        """Add the calls of the last request as children; return the ns that they took."""
+        ...
+
+
 class CallRecorder:
     """Records complete calls of the outermost level, with the calls inside.
 
@@ -71,10 +88,11 @@ class CallRecorder:
 
     Args:
         on_call: Receives each complete call; called by one thread at a time.
+        remote: Calls in worker processes. ``None``: there are none.
     """
 
-    def __init__(self, on_call: OnCall) -> None:
-        self._on_call = on_call
+    def __init__(self, on_call: OnCall, remote: RemoteCalls | None = None) -> None:
+        self._on_call, self._remote = on_call, remote
         self._lock = threading.Lock()
         self._local = threading.local()
         self._failure: Exception | None = None
@@ -88,14 +106,20 @@ class CallRecorder:
         """
         owners: dict[int, tuple[Any, Wrap]] = {}
         for level in levels:
+            if level.in_workers:
+                continue
             spaces = (level.observation_space, level.action_space)
             for row, owner in enumerate(level.owners):
                 wrap = self._wrap_for(level.index, row, spaces)
                 owners.setdefault(id(owner), (owner, wrap))
-        with replaced_methods(owners.values()):
+        with replaced_methods(owners.values()), self.recorded_remotely():
             yield
         if self._failure is not None:
             raise self._failure
+
+    def recorded_remotely(self) -> AbstractContextManager[None]:
+        """Record the calls in worker processes in a block."""
+        return nullcontext() if self._remote is None else self._remote.recording()
 
     def _wrap_for(self, level: int, row: int, spaces: tuple[Any, Any]) -> Wrap:
         def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,9 +164,22 @@ class CallRecorder:
             raise
         call.own_ns = clock() - start - call._inside_ns
         open_calls.pop()
+        if self._remote is not None and call.level == self._remote.core_index:
+            self._add_remote_calls(call)
         call.result = _copied(lambda: copy_result(result))
         self._close(call, parent, entered)
         return result
+
+    def _add_remote_calls(self, call: Call) -> None:
+        """Add what workers recorded to the call that waited for them."""
+        assert self._remote is not None
+        try:
+            taken = self._remote.add_calls(call)
+        except Exception as error:
+            self._failure = self._failure or error
+        else:
+            # A worker may have started before its parent waited.
+            call.own_ns = max(call.own_ns - taken, 0)
 
     def _open_calls(self) -> list[Call]:
         found: list[Call] | None = getattr(self._local, "calls", None)

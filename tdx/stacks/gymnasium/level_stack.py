@@ -17,10 +17,11 @@ from tdx.core import StageSpecs
 from tdx.errors import EnvError, SpecError, Where, get_first_line
 from tdx.specs import Binary, Composite
 from tdx.stacks.driver import OnTrace
-from tdx.stacks.gymnasium.calls import Call, CallRecorder, OnCall
+from tdx.stacks.gymnasium.calls import Call, CallRecorder, OnCall, RemoteCalls
 from tdx.stacks.gymnasium.levels import Level, env_name
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
+from tdx.stacks.gymnasium.workers import Workers
 from tdx.stacks.stack import Stack, StageInfo
 
 
@@ -30,14 +31,17 @@ class LevelStack(Stack):
     Args:
         target: The outermost object.
         levels: Its levels, the env inside first.
+        workers: Its sub-envs in worker processes. ``None``: it has none.
     """
 
     free_keys = (INFO,)
-    recorder: Callable[[OnCall], CallRecorder] = CallRecorder
+    recorder: Callable[[OnCall, RemoteCalls | None], CallRecorder] = CallRecorder
     builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
 
-    def __init__(self, target: Any, levels: Sequence[Level]) -> None:
-        self.target = target
+    def __init__(
+        self, target: Any, levels: Sequence[Level], workers: Workers | None = None
+    ) -> None:
+        self.target, self.workers = target, workers
         self.levels = tuple(levels)
         self._pending_seed: int | None = None
         self._builder = type(self).builder(self.levels, self.name)
@@ -108,13 +112,29 @@ class LevelStack(Stack):
             if call.level == top:
                 on_trace(self._builder.build(call))
 
-        with type(self).recorder(on_call).attached(self.levels):
+        remote = self.workers if self.workers is not None and self.workers.rows else None
+        with type(self).recorder(on_call, remote).attached(self.levels):
             yield
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`."""
-        states = {level.index: self.level_state(level) for level in self.levels[1:]}
+        local = [level for level in self.levels[1:] if not level.in_workers]
+        states = {} if self.workers is None else self.workers.state()
+        states |= {level.index: self.level_state(level) for level in local}
         return {index: state for index, state in states.items() if state}
+
+    @property
+    def timing_notes(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        if self.workers is None or not self.workers.rows:
+            return ()
+        name, count = self.workers.name, len(self.workers.rows)
+        plural = "es" if count > 1 else ""
+        return (
+            f"The wrappers before {name} run in {count} worker process{plural}: their calls are "
+            "measured there, and µs/step and share count those of the slowest worker of each step. "
+            f"The own time of {name} is the rest: pipes, and waiting for processes.",
+        )
 
     @contextmanager
     def seeded(self, seed: int | None) -> Iterator[None]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
@@ -50,6 +50,17 @@ class Level:
         return type(self.owner).__name__
 
     @property
+    def in_workers(self) -> bool:
+        """True if ``owners`` describe objects in worker processes."""
+        return False
+
+    @property
+    def env_name(self) -> str:
+        """Id of the env inside, or the class name."""
+        spec = getattr(self.owner, "spec", None)
+        return str(spec.id) if spec is not None else self.name
+
+    @property
     def observation_space(self) -> gymnasium.Space[Any]:
         """Space of the observations of one env."""
         if self.num_envs is None or self.in_rows:
@@ -76,7 +87,7 @@ class Level:
         )
 
 
-def list_levels(env: Any) -> tuple[Level, ...]:
+def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]:
     """List the levels of a stack, the env inside first.
 
     The wrappers in the sub-envs of a ``SyncVectorEnv`` are levels, and so is the vector env, if all
@@ -84,9 +95,9 @@ def list_levels(env: Any) -> tuple[Level, ...]:
 
     Args:
         env: The outermost wrapper.
+        in_workers: Levels in the worker processes of the vector env.
     """
-    outer = list_wrappers(env)
-    core = outer[-1].env if outer else env
+    outer, core = list_wrappers(env), core_of(env)
     num_envs = core.num_envs if isinstance(core, VectorEnv) else None
     rows = _row_wrappers(core) if isinstance(core, SyncVectorEnv) else None
     levels: list[tuple[tuple[Any, ...], bool]] = []
@@ -100,10 +111,17 @@ def list_levels(env: Any) -> tuple[Level, ...]:
         levels += [(each, True) for each in reversed(list(zip(*rows, strict=True)))]
         levels.append(((core,), False))
     levels += [((each,), False) for each in reversed(outer)]
-    return tuple(
+    around = tuple(
         Level(index, owners, num_envs, in_rows)
-        for index, (owners, in_rows) in enumerate(levels, start=-1)
+        for index, (owners, in_rows) in enumerate(levels, start=len(in_workers) - 1)
     )
+    return (*in_workers, *around)
+
+
+def core_of(env: Any) -> Any:
+    """Return the env inside all wrappers."""
+    outer = list_wrappers(env)
+    return outer[-1].env if outer else env
 
 
 def list_wrappers(env: Any) -> list[Any]:
@@ -122,15 +140,9 @@ def _row_wrappers(env: SyncVectorEnv) -> list[list[Any]] | None:
     return rows if len(kinds) == 1 else None
 
 
-def hidden_reason(env: Any) -> str | None:
-    """Return why the wrappers inside a vector env are not stages; ``None`` if there are none."""
-    outer = list_wrappers(env)
-    core = outer[-1].env if outer else env
-    if isinstance(core, AsyncVectorEnv):
-        return "the wrappers inside AsyncVectorEnv run in worker processes and are not shown"
-    if isinstance(core, SyncVectorEnv) and _row_wrappers(core) is None:
-        return "the sub-envs have different wrappers, which are not shown"
-    return None
+def has_different_rows(core: Any) -> bool:
+    """Return True for a ``SyncVectorEnv`` whose sub-envs have different wrappers."""
+    return isinstance(core, SyncVectorEnv) and _row_wrappers(core) is None
 
 
 def arguments_of(owner: Any) -> dict[str, object]:
@@ -163,6 +175,4 @@ def _direction(owner: Any) -> Direction:
 
 def env_name(levels: Sequence[Level]) -> str:
     """Return the id of the env inside, or its class name."""
-    owner = levels[0].owner
-    spec = getattr(owner, "spec", None)
-    return str(spec.id) if spec is not None else type(owner).__name__
+    return levels[0].env_name

@@ -10,6 +10,7 @@ from typing import Any
 from tdx.core.meter import Lane, Meter, Part, Work
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.gymnasium.workers import Workers
 
 LANES: Mapping[str, Lane] = {"reset": "reset", "step": "step"}
 """Methods of a Gymnasium env, and the lane that each is measured in."""
@@ -26,6 +27,7 @@ def measured_levels(
     env_name: str,
     meter: Meter,
     lanes: Callable[[Level, Any], Mapping[str, Lane]] = lanes_of,
+    workers: Workers | None = None,
 ) -> Iterator[None]:
     """Measure the resets and steps of every level in a block.
 
@@ -34,18 +36,26 @@ def measured_levels(
         env_name: Name of the env inside.
         meter: Measures the calls.
         lanes: Returns the methods of an object that are measured, with their lanes.
+        workers: Sub-envs in worker processes, which measure their own calls.
     """
     counts: Counter[str] = Counter()
+    names: dict[int, str] = {}
+    for level in levels:
+        name = env_name if level.index < 0 else level.name
+        counts[name] += 1
+        names[level.index] = name if counts[name] == 1 else f"{name} ({counts[name]})"
     with ExitStack() as stack:
         for level in levels:
-            name = env_name if level.index < 0 else level.name
-            counts[name] += 1
-            shown = name if counts[name] == 1 else f"{name} ({counts[name]})"
+            if level.in_workers:
+                continue
+            shown = names[level.index]
             # The same object may be several sub-envs.
             for owner in {id(owner): owner for owner in level.owners}.values():
                 measured = lanes(level, owner)
                 wrap = _wrap_for(meter, level.index, shown, measured)
                 stack.enter_context(replaced_methods([(owner, wrap)], tuple(measured)))
+        if workers is not None:
+            stack.enter_context(workers.measuring(names, meter))
         yield
 
 

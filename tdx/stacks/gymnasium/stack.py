@@ -8,16 +8,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from torch import Tensor
 
 from tdx.core.meter import Meter
 from tdx.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
-from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, Level, hidden_reason, list_levels
+from tdx.stacks.gymnasium.levels import (
+    THIN_WRAPPERS,
+    Level,
+    core_of,
+    has_different_rows,
+    list_levels,
+)
 from tdx.stacks.gymnasium.measuring import measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
 from tdx.stacks.gymnasium.state import level_state
+from tdx.stacks.gymnasium.workers import workers_of_vector_env
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -46,13 +53,19 @@ class GymnasiumStack(LevelStack):
     done_keys = ("done", *FLAGS)
 
     def __init__(self, target: Any) -> None:
-        super().__init__(target, list_levels(target))
+        core = core_of(target)
+        workers = workers_of_vector_env(core) if isinstance(core, AsyncVectorEnv) else None
+        in_workers = () if workers is None else workers.levels()
+        super().__init__(target, list_levels(target, in_workers), workers)
 
     @property
     def notes(self) -> Sequence[str]:
         """What the stack does not show, each a sentence."""
-        reason = hidden_reason(self.target)
-        return () if reason is None else (reason,)
+        if self.workers is not None and self.workers.reason is not None:
+            return (self.workers.reason,)
+        if has_different_rows(core_of(self.target)):
+            return ("the sub-envs have different wrappers, which are not shown",)
+        return ()
 
     def level_flags(self, level: Level) -> Sequence[str]:
         """Return the names of the flags that a level returns."""
@@ -72,7 +85,7 @@ class GymnasiumStack(LevelStack):
         levels: Sequence[Level] = self.levels
         if not all_stages and all(type(each.owner) in THIN_WRAPPERS for each in levels[1:]):
             levels = [replace(levels[-1], index=-1)]
-        with measured_levels(levels, self.name, meter):
+        with measured_levels(levels, self.name, meter, workers=self.workers):
             yield
 
     def as_env(self) -> EnvBase:

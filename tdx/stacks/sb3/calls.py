@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tdx.stacks.gymnasium.calls import Call, CallRecorder
+from tdx.stacks.gymnasium.calls import Call, CallRecorder, RemoteCalls
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.snapshots import Entries, action_entries, observation_entries
@@ -36,10 +36,11 @@ class VecCallRecorder(CallRecorder):
 
     Args:
         on_call: Receives each complete call; called by one thread at a time.
+        remote: Calls in worker processes. ``None``: there are none.
     """
 
-    def __init__(self, on_call: Callable[[Call], None]) -> None:
-        super().__init__(self._join)
+    def __init__(self, on_call: Callable[[Call], None], remote: RemoteCalls | None = None) -> None:
+        super().__init__(self._join, remote)
         self._on_step = on_call
         self._sent: VecCall | None = None
 
@@ -48,13 +49,18 @@ class VecCallRecorder(CallRecorder):
         """Record the calls of all levels in a block."""
         self._sent = None
         with ExitStack() as stack:
-            stack.enter_context(super().attached(tuple(each for each in levels if each.in_rows)))
             for level in levels:
                 if isinstance(level, VecLevel) and not level.in_rows:
                     owner = level.owner
                     wraps = [(owner, self._vec_wrap(level))]
                     stack.enter_context(replaced_methods(wraps, vec_methods(owner)))
+            stack.enter_context(super().attached(tuple(each for each in levels if each.in_rows)))
             yield
+
+    def _add_remote_calls(self, call: Call) -> None:
+        # The workers answer to `step_async` in `step_wait`.
+        if not _is_sending(call):
+            super()._add_remote_calls(call)
 
     def _vec_wrap(self, level: VecLevel) -> Wrap:
         def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:

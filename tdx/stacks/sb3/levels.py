@@ -5,12 +5,14 @@ Stable-Baselines3 is imported only where its objects exist, and so is it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
 from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_wrappers
+from tdx.stacks.gymnasium.workers import Workers
 from tdx.stacks.sb3.spaces import returned_space
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
@@ -62,17 +64,27 @@ class VecLevel(Level):
         )
 
 
-def list_levels(env: Any) -> tuple[VecLevel, ...]:
+def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]:
     """List the levels of a stack, the env inside first.
+
+    Args:
+        env: The outermost VecEnv.
+        in_workers: Levels in the worker processes of the VecEnv.
+    """
+    return (*in_workers, *list_vec_levels(env, len(in_workers) - 1))
+
+
+def list_vec_levels(env: Any, first_index: int = -1) -> tuple[VecLevel, ...]:
+    """List the levels of a stack that are in this process, the env inside first.
 
     The wrappers in the sub-envs of a ``DummyVecEnv`` are levels if all sub-envs have the same
     wrappers, and so is the ``DummyVecEnv``. Other VecEnvs are the env inside.
 
     Args:
         env: The outermost VecEnv.
+        first_index: Index of the stage of the first level; -1 for the env inside.
     """
-    outer = list_vec_wrappers(env)
-    core = attributes_of(outer[-1])["venv"] if outer else env
+    outer, core = list_vec_wrappers(env), core_of(env)
     levels: list[tuple[tuple[Any, ...], bool]] = []
     rows = row_wrappers(core)
     if rows is not None:
@@ -83,11 +95,28 @@ def list_levels(env: Any) -> tuple[VecLevel, ...]:
     levels.append(((core,), False))
     levels += [((each,), False) for each in reversed(outer)]
     found: list[VecLevel] = []
-    for index, (owners, in_rows) in enumerate(levels, start=-1):
+    for index, (owners, in_rows) in enumerate(levels, start=first_index):
         is_wrapper = not in_rows and "venv" in attributes_of(owners[0])
         inside = found[-1] if is_wrapper else None
         found.append(VecLevel(index, owners, env.num_envs, in_rows, inside))
     return tuple(found)
+
+
+def core_of(env: Any) -> Any:
+    """Return the VecEnv inside all wrappers."""
+    outer = list_vec_wrappers(env)
+    return attributes_of(outer[-1])["venv"] if outer else env
+
+
+def workers_of_vec_env(core: Any) -> Workers | None:
+    """Return the sub-envs of a ``SubprocVecEnv``; ``None`` for another VecEnv."""
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    if not isinstance(core, SubprocVecEnv):
+        return None
+    # A subclass that starts the processes itself may use another loop.
+    has_known_loop = type(core).__init__ is SubprocVecEnv.__init__
+    return Workers(core, core.env_method, lambda: core.remotes, supported=has_known_loop)
 
 
 def list_vec_wrappers(env: Any) -> list[Any]:
@@ -114,13 +143,14 @@ def row_wrappers(core: Any) -> list[list[Any]] | None:
     return rows if len(kinds) == 1 else None
 
 
-def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
+def list_notes(levels: tuple[Level, ...], workers: str | None = None) -> tuple[str, ...]:
     """Return what a stack shows otherwise than expected, each a sentence.
 
     Args:
         levels: Levels of a stack.
+        workers: Why the wrappers in worker processes are not stages. ``None``: they are.
     """
-    reason = hidden_reason(levels)
+    reason = workers or hidden_reason(levels)
     notes = [] if reason is None else [reason]
     names = [
         each.name
@@ -144,14 +174,9 @@ def hidden_reason(levels: tuple[Level, ...]) -> str | None:
     if levels[0].in_rows:
         return None
     core = levels[0].owner
-    name = type(core).__name__
     if sub_envs(core):
         return "the sub-envs have different wrappers, which are not shown"
-    if "remotes" not in attributes_of(core):
-        return f"{name} does not show its sub-envs"
-    inside = names_in_workers(core)
-    reason = f"the sub-envs of {name} run in worker processes and are measured as one"
-    return f"{reason}: {' > '.join(inside)}" if inside else reason
+    return f"{type(core).__name__} does not show its sub-envs"
 
 
 def names_in_workers(core: Any) -> list[str]:

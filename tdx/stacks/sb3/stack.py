@@ -17,7 +17,15 @@ from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.measuring import LANES, measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
 from tdx.stacks.sb3.calls import VecCallRecorder
-from tdx.stacks.sb3.levels import list_levels, list_notes, passes_actions_on, vec_methods
+from tdx.stacks.sb3.levels import (
+    core_of,
+    list_levels,
+    list_notes,
+    list_vec_levels,
+    passes_actions_on,
+    vec_methods,
+    workers_of_vec_env,
+)
 from tdx.stacks.sb3.snapshots import DONE
 from tdx.stacks.sb3.state import level_state
 from tdx.stacks.sb3.traces import VecTraceBuilder
@@ -61,13 +69,15 @@ class StableBaselines3Stack(LevelStack):
                 f"the {type(target).__name__} has no env",
                 hint="pass env= to its constructor or load(), or call set_env(env)",
             )
-        self._vec_levels = list_levels(env)
-        super().__init__(env, self._vec_levels)
+        workers = workers_of_vec_env(core_of(env))
+        super().__init__(
+            env, list_levels(env, () if workers is None else workers.levels()), workers
+        )
 
     @cached_property
     def notes(self) -> Sequence[str]:
         """What the stack does not show, each a sentence."""
-        return list_notes(self.levels)
+        return list_notes(self.levels, None if self.workers is None else self.workers.reason)
 
     def level_flags(self, level: Level) -> Sequence[str]:
         """Return the names of the flags that a level returns."""
@@ -90,26 +100,26 @@ class StableBaselines3Stack(LevelStack):
     @contextmanager
     def measure(self, meter: Meter, *, all_stages: bool = False) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        with measured_levels(self.levels, self.name, meter, _lanes_of):
+        with measured_levels(self.levels, self.name, meter, _lanes_of, self.workers):
             yield
 
     def convert(self) -> ConvertedStack:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.converted import convert_levels
 
-        return convert_levels(self._vec_levels)
+        return convert_levels(list_vec_levels(self.target))
 
     def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.converted import VecEnvReference
 
-        return VecEnvReference(self._vec_levels[last + 1], key, seed)
+        return VecEnvReference(list_vec_levels(self.target)[last + 1], key, seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.converted import wrap_level
 
-        return wrap_level(self._vec_levels[last + 1], key)
+        return wrap_level(list_vec_levels(self.target)[last + 1], key)
 
 
 def _lanes_of(level: Level, owner: Any) -> Mapping[str, Lane]:

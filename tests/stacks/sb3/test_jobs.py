@@ -11,7 +11,7 @@ import pytest
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 import tdx
 from tdx.cli.process import run
@@ -124,27 +124,6 @@ def test_profile_has_a_row_for_each_wrapper() -> None:
     assert steps["CartPole-v1"] == 10
     assert mode.unattributed <= 0.05
     assert replaced_methods(open_stack(env)) == []
-
-
-def test_worker_processes_are_named_and_measured_as_one() -> None:
-    env = VecNormalize(make_vec_env("CartPole-v1", n_envs=2, vec_env_cls=SubprocVecEnv))
-    try:
-        stack = open_stack(env)
-        assert (stack.name, [stage.name for stage in stack.stages]) == (
-            "SubprocVecEnv",
-            ["VecNormalize"],
-        )
-        assert "Monitor > TimeLimit > OrderEnforcing" in stack.notes[0]
-        trace = stack.tracer().run(30).last
-        assert trace is not None
-        assert tuple(trace.after(-1)["observation"].value.shape) == (2, 4)
-        with tdx.profile(env) as measured:
-            env.step([0, 1])  # type: ignore[arg-type]
-        lanes = {row.part.name: row.part.lane for row in measured.result.modes[0].rows}
-        assert "SubprocVecEnv" in lanes
-    finally:
-        env.close()
-    assert "Monitor" not in open_stack(env).notes[0]
 
 
 def test_different_sub_envs_are_one_stage() -> None:

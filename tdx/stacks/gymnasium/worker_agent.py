@@ -1,0 +1,274 @@
+"""The part of tdx that runs inside a worker process: it observes the worker's own env.
+
+It imports torch only to record values, so that a worker that is only described or measured stays
+small.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+
+from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
+from tdx.stacks.gymnasium.levels import Level, env_name, list_wrappers
+from tdx.stacks.sources import instance_dict
+from tdx.stacks.stack import StageInfo, format_argument
+
+if TYPE_CHECKING:
+    from tdx.stacks.gymnasium.calls import Call
+
+AGENT = "tdx_worker_agent"
+"""Attribute of the outermost wrapper in which an agent is found while it observes."""
+MISSING = "tdx_worker_agent_missing"
+"""Name that no env has."""
+_MAX_CALLS = 16
+"""Complete calls that are kept: steps that the parent does not collect must not fill the memory."""
+_MAX_DEPTH = 8
+_PLAIN = (bool, int, float, str, bytes)
+
+Stamps = dict[tuple[int, str], bytes]
+"""Start and end of each call, int64, by level and method."""
+PackedCall = tuple[int, str, dict[Any, Any], dict[Any, Any], int, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The text of a value that only exists in the worker."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOwner:
+    """A wrapper or env in a worker, as its parent process knows it.
+
+    Args:
+        kind: Its class, as text.
+        info: Its description as a stage.
+        env_name: Id of the env inside.
+        observation_space: Its space of observations.
+        action_space: Its space of actions.
+    """
+
+    kind: str
+    info: StageInfo
+    env_name: str
+    observation_space: gymnasium.Space[Any] = field(repr=False)
+    action_space: gymnasium.Space[Any] = field(repr=False)
+
+
+def install(command: str | None, token: str) -> str:
+    """Attach an agent to the env of this worker, and return the name of its attribute.
+
+    Args:
+        command: What the agent begins. ``None``: nothing, it answers one request.
+        token: Identifies the agent.
+
+    Returns:
+        :data:`MISSING` if the worker has no env, its outermost wrapper takes no attribute, or it is
+        observed already.
+    """
+    env = _find_env()
+    own = instance_dict(env)
+    if own is None:
+        return MISSING
+    if isinstance(own.get(AGENT), WorkerAgent):
+        return AGENT if command is None else MISSING
+    agent = WorkerAgent(env, token)
+    if command is not None:
+        agent.begin(command)
+    own[AGENT] = agent
+    return AGENT
+
+
+def uninstall(command: str | None, token: str) -> str:
+    """Detach the agent with a token, if there is one.
+
+    Args:
+        command: Not used.
+        token: Identifies the agent.
+    """
+    agent = (instance_dict(_find_env()) or {}).get(AGENT)
+    if isinstance(agent, WorkerAgent) and agent.token == token:
+        agent("stop")
+    return MISSING
+
+
+def _find_env() -> Any:
+    """Return the env of the loop that receives the requests: the only one in its frame.
+
+    The frames outside of the process belong, after a fork, to the parent.
+    """
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_code is not BaseProcess.run.__code__:
+        found = {id(each): each for each in frame.f_locals.values() if _is_env(each)}
+        if found:
+            return next(iter(found.values())) if len(found) == 1 else None
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
+
+
+def _is_env(value: Any) -> bool:
+    return issubclass(type(value), gymnasium.Env)
+
+
+class WorkerAgent:
+    """Answers the requests of the parent process; every answer is bytes, and nothing raises.
+
+    Args:
+        env: The outermost wrapper in this worker.
+        token: Identifies the agent.
+    """
+
+    def __init__(self, env: Any, token: str) -> None:
+        self._env, self.token = env, token
+        wrappers = list_wrappers(env)
+        owners = [wrappers[-1].env if wrappers else env, *reversed(wrappers)]
+        self._levels = tuple(
+            Level(index, (owner,), None) for index, owner in enumerate(owners, start=-1)
+        )
+        self._attached = ExitStack()
+        self._is_attached = False
+        self._calls: deque[Call] = deque(maxlen=_MAX_CALLS)
+        self._stamps: dict[tuple[int, str], array[int]] = {}
+
+    def __call__(self, command: str) -> bytes:
+        """Answer a request by a pickled pair: ``True`` and the answer, or ``False`` and why not."""
+        commands: dict[str, Callable[[], Any]] = {
+            "describe": self._describe,
+            "state": self._state,
+            "take": self._take,
+            "stop": self._stop,
+        }
+        try:
+            return pickle.dumps((True, commands[command]()))
+        except Exception as error:
+            return pickle.dumps((False, f"{type(error).__name__}: {error}"))
+        finally:
+            if not self._is_attached:
+                (instance_dict(self._env) or {}).pop(AGENT, None)
+
+    def begin(self, command: str) -> None:
+        """Begin to observe.
+
+        Args:
+            command: ``"record"`` values, or ``"measure"`` times.
+
+        Raises:
+            ArgumentError: The env is observed already.
+        """
+        if command == "record":
+            from tdx.stacks.gymnasium.calls import CallRecorder
+
+            recorder = CallRecorder(self._calls.append)
+            self._attached.enter_context(recorder.attached(self._levels))
+        else:
+            for level in self._levels:
+                wrap = self._wrap_for(level.index)
+                self._attached.enter_context(replaced_methods([(level.owner, wrap)]))
+        self._is_attached = True
+
+    def _describe(self) -> list[WorkerOwner]:
+        name = env_name(self._levels)
+        return [
+            WorkerOwner(
+                repr(type(level.owner)),
+                _portable_info(level.info()),
+                name,
+                level.observation_space,
+                level.action_space,
+            )
+            for level in self._levels
+        ]
+
+    def _state(self) -> list[dict[str, Any]]:
+        from tdx.stacks.gymnasium.state import level_state
+
+        return [
+            {name: value.numpy() for name, value in level_state(level).items()}
+            for level in self._levels
+        ]
+
+    def _take(self) -> list[PackedCall]:
+        """Return the complete calls since the last request."""
+        calls = list(self._calls)
+        self._calls.clear()
+        return [_pack(each) for each in calls]
+
+    def _stop(self) -> Stamps:
+        """Detach, and return when each measured call started and ended."""
+        self._is_attached = False
+        self._attached.close()
+        return {key: stamps.tobytes() for key, stamps in self._stamps.items()}
+
+    def _wrap_for(self, index: int) -> Wrap:
+        def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            clock = time.perf_counter_ns
+            stamps = self._stamps[index, name] = array("q")
+
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                start = clock()
+                try:
+                    return original(*args, **kwargs)
+                finally:
+                    stamps.extend((start, clock()))
+
+            return timed
+
+        return wrap
+
+
+def _portable_info(info: StageInfo) -> StageInfo:
+    arguments = {name: portable(value) for name, value in info.arguments.items()}
+    return StageInfo(info.index, info.name, arguments, info.location, info.direction)
+
+
+def portable(value: Any, depth: int = 0) -> Any:
+    """Return plain data and arrays unchanged, and anything else as its text.
+
+    A parent process cannot load an object whose class only its worker can import.
+
+    Example:
+        >>> portable({"x": [1, print]})
+        {'x': [1, print]}
+    """
+    if value is None or type(value) in _PLAIN or isinstance(value, np.generic):
+        return value
+    if type(value) is np.ndarray and value.dtype.kind != "O":
+        return value
+    if depth < _MAX_DEPTH:
+        if type(value) in (list, tuple):
+            return type(value)(portable(each, depth + 1) for each in value)
+        if isinstance(value, Mapping):
+            return {portable(name, depth + 1): portable(value[name], depth + 1) for name in value}
+    return Text(format_argument(value))
+
+
+def _pack(call: Call) -> PackedCall:
+    action, result = _pack_entries(call.action), _pack_entries(call.result)
+    children = [_pack(each) for each in call.children]
+    return call.level, call.method, action, result, call.own_ns, children
+
+
+def _pack_entries(entries: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the values with tensors as arrays, which are smaller and faster to send."""
+    return {key: _pack_value(value) for key, value in entries.items()}
+
+
+def _pack_value(value: Any) -> Any:
+    numpy = getattr(value, "numpy", None)
+    return ("tensor", numpy()) if numpy is not None else ("value", portable(value))
