@@ -56,7 +56,7 @@ def check(
     """
     stack = open_stack(env)
     label = name or stack.name
-    if isinstance(stack, NativeStack):
+    if isinstance(stack, NativeStack) and stack.has_pipeline_rules:
         return _check_native(stack, label, seed)
     try:
         stack.specs()
@@ -65,6 +65,10 @@ def check(
         return CheckReport(label, len(stack.stages), ("specs",), (finding,))
     context, error = _observe(stack, steps, seed, evaluation)
     findings = [_from_lint(each, stack) for each in lint(context, _chosen(rules))]
+    if isinstance(stack, NativeStack):
+        known = {(each.where.stage, each.where.key) for each in findings}
+        native = _check_native(stack, label, seed).findings
+        findings += [each for each in native if (each.where.stage, each.where.key) not in known]
     if error is not None:
         findings.append(Finding.from_error(error, "steps"))
     findings.sort(key=_sort_key)

@@ -32,6 +32,8 @@ class NativeStack(Stack):
     """
 
     kind = "tdx"
+    has_pipeline_rules = True
+    """True if the lint rules for pipelines apply, not those for stacks."""
 
     def __init__(self, target: EnvBase) -> None:
         self.target = target
@@ -199,7 +201,11 @@ def _direction(stage: Transform) -> Direction:
 
 
 def _tensors(stage: Transform) -> dict[str, Tensor]:
-    return {**dict(stage.named_parameters()), **dict(stage.named_buffers())}
+    from torch.nn.parameter import is_lazy
+
+    found = {**dict(stage.named_parameters()), **dict(stage.named_buffers())}
+    # A buffer without a shape gets one in the first step.
+    return {name: value for name, value in found.items() if not is_lazy(value)}
 
 
 @contextmanager

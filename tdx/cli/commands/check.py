@@ -165,7 +165,7 @@ def _check_stack(
         return None
     with third_party_code():
         stack = open_target(config.env, options.allow_code)
-        if isinstance(stack, NativeStack):
+        if isinstance(stack, NativeStack) and stack.has_pipeline_rules:
             base = stack.target
             return check_pipeline(config, allow_code=options.allow_code, rules=rules, base=base)
         try:
