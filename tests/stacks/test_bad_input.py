@@ -133,9 +133,9 @@ def test_thread_of_the_user_may_be_another_one() -> None:
 
 @pytest.mark.parametrize("job", [JOBS["inspect"], JOBS["check"], JOBS["trace"]])
 def test_closed_env_is_refused(job: Job) -> None:
-    with pytest.raises(EnvError, match="the env is closed") as caught:
+    with pytest.raises(EnvError, match="is closed") as caught:
         job(bad_envs.make_closed_vector())
-    assert caught.value.hint == "create a new one"
+    assert "create a new" in str(caught.value.hint)
 
 
 def test_wrapper_that_swallows_the_first_reset_is_named() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces, wrappers
 from gymnasium.error import DependencyNotInstalled
+from gymnasium.vector import SyncVectorEnv
 
 import tdx
 from tdx.core import StepTrace
@@ -146,6 +147,8 @@ def test_every_wrapper_is_tested_on_some_env(module: Any, recipes: dict[str, Rec
 def test_untested_wrappers_cannot_be_created(name: str, package: str, tmp_path: Path) -> None:
     assert find_spec(package) is None, f"{package} is installed: add a recipe for {name}"
     arguments = {"video_folder": str(tmp_path)} if name == "RecordVideo" else {}
-    for module in (wrappers, wrappers.vector):
+    make = partial(ENVS["CartPole"], render_mode="rgb_array")
+    for module, env in ((wrappers, make()), (wrappers.vector, SyncVectorEnv([make]))):
         with pytest.raises((ImportError, DependencyNotInstalled)):
-            getattr(module, name)(ENVS["CartPole"](render_mode="rgb_array"), **arguments)
+            getattr(module, name)(env, **arguments)
+        env.close()
