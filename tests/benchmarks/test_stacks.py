@@ -38,7 +38,7 @@ class Spinning(gym.Env[Any, Any]):
 
     def __init__(self, microseconds: float) -> None:
         self.duration_ns = round(microseconds * 1000)
-        self.result = np.zeros(8, np.float32), 0.0, False, False, {}
+        self.result: Any = np.zeros(8, np.float32), 0.0, False, False, {}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return self.result[0], {}

@@ -141,7 +141,8 @@ class Recipe:
 
 
 _RMS = ("count", "mean", "var")
-_MINUS, _PLUS = np.float32(-1), np.float32(1)
+_MINUS: Any = np.float32(-1)
+_PLUS: Any = np.float32(1)
 
 
 def _first_keys(env: Any) -> list[str]:
