@@ -55,7 +55,7 @@ def check(
     """
     stack = open_stack(env)
     label = name or stack.name
-    if stack.chain_env is not None:
+    if stack.chain_env is not None and stack.has_pipeline_rules:
         return check_chain(stack, stack.chain_env, label, seed, _chosen(rules))
     try:
         stack.specs()
@@ -64,6 +64,10 @@ def check(
         return CheckReport(label, len(stack.stages), ("specs",), (finding,))
     context, error = _observe(stack, steps, seed, evaluation)
     findings = [_from_lint(each, stack) for each in lint(context, _chosen(rules))]
+    if stack.chain_env is not None:
+        known = {(each.where.stage, each.where.key) for each in findings}
+        chain = check_chain(stack, stack.chain_env, label, seed, ()).findings
+        findings += [each for each in chain if (each.where.stage, each.where.key) not in known]
     if error is not None:
         findings.append(Finding.from_error(error, "steps"))
     findings.sort(key=_sort_key)

@@ -92,8 +92,14 @@ class profile:  # noqa: N801 - it is used like a function
         traceback: TracebackType | None,
     ) -> None:
         assert self._open is not None
-        self._open.close()
-        self._open = None
+        opened, self._open = self._open, None
+        try:
+            opened.close()
+        except BaseException:
+            # The times of this block are not valid.
+            self._meter.collect()
+            self._began.pop()
+            raise
         self._blocks.append(self._meter.collect())
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:

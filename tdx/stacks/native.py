@@ -46,6 +46,11 @@ class NativeStack(Stack):
         env: EnvBase = self.target
         return env
 
+    @property
+    def has_pipeline_rules(self) -> bool:
+        """See :class:`~tdx.stacks.Stack`."""
+        return True
+
     def as_env(self) -> EnvBase:
         """See :class:`~tdx.stacks.Stack`; the target."""
         env: EnvBase = self.target
@@ -232,9 +237,12 @@ def _direction(stage: Transform) -> Direction:
 
 
 def copy_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the parameters and buffers of a module."""
+    """Return copies of the parameters and buffers of a module, those that have a shape."""
+    from torch.nn.parameter import is_lazy
+
     found = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {name: value.detach().clone() for name, value in found.items()}
+    # A lazy buffer gets its shape in the first step.
+    return {name: value.detach().clone() for name, value in found.items() if not is_lazy(value)}
 
 
 @contextmanager

@@ -87,3 +87,20 @@ def instance_dict(owner: Any) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def is_closed(target: Any) -> bool:
+    """Return True if an env says that it is closed.
+
+    Example:
+        >>> import tdx
+        >>> env = tdx.PendulumEnv()
+        >>> env.close()
+        >>> is_closed(env), is_closed(tdx.PendulumEnv())
+        (True, False)
+    """
+    try:
+        return True in (getattr(target, "closed", None), getattr(target, "is_closed", None))
+    except Exception:
+        # Wrappers may answer for any name, or raise anything.
+        return False

@@ -134,6 +134,11 @@ class Stack(Protocol):
         """
         return None
 
+    @property
+    def has_pipeline_rules(self) -> bool:
+        """True if the lint rules for pipelines apply. Default: those for stacks do."""
+        return False
+
     def as_env(self) -> EnvBase:
         """Return the whole stack as one env of tdx: for rollouts, dumps and a chain around it.
 

@@ -10,6 +10,7 @@ from tdx.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.stacks.kinds import describe_object, open_stack
+from tdx.stacks.sources import is_closed
 
 if TYPE_CHECKING:
     from tdx.pipeline import EnvConfig
@@ -78,7 +79,7 @@ def call_factory(
         ) from error
     if target is None:
         raise EnvError(f"{name}() returned nothing", hint=f"end {name} with `return env`")
-    if getattr(target, "closed", False) is True:
+    if is_closed(target):
         raise EnvError(f"{name}() returned a closed env", hint="return it without close()")
     return target
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Event
+from threading import Event, get_ident
 from typing import Any
 
 from tdx.core.tracing import Cancelled, StepTrace, Stop, TraceHistory, TraceRun, parse_stop
@@ -43,6 +43,7 @@ class StackTracer:
         self.clock = time.perf_counter_ns
         self.last: StepTrace | None = None
         self.steps = self.resets = self.traces = 0
+        self._blocking_stage: str | None = None
         self._driver = driver
         self._cancel = Event()
 
@@ -118,19 +119,30 @@ class StackTracer:
 
     def _record(self, call: Callable[[], None], doing: str) -> StepTrace:
         found: list[StepTrace] = []
+        others: list[StepTrace] = []
+        own_thread = get_ident()
+
+        def keep(trace: StepTrace) -> None:
+            (found if get_ident() == own_thread else others).append(trace)
+
         try:
-            with self.stack.attach(found.append):
+            with self.stack.attach(keep):
                 call()
         except TdxError:
             raise
         except Exception as error:
             if found and found[-1].error is not None:
                 self._add(found[-1])
-                raise found[-1].error from error
+                raise self._with_cause(found[-1].error) from error
             raise EnvError(
                 f"{doing} raised {type(error).__name__}: {error}",
                 hint="--debug shows the traceback",
             ) from error
+        if others:
+            raise EnvError(
+                f"another thread stepped the env during {doing}",
+                hint="let one thread step the env, or create an env for each thread",
+            )
         if not found:
             raise EnvError(
                 f"{doing} did not reach the env of the stack",
@@ -138,7 +150,17 @@ class StackTracer:
             )
         return self._add(found[-1])
 
+    def _with_cause(self, error: TdxError) -> TdxError:
+        """Name the stage that did not pass on the reset, if the env has had none."""
+        if self._blocking_stage is not None:
+            error.hint = f"{self._blocking_stage} did not pass the reset on to the env: correct it"
+        return error
+
     def _add(self, trace: StepTrace) -> StepTrace:
+        if trace.phase == "reset" and trace.error is None:
+            reached = any(stage.kind == "env" for stage in trace.stages)
+            is_first = self.resets == 0 or self._blocking_stage is not None
+            self._blocking_stage = None if reached or not is_first else trace.stages[0].place
         self.resets += trace.phase == "reset"
         trace = replace(trace, index=self.traces, step=self.steps, episode=max(self.resets - 1, 0))
         self.traces += 1

@@ -146,6 +146,23 @@ PROFILED_EAGER = Bar(
 UNATTRIBUTED = Bar("P9", "what of it no part accounts for", "%", 0.01, (Goal(5),))
 UNATTRIBUTED_EAGER = Bar("P9", "the same step by step", "%", 0.01, (Goal(5),))
 KNOWN_COSTS = Bar("P9", "stages that spin a known time: largest error", "%", 0.01, (Goal(5),))
+STACK_CALL = Bar(
+    "S1", "a call of a Gymnasium wrapper that is profiled; added time", "µs", 1e-6, (Goal(5),)
+)
+STACK_TRACED_CALL = Bar(
+    "S1",
+    "a call of a Gymnasium wrapper whose values are recorded; added time",
+    "µs",
+    1e-6,
+    (Goal(5),),
+)
+STACK_STEP = Bar(
+    "S2", "a step of 1 ms in 8 Gymnasium wrappers, profiled", "µs", 1e-6, (Goal(1.02, "bare"),)
+)
+STACK_TRACED_STEP = Bar("S2", "the same, values recorded", "µs", 1e-6, (Goal(1.02, "bare"),))
+STACK_UNATTRIBUTED = Bar(
+    "S3", "the same: time of no wrapper and not of the env", "%", 0.01, (Goal(5),)
+)
 MEMORY = Bar(
     "P10",
     "resident memory over iter_rollout(1_000_000), chain 6",
@@ -241,6 +258,11 @@ BARS = (
     PROFILED_EAGER,
     UNATTRIBUTED_EAGER,
     KNOWN_COSTS,
+    STACK_CALL,
+    STACK_TRACED_CALL,
+    STACK_STEP,
+    STACK_TRACED_STEP,
+    STACK_UNATTRIBUTED,
     MEMORY,
     DUMP,
     DUMP_MEMORY,

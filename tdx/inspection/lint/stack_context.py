@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 MIN_PAIRS = 5
 """Rewards that are compared before a stage counts as one that scales them."""
+_STATISTICS = ({"mean", "var"}, {"loc", "var"}, {"sum", "ssq"})
+"""Parts of the names of running statistics: Gymnasium's, and those of TorchRL's normalizations."""
 State = Mapping[int, Mapping[str, "Tensor"]]
 
 
@@ -99,12 +102,21 @@ class StackContext:
 
     def is_normalizer(self, stage: StageInfo) -> bool:
         """Return True if a stage keeps a running mean and variance."""
-        names = [name.rpartition(".")[2] for name in self.after.get(stage.index, {})]
-        return "var" in names and "mean" in names
+        return len(self._statistics(stage)) > 1
 
     def learns(self, stage: StageInfo) -> bool:
         """Return True if the running statistics of a stage changed in the steps."""
-        return any(name.rpartition(".")[2] in ("mean", "var") for name in self.changed_state(stage))
+        statistics = self._statistics(stage)
+        return any(name in statistics for name in self.changed_state(stage))
+
+    def _statistics(self, stage: StageInfo) -> set[str]:
+        """Return the names of the running mean and variance, in the names of any library."""
+        names = {name: set(re.split(r"[._]", name)) for name in self.after.get(stage.index, {})}
+        for pair in _STATISTICS:
+            found = {name for name, parts in names.items() if parts & pair}
+            if all(any(part in names[name] for name in found) for part in pair):
+                return found
+        return set()
 
     def changed_state(self, stage: StageInfo) -> Iterator[str]:
         """Yield the names of the state that changed in the steps."""
@@ -125,7 +137,7 @@ class StackContext:
     def is_stack_of_frames(self, stage: StageInfo) -> bool:
         """Return True if a stage stacks observations of several steps."""
         named = any(name in stage.arguments for name in ("stack_size", "num_stack", "n_stack"))
-        return named or "framestack" in stage.name.casefold()
+        return named or any(part in stage.name.casefold() for part in ("framestack", "catframes"))
 
     def spec(self, index: int, key: NestedKey) -> LeafSpec | None:
         """Return the spec of a key after a stage; -1 for the env inside."""

@@ -48,6 +48,8 @@ def observe_stack(
 
     def add(trace: StepTrace) -> None:
         nonlocal ended
+        if trace.phase == "reset" and tracer.steps == 0:
+            _add_created_state(context)
         _add_facts(context, trace)
         ended = _count_rows(context, trace, ended)
         on_step(trace)
@@ -60,6 +62,15 @@ def observe_stack(
     finally:
         context.steps = tracer.steps
         context.after = stack.state()
+
+
+def _add_created_state(context: StackContext) -> None:
+    """Add the state that did not exist before the first reset."""
+    before = {index: dict(values) for index, values in context.before.items()}
+    for index, values in context.stack.state().items():
+        known = before.setdefault(index, {})
+        known.update({name: value for name, value in values.items() if name not in known})
+    context.before = before
 
 
 def _add_facts(context: StackContext, trace: StepTrace) -> None:

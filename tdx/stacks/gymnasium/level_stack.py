@@ -22,6 +22,7 @@ from tdx.stacks.gymnasium.levels import Level, env_name
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
 from tdx.stacks.gymnasium.workers import Workers
+from tdx.stacks.sources import is_closed
 from tdx.stacks.stack import Stack, StageInfo
 
 
@@ -166,11 +167,18 @@ class LevelDriver(ABC):
         stack: The stack.
         policy: Takes an observation and returns an action. ``None``: random actions.
         policy_name: Its name in traces.
+
+    Raises:
+        EnvError: The env is closed.
     """
 
     def __init__(
         self, stack: LevelStack, policy: Callable[[Any], Any] | None, policy_name: str
     ) -> None:
+        if is_closed(stack.target):
+            raise EnvError(
+                "the env is closed", hint="create a new one", where=Where(env=stack.name)
+            )
         self._stack, self._policy, self._policy_name = stack, policy, policy_name
         self._observation: Any = None
         self._reset_due = True

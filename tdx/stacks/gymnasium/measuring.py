@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from threading import get_ident
 from typing import Any
 
 from tdx.core.meter import Lane, Meter, Part, Work
+from tdx.errors import EnvError
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.workers import Workers
@@ -37,7 +39,11 @@ def measured_levels(
         meter: Measures the calls.
         lanes: Returns the methods of an object that are measured, with their lanes.
         workers: Sub-envs in worker processes, which measure their own calls.
+
+    Raises:
+        EnvError: Several threads stepped the env, so the times are not those of its stages.
     """
+    threads: set[int] = set()
     counts: Counter[str] = Counter()
     names: dict[int, str] = {}
     for level in levels:
@@ -53,10 +59,32 @@ def measured_levels(
             for owner in {id(owner): owner for owner in level.owners}.values():
                 measured = lanes(level, owner)
                 wrap = _wrap_for(meter, level.index, shown, measured)
+                if level is levels[-1]:
+                    wrap = _noting_threads(wrap, threads)
                 stack.enter_context(replaced_methods([(owner, wrap)], tuple(measured)))
         if workers is not None:
             stack.enter_context(workers.measuring(names, meter))
         yield
+    if len(threads) > 1:
+        raise EnvError(
+            f"{len(threads)} threads stepped {env_name} while it was measured",
+            hint="let one thread step the env, or measure an env of each thread",
+        )
+
+
+def _noting_threads(wrap: Wrap, threads: set[int]) -> Wrap:
+    """Add the threads that call a measured method to a set."""
+
+    def wrap_both(owner: Any, method: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        timed = wrap(owner, method, original)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            threads.add(get_ident())
+            return timed(*args, **kwargs)
+
+        return run
+
+    return wrap_both
 
 
 def _wrap_for(meter: Meter, index: int, name: str, lanes: Mapping[str, Lane]) -> Wrap:

@@ -130,7 +130,9 @@ def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -
         return found
     parts = [_copy(part) for part in value]
     if all(isinstance(part, Tensor) and part.shape == parts[0].shape for part in parts):
-        return {path: torch.stack(parts)}
+        # In a vector env the parts have a batch dim, which comes first.
+        lead = parts[0].ndim - len(space.spaces[0].shape or ())
+        return {path: torch.stack(parts, max(lead, 0))}
     return {path: value}
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tensordict import is_tensor_collection
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+
 from tdx.core.chain_specs import chain_stages
-from tdx.stacks.native import NativeStack, copy_tensors
-from tdx.stacks.sources import class_location, constructor_arguments
+from tdx.keys import format_key
+from tdx.stacks.native import NativeStack
+from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import StageInfo
 from tdx.stacks.torchrl import from_torchrl
 
@@ -71,10 +76,27 @@ class TorchRLStack(NativeStack):
 
         return base_env(self.target.original, last + 1)
 
+    @property
+    def has_pipeline_rules(self) -> bool:
+        """See :class:`~tdx.stacks.Stack`."""
+        return False
+
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
-        """See :class:`~tdx.stacks.Stack`; the buffers and parameters of the originals."""
-        states = {index: copy_tensors(each) for index, each in enumerate(self._originals())}
+        """See :class:`~tdx.stacks.Stack`; the buffers and the running statistics."""
+        states = {index: dict(_state(each)) for index, each in enumerate(self._originals())}
         return {index: state for index, state in states.items() if state}
 
     def _originals(self) -> list[Any]:
         return [getattr(each, "original", each) for each in chain_stages(self.target)]
+
+
+def _state(transform: Any) -> Iterator[tuple[str, Tensor]]:
+    for name, value in transform.named_buffers(recurse=False):
+        if not is_lazy(value):
+            yield name, value.detach().clone()
+    for name, value in attributes_of(transform).items():
+        if is_tensor_collection(value):
+            for key, leaf in value.items(True, True):
+                yield f"{name}.{format_key(key)}", leaf.detach().clone()
+        elif isinstance(value, Tensor):
+            yield name, value.detach().clone()

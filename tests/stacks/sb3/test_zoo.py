@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
-from stable_baselines3.common import atari_wrappers
 from stable_baselines3.common.atari_wrappers import AtariWrapper
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize, VecTransposeImage
@@ -21,26 +19,8 @@ from tests.stacks.sb3.envs import assert_equal, replaced_methods, run
 ATARI = ["NoopResetEnv", "MaxAndSkipEnv", "EpisodicLifeEnv", "FireResetEnv", "WarpFrame"]
 
 
-class OpenCv:
-    """The two functions of OpenCV that ``WarpFrame`` calls, for machines without it."""
-
-    COLOR_RGB2GRAY = INTER_AREA = 0
-
-    def cvtColor(self, image: Any, code: int) -> Any:
-        return image.mean(-1).astype(np.uint8)
-
-    def resize(self, image: Any, size: tuple[int, int], interpolation: int) -> Any:
-        rows, columns = (
-            np.arange(n) * m // n for n, m in zip(size[::-1], image.shape, strict=True)
-        )
-        return image[rows][:, columns]
-
-
 def make_atari() -> Any:
     ale_py = pytest.importorskip("ale_py")
-    names = vars(atari_wrappers)
-    if names["cv2"] is None:
-        names["cv2"] = OpenCv()
     gymnasium.register_envs(ale_py)
     env = make_vec_env("BreakoutNoFrameskip-v4", n_envs=2, wrapper_class=AtariWrapper)
     return VecTransposeImage(VecFrameStack(env, 4))
@@ -108,10 +88,32 @@ def test_recorded_steps_equal_the_bare_steps(
                 assert value.equal(stack.state()[index][name]), (index, name)
 
 
-@pytest.mark.parametrize("make", [make_atari, make_mujoco, make_classic, make_normalized_classic])
-def test_correct_stacks_have_no_findings(make: Callable[[], Any]) -> None:
-    report = tdx.check(make(), seed=0)
-    assert [each for each in report.findings if each.severity != "suggestion"] == []
+FINDINGS = {make_stacked_classic: ["TDX403"]}
+"""What is reported for a configuration; nothing for the others."""
+
+
+@pytest.mark.parametrize(("make", "names"), [(make, names) for make, _, names in CONFIGURATIONS])
+def test_configuration_is_inspected_checked_and_profiled(
+    make: Callable[[], Any], names: list[str]
+) -> None:
+    env = make()
+    stack: Any = open_stack(env)
+    report = tdx.inspect(env, steps=5, seed=0)
+    assert [stage.name for stage in report.stages if stage.rows is None][1:] == names
+    assert report.values is not None
+    assert report.values.violations == ()
+    assert report.values.error is None
+    found = tdx.check(env, seed=0).findings
+    codes = [each.code for each in found if each.severity != "suggestion"]
+    assert codes == FINDINGS.get(make, [])
+    with tdx.profile(env, all_wrappers=True) as measured:
+        run(env, 3)
+    (mode,) = measured.result.modes
+    steps = {row.part.index for row in mode.rows if row.part.lane == "step"}
+    assert steps == {level.index for level in stack.levels}
+    assert mode.unattributed <= 0.05
+    assert replaced_methods(stack) == []
+    env.close()
 
 
 def test_atari_wrappers_are_named_with_what_they_change() -> None:

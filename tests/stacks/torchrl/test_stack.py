@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchrl.envs import Compose, RewardScaling, StepCounter, TransformedEnv
+from torchrl.envs import CatFrames, Compose, RewardScaling, StepCounter, TransformedEnv, VecNormV2
 
 import tdx
 
@@ -30,3 +30,13 @@ def test_env_is_inspected_and_checked() -> None:
         ["step_count"],
     ]
     assert tdx.check(make(), seed=0, steps=3).findings == ()
+
+
+def test_state_that_the_first_step_creates() -> None:
+    frames = CatFrames(N=2, dim=-1, in_keys=["observation"])
+    norm = VecNormV2(in_keys=["observation"])
+    env = TransformedEnv(tdx.to_torchrl(tdx.PendulumEnv()), Compose(frames, norm))
+    assert 0 not in tdx.inspect(env).state
+    state = tdx.inspect(env, steps=3, seed=0).state
+    assert state[0]["_cat_buffers_observation"].shape == (6,)
+    assert {"_loc.observation", "_var.observation"} <= state[1].keys()

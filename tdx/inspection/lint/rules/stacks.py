@@ -258,7 +258,7 @@ def truncation_hidden(context: StackContext) -> Iterator[Violation]:
     for stage in context.stages:
         times = context.facts_of(stage).hidden_truncation
         # A vector env clears the flags of the sub-envs that it resets.
-        if times and stage.rows is None and "num_envs" not in stage.arguments:
+        if times and "num_envs" not in stage.arguments:
             message = f"it cleared truncated {times} time{'s' if times > 1 else ''}"
             yield Violation(message, "return truncated unchanged", stage.index, "truncated")
 

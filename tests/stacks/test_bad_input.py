@@ -1,0 +1,214 @@
+"""Factories, envs and wrappers that do something unexpected, in each job and command."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+import tdx
+from tdx.cli.process import run
+from tdx.errors import EnvError, TdxError
+from tdx.stacks import open_stack
+from tests.stacks import bad_envs
+from tests.stacks.bad_envs import pendulum
+from tests.stacks.comparing import attributes, methods
+
+Job = Callable[[Any], Any]
+
+
+def profile(env: Any) -> Any:
+    with tdx.profile(env) as measured:
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+    return measured.result
+
+
+JOBS: dict[str, Job] = {
+    "inspect": lambda env: tdx.inspect(env, steps=2, seed=0),
+    "check": lambda env: tdx.check(env, seed=0, steps=2),
+    "profile": profile,
+    "trace": lambda env: tdx.trace(env).run(2),
+}
+COMMANDS: dict[str, list[str]] = {
+    "inspect spec": ["inspect", "spec"],
+    "inspect chain": ["inspect", "chain"],
+    "inspect keys": ["inspect", "keys", "observation"],
+    "inspect values": ["inspect", "values", "--steps", "2", "--seed", "0"],
+    "check": ["check", "--seed", "0"],
+    "profile": ["profile", "--steps", "2", "--repeat", "1", "--warmup", "0"],
+}
+jobs = pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
+commands = pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+
+
+def run_command(command: list[str], factory: str) -> int:
+    return run([*command, "--env", f"tests.stacks.bad_envs:{factory}", "--allow-code"])
+
+
+@jobs
+def test_wrappers_are_as_before_after_a_job(job: Job) -> None:
+    for name, env in bad_envs.make_unusual().items():
+        env.reset(seed=0)
+        env.step(env.action_space.sample())
+        before = methods(env), attributes(env)
+        job(env)
+        assert (methods(env), attributes(env)) == before, name
+        env.close()
+
+
+@jobs
+def test_objects_are_as_before_after_a_job_that_fails(job: Job) -> None:
+    for make in (bad_envs.make_failing, bad_envs.make_shared, bad_envs.make_without_reset):
+        env = make()
+        before = methods(env)
+        # Errors of the user's code inside a block of `tdx.profile` stay as they are.
+        expected = Exception if job is profile else TdxError
+        if job in (JOBS["inspect"], JOBS["check"]):
+            with suppress(expected):
+                job(env)
+        else:
+            with pytest.raises(expected):
+                job(env)
+        assert methods(env) == before
+        assert is_free(env)
+
+
+def is_free(env: Any) -> bool:
+    """Return True if another observer can be attached."""
+    with open_stack(env).attach(lambda trace: None):
+        return True
+
+
+@jobs
+def test_env_that_two_threads_step_is_named(job: Job) -> None:
+    report = None
+    try:
+        report = job(bad_envs.make_shared())
+    except EnvError as error:
+        text = str(error)
+    else:
+        text = str(report.values.error)
+    assert "thread" in text
+    assert "stepped" in text
+    assert "for each thread" in text or "of each thread" in text
+
+
+def test_times_of_another_block_are_not_mixed_with_those_of_two_threads() -> None:
+    env = pendulum()
+    env.reset(seed=0)
+    measured = tdx.profile(env)
+
+    def step() -> None:
+        env.step(env.action_space.sample())
+
+    def step_in_two_threads() -> None:
+        with measured:
+            step()
+            other = threading.Thread(target=step)
+            other.start()
+            other.join()
+
+    with pytest.raises(EnvError, match="2 threads stepped Pendulum-v1"):
+        step_in_two_threads()
+    with measured:
+        step()
+    (mode,) = measured.result.modes
+    assert mode.steps.tolist() == [1]
+
+
+def test_thread_of_the_user_may_be_another_one() -> None:
+    env = pendulum()
+    env.reset(seed=0)
+    with tdx.profile(env) as measured:
+        other = threading.Thread(target=lambda: env.step(env.action_space.sample()))
+        other.start()
+        other.join()
+    assert measured.result.modes[0].steps.tolist() == [1]
+
+
+@pytest.mark.parametrize("job", [JOBS["inspect"], JOBS["check"], JOBS["trace"]])
+def test_closed_env_is_refused(job: Job) -> None:
+    with pytest.raises(EnvError, match="is closed") as caught:
+        job(bad_envs.make_closed_vector())
+    assert "create a new" in str(caught.value.hint)
+
+
+def test_wrapper_that_swallows_the_first_reset_is_named() -> None:
+    with pytest.raises(TdxError, match="ResetNeeded") as caught:
+        tdx.trace(bad_envs.make_without_reset()).run(1)
+    assert caught.value.hint == "2 NoReset did not pass the reset on to the env: correct it"
+
+
+@pytest.mark.parametrize("factory", ["make_stepped", "make_ended"])
+@jobs
+def test_stepped_env_is_reset(factory: str, job: Job) -> None:
+    assert job(getattr(bad_envs, factory)()) is not None
+
+
+@commands
+@pytest.mark.parametrize(
+    ("factory", "code", "message"),
+    [
+        ("raises", 3, "raises() raised ValueError: no simulator"),
+        ("exits", 3, "called sys.exit(3)"),
+        ("returns_nothing", 3, "returns_nothing() returned nothing"),
+        ("needs_arguments", 2, "needs_arguments() needs the arguments size, name"),
+        ("make_closed_vector", 3, "make_closed_vector() returned a closed env"),
+    ],
+)
+def test_factories_without_an_env(
+    command: list[str], factory: str, code: int, message: str, capsys: Any
+) -> None:
+    assert run_command(command, factory) == code
+    found = capsys.readouterr()
+    assert found.out == ""
+    (error,) = [line for line in found.err.splitlines() if line.startswith("error: ")]
+    assert message in error
+    assert "hint: " in found.err
+
+
+@commands
+def test_unusual_envs_are_accepted(command: list[str], capsys: Any) -> None:
+    names = ("slotted", "forwarding", "raising", "any_attribute", "soft_reset", "stepped", "ended")
+    for name in names:
+        assert run_command(command, f"make_{name}") == 0, name
+        assert "bad_envs:make" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("factory", "values", "check"),
+    [
+        ("make_failing", "(Failing): it raised ValueError in a step: out of fuel", 1),
+        ("make_without_reset", "2 NoReset did not pass the reset on", 1),
+        ("make_shared", "another thread stepped the env", 3),
+    ],
+)
+def test_errors_in_steps_are_reported(factory: str, values: str, check: int, capsys: Any) -> None:
+    assert run_command(COMMANDS["inspect values"], factory) in (2, 3)
+    assert values in capsys.readouterr().err
+    assert run_command(COMMANDS["check"], factory) == check
+    capsys.readouterr()
+    assert run_command(COMMANDS["profile"], factory) == 3
+    assert "error: " in capsys.readouterr().err
+
+
+@commands
+def test_printed_text_goes_to_stderr(command: list[str], capsys: Any) -> None:
+    assert run_command([*command, "--format", "json"], "make_printing") == 0
+    found = capsys.readouterr()
+    assert json.loads(found.out)
+    assert "creating" in found.err
+    assert "closing" in found.err
+
+
+@commands
+def test_processes_of_the_env_end_with_the_command(command: list[str]) -> None:
+    assert run_command(command, "make_simulator") == 0
+    (process,) = bad_envs.STARTED
+    bad_envs.STARTED.clear()
+    assert process.poll() == 0

@@ -1,0 +1,219 @@
+"""The lint rules for stacks fire on an env of each library, and not on its repaired version.
+
+The examples of the rules, which ``tests/inspection/lint`` runs, are Gymnasium's; these are rules on
+a library that has no example of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torchrl.envs as rl
+from gymnasium import spaces, wrappers
+from gymnasium.vector import SyncVectorEnv
+from gymnasium.wrappers import vector
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnvWrapper, VecFrameStack, VecNormalize
+
+import tdx
+
+Make = Callable[[], Any]
+# TorchRL warns about VecNorm.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def codes(make: Make) -> list[tuple[str, str | None]]:
+    """Return code and class of each finding of a check for an evaluation, and close the env."""
+    env = make()
+    found = tdx.check(env, seed=0, steps=12, evaluation=True).findings
+    env.close()
+    return [(each.code, each.where.transform) for each in found]
+
+
+def vec(limit: int = 10, **options: Any) -> Any:
+    kwargs = {"max_episode_steps": limit}
+    return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs=kwargs, **options)
+
+
+def torchrl(*stages: Any) -> Any:
+    return rl.TransformedEnv(rl.GymEnv("Pendulum-v1"), rl.Compose(*stages))
+
+
+def sync(limit: int = 10) -> Any:
+    return gym.make_vec(
+        "Pendulum-v1", num_envs=2, vectorization_mode="sync", max_episode_steps=limit
+    )
+
+
+class Doubled(VecEnvWrapper):
+    """Returns float64 beyond its space, also for the last observation."""
+
+    def reset(self) -> Any:
+        return self.venv.reset() * 200.0  # type: ignore[operator]
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = self.venv.step_wait()
+        for info in infos:
+            if "terminal_observation" in info:
+                info["terminal_observation"] = info["terminal_observation"] * 200.0
+        return observations * 200.0, rewards, dones, infos  # type: ignore[operator]
+
+
+class Declared(Doubled):
+    def __init__(self, venv: Any) -> None:
+        space = venv.observation_space
+        super().__init__(venv, spaces.Box(space.low * 200, space.high * 200, dtype=np.float32))
+
+
+class Merged(gym.Wrapper[Any, Any, Any, Any]):
+    """Merges the flags of the end."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated or truncated, False, info
+
+
+class MergedFlags(rl.Transform):  # type: ignore[misc]
+    """Merges the flags of the end in TorchRL."""
+
+    def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
+        truncated = next_tensordict["truncated"]
+        next_tensordict["terminated"] = next_tensordict["terminated"] | truncated
+        return next_tensordict.set("truncated", truncated & False)
+
+
+class Image(gym.Env[Any, Any]):
+    """Random images."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, shape: tuple[int, ...] = (36, 40, 3)) -> None:
+        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        shape = self.observation_space.shape
+        return self.np_random.integers(0, 256, shape, np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        return self.reset()[0], 1.0, False, False, {}
+
+
+class Cropped(gym.ObservationWrapper[Any, Any, Any]):
+    """Takes every other row and column, as those of ``[H, W, C]``."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Box(
+            0, 255, self._crop(env.observation_space.low).shape, np.uint8
+        )
+
+    def _crop(self, image: Any) -> Any:
+        return image[::2, ::2]
+
+    def observation(self, observation: Any) -> Any:
+        return self._crop(observation)
+
+
+def still(env: Any) -> Any:
+    env.update_running_mean = False
+    return env
+
+
+CASES: dict[str, tuple[str, str, Make, Make]] = {
+    "TDX401 SB3": ("TDX401", "Doubled", lambda: Doubled(vec()), lambda: Declared(vec())),
+    "TDX402 Gymnasium vector": (
+        "TDX402",
+        "ClipReward",
+        lambda: vector.ClipReward(sync(), -100, 100),
+        lambda: vector.ClipReward(sync(), -1, 1),
+    ),
+    "TDX402 SB3": (
+        "TDX402",
+        "ClipReward",
+        lambda: vec(wrapper_class=lambda env: wrappers.ClipReward(env, -100, 100)),
+        lambda: vec(wrapper_class=lambda env: wrappers.ClipReward(env, -1, 1)),
+    ),
+    "TDX402 TorchRL": (
+        "TDX402",
+        "DoubleToFloat",
+        lambda: torchrl(rl.StepCounter(10), rl.DoubleToFloat()),
+        lambda: torchrl(rl.StepCounter(10)),
+    ),
+    "TDX403 SB3": (
+        "TDX403",
+        "VecNormalize",
+        lambda: VecFrameStack(VecNormalize(vec()), 3),
+        lambda: VecNormalize(VecFrameStack(vec(), 3)),
+    ),
+    "TDX403 TorchRL": (
+        "TDX403",
+        "VecNorm",
+        lambda: torchrl(
+            rl.VecNorm(in_keys=["observation"]).freeze(),
+            rl.CatFrames(N=3, dim=-1, in_keys=["observation"]),
+        ),
+        lambda: torchrl(
+            rl.CatFrames(N=3, dim=-1, in_keys=["observation"]),
+            rl.VecNorm(in_keys=["observation"]).freeze(),
+        ),
+    ),
+    "TDX404 Gymnasium vector": (
+        "TDX404",
+        "NormalizeObservation",
+        lambda: vector.NormalizeObservation(sync()),
+        lambda: still(vector.NormalizeObservation(sync())),
+    ),
+    "TDX404 TorchRL": (
+        "TDX404",
+        "VecNorm",
+        lambda: torchrl(rl.VecNorm(in_keys=["observation"])),
+        lambda: torchrl(rl.VecNorm(in_keys=["observation"]).freeze()),
+    ),
+    "TDX404 TorchRL, second version": (
+        "TDX404",
+        "VecNormV2",
+        lambda: torchrl(rl.VecNormV2(in_keys=["observation"])),
+        lambda: torchrl(rl.VecNormV2(in_keys=["observation"]).freeze()),
+    ),
+    "TDX405 TorchRL": (
+        "TDX405",
+        "RewardScaling",
+        lambda: torchrl(rl.RewardScaling(0.0, 0.1), rl.RewardScaling(0.0, 0.5)),
+        lambda: torchrl(rl.RewardScaling(0.0, 0.05)),
+    ),
+    "TDX406 Gymnasium, in sub-envs": (
+        "TDX406",
+        "Merged",
+        lambda: SyncVectorEnv([lambda: Merged(gym.make("Pendulum-v1", max_episode_steps=5))] * 2),
+        lambda: SyncVectorEnv([lambda: gym.make("Pendulum-v1", max_episode_steps=5)] * 2),
+    ),
+    "TDX406 SB3": (
+        "TDX406",
+        "Merged",
+        lambda: vec(wrapper_class=Merged),
+        vec,
+    ),
+    "TDX406 TorchRL": (
+        "TDX406",
+        "MergedFlags",
+        lambda: torchrl(rl.StepCounter(5), MergedFlags()),
+        lambda: torchrl(rl.StepCounter(5)),
+    ),
+    "TDX409 SB3": (
+        "TDX409",
+        "Cropped",
+        lambda: make_vec_env(lambda: Cropped(Image((3, 36, 40))), n_envs=2),
+        lambda: make_vec_env(lambda: Cropped(Image()), n_envs=2),
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "stage", "wrong", "right"), CASES.values(), ids=CASES)
+def test_rule(code: str, stage: str, wrong: Make, right: Make) -> None:
+    assert (code, stage) in codes(wrong)
+    assert [each for each in codes(right) if each[0] == code] == []
