@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import ctypes
-import json
 import os
 import re
 import signal
@@ -126,6 +124,8 @@ def json_text(document: Mapping[str, Any], stream: TextIO, indent: int | None = 
         stream: Target. Without UTF-8, the JSON is ASCII.
         indent: Columns of indentation. ``None``: everything on one line.
     """
+    import json
+
     ascii_only = not supports_unicode(stream)
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_only, allow_nan=False)
     return f"{escape_json(text)}\n"
@@ -303,5 +303,7 @@ def _flush() -> None:
     for stream in (sys.__stdout__, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()
+    import ctypes
+
     # C code has its own buffer, which it would flush into the result later.
     ctypes.CDLL(None).fflush(None)
