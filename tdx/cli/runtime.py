@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -278,6 +279,21 @@ def third_party_code() -> Iterator[None]:
                 f"the env, or a library that it uses, called sys.exit({error.code!r})",
                 hint="--debug shows where",
             ) from error
+
+
+@contextmanager
+def paused_garbage_collection() -> Iterator[None]:
+    """Import libraries inside without collecting garbage.
+
+    They create many objects that stay; each full collection in between visits all of them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager

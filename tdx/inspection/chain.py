@@ -6,13 +6,12 @@ step. Some stages write keys that no argument lists, such as a counter next to e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
 from tdx.keys import NestedKey, split_key, unique_keys
-from tdx.pipeline import Pipeline, format_stage
 from tdx.serialization import Entries, Entry, Result, format_keys, key_entry, keys_entry
 
 if TYPE_CHECKING:
@@ -32,9 +31,6 @@ def _without_key(leaf: LeafSpec) -> dict[str, Any]:
 
 def _format_renames(renames: Iterable[tuple[NestedKey, NestedKey]]) -> list[list[str]]:
     return [format_keys(pair) for pair in renames]
-
-
-_MAX_LENGTH = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,65 +275,3 @@ def _declaration(leaf: LeafSpec | None) -> object:
     if leaf is None:
         return None
     return leaf.kind, leaf.shape, leaf.dtype, leaf.device, leaf.domain
-
-
-def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
-    """Return the number of stages that the env itself has.
-
-    A function that makes the env may return a ``TransformedEnv``. Its stages come first, so this is
-    the index of the pipeline's first stage in the whole chain.
-
-    Args:
-        env: Env of the pipeline, with its chain.
-        pipeline: The pipeline.
-    """
-    from tdx.core.chain_specs import stage_count
-
-    return max(stage_count(env) - len(pipeline.transforms), 0)
-
-
-def format_stages(env: EnvBase, pipeline: Pipeline, *, expanded: bool = False) -> tuple[str, ...]:
-    """Return one line for each stage of an env's whole chain, innermost first.
-
-    Stages of the pipeline are written as in a pipeline file, those of the env as their ``repr``.
-
-    Args:
-        env: Env of the pipeline, with its chain.
-        pipeline: The pipeline.
-        expanded: List the stages inside a ``Compose`` one by one, as a plan does.
-
-    Example:
-        >>> from tdx.pipeline import build_env
-        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 0.1)")
-        >>> format_stages(build_env(pipeline), pipeline)
-        ('RewardScaling(0.0, 0.1)',)
-    """
-    from tdx.core.chain_specs import chain_stages
-
-    stages = chain_stages(env)
-    own = len(stages) - len(pipeline.transforms)
-    texts: list[str] = []
-    for index, stage in enumerate(stages):
-        parts = list(_flatten_compose(stage)) if expanded else [stage]
-        if parts != [stage]:
-            texts += map(_stage_repr, parts)
-        elif index < own:
-            texts.append(_stage_repr(stage))
-        else:
-            texts.append(format_stage(pipeline.transforms[index - own]))
-    return tuple(texts)
-
-
-def _flatten_compose(stage: Transform) -> Iterator[Transform]:
-    from tdx.core.transforms import Compose
-
-    if type(stage) is Compose:
-        for inner in stage:
-            yield from _flatten_compose(inner)
-    else:
-        yield stage
-
-
-def _stage_repr(stage: Transform) -> str:
-    text = repr(stage)
-    return type(stage).__name__ if "\n" in text or len(text) > _MAX_LENGTH else text

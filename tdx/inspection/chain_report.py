@@ -17,7 +17,6 @@ from tdx.inspection.chain import (
     Leaves,
     StageFlow,
     analyze_chain,
-    format_stages,
 )
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, composite_leaves
 from tdx.inspection.spec_report import EnvFacts
@@ -28,7 +27,6 @@ from tdx.stacks.native import NativeStack
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs, StageTrace, StepTrace
-    from tdx.pipeline import Pipeline
     from tdx.stacks import Stack
 
 OBSERVED_STEPS = 20
@@ -128,18 +126,6 @@ class FlowObserver:
         if isinstance(self._stack, NativeStack):
             return analyze_chain(self._stack.target)
         return _build_flow(self._stack, self._observed)
-
-
-def format_calls(stack: Stack, pipeline: Pipeline) -> tuple[str, ...]:
-    """Return one line for each stage of a stack, innermost first; see :func:`format_stages`.
-
-    Args:
-        stack: The stack of the pipeline.
-        pipeline: The pipeline.
-    """
-    if isinstance(stack, NativeStack):
-        return format_stages(stack.target, pipeline)
-    return tuple(stage.call for stage in stack.stages)
 
 
 @dataclass

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tdx.errors import CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
-from tdx.inspection.chain import count_env_stages
 from tdx.inspection.lint.linter import LintFinding, all_rules, build_lint_context, lint
+from tdx.pipeline.build import count_env_stages
 from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def check_pipeline(
         allow_code: Allow importing the Python objects that it names.
         rules: Lint rules to apply. Defaults to all rules.
         steps: Allow stepping the env.
-        base: Env that the pipeline names, if it exists already.
+        base: Env that the pipeline names, if it exists already. It stays open.
 
     Raises:
         EnvError: The env cannot be made, or raises in a reset or step.
@@ -224,7 +224,8 @@ def _check_built(
         error.where = replace(error.where, env=pipeline.env.id)
         raise
     finally:
-        env.close()
+        if base is None:
+            env.close()
     if stepped:
         checks = ("arguments", "specs", "steps", "lints")
     return _report(pipeline, checks, _merge(findings, lints, pipeline, first), first)

@@ -245,9 +245,18 @@ def inspect_keys(env: Any, name: str | None = None) -> Lineage:
     from tdx.stacks import open_stack
 
     stack = open_stack(env)
-    flow = find_flow(stack)
+    return trace_versions(find_flow(stack), name or stack.name)
+
+
+def trace_versions(flow: ChainFlow, env: str) -> Lineage:
+    """Trace every key through a data flow.
+
+    Args:
+        flow: Data flow of the chain.
+        env: Name of the env in the report.
+    """
     versions = [*_forward_versions(flow), *_inverse_versions(flow)]
-    return Lineage(name or stack.name, tuple(stage.name for stage in flow.stages), tuple(versions))
+    return Lineage(env, tuple(stage.name for stage in flow.stages), tuple(versions))
 
 
 def _is_within(key: str, group: str) -> bool:

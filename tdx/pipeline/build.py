@@ -1,4 +1,4 @@
-"""Check a pipeline and build its env."""
+"""Check a pipeline, build its env, and relate the stages of the two."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tdx.pipeline.arguments import (
     find_code_references,
 )
 from tdx.pipeline.envs import find_env_errors, make_env
+from tdx.pipeline.grammar import format_stage
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.policies import parse_policy
 from tdx.pipeline.values import StageConfig
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _ALLOCATION = re.compile(r"tried to allocate (\d{1,30}) bytes")
 _MEMORY_HINT = "pass smaller sizes or numbers"
+_MAX_REPR = 100
 _SPEC_PARTS = ("full_observation_spec", "full_reward_spec", "full_done_spec")
 
 
@@ -59,8 +61,10 @@ def check_policy(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]
         >>> [error.code for error in check_policy(pipeline)]
         ['TDX204']
     """
+    if pipeline.policy is None:
+        return []
     try:
-        parse_policy(pipeline.policy or "random").check_allowed(allow_code)
+        parse_policy(pipeline.policy).check_allowed(allow_code)
     except TdxError as error:
         return [error.at(file=pipeline.file)]
     return []
@@ -232,7 +236,7 @@ def build_env(
     Args:
         pipeline: The pipeline.
         allow_code: Allow importing Python objects that the pipeline names, ``module:name``.
-        base: Env that the pipeline names, if it exists already.
+        base: Env that the pipeline names, if it exists already; it is closed if the build fails.
 
     Raises:
         TdxError: First problem of the pipeline, with stage, key and line in the file.
@@ -245,7 +249,12 @@ def build_env(
     """
     for error in check_arguments(pipeline, allow_code):
         raise error
-    env = assemble_env(pipeline, allow_code, base)
+    try:
+        env = assemble_env(pipeline, allow_code, base)
+    except BaseException:
+        if base is not None:
+            base.close()
+        raise
     errors = check_specs(env, pipeline)
     if errors:
         env.close()
@@ -279,10 +288,14 @@ def validate(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
 def assemble_env(
     pipeline: Pipeline, allow_code: bool = False, base: EnvBase | None = None
 ) -> TransformedEnv:
-    """Create the env with its chain, without checks; see :func:`build_env`."""
+    """Create the env with its chain, without checks; see :func:`build_env`.
+
+    If a stage cannot be created, a ``base`` that the caller passed stays open.
+    """
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Compose
 
+    is_own = base is None
     try:
         if base is None:
             base = make_env(pipeline.env, allow_code)
@@ -296,7 +309,8 @@ def assemble_env(
             _append_stage(chain, pipeline, index, ValueResolver(allow_code))
         return TransformedEnv(base, chain)
     except BaseException:
-        base.close()
+        if is_own:
+            base.close()
         raise
 
 
@@ -305,3 +319,64 @@ def _append_stage(chain: Compose, pipeline: Pipeline, index: int, resolver: Valu
         chain.append(resolver.build_transform(pipeline.transforms[index]))
     except TdxError as error:
         raise with_location(error, pipeline, index) from error.__cause__
+
+
+def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
+    """Return the number of stages that the env itself has.
+
+    A function that makes the env may return a ``TransformedEnv``. Its stages come first, so this is
+    the index of the pipeline's first stage in the whole chain.
+
+    Args:
+        env: Env of the pipeline, with its chain.
+        pipeline: The pipeline.
+    """
+    from tdx.core.chain_specs import stage_count
+
+    return max(stage_count(env) - len(pipeline.transforms), 0)
+
+
+def format_stages(env: EnvBase, pipeline: Pipeline, *, expanded: bool = False) -> tuple[str, ...]:
+    """Return one line for each stage of an env's whole chain, innermost first.
+
+    Stages of the pipeline are written as in a pipeline file, those of the env as their ``repr``.
+
+    Args:
+        env: Env of the pipeline, with its chain.
+        pipeline: The pipeline.
+        expanded: List the stages inside a ``Compose`` one by one, as a plan does.
+
+    Example:
+        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 0.1)")
+        >>> format_stages(build_env(pipeline), pipeline)
+        ('RewardScaling(0.0, 0.1)',)
+    """
+    from tdx.core.chain_specs import chain_stages
+
+    stages = chain_stages(env)
+    own = len(stages) - len(pipeline.transforms)
+    texts: list[str] = []
+    for index, stage in enumerate(stages):
+        parts = list(_flatten_compose(stage)) if expanded else [stage]
+        if parts != [stage]:
+            texts += map(_stage_repr, parts)
+        elif index < own:
+            texts.append(_stage_repr(stage))
+        else:
+            texts.append(format_stage(pipeline.transforms[index - own]))
+    return tuple(texts)
+
+
+def _flatten_compose(stage: Transform) -> Iterator[Transform]:
+    from tdx.core.transforms import Compose
+
+    if type(stage) is Compose:
+        for inner in stage:
+            yield from _flatten_compose(inner)
+    else:
+        yield stage
+
+
+def _stage_repr(stage: Transform) -> str:
+    text = repr(stage)
+    return type(stage).__name__ if "\n" in text or len(text) > _MAX_REPR else text

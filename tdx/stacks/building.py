@@ -1,4 +1,4 @@
-"""Open the env of a pipeline as a stack, and the policy that acts in it."""
+"""Open the env of a pipeline as a stack, with the text of its stages and its policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import ArgumentError
-from tdx.pipeline.build import build_env, check_arguments
+from tdx.pipeline.build import build_env, check_arguments, format_stages
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
@@ -43,6 +43,22 @@ def build_stack(pipeline: Pipeline, allow_code: bool = False) -> Stack:
     if isinstance(stack, NativeStack):
         stack.target = build_env(pipeline, allow_code, stack.target)
     return stack
+
+
+def format_calls(stack: Stack, pipeline: Pipeline) -> tuple[str, ...]:
+    """Return one line for each stage of a stack, innermost first.
+
+    Stages of a chain are written as :func:`~tdx.pipeline.build.format_stages` does.
+
+    Args:
+        stack: The stack of the pipeline.
+        pipeline: The pipeline.
+    """
+    from tdx.stacks.native import NativeStack
+
+    if isinstance(stack, NativeStack):
+        return format_stages(stack.target, pipeline)
+    return tuple(stage.call for stage in stack.stages)
 
 
 def load_policy(

@@ -165,10 +165,10 @@ def _check_stack(
         return None
     with third_party_code():
         stack = open_target(config.env, options.allow_code)
-        if isinstance(stack, NativeStack):
-            base = stack.target
-            return check_pipeline(config, allow_code=options.allow_code, rules=rules, base=base)
         try:
+            if isinstance(stack, NativeStack):
+                base = stack.target
+                return check_pipeline(config, allow_code=options.allow_code, rules=rules, base=base)
             seed = config.env.seed
             return check_stack(stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation)
         finally:

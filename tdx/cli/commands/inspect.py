@@ -69,12 +69,12 @@ def inspect_spec(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.specs import spec_view
-    from tdx.inspection.chain_report import format_calls
-    from tdx.inspection.spec_report import inspect_spec
+    from tdx.inspection.spec_report import compare_specs
+    from tdx.stacks.building import format_calls
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
-        report = inspect_spec(stack, config.env.id)
+        report = compare_specs(stack, config.env.id)
         calls = format_calls(stack, config)
     write_view(spec_view(report, calls, stages=stages, key=key), output)
 
@@ -87,7 +87,8 @@ def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.chain import chain_view
-    from tdx.inspection.chain_report import format_calls, inspect_chain
+    from tdx.inspection.chain_report import inspect_chain
+    from tdx.stacks.building import format_calls
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
@@ -104,8 +105,8 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys =
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.chain import lineage_diagram, lineage_view
-    from tdx.inspection.chain_report import format_calls
     from tdx.inspection.lineage import inspect_keys
+    from tdx.stacks.building import format_calls
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
@@ -134,9 +135,9 @@ def inspect_values(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import load_stack_policy, open_stack, read_pipeline
     from tdx.cli.views.values import values_view
-    from tdx.inspection.chain_report import format_calls
     from tdx.inspection.values_report import inspect_values
     from tdx.pipeline.build import add_source_line
+    from tdx.stacks.building import format_calls
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
@@ -162,9 +163,9 @@ def inspect_plan(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.cli.views.plan import plan_diagram, plan_view
-    from tdx.inspection.chain import format_stages
     from tdx.inspection.plan_report import inspect_plan
     from tdx.keys import normalize_key
+    from tdx.pipeline.build import format_stages
 
     config = read_pipeline(pipeline)
     reads = [normalize_key(tuple(key.split("."))) for key in policy_reads or ()] or None

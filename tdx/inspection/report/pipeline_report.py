@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from tdx.inspection.chain import (
-    ChainFlow,
-    analyze_chain,
-    count_env_stages,
-    format_stages,
-)
+from tdx.inspection.chain import ChainFlow, analyze_chain
 from tdx.inspection.chain_report import ChainReport, inspect_chain
 from tdx.inspection.lineage import Lineage, inspect_keys
 from tdx.inspection.report.rollout import RolloutSummary, summarize_rollout
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.pipeline import Pipeline, write_pipeline
+from tdx.pipeline.build import count_env_stages, format_stages
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tdx.errors import TdxError
+from tdx.inspection.check_report import Finding, check_pipeline
+from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
 from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
     from tdx.rollouts.dump.writing import Progress
-
-from dataclasses import replace
-
-from tdx.inspection.check_report import Finding, check_pipeline
-from tdx.inspection.overview import ChainOverview, EnvCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +56,12 @@ class ListEnvs(Request[tuple[EnvChoice, ...]]):
 
 def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
     """Inspect the chain up to the first failing stage."""
-    bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
+    cache = job.get_cached("envs", lambda: EnvCache(request.allow_code))
+    if not request.pipeline.is_factory:
+        return inspect_overview(request.pipeline, cache)
     from tdx.inspection.stack_overview import inspect_target
 
-    return inspect_target(request.pipeline, bench)
+    return inspect_target(request.pipeline, cache)
 
 
 def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
@@ -69,14 +69,21 @@ def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
 
     A stack of another library is only checked with steps, because its wrappers declare nothing.
     """
-    bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
-    stack = bench.stack(request.pipeline)
+    cache = job.get_cached("envs", lambda: EnvCache(request.allow_code))
+    stack = cache.stack(request.pipeline)
     if stack is not None:
         from tdx.inspection.stack_check import check
 
         env = request.pipeline.env
         return check(stack, env.id, seed=env.seed).findings if request.steps else ()
-    report = check_pipeline(request.pipeline, allow_code=request.allow_code, steps=request.steps)
+    base = None
+    if not request.steps:
+        # The rules only read its specs. If it cannot be made, the report says why.
+        with suppress(TdxError):
+            base = cache.base(request.pipeline.env)
+    report = check_pipeline(
+        request.pipeline, allow_code=request.allow_code, steps=request.steps, base=base
+    )
     return tuple(_with_draft_stage(finding, report.env_stages) for finding in report.findings)
 
 
