@@ -97,10 +97,10 @@ class CheckReport(Result):
 
     Args:
         env: Id of the env.
-        stages: Number of stages, including those that the env itself has.
+        stages: Number of stages, including the env's own.
         checks: Checks that ran, in order.
         findings: Their findings.
-        env_stages: Number of stages that the env itself has. They come first.
+        env_stages: Number of the env's own stages. They come first.
     """
 
     json_entries: ClassVar[Entries] = ("env", "stages", "ok", "checks", "findings")
@@ -307,7 +307,7 @@ def _where(pipeline: Pipeline, stage: int | None, first: int) -> Where:
 
 
 def _findings(errors: Sequence[TdxError], check: Check) -> list[Finding]:
-    """Convert errors to findings; raise those that are failures of the env."""
+    """Convert errors to findings; raise failures of the env."""
     for error in errors:
         if error.exit_code is not ExitCode.USAGE and not isinstance(error, _REPORTED):
             raise error
