@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import re
-import secrets
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -136,6 +133,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         OSError: The target cannot be written.
     """
     if is_stream(path):
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="tdx-") as folder:
             yield (copied := Path(folder) / Path(path).name)
             with copied.open("rb") as source, _open_stream(path) as stream:
@@ -182,7 +181,7 @@ _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d+)")
 
 def temporary_name(name: str) -> str:
     """Return an unpredictable name for a temporary file in the folder of a file."""
-    return f".{name[:100]}.{secrets.token_hex(8)}.tmp"
+    return f".{name[:100]}.{os.urandom(8).hex()}.tmp"
 
 
 def _permissions(target: Path) -> int | None:
@@ -305,6 +304,8 @@ def _move_into_place(part: Path, target: Path) -> None:
 
 def _exchange(one: Path, other: Path) -> bool:
     """Exchange two paths in one system call; return False if that is not supported."""
+    import ctypes
+
     at_fdcwd, rename_exchange = -100, 2  # see renameat2(2)
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2

@@ -213,9 +213,9 @@ def _resolve(setting: Setting, in_file: Mapping[str, Value]) -> SettingValue:
 def _read_file(path: Path) -> dict[str, Value] | None:
     """Read the settings in the file; ``None`` if it does not exist."""
     try:
+        if not path.exists():
+            return None
         data = read_limited(path, MAX_PIPELINE_BYTES)
-    except FileNotFoundError:
-        return None
     except OSError as error:
         raise ArgumentError(
             f"cannot read the configuration file: {(error.strerror or str(error)).lower()}",

@@ -5,7 +5,6 @@ The sizes that a header declares are compared with the file before anything is a
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -72,6 +71,8 @@ def parse_json(text: str | bytes, source: str | Path) -> Any:
         >>> parse_json('{"steps": 3}', "manifest.json")
         {'steps': 3}
     """
+    import json
+
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8")
         brackets = decoded.count("[") + decoded.count("{")

@@ -16,6 +16,7 @@ from types import FrameType
 import pytest
 
 from tdx import GymEnv, StepCounter, TransformedEnv
+from tdx.cli.process import run
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,6 +47,8 @@ MAX_FILES_STEP = 7
 """Files of tdx that an eager step of an env with one transform may pass through."""
 MAX_FILES_FIRST_ROLLOUT = 37
 """Files of tdx that its first planned rollout, with the planning, may pass through."""
+MAX_FILES_SPEC = 54
+"""Files of tdx in which a function runs during ``tdx inspect spec`` with this transform."""
 
 
 def source_files() -> list[Path]:
@@ -235,13 +238,14 @@ def test_no_job_asks_for_the_class_of_a_stack() -> None:
 
 
 def files_with_calls(function: Callable[[], object]) -> list[str]:
-    """Call a function; return the files of tdx in which a call ran."""
+    """Call a function; return the files of tdx in which a call ran, apart from their import."""
     package = f"{ROOT / 'tdx'}/"
     files: set[str] = set()
 
     def record(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(package):
-            files.add(frame.f_code.co_filename.removeprefix(package))
+        code = frame.f_code
+        if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(package):
+            files.add(code.co_filename.removeprefix(package))
 
     previous = sys.getprofile()
     sys.setprofile(record)
@@ -269,3 +273,15 @@ def test_first_planned_rollout_passes_through_few_files() -> None:
     env = counted_pendulum()
     files = files_with_calls(lambda: env.rollout(200))
     assert 0 < len(files) <= MAX_FILES_FIRST_ROLLOUT, files
+
+
+def test_inspect_spec_passes_through_few_files(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "config.toml"))
+    arguments = ["inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter"]
+    # The modules are imported, and the catalog is read, in the first run.
+    assert run(arguments) == 0
+    files = files_with_calls(lambda: run(arguments))
+    assert 0 < len(files) <= MAX_FILES_SPEC, files
+    assert "step_count" in capsys.readouterr().out

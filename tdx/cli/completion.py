@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tdx.confined_files import open_below, open_folder
 from tdx.errors import TdxError
-from tdx.untrusted import parse_json
 
 if TYPE_CHECKING:
     from tdx.pipeline.catalog import Type
@@ -170,6 +168,9 @@ def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names(folder: Any) -> list[str]:
+    from tdx.confined_files import open_below, open_folder
+    from tdx.untrusted import parse_json
+
     try:
         with open_folder(folder) as root, os.fdopen(open_below(root, "chunks.jsonl"), "rb") as file:
             first = parse_json(file.readline(_MAX_LINE), "chunks.jsonl")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from tdx.cli.options import PipelineOptions, configured_values
-from tdx.cli.runtime import third_party_code
+from tdx.cli.runtime import paused_garbage_collection, third_party_code
 from tdx.errors import ArgumentError, PipelineError, TdxError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def read_source(
     options: PipelineOptions, *, tolerant: bool = False
 ) -> tuple[Pipeline, PipelineFile | None]:
     """Read a pipeline like :func:`read_pipeline`; also return the file that contains it."""
-    from tdx.pipeline import EnvConfig, Pipeline, PipelineFile
+    from tdx.pipeline.model import EnvConfig, Pipeline
 
     stages = read_stages(options.transforms or [])
     file = None
@@ -76,6 +76,8 @@ def read_source(
                 f"{option} and --pipeline cannot be combined",
                 hint="the file names the env: remove one of them",
             )
+        from tdx.pipeline import PipelineFile
+
         file = PipelineFile.load(options.pipeline)
         pipeline = file.pipeline
         stages = (*pipeline.transforms, *stages)
@@ -160,7 +162,8 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
     from tdx.stacks.building import build_env
 
     with third_party_code():
-        env = build_env(pipeline, allow_code=options.allow_code)
+        with paused_garbage_collection():
+            env = build_env(pipeline, allow_code=options.allow_code)
         try:
             yield env
         finally:
@@ -177,7 +180,8 @@ def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
     from tdx.stacks.building import build_stack
 
     with third_party_code():
-        stack = build_stack(pipeline, options.allow_code)
+        with paused_garbage_collection():
+            stack = build_stack(pipeline, options.allow_code)
         try:
             for note in stack.notes:
                 print(f"note: {note}", file=sys.stderr)

@@ -164,8 +164,8 @@ def try_advice(request: ProfileRequest, profile: Profile) -> tuple[tuple[Mode, S
 def _lint_fixes(request: ProfileRequest) -> list[Candidate]:
     """Return the fixes that the linter suggests."""
     from tdx.cli.pipelines import open_env
-    from tdx.inspection.chain import count_env_stages
     from tdx.inspection.lint.linter import build_lint_context, lint
+    from tdx.pipeline.build import count_env_stages
     from tdx.profiling.candidates import Candidate
 
     config = request.config

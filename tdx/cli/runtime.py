@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import ctypes
-import json
+import gc
 import os
 import re
 import signal
@@ -126,6 +125,8 @@ def json_text(document: Mapping[str, Any], stream: TextIO, indent: int | None = 
         stream: Target. Without UTF-8, the JSON is ASCII.
         indent: Columns of indentation. ``None``: everything on one line.
     """
+    import json
+
     ascii_only = not supports_unicode(stream)
     text = json.dumps(document, indent=indent, ensure_ascii=ascii_only, allow_nan=False)
     return f"{escape_json(text)}\n"
@@ -282,6 +283,21 @@ def third_party_code() -> Iterator[None]:
 
 
 @contextmanager
+def paused_garbage_collection() -> Iterator[None]:
+    """Import libraries inside without collecting garbage.
+
+    They create many objects that stay; each full collection in between visits all of them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
     with redirect_stdout(sys.stderr):
         _flush()
@@ -304,5 +320,7 @@ def _flush() -> None:
     for stream in (sys.__stdout__, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()
+    import ctypes
+
     # C code has its own buffer, which it would flush into the result later.
     ctypes.CDLL(None).fflush(None)

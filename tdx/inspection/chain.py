@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
 from tdx.keys import NestedKey, split_key, unique_keys
-from tdx.pipeline import Pipeline
 from tdx.serialization import Entries, Entry, Result, format_keys, key_entry, keys_entry
 
 if TYPE_CHECKING:
@@ -276,18 +275,3 @@ def _declaration(leaf: LeafSpec | None) -> object:
     if leaf is None:
         return None
     return leaf.kind, leaf.shape, leaf.dtype, leaf.device, leaf.domain
-
-
-def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
-    """Return the number of stages that the env itself has.
-
-    A function that makes the env may return a ``TransformedEnv``. Its stages come first, so this is
-    the index of the pipeline's first stage in the whole chain.
-
-    Args:
-        env: Env of the pipeline, with its chain.
-        pipeline: The pipeline.
-    """
-    from tdx.core.chain_specs import stage_count
-
-    return max(stage_count(env) - len(pipeline.transforms), 0)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tdx.errors import CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
-from tdx.inspection.chain import count_env_stages
 from tdx.inspection.lint.linter import LintFinding, all_rules, build_lint_context, lint
+from tdx.pipeline.build import count_env_stages
 from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ class CheckReport(Result):
 
     Args:
         env: Id of the env.
-        stages: Number of stages, including those that the env itself has.
+        stages: Number of stages, including the env's own.
         checks: Checks that ran, in order.
         findings: Their findings.
-        env_stages: Number of stages that the env itself has. They come first.
+        env_stages: Number of the env's own stages. They come first.
     """
 
     json_entries: ClassVar[Entries] = ("env", "stages", "ok", "checks", "findings")
@@ -160,7 +160,7 @@ def check_pipeline(
         allow_code: Allow importing the Python objects that it names.
         rules: Lint rules to apply. Defaults to all rules.
         steps: Allow stepping the env.
-        base: Env that the pipeline names, if it exists already.
+        base: Env that the pipeline names, if it exists already. It stays open.
 
     Raises:
         EnvError: The env cannot be made, or raises in a reset or step.
@@ -221,7 +221,8 @@ def _check_built(
     try:
         return check_env(env, pipeline, rules, steps=steps, policy=policy)
     finally:
-        env.close()
+        if base is None:
+            env.close()
 
 
 def check_env(
@@ -334,7 +335,7 @@ def _where(pipeline: Pipeline, stage: int | None, first: int) -> Where:
 
 
 def _findings(errors: Sequence[TdxError], check: Check) -> list[Finding]:
-    """Convert errors to findings; raise those that are failures of the env."""
+    """Convert errors to findings; raise failures of the env."""
     for error in errors:
         if error.exit_code is not ExitCode.USAGE and not isinstance(error, _REPORTED):
             raise error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tdx.errors import ChainError, TdxError, Where
 from tdx.inspection.chain import StageFlow, analyze_chain
 from tdx.inspection.leaf import LeafSpec, composite_leaves
-from tdx.inspection.lineage import Lineage, inspect_keys
+from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.spec_report import EnvFacts, KeyChange, compare_leaves
 
 if TYPE_CHECKING:
@@ -184,10 +184,10 @@ class EnvCache:
         Raises:
             TdxError: The env cannot be made.
         """
-        from tdx.pipeline import make_env
-        from tdx.stacks.building import convert_to_env
-
         if self._env is None or repr(config) != repr(self._config):
+            from tdx.pipeline import make_env
+            from tdx.stacks.building import convert_to_env
+
             self.close()
             self._env = make_env(config, self.allow_code, convert_to_env)
             self._config = config
@@ -351,7 +351,8 @@ class _OverviewBuilder:
 
         specs = stage_specs(env)[-len(working) - 1 :]
         leaves = [composite_leaves(each.input_spec, each.output_spec) for each in specs]
-        flows = analyze_chain(env).stages[-len(working) :] if working else ()
+        flow = analyze_chain(env)
+        flows = flow.stages[-len(working) :] if working else ()
         overviews: dict[int, StageOverview] = {}
         for at, index in enumerate(working):
             changes = compare_leaves(leaves[at], leaves[at + 1], (index,))
@@ -363,6 +364,6 @@ class _OverviewBuilder:
         return ChainOverview(
             *(EnvFacts.of(base), None, leaves[0], stages),
             *(compare_leaves(leaves[0], leaves[-1]), EnvFacts.of(env)),
-            *(inspect_keys(env, self.pipeline.env.id), tuple(working)),
+            *(trace_flow(flow, self.pipeline.env.id), tuple(working)),
             tuple(type(stage).__name__ for stage in chain_stages(base)),
         )

@@ -43,14 +43,14 @@ class PlanReport(Result):
     plan: Plan
 
     @property
-    def now(self) -> tuple[PlanStage, ...]:
+    def immediate(self) -> tuple[PlanStage, ...]:
         """Stages that run in each step."""
-        return tuple(stage for stage in self.plan.stages if stage.when == "now")
+        return tuple(stage for stage in self.plan.stages if stage.when == "immediate")
 
     @property
-    def later(self) -> tuple[PlanStage, ...]:
+    def deferred(self) -> tuple[PlanStage, ...]:
         """Stages that run once per chunk."""
-        return tuple(stage for stage in self.plan.stages if stage.when == "later")
+        return tuple(stage for stage in self.plan.stages if stage.when == "deferred")
 
     @property
     def by_time(self) -> dict[str, tuple[PlanStage, ...]]:
@@ -65,7 +65,7 @@ class PlanReport(Result):
         """True if actions are drawn and mapped per chunk instead of per step."""
         plan = self.plan
         # A stage that runs in each step may draw random numbers in between.
-        return plan.executor == "planned" and plan.policy_reads is None and not self.now
+        return plan.executor == "planned" and plan.policy_reads is None and not self.immediate
 
     @property
     def acts_by(self) -> Literal["chunk", "step"]:
@@ -134,7 +134,7 @@ def inspect_plan(
         ...     GymEnv("Pendulum-v1"), CatFrames(4, -1, in_keys=["observation"])
         ... ).append_transform(RewardSum())
         >>> report = inspect_plan(env, policy_reads=["observation"])
-        >>> [stage.name for stage in report.now], [stage.name for stage in report.later]
+        >>> [stage.name for stage in report.immediate], [stage.name for stage in report.deferred]
         (['CatFrames'], ['RewardSum'])
         >>> report.readers(report.plan.versions[0])
         ('0 CatFrames',)

@@ -14,6 +14,7 @@ from tdx.serialization import Entries, Entry, Result, key_entry
 if TYPE_CHECKING:
     from tdx.core import StageSpecs
     from tdx.envs import EnvBase
+    from tdx.stacks.stack import Stack
 
 Change = Literal["same", "added", "gone", "changed"]
 Field = Literal["kind", "shape", "dtype", "device", "domain"]
@@ -183,7 +184,16 @@ def inspect_spec(env: Any, name: str | None = None) -> SpecReport:
     """
     from tdx.stacks import open_stack
 
-    stack = open_stack(env)
+    return compare_specs(open_stack(env), name)
+
+
+def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
+    """Compare the specs of a stack before and after its stages, without a reset or step.
+
+    Args:
+        stack: The stack.
+        name: Name in the report. Defaults to the name of the env before the chain.
+    """
     whole = stack.specs()
     leaves = [composite_leaves(stage.input_spec, stage.output_spec) for stage in whole]
     stages = tuple(

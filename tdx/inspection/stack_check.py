@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tdx.stacks import Stack
 
 CHECK_STEPS = 50
-"""Number of steps of a check; more if a step limit of at most 1,000 steps is to be reached."""
+"""Number of steps of a check; more to reach a step limit of at most 1,000 steps."""
 _CHECKS: tuple[Check, ...] = ("arguments", "specs", "steps", "lints")
 
 

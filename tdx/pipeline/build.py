@@ -1,4 +1,4 @@
-"""Check a pipeline and build its env."""
+"""Check a pipeline, build its env, and relate the stages of the two."""
 
 from __future__ import annotations
 
@@ -59,8 +59,10 @@ def check_policy(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]
         >>> [error.code for error in check_policy(pipeline)]
         ['TDX204']
     """
+    if pipeline.policy is None:
+        return []
     try:
-        parse_policy(pipeline.policy or "random").check_allowed(allow_code)
+        parse_policy(pipeline.policy).check_allowed(allow_code)
     except TdxError as error:
         return [error.at(file=pipeline.file)]
     return []
@@ -235,7 +237,7 @@ def build_env(
     Args:
         pipeline: The pipeline.
         allow_code: Allow importing Python objects that the pipeline names, ``module:name``.
-        base: Env that the pipeline names, if it exists already.
+        base: Env that the pipeline names, if it exists already; it is closed if the build fails.
         convert: Converts what a factory returns, if it belongs to another library than Gymnasium.
 
     Raises:
@@ -249,7 +251,12 @@ def build_env(
     """
     for error in check_arguments(pipeline, allow_code):
         raise error
-    env = assemble_env(pipeline, allow_code, base, convert)
+    try:
+        env = assemble_env(pipeline, allow_code, base, convert)
+    except BaseException:
+        if base is not None:
+            base.close()
+        raise
     errors = check_specs(env, pipeline)
     if errors:
         env.close()
@@ -286,10 +293,14 @@ def assemble_env(
     base: EnvBase | None = None,
     convert: Convert | None = None,
 ) -> TransformedEnv:
-    """Create the env with its chain, without checks; see :func:`build_env`."""
+    """Create the env with its chain, without checks; see :func:`build_env`.
+
+    If a stage cannot be created, a ``base`` that the caller passed stays open.
+    """
     from tdx.core import TransformedEnv
     from tdx.core.transforms import Compose
 
+    is_own = base is None
     try:
         if base is None:
             base = make_env(pipeline.env, allow_code, convert)
@@ -303,7 +314,8 @@ def assemble_env(
             _append_stage(chain, pipeline, index, ValueResolver(allow_code))
         return TransformedEnv(base, chain)
     except BaseException:
-        base.close()
+        if is_own:
+            base.close()
         raise
 
 
@@ -312,3 +324,18 @@ def _append_stage(chain: Compose, pipeline: Pipeline, index: int, resolver: Valu
         chain.append(resolver.build_transform(pipeline.transforms[index]))
     except TdxError as error:
         raise with_location(error, pipeline, index) from error.__cause__
+
+
+def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
+    """Return the number of stages that the env itself has.
+
+    A function that makes the env may return a ``TransformedEnv``. Its stages come first, so this is
+    the index of the pipeline's first stage in the whole chain.
+
+    Args:
+        env: Env of the pipeline, with its chain.
+        pipeline: The pipeline.
+    """
+    from tdx.core.chain_specs import stage_count
+
+    return max(stage_count(env) - len(pipeline.transforms), 0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from textual.signal import Signal
 
 from tdx.inspection.check_report import Finding
-from tdx.inspection.overview import ChainOverview, Problem, StageOverview
+from tdx.inspection.overview import Problem
 from tdx.pipeline.editing import Draft, DraftChange, DraftStage, Editor
 from tdx.pipeline.editing.stack_draft import StackDraft, StackFacts
 from tdx.tui.backend.client import (
@@ -21,111 +21,17 @@ from tdx.tui.backend.client import (
     SupersededError,
     WorkerDiedError,
 )
-from tdx.tui.backend.messages import with_app_hint
 from tdx.tui.backend.requests import CheckChain, InspectChain
+from tdx.tui.chain_status import SOURCES, ChainStatus, ErrorStore, LintFinding, Source
 from tdx.tui.log.journal import Journal
 
 if TYPE_CHECKING:
     from textual.app import App
 
 
-Source = Literal["look", "live", "profile"]
-_SOURCES: tuple[Source, ...] = ("look", "live", "profile")
-
-
-@dataclass(frozen=True, slots=True)
-class StageError:
-    """An error of a stage or the env.
-
-    Args:
-        source: Who found it: the specs worker, the rollout or a measurement.
-        number: Number of the stage in the draft. ``None``: the env.
-        problem: What is wrong.
-    """
-
-    source: Source
-    number: int | None
-    problem: Problem
-
-
-class ErrorStore:
-    """Current errors of each source.
-
-    Example:
-        >>> store = ErrorStore()
-        >>> store.put("live", {None: Problem("TDX000", "step raised ValueError")})
-        True
-        >>> [each.problem.message for each in store.all()]
-        ['step raised ValueError']
-        >>> store.put("live", {}), store.all()
-        (True, ())
-    """
-
-    def __init__(self) -> None:
-        self._problems: dict[Source, dict[int | None, Problem]] = {}
-
-    def put(self, source: Source, problems: Mapping[int | None, Problem]) -> bool:
-        """Replace the errors of a source; return True if they have changed."""
-        before = self._problems.get(source, {})
-        self._problems[source] = {at: with_app_hint(each) for at, each in problems.items()}
-        return before != self._problems[source]
-
-    def all(self) -> tuple[StageError, ...]:
-        """Return all errors; of equal errors of a stage, only the first."""
-        found: dict[tuple[int | None, str], StageError] = {}
-        for source in _SOURCES:
-            for number, problem in self._problems.get(source, {}).items():
-                key = number, problem.message
-                found.setdefault(key, StageError(source, number, problem))
-        return tuple(found.values())
-
-    def at(self, number: int | None) -> tuple[StageError, ...]:
-        """Return the errors of a stage, or of the env (``None``)."""
-        return tuple(each for each in self.all() if each.number == number)
-
-
-Phase = Literal["empty", "inspecting", "checking", "ready", "failed"]
 _POLL_INTERVAL = 0.05
 ENV = -1
 """Place of the env in the chain. Stages follow from 0, the output comes after the last one."""
-
-
-@dataclass(frozen=True, slots=True)
-class LintFinding:
-    """A finding of a rule.
-
-    Args:
-        finding: The finding.
-        excluded: Numbers of the failing stages that were left out of the check.
-    """
-
-    finding: Finding
-    excluded: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class ChainStatus:
-    """What is known of the chain.
-
-    Args:
-        revision: Revision of the draft that was inspected.
-        overview: Last overview with a working env. ``None``: there was none yet.
-        numbers: Numbers of the stages in the overview.
-        problems: Current problems by stage number; those of the env under ``None``.
-        lints: Findings of the rules by stage number; those without a stage under ``None``.
-        checked: Revision that the lints belong to.
-        phase: What is being done, or how it ended.
-        last_good: Last overview of each stage in which it worked, by stage number.
-    """
-
-    phase: Phase = "empty"
-    revision: int = -1
-    overview: ChainOverview | None = None
-    numbers: tuple[int, ...] = ()
-    problems: dict[int | None, Problem] = field(default_factory=dict)
-    last_good: dict[int, StageOverview] = field(default_factory=dict)
-    lints: dict[int | None, tuple[LintFinding, ...]] = field(default_factory=dict)
-    checked: int = -1
 
 
 class Workspace:
@@ -254,7 +160,7 @@ class Workspace:
 
     def reload_code(self) -> None:
         """Restart the workers, so that they import the code of the env again."""
-        for worker in _SOURCES:
+        for worker in SOURCES:
             self.backend.restart(worker)
         self.errors.put("profile", {})
         self.code_reloaded.publish(self.draft)
@@ -271,10 +177,9 @@ class Workspace:
             return
 
         async def check() -> None:
+            # An inspection ends with a check without steps, which would replace this one.
             while self.status.phase == "inspecting":
-                await asyncio.sleep(
-                    _POLL_INTERVAL
-                )  # what it asks at its end would take the place of this
+                await asyncio.sleep(_POLL_INTERVAL)
             revision, draft = self.editor.revision, self.draft
             self._show(replace(self.status, phase="checking"))
             try:
@@ -327,7 +232,7 @@ class Workspace:
             return
         if revision != self.editor.revision:
             return
-        self._show(_merge_overview(self.status, revision, draft, overview))
+        self._show(self.status.merge(revision, draft, overview))
         if overview.env is not None:
             with suppress(SupersededError):
                 await self._check(revision, self.draft)
@@ -339,7 +244,6 @@ class Workspace:
             Why the check failed. ``None``: it did not.
 
         Raises:
-            StaleError: there was a newer question.
             SupersededError: A newer request came first.
         """
         failed = frozenset(number for number in self.status.problems if number is not None)
@@ -437,34 +341,6 @@ class Workspace:
         )
         self._shown_stack = StackDraft.around(draft, facts) if is_shown and facts else None
         self.place = min(self.place, len(self.draft.stages))
-
-
-def _merge_overview(
-    before: ChainStatus, revision: int, draft: Draft, overview: ChainOverview
-) -> ChainStatus:
-    """Return the status after an inspection; keep the last good state of failing stages."""
-    shown = draft if overview.stack is None else StackDraft.around(draft, overview.stack)
-    numbers = tuple(stage.number for stage in shown.stages if stage.enabled)
-    problems: dict[int | None, Problem] = {}
-    good = dict(before.last_good)
-    if overview.env_problem is not None:
-        problems[None] = overview.env_problem
-    for number, stage in zip(numbers, overview.stages, strict=True):
-        if stage.problem is not None:
-            problems[number] = stage.problem
-        elif stage.flow is not None or stage.changes:
-            good[number] = stage
-    if overview.env is None:
-        return replace(before, phase="ready", revision=revision, problems=problems)
-    return replace(
-        before,
-        phase="ready",
-        revision=revision,
-        overview=overview,
-        numbers=numbers,
-        problems=problems,
-        last_good=good,
-    )
 
 
 def _inspection_problem(error: RequestError) -> Problem:

@@ -54,7 +54,7 @@ def test_pipeline_from_stdin() -> None:
         ["done"],
     )
     assert [(stage["call"], stage["when"]) for stage in shown["stages"]] == [
-        ("StepCounter(max_steps=3)", "now")
+        ("StepCounter(max_steps=3)", "immediate")
     ]
 
 

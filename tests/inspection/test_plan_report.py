@@ -34,14 +34,14 @@ def chained(planned: bool = True) -> EnvBase:
 
 def test_without_a_policy_all_stages_are_deferred() -> None:
     report = inspect_plan(chained())
-    assert (report.plan.executor, report.now, report.acts_by_chunk) == ("planned", (), True)
-    assert [stage.name for stage in report.later] == [
+    assert (report.plan.executor, report.immediate, report.acts_by_chunk) == ("planned", (), True)
+    assert [stage.name for stage in report.deferred] == [
         *("CatFrames", "StepCounter", "RewardSum", "ActionScaling")
     ]
 
 
 @pytest.mark.parametrize(
-    ("reads", "now"),
+    ("reads", "immediate"),
     [
         ("observation", ["CatFrames"]),
         ("done", ["StepCounter"]),
@@ -49,9 +49,11 @@ def test_without_a_policy_all_stages_are_deferred() -> None:
         ("episode_reward", ["RewardSum"]),
     ],
 )
-def test_keys_that_the_policy_reads_are_computed_in_each_step(reads: str, now: list[str]) -> None:
+def test_keys_that_the_policy_reads_are_computed_in_each_step(
+    reads: str, immediate: list[str]
+) -> None:
     report = inspect_plan(chained(), policy_reads=[reads])
-    assert [stage.name for stage in report.now] == now
+    assert [stage.name for stage in report.immediate] == immediate
     assert not report.acts_by_chunk
     read = [version.key for version in report.plan.versions if version.policy]
     assert read == [reads]
@@ -60,7 +62,7 @@ def test_keys_that_the_policy_reads_are_computed_in_each_step(reads: str, now: l
 def test_reason_for_eager_execution() -> None:
     report = inspect_plan(chained(planned=False), "pendulum")
     assert (report.plan.executor, report.plan.why_eager) == ("eager", "planned=False")
-    assert report.later == ()
+    assert report.deferred == ()
     shown = report.to_dict()
     assert (shown["env"], shown["acts_by"], shown["rows"]) == ("pendulum", "step", "tensordict")
 

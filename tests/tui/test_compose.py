@@ -13,9 +13,9 @@ from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import StageOverview
 from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
+from tdx.tui.chain_status import ChainStatus, ErrorStore, LintFinding
 from tdx.tui.compose.chain_pane import build_chain_rows
 from tdx.tui.compose.stage_tab import WordSuggester
-from tdx.tui.workspace import ChainStatus, ErrorStore, LintFinding
 from tests.tui.driving import Driver, driven
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getdoc, signature
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -204,6 +204,13 @@ class _RootGroup(_Group):
         if name in _GROUPS:
             return _build_group(name, *_GROUPS[name])
         return _build_command(name, _FAMILIES[name]()[name])
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help, which needs the docstrings of the commands but not their options."""
+        for name in _FAMILIES:
+            text = _GROUPS[name][1] if name in _GROUPS else getdoc(_FAMILIES[name]()[name])
+            self.commands[name] = TyperCommand(name, help=text)
+        super().format_help(ctx, formatter)
 
 
 class _ShowGroup(_Group):

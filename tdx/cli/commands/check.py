@@ -166,15 +166,14 @@ def _check_stack(
         return None
     with third_party_code():
         stack = open_target(config.env, options.allow_code)
-        if config.policy not in (None, "random"):
-            if (base := stack.chain_env) is not None:
-                return check_pipeline(config, allow_code=True, rules=rules, base=base)
-            stack.close()
-            raise ArgumentError(
-                f"--policy does not apply to a stack of the kind {stack.kind!r}",
-                hint="leave it out: the steps of the check have random actions",
-            )
         try:
+            if config.policy not in (None, "random"):
+                if (base := stack.chain_env) is not None:
+                    return check_pipeline(config, allow_code=True, rules=rules, base=base)
+                raise ArgumentError(
+                    f"--policy does not apply to a stack of the kind {stack.kind!r}",
+                    hint="leave it out: the steps of the check have random actions",
+                )
             seed = config.env.seed
             return check_stack(stack, config.env.id, seed=seed, rules=rules, evaluation=evaluation)
         finally:

@@ -9,7 +9,6 @@ import typer
 
 from tdx.cli.completion import complete_dump_keys, complete_env, complete_export, complete_import
 from tdx.cli.options import Functions, OutputOptions, integer_option, split_list
-from tdx.cli.output import STDOUT
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ def export(
 
     tdx export runs/pendulum --to parquet
     """
-    from tdx.cli.output import write_view
+    from tdx.cli.output import STDOUT, write_view
     from tdx.cli.progress import progress_on
     from tdx.cli.runtime import reliable_sigint
     from tdx.cli.views.dumps import export_view

@@ -72,11 +72,11 @@ def inspect_spec(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.specs import spec_view
-    from tdx.inspection.spec_report import inspect_spec
+    from tdx.inspection.spec_report import compare_specs
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
-        report = inspect_spec(stack, config.env.id)
+        report = compare_specs(stack, config.env.id)
         calls = [stage.call for stage in stack.stages]
     write_view(spec_view(report, calls, stages=stages, key=key), output)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -290,6 +289,8 @@ def replay(
 
     tdx replay runs/raw --t RewardSum --out runs/summed
     """
+    import tempfile
+
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import read_stages
     from tdx.cli.progress import progress_on

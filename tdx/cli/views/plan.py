@@ -13,7 +13,6 @@ from tdx.cli.views import (
     Column,
     Heading,
     Paragraph,
-    Style,
     Table,
     View,
     fact,
@@ -26,7 +25,11 @@ from tdx.keys import format_key
 _STAGE_TITLES = ("stage", "runs", "time", "reads", "writes", "drops", "inverse", "why")
 _VERSION_TITLES = ("version", "written by", "read by")
 _ROWS = {"raw": "raw rows, without TensorDicts", "tensordict": "one TensorDict per step"}
-_WHEN: dict[str, Style] = {"now": "changed", "later": "good", "fused": "added"}
+_WHEN: dict[str, Cell] = {
+    "immediate": Cell("in each step", "changed"),
+    "deferred": Cell("deferred, per chunk", "good"),
+    "fused": Cell("fused, per image", "added"),
+}
 _UNUSED = "none: unused"
 
 
@@ -71,7 +74,7 @@ def _stage_table(report: PlanReport) -> Table:
     rows = [
         [
             Cell(report.place(stage.index), "name"),
-            _when(stage),
+            _WHEN[stage.when],
             Cell(stage.behavior),
             _list_names(stage.reads),
             _list_names(stage.writes),
@@ -84,10 +87,6 @@ def _stage_table(report: PlanReport) -> Table:
     return Table([Column(title, fixed=True) for title in _STAGE_TITLES], rows)
 
 
-def _when(stage: PlanStage) -> Cell:
-    return Cell(stage.when, _WHEN.get(stage.when, ""))
-
-
 def _list_names(names: Sequence[str]) -> Cell:
     return Cell(", ".join(names)) if names else Cell(NONE, "dim")
 
@@ -96,7 +95,7 @@ def _narrow_stages(stages: Sequence[PlanStage], calls: Sequence[str]) -> Iterato
     """Yield each stage with its facts below, for narrow terminals."""
     for stage, call in zip(stages, calls, strict=True):
         yield Heading(f"{stage.index} {call}", stage.behavior)
-        yield Paragraph([_when(stage), Cell(f": {stage.why}")], indent=2)
+        yield Paragraph([_WHEN[stage.when], Cell(f": {stage.why}")], indent=2)
         lists = {
             "reads": stage.reads,
             "writes": stage.writes,
@@ -143,8 +142,8 @@ def _records(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 _NODE_STYLES = {
-    "now": "fill:#fde68a,stroke:#b45309,color:#111827",
-    "later": "fill:#dbeafe,stroke:#1d4ed8,color:#111827",
+    "immediate": "fill:#fde68a,stroke:#b45309,color:#111827",
+    "deferred": "fill:#dbeafe,stroke:#1d4ed8,color:#111827",
     "fused": "fill:#dcfce7,stroke:#15803d,color:#111827",
     "unused": "fill:#fee2e2,stroke:#b91c1c,color:#111827",
 }
@@ -162,7 +161,7 @@ def plan_diagram(report: PlanReport, calls: Sequence[str]) -> str:
     arrows = _merge_arrows(_forward(report))
     lines = ["flowchart TD", f'    env(["{mermaid_label(report.env)}"])']
     lines += [
-        f'    stage{stage.index}["{stage.index} {mermaid_label(call)}<br>{stage.when}"]'
+        f'    stage{stage.index}["{stage.index} {mermaid_label(call)}<br>{_WHEN[stage.when].text}"]'
         for stage, call in zip(report.plan.stages, calls, strict=True)
     ]
     lines += [f'    policy(["{source}"])', '    output(["output"])']

@@ -22,7 +22,7 @@ from tdx.specs import Composite
 from tdx.specs.non_tensor import NonTensor
 
 Executor = Literal["planned", "eager"]
-When = Literal["now", "later", "fused"]
+When = Literal["immediate", "deferred", "fused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ def _describe(
     eager: bool,
     fused: Sequence[int],
 ) -> PlanStage:
-    when: When = "now" if eager or needed is not None else "later"
+    when: When = "immediate" if eager or needed is not None else "deferred"
     if eager:
         why = "the whole chain runs step by step"
     elif planned.index in fused:

@@ -89,7 +89,7 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
 
 
 def _count_rows(context: StackContext, trace: StepTrace, ended: Tensor | None) -> Tensor | None:
-    """Count the sub-envs of a step, and those that it only reset; return those that ended."""
+    """Count the stepped and the only reset sub-envs of a step; return the ended ones."""
     if "truncated" not in context.stack.done_keys:
         # Its sub-envs are reset within the step that ends the episode.
         return None

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tdx.errors import TdxError
+from tdx.inspection.check_report import Finding, check_pipeline
+from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
 from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
     from tdx.rollouts.dump.writing import Progress
-
-from dataclasses import replace
-
-from tdx.inspection.check_report import Finding, check_pipeline
-from tdx.inspection.overview import ChainOverview, EnvCache
-from tdx.stacks.targets import open_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +56,12 @@ class ListEnvs(Request[tuple[EnvChoice, ...]]):
 
 def inspect_chain(request: InspectChain, job: Job) -> ChainOverview:
     """Inspect the chain up to the first failing stage."""
-    bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
+    cache = job.get_cached("envs", lambda: EnvCache(request.allow_code))
+    if not request.pipeline.is_factory:
+        return inspect_overview(request.pipeline, cache)
     from tdx.inspection.stack_overview import inspect_target
 
-    return inspect_target(request.pipeline, bench)
+    return inspect_target(request.pipeline, cache)
 
 
 def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
@@ -70,8 +69,8 @@ def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
 
     The wrappers of other libraries are only checked with steps, because they declare nothing.
     """
-    bench = job.get_cached("bench", lambda: EnvCache(request.allow_code))
-    stack = bench.stack(request.pipeline)
+    cache = job.get_cached("envs", lambda: EnvCache(request.allow_code))
+    stack = cache.stack(request.pipeline)
     if stack is not None and stack.chain_env is None:
         from tdx.inspection.stack_check import check
 
@@ -79,8 +78,11 @@ def check_chain(request: CheckChain, job: Job) -> tuple[Finding, ...]:
         return check(stack, env.id, seed=env.seed).findings if request.steps else ()
     base = None
     if stack is not None:
-        # The check closes its env.
-        base = open_target(request.pipeline.env, request.allow_code).chain_env
+        base = stack.chain_env
+    elif not request.steps:
+        # The rules only read its specs. If it cannot be made, the report says why.
+        with suppress(TdxError):
+            base = cache.base(request.pipeline.env)
     report = check_pipeline(
         request.pipeline, allow_code=request.allow_code, steps=request.steps, base=base
     )

@@ -20,7 +20,8 @@ from textual.strip import Strip
 from tdx.pipeline.editing import Draft, DraftStage
 from tdx.pipeline.editing.stack_draft import WrapperStage
 from tdx.pipeline.grammar import format_arguments
-from tdx.tui.workspace import ENV, ChainStatus, ErrorStore, Workspace
+from tdx.tui.chain_status import ChainStatus, ErrorStore
+from tdx.tui.workspace import ENV, Workspace
 
 RowKind = Literal["env", "stage", "problem", "output"]
 Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]

@@ -30,8 +30,9 @@ from tdx.pipeline.editing.forms import (
 )
 from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper, WrapperStage
 from tdx.pipeline.grammar import format_stage
+from tdx.tui.chain_status import ChainStatus
 from tdx.tui.tab_body import ProblemPanel, TabBody
-from tdx.tui.workspace import ENV, ChainStatus, Workspace
+from tdx.tui.workspace import ENV, Workspace
 
 
 def available_keys(

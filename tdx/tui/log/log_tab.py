@@ -26,7 +26,7 @@ from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
 
 if TYPE_CHECKING:
-    from tdx.tui.workspace import ChainStatus
+    from tdx.tui.chain_status import ChainStatus
 
 
 class ChainRecorder:

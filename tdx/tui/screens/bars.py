@@ -18,8 +18,9 @@ from textual.widgets import Static
 
 from tdx.errors import StorageError
 from tdx.pipeline.editing.documents import read_json, write_json
+from tdx.tui.chain_status import ChainStatus, ErrorStore
 from tdx.tui.keyboard import InputQueue
-from tdx.tui.workspace import ChainStatus, ErrorStore, Workspace
+from tdx.tui.workspace import Workspace
 
 SLOW_SECONDS = 5.0
 """Seconds after which the status bar shows how long the worker has been busy."""

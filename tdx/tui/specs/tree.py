@@ -14,7 +14,8 @@ from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text, shape
 from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import format_key, split_key
-from tdx.tui.workspace import ENV, ChainStatus, Workspace
+from tdx.tui.chain_status import ChainStatus
+from tdx.tui.workspace import ENV, Workspace
 
 Freshness = Literal["fresh", "old", "none"]
 DIRECTIONS = {"forward": "from the env", "inverse": "towards the env"}

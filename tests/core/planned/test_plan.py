@@ -95,7 +95,7 @@ def test_a_renamed_entry_keeps_its_readers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reads", "now"),
+    ("reads", "immediate"),
     [
         (None, set()),
         ([], set()),
@@ -106,12 +106,14 @@ def test_a_renamed_entry_keeps_its_readers() -> None:
         (["done"], {"StepCounter"}),
     ],
 )
-def test_only_what_the_policy_s_keys_need_runs_now(reads: Any, now: set[str]) -> None:
+def test_only_what_the_policy_s_keys_need_runs_in_each_step(
+    reads: Any, immediate: set[str]
+) -> None:
     plan = plan_of(chain(), reads)
-    assert {name for name, time in when(plan).items() if time == "now"} == now
+    assert {name for name, time in when(plan).items() if time == "immediate"} == immediate
     assert plan.executor == "planned"
     for stage in plan.stages:
-        assert ("need" in stage.why) is (stage.when == "now" or "nothing needs" in stage.why)
+        assert ("need" in stage.why) is (stage.when == "immediate" or "nothing needs" in stage.why)
     assert plan.policy_reads == (None if reads is None else tuple(reads))
 
 
@@ -140,7 +142,7 @@ def test_image_stages_are_one_map_of_each_image() -> None:
     keys = GymWrapper(Images()).observation_keys
     stages = (ToTensorImage(in_keys=keys), GrayScale(in_keys=keys), Resize(20, 20, in_keys=keys))
     plan = plan_of(TransformedEnv(GymWrapper(Images()), Compose(*stages, RewardSum())))
-    assert [stage.when for stage in plan.stages] == ["fused"] * 3 + ["later"]
+    assert [stage.when for stage in plan.stages] == ["fused"] * 3 + ["deferred"]
     assert plan.rows == "raw"
 
 
@@ -158,17 +160,27 @@ class Opaque(Transform):
         return next_tensordict
 
 
-def test_a_stage_that_does_not_say_runs_now_with_what_it_reads() -> None:
+def test_a_stage_that_does_not_say_runs_in_each_step_with_what_it_reads() -> None:
     stages = (ObservationNorm(0.0, 2.0), RewardScaling(0.0, 2.0), Unknown(["observation"]))
     plan = plan_of(TransformedEnv(GymEnv("Pendulum-v1"), Compose(*stages, RewardSum())))
-    assert [stage.when for stage in plan.stages] == ["now", "later", "now", "later"]
+    assert [stage.when for stage in plan.stages] == [
+        "immediate",
+        "deferred",
+        "immediate",
+        "deferred",
+    ]
     assert plan.stages[2].why == "it does not declare that it can be deferred"
 
 
-def test_everything_up_to_an_opaque_stage_runs_now() -> None:
+def test_everything_up_to_an_opaque_stage_runs_in_each_step() -> None:
     stages = (ObservationNorm(0.0, 2.0), RewardScaling(0.0, 2.0), Opaque(), RewardSum())
     plan = plan_of(TransformedEnv(GymEnv("Pendulum-v1"), Compose(*stages)))
-    assert [stage.when for stage in plan.stages] == ["now", "now", "now", "later"]
+    assert [stage.when for stage in plan.stages] == [
+        "immediate",
+        "immediate",
+        "immediate",
+        "deferred",
+    ]
     assert plan.rows == "tensordict"
 
 
@@ -301,7 +313,7 @@ def test_reasons_to_run_eagerly(name: str) -> None:
     plan = plan_of(make())
     assert plan.executor == "eager"
     assert reason in plan.why_eager
-    assert set(when(plan).values()) == {"now"}
+    assert set(when(plan).values()) == {"immediate"}
     assert {stage.why for stage in plan.stages} == {"the whole chain runs step by step"}
     torch.manual_seed(0)
     assert make().rollout(6, break_when_any_done=False).shape == (6,)
@@ -373,6 +385,6 @@ def test_a_pointwise_claim_holds_for_its_own_map_alone() -> None:
         def _apply_transform(self, tensor: Tensor) -> Tensor:
             return tensor.cumsum(-1)
 
-    for stage, expected in ((Claims(["reward"]), "later"), (Inherits(["reward"]), "now")):
+    for stage, expected in ((Claims(["reward"]), "deferred"), (Inherits(["reward"]), "immediate")):
         plan = plan_of(TransformedEnv(GymEnv("Pendulum-v1"), stage))
         assert plan.stages[0].when == expected

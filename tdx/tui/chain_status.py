@@ -1,0 +1,139 @@
+"""What is known of the chain: its specs, and the errors and findings of each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from tdx.inspection.check_report import Finding
+from tdx.inspection.overview import ChainOverview, Problem, StageOverview
+from tdx.pipeline.editing import Draft
+from tdx.pipeline.editing.stack_draft import StackDraft
+from tdx.tui.backend.messages import with_app_hint
+
+Source = Literal["look", "live", "profile"]
+SOURCES: tuple[Source, ...] = ("look", "live", "profile")
+
+
+@dataclass(frozen=True, slots=True)
+class StageError:
+    """An error of a stage or the env.
+
+    Args:
+        source: Who found it: the specs worker, the rollout or a measurement.
+        number: Number of the stage in the draft. ``None``: the env.
+        problem: What is wrong.
+    """
+
+    source: Source
+    number: int | None
+    problem: Problem
+
+
+class ErrorStore:
+    """Current errors of each source.
+
+    Example:
+        >>> store = ErrorStore()
+        >>> store.put("live", {None: Problem("TDX000", "step raised ValueError")})
+        True
+        >>> [each.problem.message for each in store.all()]
+        ['step raised ValueError']
+        >>> store.put("live", {}), store.all()
+        (True, ())
+    """
+
+    def __init__(self) -> None:
+        self._problems: dict[Source, dict[int | None, Problem]] = {}
+
+    def put(self, source: Source, problems: Mapping[int | None, Problem]) -> bool:
+        """Replace the errors of a source; return True if they have changed."""
+        before = self._problems.get(source, {})
+        self._problems[source] = {at: with_app_hint(each) for at, each in problems.items()}
+        return before != self._problems[source]
+
+    def all(self) -> tuple[StageError, ...]:
+        """Return all errors; of equal errors of a stage, only the first."""
+        found: dict[tuple[int | None, str], StageError] = {}
+        for source in SOURCES:
+            for number, problem in self._problems.get(source, {}).items():
+                key = number, problem.message
+                found.setdefault(key, StageError(source, number, problem))
+        return tuple(found.values())
+
+    def at(self, number: int | None) -> tuple[StageError, ...]:
+        """Return the errors of a stage, or of the env (``None``)."""
+        return tuple(each for each in self.all() if each.number == number)
+
+
+Phase = Literal["empty", "inspecting", "checking", "ready", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class LintFinding:
+    """A finding of a rule.
+
+    Args:
+        finding: The finding.
+        excluded: Numbers of the failing stages that were left out of the check.
+    """
+
+    finding: Finding
+    excluded: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStatus:
+    """What is known of the chain.
+
+    Args:
+        revision: Revision of the draft that was inspected.
+        overview: Last overview with a working env. ``None``: there was none yet.
+        numbers: Numbers of the stages in the overview.
+        problems: Current problems by stage number; those of the env under ``None``.
+        lints: Findings of the rules by stage number; those without a stage under ``None``.
+        checked: Revision that the lints belong to.
+        phase: What is being done, or how it ended.
+        last_good: Last overview of each stage in which it worked, by stage number.
+    """
+
+    phase: Phase = "empty"
+    revision: int = -1
+    overview: ChainOverview | None = None
+    numbers: tuple[int, ...] = ()
+    problems: dict[int | None, Problem] = field(default_factory=dict)
+    last_good: dict[int, StageOverview] = field(default_factory=dict)
+    lints: dict[int | None, tuple[LintFinding, ...]] = field(default_factory=dict)
+    checked: int = -1
+
+    def merge(self, revision: int, draft: Draft, overview: ChainOverview) -> ChainStatus:
+        """Return the status after an inspection; keep the last good state of failing stages.
+
+        Args:
+            revision: Revision of the draft that was inspected.
+            draft: The draft, without the wrappers of an env of another library.
+            overview: Result of the inspection.
+        """
+        shown = draft if overview.stack is None else StackDraft.around(draft, overview.stack)
+        numbers = tuple(stage.number for stage in shown.stages if stage.enabled)
+        problems: dict[int | None, Problem] = {}
+        good = dict(self.last_good)
+        if overview.env_problem is not None:
+            problems[None] = overview.env_problem
+        for number, stage in zip(numbers, overview.stages, strict=True):
+            if stage.problem is not None:
+                problems[number] = stage.problem
+            elif stage.flow is not None or stage.changes:
+                good[number] = stage
+        if overview.env is None:
+            return replace(self, phase="ready", revision=revision, problems=problems)
+        return replace(
+            self,
+            phase="ready",
+            revision=revision,
+            overview=overview,
+            numbers=numbers,
+            problems=problems,
+            last_good=good,
+        )
