@@ -44,7 +44,7 @@ MODULE_NAME_CHECKS = {
 
 MAX_FILES_STEP = 7
 """Files of tdx that an eager step of an env with one transform may pass through."""
-MAX_FILES_FIRST_ROLLOUT = 37
+MAX_FILES_FIRST_ROLLOUT = 28
 """Files of tdx that its first planned rollout, with the planning, may pass through."""
 
 

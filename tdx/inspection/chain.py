@@ -291,7 +291,7 @@ def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
         env: Env of the pipeline, with its chain.
         pipeline: The pipeline.
     """
-    from tdx.core.chain_specs import stage_count
+    from tdx.core.chain import stage_count
 
     return max(stage_count(env) - len(pipeline.transforms), 0)
 
@@ -312,7 +312,7 @@ def format_stages(env: EnvBase, pipeline: Pipeline, *, expanded: bool = False) -
         >>> format_stages(build_env(pipeline), pipeline)
         ('RewardScaling(0.0, 0.1)',)
     """
-    from tdx.core.chain_specs import chain_stages
+    from tdx.core.chain import chain_stages
 
     stages = chain_stages(env)
     own = len(stages) - len(pipeline.transforms)

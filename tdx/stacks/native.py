@@ -49,7 +49,7 @@ class NativeStack(Stack):
     @property
     def stages(self) -> Sequence[StageInfo]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.core.chain_specs import chain_stages
+        from tdx.core.chain import chain_stages
         from tdx.stacks.sources import class_location
 
         return tuple(
@@ -136,7 +136,7 @@ class NativeStack(Stack):
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
-        from tdx.core.chain_specs import chain_stages
+        from tdx.core.chain import chain_stages
 
         return {
             index: {name: value.detach().clone() for name, value in _tensors(stage).items()}

@@ -215,11 +215,11 @@ def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) 
     """Return the rows of a reset as a mask that broadcasts to ``like``; ``None``: all rows.
 
     Args:
-        tensordict: Input of the reset, ``[*B]``.
+        tensordict: Input of the reset, ``[*B]``; without a mask in it, all rows are reset.
         key: Entry; the mask of its nearest enclosing group applies.
         like: Tensor ``[*B, ...]``.
     """
-    if tensordict is None:
+    if tensordict is None or tensordict.is_empty():
         return None
     masks = all_reset_masks(tensordict)
     mask = nearest_mask(key, masks)

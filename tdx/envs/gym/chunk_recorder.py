@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.core.envs.policies import ActionCheck
 from tdx.core.planned.collectors import Stop
 from tdx.core.planned.columns import CollectedSteps, flatten
 from tdx.core.planned.stages import ImmediateStages
@@ -34,14 +33,12 @@ class RowSettings:
         batch_size: Batch size of the env that they make up: ``[]`` for one, or ``[n]``.
         max_episode_steps: Number of steps after which the chain ends an episode.
         immediate: The stages that run in each step.
-        check: Checks the actions of a policy against the action spec.
     """
 
     envs: tuple[RawEnv, ...]
     batch_size: torch.Size
     max_episode_steps: int
     immediate: ImmediateStages
-    check: ActionCheck
 
     @property
     def single(self) -> bool:

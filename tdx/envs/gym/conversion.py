@@ -20,7 +20,6 @@ from tdx.envs.gym.values import (
     WrongValueError,
     as_numbers,
     cast_numbers,
-    find_lost_number,
     to_array,
     wrong_value_error,
 )
@@ -314,7 +313,7 @@ def reward_rows(rewards: Sequence[Any]) -> Array:
     if source.dtype.kind in "biuf" and source.size == len(rewards):
         with np.errstate(over="ignore"):
             rows = source.astype(_REWARD_DTYPE).reshape(-1, 1)
-        if find_lost_number(source.reshape(-1, 1), rows) is None:
+        if np.isfinite(rows).all():
             return rows
     return np.stack([_one_reward(reward, index) for index, reward in enumerate(rewards)])
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tdx.core.chain_specs import chain_stages
+from tdx.core.chain import chain_stages
 from tdx.stacks.native import NativeStack
 from tdx.stacks.sources import class_location, constructor_arguments
 from tdx.stacks.stack import StageInfo

@@ -11,14 +11,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import RunningTransform, TimeBehavior
-from tdx.core.transforms.episodes import (
-    DoneGroup,
-    StoredGroup,
-    done_groups,
-    steps_since_start,
-    stored_groups,
-)
+from tdx.core.transforms.episodes import StoredGroup, steps_since_start, stored_groups
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, StepLimit
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
 from tdx.core.transforms.validation import check_integer, check_name

@@ -8,10 +8,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.env_specs import batched_shape
 from tdx.core.transforms import RunningTransform, TimeBehavior
-from tdx.core.transforms.episodes import batched_shape, stored_group_of
-from tdx.core.transforms.spec_maps import sum_dtype, with_entries
-from tdx.core.transforms.validation import missing_key_error
+from tdx.core.transforms.episodes import stored_group_of
+from tdx.core.transforms.spec_maps import missing_key_error, sum_dtype, with_entries
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
