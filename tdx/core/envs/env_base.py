@@ -460,8 +460,7 @@ class EnvBase(nn.Module):
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecViolation]:
         """Return the spec violations of the stages of the env's chain."""
-        services = type(self)._services
-        return services.find_stage_violations(self, check_dtype, tensordict, steps)
+        return self._services.find_stage_violations(self, check_dtype, tensordict, steps)
 
     def ndimension(self) -> int:
         """Return the number of batch dims."""

@@ -14,7 +14,7 @@ from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure, with_step
 from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
-from tdx.core.envs.services import Policy, RolloutRequest
+from tdx.core.envs.services import Callback, Policy, RolloutRequest
 from tdx.core.meter import LOOP, Meter, Part
 from tdx.errors import ArgumentError, EnvError, Where
 from tdx.keys import NestedKey, normalize_key, split_key
@@ -118,11 +118,7 @@ def collect(
             raise failure from failure.__cause__
         steps.append(current)
         if callback is not None:
-            try:
-                callback(env, current)
-            except Exception as error:
-                with_step(error, step)
-                raise
+            _call(callback, env, current, step)
         following = current.get("next")
         if request.break_when_any_done and any_done(following, done_keys):
             return True
@@ -134,6 +130,14 @@ def collect(
         if not request.breaks:
             current = reset_done_rows(env, current, step + 1)
     return False
+
+
+def _call(callback: Callback, env: EnvBase, tensordict: TensorDictBase, step: int) -> None:
+    try:
+        callback(env, tensordict)
+    except Exception as error:
+        with_step(error, step)
+        raise
 
 
 def _act(

@@ -16,8 +16,7 @@ from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
 from tdx.core.planned.columns import CollectedSteps
 from tdx.core.transforms.kernels import StepLimit
 from tdx.envs.gym.chunk_recorder import NEVER, ChunkRecorder, RowSettings, stack_observations
-from tdx.envs.gym.conversion import reward_rows
-from tdx.envs.gym.single_env import RawEnv
+from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.keys import NestedKey
 
 NO_ENTRIES: Mapping[NestedKey, Tensor] = {}

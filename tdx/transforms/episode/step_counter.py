@@ -72,8 +72,8 @@ class StepCounter(RunningTransform):
 
     # Kernels
 
-    def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
-        return (state if state.dtype is torch.int64 else state.long()) + 1
+    def _increment(self, key: NestedKey, values: Tensor | None) -> int:
+        return 1
 
     def _truncate(
         self, group: DoneGroup | StoredGroup, count: Tensor, get: Callable[[NestedKey], Any]
@@ -125,12 +125,6 @@ class StepCounter(RunningTransform):
 
     def _widen(self, state: Tensor, dtype: torch.dtype) -> Tensor:
         return state.to(dtype)
-
-    def _summands(
-        self, key: NestedKey, values: Tensor | None, shape: tuple[int, ...]
-    ) -> Tensor | None:
-        device = self._groups[key].device if key in self._groups else None
-        return torch.ones((), dtype=torch.int64, device=device).expand(shape)
 
     # The flags
 

@@ -87,16 +87,10 @@ class RewardSum(RunningTransform):
             return torch.zeros(*tensordict_reset.batch_size, 1, device=tensordict_reset.device)
         return torch.zeros_like(reward, dtype=sum_dtype(reward.dtype))
 
-    def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
-        assert value is not None
-        dtype = sum_dtype(value.dtype)
-        return (state if state.dtype is dtype else self._widen(state, dtype)) + value
-
-    def _summands(
-        self, key: NestedKey, values: Tensor | None, shape: tuple[int, ...]
-    ) -> Tensor | None:
+    def _increment(self, key: NestedKey, values: Tensor | None) -> Tensor:
         assert values is not None
-        return values.to(sum_dtype(values.dtype))
+        dtype = sum_dtype(values.dtype)
+        return values if values.dtype is dtype else values.to(dtype)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Sum the rewards of a stored rollout, at the root and in ``next``, in place.
