@@ -75,7 +75,7 @@ class RunningTransform(Transform):
         added = self._increment(key, value)
         if added is None:
             raise NotImplementedError(f"{type(self).__name__} implements no _advance")
-        dtype = added.dtype if isinstance(added, Tensor) else torch.int64
+        dtype = torch.int64 if isinstance(added, int) else added.dtype
         return (state if state.dtype is dtype else self._widen(state, dtype)) + added
 
     def _widen(self, state: Tensor, dtype: torch.dtype) -> Tensor:
@@ -162,7 +162,7 @@ class RunningTransform(Transform):
         keys = key, self._reset_key_of.get(key, key)
         added = self._increment(key, values)
         if added is not None:
-            summands = added if isinstance(added, Tensor) else torch.tensor(added)
+            summands = torch.tensor(added) if isinstance(added, int) else added
             summands = summands.to(state.device).expand(chunk.length, *state.shape)
             dtype = summands.dtype
             state, initial = self._widen(state, dtype), self._widen(initial, dtype)
