@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import lazy_loader
 
-from tdx.core.chain_specs import find_stage_violations
+from tdx.core.chain_violations import find_stage_violations
 from tdx.core.envs import EnvBase
 from tdx.core.envs.services import EnvServices
 from tdx.core.planned import executor

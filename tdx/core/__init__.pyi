@@ -8,8 +8,8 @@ from .transforms import RewardTransform as RewardTransform
 from .transforms import RunningTransform as RunningTransform
 from .transforms import TimeBehavior as TimeBehavior
 from .transforms import Transform as Transform
-from .chain_specs import StageSpecs as StageSpecs
-from .chain_specs import stage_specs as stage_specs
+from .chain import StageSpecs as StageSpecs
+from .chain import stage_specs as stage_specs
 from .spec_check import check_env_specs as check_env_specs
 from .tracing import StageTrace as StageTrace
 from .tracing import StepTrace as StepTrace

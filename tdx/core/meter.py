@@ -95,12 +95,6 @@ class Meter(Protocol):
         ...
 
 
-def meter_of(env: EnvBase) -> Meter | None:
-    """Return the meter of an env, if it has one."""
-    found: Meter | None = env._meter
-    return found
-
-
 def engine_part(name: str) -> Part:
     """Return a part of the engine's own work."""
     return Part("engine", -1, name, "step")

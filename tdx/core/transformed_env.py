@@ -10,8 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
-from tdx.core.capabilities import has_step_dict, plan_stage
-from tdx.core.chain_specs import ChainSpecs, flatten_chain
+from tdx.core.chain import ChainSpecs, flatten_chain, has_step_dict, plan_stage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import note_stage
 from tdx.core.meter import base_parts

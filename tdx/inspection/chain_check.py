@@ -36,7 +36,7 @@ def check_chain(
         EnvError: The env raises in a reset or step.
     """
     from tdx.core import TransformedEnv
-    from tdx.core.chain_specs import chain_stages
+    from tdx.core.chain import chain_stages
     from tdx.core.transforms import Compose
 
     configs = [_describe(*pair) for pair in zip(stack.stages, chain_stages(env), strict=True)]

@@ -313,7 +313,7 @@ class _OverviewBuilder:
     ) -> TransformedEnv | None:
         """Build the env with its chain. Record the stage that fails and return ``None``."""
         from tdx.core import TransformedEnv
-        from tdx.core.chain_specs import stage_count
+        from tdx.core.chain import stage_count
         from tdx.core.transforms import Compose
         from tdx.pipeline import check_specs
 
@@ -347,7 +347,7 @@ class _OverviewBuilder:
         self.problems.setdefault(index, replace(problem, where=where))
 
     def _report(self, base: EnvBase, env: TransformedEnv, working: Sequence[int]) -> ChainOverview:
-        from tdx.core.chain_specs import chain_stages, stage_specs
+        from tdx.core.chain import chain_stages, stage_specs
 
         specs = stage_specs(env)[-len(working) - 1 :]
         leaves = [composite_leaves(each.input_spec, each.output_spec) for each in specs]

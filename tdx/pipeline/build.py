@@ -179,7 +179,7 @@ def _spec_error(error: Exception) -> ChainError:
 
 def _find_missing_keys(stage: StageSpecs, before: StageSpecs) -> Iterator[TdxError]:
     """Yield errors for in-keys that the env before a stage neither returns nor takes."""
-    from tdx.core.transforms.validation import missing_key_error
+    from tdx.core.transforms.spec_maps import missing_key_error
 
     transform = stage.transform
     if transform is None or transform.missing_tolerance or _is_compose(transform):
@@ -336,6 +336,6 @@ def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
         env: Env of the pipeline, with its chain.
         pipeline: The pipeline.
     """
-    from tdx.core.chain_specs import stage_count
+    from tdx.core.chain import stage_count
 
     return max(stage_count(env) - len(pipeline.transforms), 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tdx.core.chain_specs import stage_specs
+from tdx.core.chain import stage_specs
 from tdx.core.plan.build import Program, program_of
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from tdx.core.chain_specs import flatten_chain
+from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS, Part
 from tdx.core.transforms import Transform

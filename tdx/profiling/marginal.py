@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tdx.core.chain_specs import flatten_chain
+from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tdx.core.chain_specs import flatten_chain
+from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError

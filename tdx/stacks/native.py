@@ -69,7 +69,7 @@ class NativeStack(Stack):
     @property
     def stages(self) -> Sequence[StageInfo]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.core.chain_specs import chain_stages
+        from tdx.core.chain import chain_stages
         from tdx.stacks.sources import class_location
         from tdx.stacks.stage_texts import format_stages
 
@@ -159,7 +159,7 @@ class NativeStack(Stack):
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and parameters of each transform."""
-        from tdx.core.chain_specs import chain_stages
+        from tdx.core.chain import chain_stages
 
         states = {i: copy_tensors(stage) for i, stage in enumerate(chain_stages(self.target))}
         return {index: state for index, state in states.items() if state}

@@ -12,7 +12,7 @@ import gymnasium
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.core.chain_specs import flatten_chain
+from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import DRAWING, TRANSFERS, UNATTRIBUTED, Meter, Part, base_parts, engine_part
 from tdx.core.transformed_env import TransformedEnv

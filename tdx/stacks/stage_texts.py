@@ -33,7 +33,7 @@ def format_stages(
         >>> format_stages(build_env(pipeline), pipeline)
         ('RewardScaling(0.0, 0.1)',)
     """
-    from tdx.core.chain_specs import chain_stages
+    from tdx.core.chain import chain_stages
 
     stages = chain_stages(env)
     configs = () if pipeline is None else pipeline.transforms

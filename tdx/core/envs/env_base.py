@@ -33,7 +33,6 @@ from tdx.core.envs.services import (
     EnvServices,
     Policy,
     RolloutRequest,
-    check_max_steps,
 )
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.envs.step_mdp import advance, step_anywhere
@@ -266,18 +265,14 @@ class EnvBase(nn.Module):
         Raises:
             EnvError: A mask has a wrong shape or dtype.
         """
-        if tensordict is not None:
-            self._check_batch(tensordict)
-        masks: dict[NestedKey, torch.Tensor] = {}
-        if tensordict is not None:
-            keys = self.reset_keys
-            masks = complete_masks(
-                tensordict, keys, lambda: self._expanded(self.full_done_spec, tensordict)
-            )
+        if tensordict is None:
+            return self._completed_reset(None, **kwargs)
+        self._check_batch(tensordict)
+        masks = complete_masks(
+            tensordict, self.reset_keys, lambda: self._expanded(self.full_done_spec, tensordict)
+        )
         partial = is_partial(masks, self._specs.device)
         result = self._completed_reset(tensordict, **kwargs)
-        if tensordict is None:
-            return result
         return write_reset(tensordict, result, masks, partial)
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
@@ -389,7 +384,6 @@ class EnvBase(nn.Module):
         Raises:
             ArgumentError: ``max_steps`` is below 1, or the input of the first step is missing.
         """
-        check_max_steps(max_steps)
         stops_at_any = break_when_any_done and not break_when_all_done
         return type(self)._services.rollout(
             self,
@@ -445,8 +439,6 @@ class EnvBase(nn.Module):
             >>> [chunk.shape[0] for chunk in chunks]
             [400, 400, 200]
         """
-        if max_steps is not None:
-            check_max_steps(max_steps)
         return type(self)._services.iter_rollout(
             self,
             max_steps,
@@ -468,8 +460,7 @@ class EnvBase(nn.Module):
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int
     ) -> list[SpecViolation]:
         """Return the spec violations of the stages of the env's chain."""
-        services = type(self)._services
-        return services.find_stage_violations(self, check_dtype, tensordict, steps)
+        return self._services.find_stage_violations(self, check_dtype, tensordict, steps)
 
     def ndimension(self) -> int:
         """Return the number of batch dims."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 
 from tdx.errors import DeviceError, KeyNotFoundError, SpecError
-from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, unique_keys
+from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, split_key, unique_keys
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
 from tdx.specs.arguments import as_device
 from tdx.tensordicts import new_tensordict
@@ -318,6 +320,72 @@ def only_key(keys: list[NestedKey], kind: str) -> NestedKey:
             hint=f"use {kind}_keys if there is not exactly one",
         )
     return keys[0]
+
+
+# Groups of done flags
+
+
+def batched_shape(tensordict: TensorDictBase, shape: torch.Size, batch_dims: int) -> torch.Size:
+    """Return the shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``.
+
+    Args:
+        tensordict: TensorDict with the env's batch size, or with leading dims before it.
+        shape: Shape in the spec, ``[*B, ...]``.
+        batch_dims: Number of dims in ``B``.
+    """
+    return torch.Size((*tensordict.batch_size[: tensordict.ndim - batch_dims], *shape))
+
+
+@dataclass(frozen=True, slots=True)
+class DoneGroup:
+    """Done flags that are siblings and are reset together.
+
+    Args:
+        reset_key: Key of their reset mask.
+        keys: Keys of the flags.
+        shape: Shape of the flags, ``[*B, *G, 1]``.
+        device: Device of the flags.
+        batch_dims: Number of dims in ``B``.
+    """
+
+    reset_key: NestedKey
+    keys: tuple[NestedKey, ...]
+    shape: torch.Size
+    device: torch.device
+    batch_dims: int
+
+    def sibling(self, name: str) -> NestedKey:
+        """Return the key with that name in this group."""
+        return sibling_key(self.reset_key, name)
+
+    def has(self, name: str) -> bool:
+        """Return True if the group has a flag with that name."""
+        return any(split_key(key)[-1] == name for key in self.keys)
+
+    def new_entry(self, value: float, dtype: torch.dtype, like: TensorDictBase) -> Tensor:
+        """Return an entry of the shape of the flags for a TensorDict ``[*A, *B]``."""
+        shape = batched_shape(like, self.shape, self.batch_dims)
+        return torch.full(shape, value, dtype=dtype, device=self.device)
+
+    def flag_spec(self) -> Categorical:
+        """Return the spec of a flag of the group."""
+        return Categorical(2, shape=self.shape, dtype=torch.bool, device=self.device)
+
+
+def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
+    """Return the groups of done flags in a done spec, in order."""
+    groups: dict[NestedKey, DoneGroup] = {}
+    for raw_key, spec in full_done_spec.items(True, True):
+        key = normalize_key(raw_key)
+        reset_key = sibling_key(key, "_reset")
+        earlier = groups[reset_key].keys if reset_key in groups else ()
+        device = torch.device("cpu") if spec.device is None else spec.device
+        dims = full_done_spec.ndim
+        groups[reset_key] = DoneGroup(reset_key, (*earlier, key), spec.shape, device, dims)
+    return tuple(groups.values())
+
+
+# Defaults
 
 
 def default_done_spec(batch_size: torch.Size, device: torch.device) -> Composite:

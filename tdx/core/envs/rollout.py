@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,32 +14,63 @@ from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure, with_step
 from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
-from tdx.core.envs.services import Policy, RolloutRequest
+from tdx.core.envs.services import Callback, Policy, RolloutRequest
+from tdx.core.meter import LOOP, Meter, Part
 from tdx.errors import ArgumentError, EnvError, Where
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import read
 
 
-def first_input(
-    env: EnvBase, auto_reset: bool, tensordict: TensorDictBase | None
-) -> TensorDictBase:
-    """Return the input of the first step, ``[*B]``: the given TensorDict, or that of a reset.
+@dataclass(slots=True)
+class RolloutChunk:
+    """Consecutive steps of a rollout.
 
-    Raises:
-        ArgumentError: There is neither a reset nor a TensorDict.
+    Args:
+        data: One block ``[*B, T]``; a list of steps ``[*B]`` if they cannot be one block.
+        length: Number of steps, ``T``.
+        stopped: True if a done flag ended the rollout.
+        error: What was raised after the last step.
+        following: Returns the root of the next step, ``[*B]``, as ``step_mdp`` does.
     """
-    start = None if tensordict is None else tensordict.clone(recurse=False)
-    if start is not None and "next" in start.keys():
-        # The result of an earlier step is not an input.
-        del start["next"]
-    if auto_reset:
-        return env.reset(start)
-    if start is None:
-        raise ArgumentError(
-            "auto_reset is off and no tensordict is given to start from",
-            hint="pass tensordict=env.reset()",
-        )
-    return start
+
+    data: TensorDictBase | list[TensorDictBase]
+    length: int
+    stopped: bool = False
+    error: Exception | None = None
+    following: Callable[[], TensorDictBase] | None = None
+
+
+class EagerRun:
+    """Steps an env step by step, with the interface of a planned run."""
+
+    def __init__(self, env: EnvBase, request: RolloutRequest) -> None:
+        self._env, self._request = env, request
+        self._step_count = 0
+        self._policy = env.rand_action if request.policy is None else request.policy
+        meter: Meter | None = env._meter
+        self._collect = collect if meter is None else meter.timed(LOOP, collect)
+        # A policy whose device is needed has to stay the module that it is.
+        replaceable = request.policy is not None and not request.auto_cast_to_device
+        if meter is not None and replaceable:
+            name = getattr(request.policy, "__name__", None) or type(request.policy).__name__
+            act = as_policy(request.policy, env)
+            self._policy = meter.timed(Part("policy", -1, name, "step"), act)
+
+    def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
+        """Make up to ``length`` steps from a root ``[*B]``."""
+        env, request = self._env, self._request
+        steps: list[TensorDictBase] = []
+        error: Exception | None = None
+        try:
+            stopped = self._collect(
+                env, length, self._policy, start, steps, request, first_step=self._step_count
+            )
+        except Exception as raised:
+            stopped, error = False, raised
+        self._step_count += len(steps)
+        last = steps[-1] if steps else None
+        following = None if last is None else lambda: env.step_mdp(last)
+        return RolloutChunk(steps, len(steps), stopped, error, following)
 
 
 def collect(
@@ -86,11 +118,7 @@ def collect(
             raise failure from failure.__cause__
         steps.append(current)
         if callback is not None:
-            try:
-                callback(env, current)
-            except Exception as error:
-                with_step(error, step)
-                raise
+            _call(callback, env, current, step)
         following = current.get("next")
         if request.break_when_any_done and any_done(following, done_keys):
             return True
@@ -102,6 +130,14 @@ def collect(
         if not request.breaks:
             current = reset_done_rows(env, current, step + 1)
     return False
+
+
+def _call(callback: Callback, env: EnvBase, tensordict: TensorDictBase, step: int) -> None:
+    try:
+        callback(env, tensordict)
+    except Exception as error:
+        with_step(error, step)
+        raise
 
 
 def _act(

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from tensordict import TensorDictBase
 
 from tdx.core.envs.spec_violations import SpecViolation
-from tdx.errors import ArgumentError
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -55,15 +54,3 @@ class EnvServices:
     iter_rollout: Callable[..., Iterator[TensorDictBase]]
     append_transform: Callable[..., Any]
     find_stage_violations: Callable[..., list[SpecViolation]]
-
-
-def check_max_steps(max_steps: int) -> None:
-    """Check the number of steps of a rollout.
-
-    Raises:
-        ArgumentError: It is not an integer of at least 1.
-    """
-    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
-        raise ArgumentError(
-            f"max_steps must be at least 1, got {max_steps}", hint="pass a positive integer"
-        )

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tdx.core.capabilities import PlannedStage, owner, plan_stage
-from tdx.core.chain_specs import flatten_chain
+from tdx.core.chain import PlannedStage, flatten_chain, owner, plan_stage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
 from tdx.core.transformed_env import TransformedEnv

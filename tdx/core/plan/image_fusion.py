@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 
-from tdx.core.capabilities import PlannedStage, implements_together
+from tdx.core.chain import PlannedStage, implements_together
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.meter import Part
 from tdx.core.transforms import Transform

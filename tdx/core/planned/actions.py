@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain_specs import flatten_chain
+from tdx.core.chain import flatten_chain
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import stage_failure
 from tdx.core.envs.policies import (
@@ -246,7 +246,7 @@ class GivenActions(OpenLoopActions):
 
 
 class PolicyActions(ActionSource):
-    """Actions of a policy that reads some entries of each step.
+    """Actions of a policy that reads some entries of each step, and the check of these actions.
 
     Args:
         policy: The policy with its keys.
@@ -256,7 +256,7 @@ class PolicyActions(ActionSource):
 
     def __init__(self, policy: KeyedPolicy, env: EnvBase, inverse: InversePath) -> None:
         super().__init__(inverse)
-        self.policy = policy
+        self.policy, self.check = policy, ActionCheck(env)
         self._batch_size, self._device = env.batch_size, env.device
 
     def measure(self, meter: Meter) -> None:

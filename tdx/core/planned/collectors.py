@@ -17,7 +17,6 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows, mask_for_entry
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure
-from tdx.core.envs.policies import ActionCheck
 from tdx.core.envs.rollout import StepLayout, reset_mismatch
 from tdx.core.meter import Meter, Part
 from tdx.core.planned.actions import ActionBlock, ActionSource, OpenLoopActions, PolicyActions
@@ -53,7 +52,6 @@ class CollectorSetup:
     Args:
         limits: Numbers of steps after which the chain ends an episode.
         immediate: The stages that run in each step.
-        check: Checks the actions of a policy against the action spec.
         kernel: Image operator to apply to each observation as it arrives, if there is one.
         kernel_part: The part that ``kernel`` is measured as.
         meter: The meter of a profiled env.
@@ -62,7 +60,6 @@ class CollectorSetup:
 
     limits: Sequence[StepLimit]
     immediate: ImmediateStages
-    check: ActionCheck
     kernel: Any = None
     kernel_part: Part | None = None
     meter: Meter | None = None
@@ -107,7 +104,6 @@ class TensorDictCollector:
         base: The env before all chains.
         limits: Numbers of steps after which the chain ends an episode.
         immediate: The stages that run in each step.
-        check: Checks the actions of a policy against the action spec.
     """
 
     def __init__(
@@ -115,9 +111,8 @@ class TensorDictCollector:
         base: EnvBase,
         limits: Sequence[StepLimit],
         immediate: ImmediateStages,
-        check: ActionCheck,
     ) -> None:
-        self.base, self.immediate, self.check = base, immediate, check
+        self.base, self.immediate = base, immediate
         self.limits = tuple(limits)
         self.layout = StepLayout()
         self.reads_flags = base.device.type == "cpu" or not base._resets_by_mask
@@ -170,10 +165,9 @@ class _Run:
             if self.block is not None and not self.stopped:
                 self.error = self.block.error
         except Exception as error:
-            by_policy = self._in_step and self.given
-            self.error = (
-                self.settings.check.explain(self.given[-1].get, error) if by_policy else error
-            )
+            self.error = error
+            if isinstance(inputs := self.inputs, PolicyActions) and self._in_step:
+                self.error = inputs.check.explain(self.given[-1].get, error)
         mismatch = self.settings.layout.find_mismatch(self.steps)
         if mismatch is not None:
             count, self.error = mismatch
@@ -223,7 +217,7 @@ class _Run:
         """Call the policy for this step."""
         assert isinstance(self.inputs, PolicyActions)
         written = self.inputs.act(self.root)
-        self.settings.check(written.get)
+        self.inputs.check(written.get)
         self.inner, handed_out = self.inputs.apply_inverse(written)
         self.given.append({**written, **handed_out})
         self.root.update(self.given[-1])

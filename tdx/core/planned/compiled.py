@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.core.capabilities import PlannedStage, owner
+from tdx.core.chain import PlannedStage, owner
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.meter import Meter, Part
 from tdx.core.plan.build import PlanCache, Program

@@ -2,12 +2,12 @@
 
 A planned rollout in the order of its calls:
 
-1. :func:`rollout` resets the env (:func:`first_input`), and :func:`_chunks` splits the steps into
+1. :func:`rollout` resets the env (:func:`_first_input`), and :func:`_chunks` splits the steps into
    chunks, each as large as memory allows.
 2. :func:`prepare_run` gets the plan (:mod:`tdx.core.plan.build`): which stages are *immediate*
    because the policy or the env needs their output in the next step, and which are *deferred*. It
-   returns a :class:`PlannedRun`, or ``None`` if a plan is not possible; then :class:`_EagerRun`
-   makes the same chunks with ``env.step``.
+   returns a :class:`PlannedRun`, or ``None`` if a plan is not possible; then an ``EagerRun``
+   (:mod:`tdx.core.envs.rollout`) makes the same chunks with ``env.step``.
 3. :meth:`PlannedRun.chunk` makes one chunk:
 
    a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium
@@ -27,27 +27,26 @@ A planned rollout in the order of its calls:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain_specs import flatten_chain
+from tdx.core.chain import flatten_chain
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.policies import ActionCheck, ActionSequence, as_policy, first_nan, nan_error
+from tdx.core.envs.policies import ActionSequence, first_nan, nan_error
 from tdx.core.envs.rollout import (
+    EagerRun,
+    RolloutChunk,
     StepLayout,
-    collect,
-    first_input,
     mark_truncated,
     policy_device,
     reset_done_rows,
     stack_steps,
 )
 from tdx.core.envs.services import RolloutRequest
-from tdx.core.meter import ASSEMBLY, CHUNKS, LOOP, SETUP, Meter, Part, base_parts, meter_of
+from tdx.core.meter import ASSEMBLY, CHUNKS, LOOP, SETUP, Meter, base_parts
 from tdx.core.plan.build import PlanCache, Program, program_of
 from tdx.core.planned.actions import (
     DrawProbe,
@@ -76,7 +75,7 @@ from tdx.core.planned.compiled import CompiledStages, compiled_stages
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
 from tdx.core.planned.stages import ImmediateStages, run_deferred
 from tdx.core.transformed_env import TransformedEnv
-from tdx.errors import TdxError
+from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
 
 
@@ -91,7 +90,8 @@ def rollout(
     set_truncated: bool,
 ) -> TensorDictBase:
     """Return a whole rollout, ``[*B, T]``; see :meth:`~tdx.core.envs.EnvBase.rollout`."""
-    start = _start(env, request, auto_reset, tensordict)
+    _check_max_steps(max_steps)
+    start = _first_input(env, request, auto_reset, tensordict)
     steps_per_chunk = steps_within(WHOLE_BYTES, env)
     parts: list[TensorDictBase | list[TensorDictBase]] = []
     for chunk in _chunks(env, request, start, max_steps, steps_per_chunk):
@@ -118,6 +118,8 @@ def iter_rollout(
     See :meth:`~tdx.core.envs.EnvBase.iter_rollout`. Arguments are checked before the first chunk
     is requested.
     """
+    if max_steps is not None:
+        _check_max_steps(max_steps)
     size = chunk_steps_for(env, chunk_steps, chunk_bytes)
     return _iter_chunks(env, max_steps, request, size, auto_reset, tensordict)
 
@@ -130,7 +132,8 @@ def _iter_chunks(
     auto_reset: bool,
     tensordict: TensorDictBase | None,
 ) -> Iterator[TensorDictBase]:
-    start, join = _start(env, request, auto_reset, tensordict), _measured(env, _take_data)
+    start = _first_input(env, request, auto_reset, tensordict)
+    join = _measured(env, _take_data)
     layout, step_count = StepLayout(), 0
     for chunk in _chunks(env, request, start, max_steps, size):
         _cut_at_mismatch(chunk, layout, step_count)
@@ -151,7 +154,7 @@ def _cut_at_mismatch(chunk: RolloutChunk, layout: StepLayout, step_count: int) -
 
 
 def _measured(env: EnvBase, join: Callable[..., TensorDictBase]) -> Callable[..., TensorDictBase]:
-    meter = meter_of(env)
+    meter: Meter | None = env._meter
     return join if meter is None else meter.timed(ASSEMBLY, join)
 
 
@@ -162,21 +165,49 @@ def _take_data(chunk: RolloutChunk, dim: int) -> TensorDictBase:
     return whole
 
 
-def _start(
+def _check_max_steps(max_steps: int) -> None:
+    """Check the number of steps of a rollout.
+
+    Raises:
+        ArgumentError: It is not an integer of at least 1.
+    """
+    if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
+        raise ArgumentError(
+            f"max_steps must be at least 1, got {max_steps}", hint="pass a positive integer"
+        )
+
+
+def _first_input(
     env: EnvBase, request: RolloutRequest, auto_reset: bool, tensordict: TensorDictBase | None
 ) -> TensorDictBase:
+    """Return the input of the first step, ``[*B]``: the given TensorDict, or that of a reset.
+
+    Raises:
+        ArgumentError: There is neither a reset nor a TensorDict.
+    """
     if isinstance(request.policy, ActionSequence):
         request.policy.rewind()
-    return first_input(env, auto_reset, tensordict)
+    start = None if tensordict is None else tensordict.clone(recurse=False)
+    if start is not None and "next" in start.keys():
+        # The result of an earlier step is not an input.
+        del start["next"]
+    if auto_reset:
+        return env.reset(start)
+    if start is None:
+        raise ArgumentError(
+            "auto_reset is off and no tensordict is given to start from",
+            hint="pass tensordict=env.reset()",
+        )
+    return start
 
 
 def _chunks(
     env: EnvBase, request: RolloutRequest, start: TensorDictBase, max_steps: int | None, size: int
 ) -> Iterator[RolloutChunk]:
     """Iterate over the chunks of a rollout, each of at most ``size`` steps."""
-    meter = meter_of(env)
+    meter: Meter | None = env._meter
     prepare = prepare_run if meter is None else meter.timed(SETUP, prepare_run)
-    run = prepare(env, request, start) or _EagerRun(env, request)
+    run = prepare(env, request, start) or EagerRun(env, request)
     step_count = 0
     while max_steps is None or step_count < max_steps:
         length = size if max_steps is None else min(size, max_steps - step_count)
@@ -190,25 +221,6 @@ def _chunks(
         del chunk
         if not request.breaks:
             start = reset_done_rows(env, start, step_count)
-
-
-@dataclass(slots=True)
-class RolloutChunk:
-    """Consecutive steps of a rollout.
-
-    Args:
-        data: One block ``[*B, T]``; a list of steps ``[*B]`` if they cannot be one block.
-        length: Number of steps, ``T``.
-        stopped: True if a done flag ended the rollout.
-        error: What was raised after the last step.
-        following: Returns the root of the next step, ``[*B]``, as ``step_mdp`` does.
-    """
-
-    data: TensorDictBase | list[TensorDictBase]
-    length: int
-    stopped: bool = False
-    error: Exception | None = None
-    following: Callable[[], TensorDictBase] | None = None
 
 
 def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) -> PlannedRun | None:
@@ -298,7 +310,7 @@ class PlannedRun:
         self._step_count = 0
         self._collect, self._run_deferred = self._collector().collect, run_deferred
         self._assemble, self._last_root = assemble, last_root
-        meter = meter_of(env)
+        meter: Meter | None = env._meter
         if meter is not None:
             self._measure(meter)
 
@@ -325,14 +337,12 @@ class PlannedRun:
         # With TensorDicts, immediate stages have set their flags already, or had them overruled.
         limiting = stages if is_raw else deferred
         limits = [limit for each in limiting for limit in each.stage._step_limits()]
-        check = ActionCheck(env)
         if self._raw is None:
-            return TensorDictCollector(base, limits, in_step, check)
-        fused = program.fused
+            return TensorDictCollector(base, limits, in_step)
+        fused, meter = program.fused, env._meter
         kernel, part = (None, None) if fused is None else (fused.kernel, fused.part)
-        return self._raw.collector(
-            CollectorSetup(limits, in_step, check, kernel, part, meter_of(env), base_parts(base))
-        )
+        parts = None if meter is None else base_parts(base)
+        return self._raw.collector(CollectorSetup(limits, in_step, kernel, part, meter, parts))
 
     def accepts(self, start: TensorDictBase) -> bool:
         """Return True if the plan can start from a root, ``[*B]``."""
@@ -394,39 +404,6 @@ class PlannedRun:
         if error is not None:
             error.add_note(f"tdx: raised at step {step} of the rollout")
         return error
-
-
-class _EagerRun:
-    """Steps an env step by step, with the interface of a planned run."""
-
-    def __init__(self, env: EnvBase, request: RolloutRequest) -> None:
-        self._env, self._request = env, request
-        self._step_count = 0
-        self._policy = env.rand_action if request.policy is None else request.policy
-        meter = meter_of(env)
-        self._collect = collect if meter is None else meter.timed(LOOP, collect)
-        # A policy whose device is needed has to stay the module that it is.
-        replaceable = request.policy is not None and not request.auto_cast_to_device
-        if meter is not None and replaceable:
-            name = getattr(request.policy, "__name__", None) or type(request.policy).__name__
-            act = as_policy(request.policy, env)
-            self._policy = meter.timed(Part("policy", -1, name, "step"), act)
-
-    def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
-        """Make up to ``length`` steps from a root ``[*B]``."""
-        env, request = self._env, self._request
-        steps: list[TensorDictBase] = []
-        error: Exception | None = None
-        try:
-            stopped = self._collect(
-                env, length, self._policy, start, steps, request, first_step=self._step_count
-            )
-        except Exception as raised:
-            stopped, error = False, raised
-        self._step_count += len(steps)
-        last = steps[-1] if steps else None
-        following = None if last is None else lambda: env.step_mdp(last)
-        return RolloutChunk(steps, len(steps), stopped, error, following)
 
 
 def _join(

@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.capabilities import (
+from tdx.core.chain import (
     PlannedStage,
     declares,
     not_pointwise,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from tensordict import TensorDictBase
 
-from tdx.core.chain_specs import StageSpecs, stage_specs
+from tdx.core.chain import StageSpecs, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.spec_violations import Phase, SpecViolation, check_value, spec_leaves
 from tdx.core.tracing.traces import StageTrace, StepTrace, Versions

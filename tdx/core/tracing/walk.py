@@ -12,8 +12,7 @@ import tensordict.nn
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.core.capabilities import declares
-from tdx.core.chain_specs import StageSpecs, stage_count, stage_specs
+from tdx.core.chain import StageSpecs, declares, stage_count, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import is_public_class
 from tdx.core.envs.spec_violations import spec_leaves

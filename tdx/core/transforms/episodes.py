@@ -1,4 +1,4 @@
-"""Groups of done flags in an env, and episodes in stored data."""
+"""Episodes in stored data: where they start and end."""
 
 from __future__ import annotations
 
@@ -9,98 +9,11 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
-from tdx.specs import Categorical, Composite
+from tdx.errors import ArgumentError, KeyNotFoundError, Where
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.tensordicts import read
 
 FLAGS = ("done", "terminated", "truncated")
-
-# In an env
-
-
-def batched_shape(tensordict: TensorDictBase, shape: torch.Size, batch_dims: int) -> torch.Size:
-    """Return the shape of an entry ``[*B, ...]`` in a TensorDict ``[*A, *B]``.
-
-    Args:
-        tensordict: TensorDict with the env's batch size, or with leading dims before it.
-        shape: Shape in the spec, ``[*B, ...]``.
-        batch_dims: Number of dims in ``B``.
-    """
-    return torch.Size((*tensordict.batch_size[: tensordict.ndim - batch_dims], *shape))
-
-
-@dataclass(frozen=True, slots=True)
-class DoneGroup:
-    """Done flags that are siblings and are reset together.
-
-    Args:
-        reset_key: Key of their reset mask.
-        keys: Keys of the flags.
-        shape: Shape of the flags, ``[*B, *G, 1]``.
-        device: Device of the flags.
-        batch_dims: Number of dims in ``B``.
-    """
-
-    reset_key: NestedKey
-    keys: tuple[NestedKey, ...]
-    shape: torch.Size
-    device: torch.device
-    batch_dims: int
-
-    def sibling(self, name: str) -> NestedKey:
-        """Return the key with that name in this group."""
-        return sibling_key(self.reset_key, name)
-
-    def has(self, name: str) -> bool:
-        """Return True if the group has a flag with that name."""
-        return any(split_key(key)[-1] == name for key in self.keys)
-
-    def new_entry(self, value: float, dtype: torch.dtype, like: TensorDictBase) -> Tensor:
-        """Return an entry of the shape of the flags for a TensorDict ``[*A, *B]``."""
-        shape = batched_shape(like, self.shape, self.batch_dims)
-        return torch.full(shape, value, dtype=dtype, device=self.device)
-
-    def flag_spec(self) -> Categorical:
-        """Return the spec of a flag of the group."""
-        return Categorical(2, shape=self.shape, dtype=torch.bool, device=self.device)
-
-
-def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
-    """Return the groups of done flags in a done spec, in order."""
-    groups: dict[NestedKey, DoneGroup] = {}
-    for raw_key, spec in full_done_spec.items(True, True):
-        key = normalize_key(raw_key)
-        reset_key = sibling_key(key, "_reset")
-        earlier = groups[reset_key].keys if reset_key in groups else ()
-        device = torch.device("cpu") if spec.device is None else spec.device
-        dims = full_done_spec.ndim
-        groups[reset_key] = DoneGroup(reset_key, (*earlier, key), spec.shape, device, dims)
-    return tuple(groups.values())
-
-
-def require_done_flags(before: Composite, after: Composite) -> None:
-    """Check that every group of done flags keeps at least one flag.
-
-    Args:
-        before: Done spec upstream of a transform.
-        after: Done spec downstream of it.
-
-    Raises:
-        ChainError: A group has no flag left.
-    """
-    left = {group.reset_key for group in done_groups(after)}
-    for group in done_groups(before):
-        if group.reset_key not in left:
-            flags = ", ".join(repr(format_key(key)) for key in group.keys)
-            raise ChainError(
-                f"this stage drops all done flags ({flags}), so episodes would never end",
-                hint="keep at least one of them",
-                where=Where(key=group.keys[0]),
-            )
-
-
-# In stored data
 
 
 @dataclass(frozen=True, slots=True)

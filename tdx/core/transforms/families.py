@@ -11,12 +11,12 @@ from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import Tensor
 
-from tdx.core.transforms.episodes import require_done_flags
+from tdx.core.envs.env_specs import done_groups
 from tdx.core.transforms.kernels import ChunkKernel, DictStep, Entries, TimeBehavior
+from tdx.core.transforms.spec_maps import missing_key_error, normalize_keys, output_keys
 from tdx.core.transforms.transform import Transform
-from tdx.core.transforms.validation import missing_key_error, normalize_keys, output_keys
-from tdx.errors import SpecError
-from tdx.keys import NestedKey, parent_key
+from tdx.errors import ChainError, SpecError, Where
+from tdx.keys import NestedKey, format_key, parent_key
 from tdx.specs import Binary, BoundedContinuous, Composite, MultiOneHot, OneHot, TensorSpec
 from tdx.tensordicts import read
 
@@ -222,3 +222,24 @@ def _moves_columns(spec: TensorSpec, view: Callable[[Tensor], Tensor]) -> bool:
     after = view(columns.expand(spec.shape))
     same_size = after.shape[-1:] == columns.shape
     return not (same_size and torch.equal(after, columns.expand(after.shape)))
+
+
+def require_done_flags(before: Composite, after: Composite) -> None:
+    """Check that every group of done flags keeps at least one flag.
+
+    Args:
+        before: Done spec upstream of a transform.
+        after: Done spec downstream of it.
+
+    Raises:
+        ChainError: A group has no flag left.
+    """
+    left = {group.reset_key for group in done_groups(after)}
+    for group in done_groups(before):
+        if group.reset_key not in left:
+            flags = ", ".join(repr(format_key(key)) for key in group.keys)
+            raise ChainError(
+                f"this stage drops all done flags ({flags}), so episodes would never end",
+                hint="keep at least one of them",
+                where=Where(key=group.keys[0]),
+            )

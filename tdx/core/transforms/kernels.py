@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, nearest_mask
 from tdx.core.envs.failures import note_key
-from tdx.core.transforms.validation import KeyPairs, missing_key_error
+from tdx.core.transforms.spec_maps import KeyPairs, missing_key_error
 from tdx.errors import ArgumentError, KeyNotFoundError
 from tdx.keys import NestedKey, split_key
 from tdx.tensordicts import read, write

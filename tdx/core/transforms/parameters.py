@@ -146,18 +146,19 @@ class AffineTransform(Transform):
             )
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
+        return self._affine(tensor, standardize=self.standard_normal)
+
+    def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
+        return self._affine(tensor, standardize=not self.standard_normal)
+
+    def _affine(self, tensor: Tensor, *, standardize: bool) -> Tensor:
+        """Map a tensor by the plain or the standard form, which are inverse to each other."""
         # Directly from the buffers: attribute lookup of a module costs more than the addition.
         buffers: dict[str, Any] = self._buffers
         loc, scale = buffers["loc"], buffers["scale"]
         if loc is None:
             self._require_initialized()
-        return (tensor - loc) / scale if self.standard_normal else tensor * scale + loc
-
-    def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
-        self._require_initialized()
-        buffers: dict[str, Any] = self._buffers
-        loc, scale = buffers["loc"], buffers["scale"]
-        return tensor * scale + loc if self.standard_normal else (tensor - loc) / scale
+        return (tensor - loc) / scale if standardize else tensor * scale + loc
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         if not self.initialized:

@@ -30,10 +30,10 @@ _SUMMABLE = (torch.float32, torch.float64, torch.int32, torch.int64)
 class RunningTransform(Transform):
     """A scan whose state is the entry that it writes, such as a running sum or a counter.
 
-    A subclass defines it by :meth:`_initial` and :meth:`_advance`; the eager, dict, chunk and
-    offline forms follow. A step reads the state from the root of its input or, if a later stage
-    renamed or dropped that key, uses the last state of this instance. Rows that are not part of
-    a partial reset keep their state.
+    A subclass defines it by :meth:`_initial`, and by :meth:`_increment` if it adds or
+    :meth:`_advance` if it does not; the eager, dict, chunk and offline forms follow. A step reads
+    the state from the root of its input or, if a later stage renamed or dropped that key, uses the
+    last state of this instance. Rows that are not part of a partial reset keep their state.
     """
 
     time_behavior = TimeBehavior.SCAN
@@ -49,33 +49,34 @@ class RunningTransform(Transform):
         """Return the state under ``key`` after a reset of all rows, ``[*B, ...]``."""
 
     @abstractmethod
+    def _state_pairs(self) -> tuple[tuple[NestedKey | None, NestedKey], ...]:
+        """Return the in-key (or ``None``) and the key of each state."""
+
+    def _increment(self, key: NestedKey, values: Tensor | None) -> Tensor | int | None:
+        """Return what a step adds to the state, in the dtype of the sum; ``None``: it does not add.
+
+        A transform that only adds is defined by this method alone, and its chunk form sums all
+        steps at once. Others implement :meth:`_advance`.
+
+        Args:
+            key: Key of the state.
+            values: In-key of the step, ``[*B, ...]``, or of several steps, ``[T, *B, ...]``.
+        """
+        return None
+
     def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
-        """Return the next state under ``key``.
+        """Return the next state under ``key``; by default the sum of state and increment.
 
         Args:
             key: Key of the state.
             state: State before the step, ``[*B, ...]``.
             value: In-key of the step, ``[*B, ...]``; ``None`` if the state has no in-key.
         """
-
-    @abstractmethod
-    def _state_pairs(self) -> tuple[tuple[NestedKey | None, NestedKey], ...]:
-        """Return the in-key (or ``None``) and the key of each state."""
-
-    def _summands(
-        self, key: NestedKey, values: Tensor | None, shape: tuple[int, ...]
-    ) -> Tensor | None:
-        """Return the values that :meth:`_advance` adds in each step, if it only adds.
-
-        The chunk form then sums them at once; with the default ``None`` it calls
-        :meth:`_advance` for each step.
-
-        Args:
-            key: Key of the state.
-            values: In-keys of the steps, ``[T, *B, ...]``.
-            shape: Shape of the state after each step, ``[T, *B, ...]``.
-        """
-        return None
+        added = self._increment(key, value)
+        if added is None:
+            raise NotImplementedError(f"{type(self).__name__} implements no _advance")
+        dtype = torch.int64 if isinstance(added, int) else added.dtype
+        return (state if state.dtype is dtype else self._widen(state, dtype)) + added
 
     def _widen(self, state: Tensor, dtype: torch.dtype) -> Tensor:
         """Return a state, which a later stage may have cast, in at least the dtype of a sum."""
@@ -159,8 +160,10 @@ class RunningTransform(Transform):
         self, chunk: Chunk, key: NestedKey, state: Tensor, initial: Tensor, values: Tensor | None
     ) -> Tensor:
         keys = key, self._reset_key_of.get(key, key)
-        summands = self._summands(key, values, (chunk.length, *state.shape))
-        if summands is not None:
+        added = self._increment(key, values)
+        if added is not None:
+            summands = torch.tensor(added) if isinstance(added, int) else added
+            summands = summands.to(state.device).expand(chunk.length, *state.shape)
             dtype = summands.dtype
             state, initial = self._widen(state, dtype), self._widen(initial, dtype)
             return sum_chunk(chunk, state, keys, initial, summands)
@@ -215,11 +218,11 @@ def reset_rows(tensordict: TensorDictBase | None, key: NestedKey, like: Tensor) 
     """Return the rows of a reset as a mask that broadcasts to ``like``; ``None``: all rows.
 
     Args:
-        tensordict: Input of the reset, ``[*B]``.
+        tensordict: Input of the reset, ``[*B]``; without a mask in it, all rows are reset.
         key: Entry; the mask of its nearest enclosing group applies.
         like: Tensor ``[*B, ...]``.
     """
-    if tensordict is None:
+    if tensordict is None or tensordict.is_empty():
         return None
     masks = all_reset_masks(tensordict)
     mask = nearest_mask(key, masks)

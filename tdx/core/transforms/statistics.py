@@ -27,8 +27,8 @@ from tdx.core.transforms.kernels import (
     flat_pairs,
 )
 from tdx.core.transforms.scan import reset_rows
+from tdx.core.transforms.spec_maps import missing_key_error, output_keys
 from tdx.core.transforms.transform import Transform
-from tdx.core.transforms.validation import missing_key_error, output_keys
 from tdx.errors import ChainError, Where
 from tdx.keys import NestedKey, split_key
 from tdx.specs import Composite

@@ -24,14 +24,12 @@ from tdx.core.transforms.kernels import (
 from tdx.core.transforms.spec_maps import (
     map_leaves,
     map_parts,
-    require_uniform,
-    unlocked_copy,
-)
-from tdx.core.transforms.validation import (
     missing_key_error,
     normalize_keys,
     pair_keys,
     require_keys,
+    require_uniform,
+    unlocked_copy,
 )
 from tdx.errors import ArgumentError, KeyNotFoundError
 from tdx.keys import NestedKey, normalize_key
@@ -77,7 +75,7 @@ class Transform(ChainMember):
     """In-keys if none are given."""
 
     _is_verified: ClassVar[bool] = False
-    """True if the contract tests cover the class; see :func:`tdx.core.capabilities.declares`.
+    """True if the contract tests cover the class; see :func:`tdx.core.chain.declares`.
 
     They prove that it maps a block of steps like the single steps, and writes no input in place.
     """

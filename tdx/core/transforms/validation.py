@@ -1,4 +1,4 @@
-"""Check the keys and the arguments of transforms."""
+"""Check the arguments of transforms."""
 
 from __future__ import annotations
 
@@ -11,122 +11,9 @@ from torch import Tensor
 
 from tdx.errors import (
     ArgumentError,
-    KeyNotFoundError,
     UnknownNameError,
-    Where,
     did_you_mean,
-    find_similar_names,
 )
-from tdx.keys import NestedKey, format_key, normalize_key
-from tdx.specs import Composite
-
-# Keys
-
-KeyPairs = tuple[tuple[NestedKey, NestedKey], ...]
-
-
-def normalize_keys(keys: Sequence[NestedKey] | NestedKey | None, argument: str) -> list[NestedKey]:
-    """Return keys in their normal form.
-
-    Args:
-        keys: Sequence of keys, or a single string. ``None``: no keys.
-        argument: Name of the argument, for messages.
-
-    Raises:
-        ArgumentError: An element is not a key.
-    """
-    if keys is None:
-        return []
-    if isinstance(keys, str):
-        return [keys]
-    try:
-        return [normalize_key(key) for key in keys]
-    except TypeError as error:
-        raise ArgumentError(
-            f"{argument}: {error}", hint=f'for example {argument}=["observation"]'
-        ) from None
-
-
-def pair_keys(in_keys: list[NestedKey], out_keys: list[NestedKey], names: str) -> KeyPairs:
-    """Pair in-keys with out-keys.
-
-    Args:
-        in_keys: Keys to read. If empty, there are no pairs.
-        out_keys: Keys to write.
-        names: Names of both arguments, for messages.
-
-    Raises:
-        ArgumentError: The numbers of keys differ.
-    """
-    if in_keys and len(in_keys) != len(out_keys):
-        raise ArgumentError(
-            f"{names}: {len(in_keys)} in-keys and {len(out_keys)} out-keys",
-            hint="give one out-key for each in-key",
-        )
-    return tuple(zip(in_keys, out_keys, strict=False))
-
-
-def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) -> KeyNotFoundError:
-    """Return the error for a missing key, which lists the existing keys, most similar first."""
-    by_name = {format_key(each): each for each in known}
-    name = format_key(key)
-    close = find_similar_names(name, by_name)
-    ordered = [*close, *(each for each in sorted(by_name) if each not in close)]
-    if name in by_name:
-        hint = f"a nested key is a tuple: {by_name[name]}"
-    else:
-        listed = ", ".join(each if "." not in each else str(by_name[each]) for each in ordered)
-        hint = f"existing keys: {listed or 'none'}"
-    return KeyNotFoundError(f"{place} has no key {name!r}", hint=hint, where=Where(key=key))
-
-
-def require_keys(spec: Composite, keys: Sequence[NestedKey], place: str) -> None:
-    """Check that every key is in a part of an env's input or output spec.
-
-    Args:
-        spec: Input spec or output spec.
-        keys: Required keys.
-        place: What the spec describes, for the message.
-
-    Raises:
-        KeyNotFoundError: A key is in no part.
-    """
-    for key in keys:
-        if all(part.get(key, None) is None for part in spec.values()):
-            raise missing_key_error(key, output_keys(spec), place)
-
-
-def output_keys(output_spec: Composite) -> list[NestedKey]:
-    """Return the key of every leaf that an env with this output spec writes."""
-    return [
-        normalize_key(key)
-        for part in output_spec.values()
-        if isinstance(part, Composite)
-        for key in part.keys(True, True)
-    ]
-
-
-def require_some_keys(
-    name: str, in_keys: Sequence[NestedKey] | None, in_keys_inv: Sequence[NestedKey] | None
-) -> Sequence[NestedKey]:
-    """Return the in-keys of a transform that has no default in-keys.
-
-    Args:
-        name: Class name of the transform, for the message.
-        in_keys: Keys of the env's output. ``None``: none, if there are inverse ones.
-        in_keys_inv: Keys of the env's input.
-
-    Raises:
-        ArgumentError: Both are ``None``.
-    """
-    if in_keys is None and in_keys_inv is None:
-        raise ArgumentError(
-            f"{name} needs in_keys or in_keys_inv", hint='for example in_keys=["observation"]'
-        )
-    return [] if in_keys is None else in_keys
-
-
-# Other arguments
 
 
 def check_integer(value: object, name: str, minimum: int, hint: str) -> int:

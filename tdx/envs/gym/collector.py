@@ -16,8 +16,7 @@ from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
 from tdx.core.planned.columns import CollectedSteps
 from tdx.core.transforms.kernels import StepLimit
 from tdx.envs.gym.chunk_recorder import NEVER, ChunkRecorder, RowSettings, stack_observations
-from tdx.envs.gym.conversion import reward_rows
-from tdx.envs.gym.single_env import RawEnv
+from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.keys import NestedKey
 
 NO_ENTRIES: Mapping[NestedKey, Tensor] = {}
@@ -97,7 +96,6 @@ class GymCollector:
             batch_size,
             min((limit.most for limit in setup.limits), default=NEVER),
             setup.immediate,
-            setup.check,
         )
 
     def collect(
@@ -215,10 +213,10 @@ def step_env_with_policy(
     """Step one env with a policy, without the work that several envs need."""
     settings, env, columns = recorder.settings, recorder.settings.envs[0], EntryColumns()
     step, next_step, keep = env.step_with_first_reset(), env.step, recorder.keep
-    check, run_stages, act = settings.check, settings.immediate.step, inputs.policy.act
+    check, run_stages, act = inputs.check, settings.immediate.step, inputs.policy.act
     add, add_reward = recorder.observations.append, recorder.rewards.append
     decode = ActionDecoder(settings.envs, inputs, True)
-    read_action = _action_reader(settings, decode)
+    read_action = _action_reader(settings, inputs, decode)
     entries_of = StepEntries(env, True, settings.immediate.reads)
     one = None if entries_of.is_more_than_observation else env.one
     writes_only_action = decode.is_direct and inputs.policy.writes == ("action",)
@@ -263,32 +261,31 @@ def step_env_with_policy(
 
 
 def _action_reader(
-    settings: RowSettings, decode: ActionDecoder
+    settings: RowSettings, inputs: PolicyActions, decode: ActionDecoder
 ) -> Callable[[Mapping[NestedKey, Tensor]], tuple[Any, Mapping[NestedKey, Tensor]]]:
     """Return the function that checks and converts what a policy wrote for one env.
 
     The function returns the action, and what the inverse of the chain hands out.
     """
-    check = settings.check
     decode_value = settings.envs[0].decode_value if decode.is_direct else None
     if decode_value is None:
 
         def read(
             written: Mapping[NestedKey, Tensor],
         ) -> tuple[Any, Mapping[NestedKey, Tensor]]:
-            check(written.get)
+            inputs.check(written.get)
             (action,), handed_out = decode(written)
             return action, handed_out
 
         return read
-    is_exact = check.fast_check()
+    is_exact = inputs.check.fast_check()
 
     def read_directly(
         written: Mapping[NestedKey, Tensor],
     ) -> tuple[Any, Mapping[NestedKey, Tensor]]:
         action = written["action"]
         if not is_exact(action):
-            check(written.get)
+            inputs.check(written.get)
         return decode_value(action), NO_ENTRIES
 
     return read_directly
@@ -305,7 +302,7 @@ def step_envs_with_policy(
 ) -> None:
     """Step several envs with a policy, which reads the output of the immediate stages."""
     settings, columns = recorder.settings, EntryColumns()
-    check, run_stages, act = settings.check, settings.immediate.step, inputs.act
+    check, run_stages, act = inputs.check, settings.immediate.step, inputs.act
     steps = [env.step_with_first_reset() for env in settings.envs]
     add, add_reward, keep = recorder.observations.append, recorder.rewards.append, recorder.keep
     decode = ActionDecoder(settings.envs, inputs, settings.single)

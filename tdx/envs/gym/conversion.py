@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +18,7 @@ from tdx.envs.gym.numeric_spaces import Array, Codec, Encode, Layout
 from tdx.envs.gym.spaces import codec_of, dict_encoder, entry_key
 from tdx.envs.gym.values import (
     WrongValueError,
-    as_numbers,
-    cast_numbers,
-    find_lost_number,
     to_array,
-    wrong_value_error,
 )
 from tdx.errors import EnvError, KeyNotFoundError, SpecError, TdxError, Where, summarize_error
 from tdx.keys import NestedKey, format_key, normalize_key
@@ -208,9 +204,9 @@ def _observation_codec(space: spaces.Space[Any], layout: Layout) -> tuple[Codec,
         return Codec(codec.spec, dict_encoder(parts), codec.decode), None
     key, encode_value = "pixels" if is_image(space) else "observation", codec.encode
     spec = Composite({key: codec.spec}, shape=layout.lead)
+    form = None
     if codec.array_dtype is not None:
         form = ArrayForm(key, tuple(codec.spec.shape), codec.array_dtype)
-        return Codec(spec, _array_encoder(form), codec.decode), form
 
     def encode(value: Any) -> dict[str, Any]:
         try:
@@ -218,19 +214,7 @@ def _observation_codec(space: spaces.Space[Any], layout: Layout) -> tuple[Codec,
         except WrongValueError as wrong:
             raise wrong.below(key) from None
 
-    return Codec(spec, encode, codec.decode), None
-
-
-def _array_encoder(form: ArrayForm) -> Callable[[Any], dict[str, Any]]:
-    key, shape, dtype, convert = form.key, form.shape, form.dtype, form.convert
-    array, tensor = np.ndarray, torch.from_numpy
-
-    def encode(value: Any) -> dict[str, Any]:
-        if type(value) is array and value.dtype is dtype and value.shape == shape:
-            return {key: tensor(value.copy())}
-        return {key: tensor(convert(value))}
-
-    return encode
+    return Codec(spec, encode, codec.decode), form
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
@@ -256,12 +240,6 @@ def _action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
         return codec
     decode_value, rows_of = codec.decode, codec.decode_rows
     spec = Composite({"action": codec.spec}, shape=layout.lead)
-    if codec.array_dtype is not None:
-
-        def as_array(tensordict: TensorDictBase) -> Any:
-            return read(tensordict, "action").numpy(force=True)
-
-        return Codec(spec, codec.encode, as_array, None, as_array, decode_value)
 
     def decode(tensordict: TensorDictBase) -> Any:
         return decode_value(read(tensordict, "action"))
@@ -271,64 +249,12 @@ def _action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
         return rows_of(read(tensordict, "action"))
 
     many = None if rows_of is None else decode_rows
-    return Codec(spec, codec.encode, decode, None, many, decode_value)
+    return Codec(spec, codec.encode, decode, codec.array_dtype, many, decode_value)
 
 
-# Rewards
+# Reward spaces
 
-_REWARD_DTYPE = np.dtype(np.float32)
-_REWARD_MAX = float(np.finfo(_REWARD_DTYPE).max)
-_REWARD_HINT = (
-    "fix the env: step must return a number; for vector rewards the env needs a reward_space"
-)
-_REWARD_RANGE_HINT = f"fix the env: rewards are stored as float32, which ends at {_REWARD_MAX:g}"
 _REWARD_SPACE = "reward_space"
-
-
-def reward_array(reward: Any) -> Array:
-    """Convert one reward to a new float32 array of shape ``[1]``.
-
-    Raises:
-        WrongValueError: The reward is not a number, or too large for float32.
-    """
-    # np.float64, which most envs return, is a float too.
-    if isinstance(reward, float) and -_REWARD_MAX <= reward <= _REWARD_MAX:
-        return np.array(reward, _REWARD_DTYPE, ndmin=1)
-    return reward_rows([reward])[0]
-
-
-def reward_rows(rewards: Sequence[Any]) -> Array:
-    """Convert the rewards of ``T`` steps to a float32 array of shape ``[T, 1]``.
-
-    Args:
-        rewards: Numbers, or arrays of one number.
-
-    Raises:
-        WrongValueError: A reward is not a number, or too large for float32; ``index`` is its
-            position.
-    """
-    try:
-        source: Array = np.asarray(rewards)
-    except ValueError:
-        source = np.empty(0, object)
-    if source.dtype.kind in "biuf" and source.size == len(rewards):
-        with np.errstate(over="ignore"):
-            rows = source.astype(_REWARD_DTYPE).reshape(-1, 1)
-        if find_lost_number(source.reshape(-1, 1), rows) is None:
-            return rows
-    return np.stack([_one_reward(reward, index) for index, reward in enumerate(rewards)])
-
-
-def _one_reward(reward: Any, index: int) -> Array:
-    hint = _REWARD_HINT
-    try:
-        source = as_numbers(reward, "a number")
-        if source.size != 1:
-            raise wrong_value_error(source, "a number")
-        hint = _REWARD_RANGE_HINT
-        return cast_numbers(source, _REWARD_DTYPE).reshape(1)
-    except WrongValueError as wrong:
-        raise WrongValueError(wrong.problem, hint, ("reward",), index=index) from None
 
 
 def reward_space_of(env: Any) -> spaces.Box | None:

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDictBase
 
-from tdx.core.capabilities import declares
+from tdx.core.chain import declares
 from tdx.core.envs import EnvBase
 from tdx.envs.gym.collector import GymRows
 from tdx.envs.gym.conversion import Conversion, Raw, create_conversion, is_image, root_spec

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,9 +12,9 @@ from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.envs.gym.conversion import ArrayForm, Conversion, Raw, reward_array, root_spec
+from tdx.envs.gym.conversion import ArrayForm, Conversion, Raw, root_spec
 from tdx.envs.gym.numeric_spaces import Array, Codec
-from tdx.envs.gym.values import WrongValueError, find_lost_number
+from tdx.envs.gym.values import WrongValueError, as_numbers, cast_numbers, wrong_value_error
 from tdx.errors import TdxError
 from tdx.tensordicts import make_tensordict_factory, read
 
@@ -59,7 +58,7 @@ class SingleEnv:
     def use(self, conversion: Conversion) -> None:
         """Replace the conversion."""
         env, seed = self._env, self._seed
-        self._conversion = conversion
+        self._conversion, self._observe = conversion, _observer(conversion)
         self._finish = conversion.result_finisher()
         self._make = make_tensordict_factory(conversion.batch_size, _CPU)
         self._fields = _create_step(env.step, conversion, lambda: env.reset(seed=seed.take()))
@@ -88,7 +87,7 @@ class SingleEnv:
         seed = kwargs.pop("seed", self._seed.take())
         try:
             observation, info = self._env.reset(seed=seed, **kwargs)
-            fields = self._conversion.observation.encode(observation)
+            fields = self._observe(observation)
         except Exception as error:
             raise self._conversion.failure(None, "reset", error) from error
         for flag in ("done", "terminated", "truncated"):
@@ -108,6 +107,28 @@ class SingleEnv:
         return infos
 
 
+def _array_action(tensordict: TensorDictBase) -> Array:
+    """Return the action or the actions in a TensorDict, which need no conversion."""
+    array: Array = read(tensordict, "action").numpy(force=True)
+    return array
+
+
+def _observer(conversion: Conversion) -> Callable[[Any], dict[str, Any]]:
+    """Return the function that converts an observation to root entries."""
+    encode, form = conversion.observation.encode, conversion.array
+    if form is None:
+        return encode
+    key, shape, dtype = form.key, form.shape, form.dtype
+    array, tensor = np.ndarray, torch.from_numpy
+
+    def observe(value: Any) -> dict[str, Any]:
+        if type(value) is array and value.dtype is dtype and value.shape == shape:
+            return {key: tensor(value.copy())}
+        return encode(value)
+
+    return observe
+
+
 def _create_step(
     env_step: Callable[[Any], Raw], conversion: Conversion, reset_env: Callable[[], Any]
 ) -> StepFields:
@@ -118,18 +139,21 @@ def _create_step(
         conversion: Conversion from and to TensorDicts.
         reset_env: Resets the env; called if the env was never reset.
     """
-    act, observe = conversion.action_decoder(), conversion.observation.encode
+    takes_array = conversion.action.array_dtype is not None and conversion.device.type == "cpu"
+    act = _array_action if takes_array else conversion.action_decoder()
+    observe = _observer(conversion)
     reward_of = None if conversion.reward is None else conversion.reward.encode
     tensor, failure = torch.from_numpy, conversion.failure
     true, false = _TRUE.copy, _FALSE.copy
 
     def step(tensordict: TensorDictBase) -> tuple[dict[str, Any], Any]:
         try:
+            action = act(tensordict)
             try:
-                observation, reward, terminated, truncated, info = env_step(act(tensordict))
+                observation, reward, terminated, truncated, info = env_step(action)
             except ResetNeeded:
                 reset_env()
-                observation, reward, terminated, truncated, info = env_step(act(tensordict))
+                observation, reward, terminated, truncated, info = env_step(action)
             fields = observe(observation)
             if reward_of is None:
                 fields["reward"] = tensor(reward_array(reward))
@@ -161,7 +185,6 @@ class RawEnv:
         decode_value: Converts the entry ``action`` for ``step``. ``None``: the action has several
             entries.
         conversion: Conversion of single values from and to TensorDicts.
-        flat: True if all entries of an observation are at the root.
         block: Returns ``keep`` for a number of observations, with memory allocated for all.
     """
 
@@ -173,8 +196,13 @@ class RawEnv:
     decode: Callable[[TensorDictBase], Sequence[Any]]
     decode_value: Callable[[Tensor], Any] | None
     conversion: Conversion
-    flat: bool
     block: Callable[[int], Callable[[Any], Any]] | None = None
+
+    @property
+    def flat(self) -> bool:
+        """True if all entries of an observation are at the root."""
+        spec = root_spec(self.conversion.observation)
+        return all(isinstance(key, str) for key in spec.keys(True, True))
 
     @property
     def observes_array(self) -> bool:
@@ -207,11 +235,6 @@ class RawEnv:
             return function(check(observation), out)
 
         return replace(self, keep=keep, block=block)
-
-    def store(self, length: int) -> ArrayStore | None:
-        """Allocate memory for observations; ``None`` unless they are single, unmapped arrays."""
-        form = self.conversion.array
-        return None if form is None or self.block is not None else ArrayStore(form, length)
 
     def copier(self, length: int) -> Callable[[Any], Any]:
         """Return :attr:`keep` for a number of observations, which are stored contiguously."""
@@ -258,9 +281,10 @@ def create_raw_env(
     def decode(tensordict: TensorDictBase) -> Sequence[Any]:
         return [action.decode(row) for row in tensordict.unbind(0)]
 
-    flat = all(isinstance(key, str) for key in root_spec(conversion.observation).keys(True, True))
-    many, value = action.decode_rows or decode, action.decode_value
-    return RawEnv(env.step, reset, *functions, many, value, conversion, flat)
+    many: Callable[[TensorDictBase], Any] = action.decode_rows or decode
+    if action.array_dtype is not None:
+        many = _array_action
+    return RawEnv(env.step, reset, *functions, many, action.decode_value, conversion)
 
 
 _Functions = tuple[
@@ -314,71 +338,57 @@ def _entry_functions(codec: Codec) -> _Functions:
     return codec.encode, stack, lambda row: dict(row)
 
 
-_DOUBLE = np.dtype(np.float64)
+# Rewards
+
+_REWARD_DTYPE = np.dtype(np.float32)
+_REWARD_MAX = float(np.finfo(_REWARD_DTYPE).max)
+_REWARD_HINT = (
+    "fix the env: step must return a number; for vector rewards the env needs a reward_space"
+)
+_REWARD_RANGE_HINT = f"fix the env: rewards are stored as float32, which ends at {_REWARD_MAX:g}"
 
 
-class ArrayStore:
-    """Memory for observations of many steps, each a single array.
+def reward_array(reward: Any) -> Array:
+    """Convert one reward to a new float32 array of shape ``[1]``.
 
-    Float64 observations of a float32 space are stored as they are and converted together by
-    :meth:`rows`, which costs less than a conversion in each step.
+    Raises:
+        WrongValueError: The reward is not a number, or too large for float32.
+    """
+    # np.float64, which most envs return, is a float too.
+    if isinstance(reward, float) and -_REWARD_MAX <= reward <= _REWARD_MAX:
+        return np.array(reward, _REWARD_DTYPE, ndmin=1)
+    return reward_rows([reward])[0]
+
+
+def reward_rows(rewards: Sequence[Any]) -> Array:
+    """Convert the rewards of ``T`` steps to a float32 array of shape ``[T, 1]``.
 
     Args:
-        form: Form of the observation.
-        length: Number of observations.
+        rewards: Numbers, or arrays of one number.
+
+    Raises:
+        WrongValueError: A reward is not a number, or too large for float32; ``index`` is its
+            position.
     """
-
-    def __init__(self, form: ArrayForm, length: int) -> None:
-        self._form = form
-        self._rows: Array = np.empty((length, *form.shape), form.dtype)
-
-    def putter(self) -> Callable[[int, Any], None]:
-        """Return the function that stores an observation at a position.
-
-        The function raises ``WrongValueError`` for an observation that is not in the space.
-        """
-        shape, convert = self._form.shape, self._form.convert
-        rows, dtype = self._rows, self._form.dtype
-
-        def put(position: int, observation: Any) -> None:
-            nonlocal rows, dtype
-            try:
-                if observation.dtype is dtype and observation.shape == shape:
-                    rows[position] = observation
-                    return
-                if not position and _is_wider(observation.dtype, dtype):
-                    dtype = observation.dtype
-                    self._rows = rows = np.empty(rows.shape, dtype)
-                    put(position, observation)
-                    return
-            except AttributeError:
-                pass
-            rows[position] = convert(observation)
-
-        return put
-
-    def rows(self, length: int) -> Array:
-        """Return the first observations in the dtype of the space, ``[length, ...]``.
-
-        Raises:
-            WrongValueError: A number does not fit the dtype; ``index`` is its position.
-        """
-        form, rows = self._form, self._rows[:length]
-        if rows.dtype == form.dtype:
-            return rows
+    try:
+        source: Array = np.asarray(rewards)
+    except ValueError:
+        source = np.empty(0, object)
+    if source.dtype.kind in "biuf" and source.size == len(rewards):
         with np.errstate(over="ignore"):
-            converted = rows.astype(form.dtype)
-        lost = find_lost_number(rows, converted)
-        if lost is None:
-            return converted
-        index = lost // max(math.prod(form.shape), 1)
-        try:
-            form.convert(rows[index])
-        except WrongValueError as wrong:
-            wrong.index = index
-            raise
-        raise AssertionError("the conversion of a single row did not fail")
+            rows = source.astype(_REWARD_DTYPE).reshape(-1, 1)
+        if np.isfinite(rows).all():
+            return rows
+    return np.stack([_one_reward(reward, index) for index, reward in enumerate(rewards)])
 
 
-def _is_wider(found: object, dtype: np.dtype[Any]) -> bool:
-    return found is _DOUBLE and dtype.kind == "f" and dtype.itemsize < _DOUBLE.itemsize
+def _one_reward(reward: Any, index: int) -> Array:
+    hint = _REWARD_HINT
+    try:
+        source = as_numbers(reward, "a number")
+        if source.size != 1:
+            raise wrong_value_error(source, "a number")
+        hint = _REWARD_RANGE_HINT
+        return cast_numbers(source, _REWARD_DTYPE).reshape(1)
+    except WrongValueError as wrong:
+        raise WrongValueError(wrong.problem, hint, ("reward",), index=index) from None

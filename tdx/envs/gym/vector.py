@@ -15,9 +15,9 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from tdx.envs.gym.conversion import Conversion, reward_rows, reward_space_of
+from tdx.envs.gym.conversion import Conversion, reward_space_of
 from tdx.envs.gym.infos import merge_final_info
-from tdx.envs.gym.single_env import PendingSeed
+from tdx.envs.gym.single_env import PendingSeed, reward_rows
 from tdx.errors import EnvError, Where
 from tdx.tensordicts import new_tensordict, read, write
 

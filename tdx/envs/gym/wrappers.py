@@ -8,8 +8,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from tdx.envs.gym.conversion import is_image, reward_array, reward_encoder, reward_space_of
+from tdx.envs.gym.conversion import is_image, reward_encoder, reward_space_of
 from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.single_env import reward_array
 from tdx.envs.gym.spaces import codec_of, entry_key
 from tdx.envs.gym.values import (
     Check,

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.capabilities import declares
+from tdx.core.chain import declares
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey

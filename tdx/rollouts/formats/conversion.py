@@ -111,29 +111,40 @@ def export_dump(
     options = ExportOptions(None if episodes is None else tuple(episodes), fps, split, lossy)
     _check_options(kind, options)
     target = Path(path) if path is not None else _default_target(opened.path, kind, split)
-    is_folder = kind.is_folder or split
-    check_export_target(target, kind, is_folder, force)
+    check_export_target(target, kind, kind.is_folder or split, force)
     source = ExportSource(opened, keys, raw=kind.holds_raw, on_rows=on_rows)
+    return _export(source, opened, kind, target, options, dry_run)
+
+
+def _export(
+    source: ExportSource,
+    dump: Dump,
+    kind: Format,
+    target: Path,
+    options: ExportOptions,
+    dry_run: bool,
+) -> Exported:
+    """Write an export unless it is a dry run, and describe it."""
     codec = find_codec(kind)
     plan = codec.plan(source, options)
-    notes = (*_list_omissions(opened, source, kind), *plan.notes)
-    size = plan.size
-    if not dry_run:
-        with replace_atomically(target, folder=is_folder) as part:
-            notes += codec.write(source, part, replace(options, name=target.name))
-            size = measure_bytes(part)
-    return Exported(
-        source=str(opened.path),
+    planned = Exported(
+        source=str(dump.path),
         path=str(target),
         format=kind.name,
-        written=not dry_run,
+        written=False,
         steps=source.steps,
         batch_size=source.batch_size,
         episodes=plan.episodes,
-        size=size,
-        notes=notes,
+        size=plan.size,
+        notes=(*_list_omissions(dump, source, kind), *plan.notes),
         entries=plan.entries,
     )
+    if dry_run:
+        return planned
+    with replace_atomically(target, folder=kind.is_folder or options.split) as part:
+        added = codec.write(source, part, replace(options, name=target.name))
+        size = measure_bytes(part)
+    return replace(planned, written=True, size=size, notes=(*planned.notes, *added))
 
 
 def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | None = None) -> None:
@@ -219,21 +230,18 @@ def import_dump(
     check_target(folder, force, hint="use --force to replace it")
     read = find_codec(kind).read
     assert read is not None
-    with (
-        read(source) as reader,
-        replace_atomically(folder, folder=True) as part,
-        open_folder(part) as root,
-    ):
+    with read(source) as reader, replace_atomically(folder, folder=True) as part:
         check_columns(reader.columns(), source, folder)
-        if reader.note is None:
-            manifest, notes = ForeignImport(reader, source, env).write(root, on_rows)
-        else:
-            if env is not None:
-                raise ArgumentError(f"{source} already names its env", hint="leave --env out")
-            manifest, notes = OwnImport(reader, reader.note, source).write(root, on_rows)
-        for track, steps in manifest.tracks:
-            track.write_descriptions(root, steps)
-        manifest.save(part)
+        if reader.note is not None and env is not None:
+            raise ArgumentError(f"{source} already names its env", hint="leave --env out")
+        with open_folder(part) as root:
+            if reader.note is None:
+                manifest, notes = ForeignImport(reader, source, env).write(root, on_rows)
+            else:
+                manifest, notes = OwnImport(reader, reader.note, source).write(root, on_rows)
+            for track, steps in manifest.tracks:
+                track.write_descriptions(root, steps)
+            manifest.save(part)
     return Imported(str(source), kind.name, str(folder), summarize(str(folder), manifest), notes)
 
 

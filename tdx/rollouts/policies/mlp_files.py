@@ -119,9 +119,13 @@ def save_mlp_policy(
         )
     described = make_mlp_policy(settings).settings
     check_replaceable(path, force=force)
+    _write(path, _encoded(layers, described))
+
+
+def _write(path: str | Path, content: bytes) -> None:
     try:
         with atomic_write(path) as file:
-            file.write(_encoded(layers, described))
+            file.write(content)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise StorageError(f"cannot write {path}: {reason}", hint="name another file") from error

@@ -50,7 +50,7 @@ def keep_rollout(
     policy: str = UNKNOWN,
     force: bool = False,
 ) -> Manifest:
-    """Save an existing rollout as a dump.
+    """Save an existing rollout as a dump, and return its manifest.
 
     Args:
         rollout: Result of ``env.rollout``, ``[*B, T]``.
@@ -58,11 +58,8 @@ def keep_rollout(
         pipeline: Pipeline that the env was built from.
         path: New folder.
         seed: Seed of the env. ``None``: unknown, recorded as 0.
-        policy: Name of the policy in the dump, for the reader.
+        policy: Name of the policy.
         force: Whether an existing dump may be replaced.
-
-    Returns:
-        The manifest; :func:`open_dump` opens the dump.
 
     Raises:
         TdxError: The rollout is empty or does not fit the env, or the dump cannot be written.
@@ -78,11 +75,11 @@ def keep_rollout(
         >>> bool((open_dump(folder).data == rollout).all())
         True
     """
-    dim, folder = len(env.batch_size), Path(path)
+    dim = len(env.batch_size)
     if rollout.shape[:dim] != env.batch_size or rollout.ndim <= dim or not rollout.shape[dim]:
-        wanted = [*env.batch_size, "T"]
         raise ArgumentError(
-            f"a rollout of this env has shape {wanted}, this one has {list(rollout.shape)}",
+            f"a rollout of this env has shape {[*env.batch_size, 'T']}, this one has "
+            f"{list(rollout.shape)}",
             hint="pass the result of env.rollout(...) with at least one step",
         )
     manifest = create_manifest(
@@ -96,7 +93,7 @@ def keep_rollout(
         keys=None,
         transforms=describe_tensors(read_chain_state(env)),
     )
-    with create_dump(folder, manifest, force=force, atomic=True) as writer:
+    with create_dump(Path(path), manifest, force=force, atomic=True) as writer:
         for chunk in rollout.split(manifest.chunk_steps, dim):
             writer.append(chunk, None, None)
         writer.finish()

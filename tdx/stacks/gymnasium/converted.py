@@ -14,9 +14,10 @@ from torch import Tensor
 
 from tdx.core import TransformedEnv
 from tdx.envs import EnvBase, GymWrapper
-from tdx.envs.gym.conversion import is_image, reward_array
+from tdx.envs.gym.conversion import is_image
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.registry import find_env
+from tdx.envs.gym.single_env import reward_array
 from tdx.envs.gym.spaces import codec_of
 from tdx.errors import ArgumentError, EnvError, summarize_error
 from tdx.keys import format_key

@@ -10,7 +10,7 @@ from tensordict import is_tensor_collection
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from tdx.core.chain_specs import chain_stages
+from tdx.core.chain import chain_stages
 from tdx.keys import format_key
 from tdx.stacks.native import NativeStack
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments

@@ -11,7 +11,7 @@ from torch import Tensor
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.families import action_leaf
 from tdx.core.transforms.scan import reset_rows
-from tdx.core.transforms.validation import require_keys
+from tdx.core.transforms.spec_maps import require_keys
 from tdx.errors import ChainError, Where
 from tdx.keys import NestedKey, format_key
 from tdx.specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec

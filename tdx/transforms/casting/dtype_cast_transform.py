@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.validation import require_keys
+from tdx.core.transforms.spec_maps import require_keys
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite, TensorSpec

@@ -12,8 +12,8 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.spec_maps import require_free_key
-from tdx.core.transforms.validation import check_choice, check_integer, normalize_keys, require_keys
+from tdx.core.transforms.spec_maps import normalize_keys, require_free_key, require_keys
+from tdx.core.transforms.validation import check_choice, check_integer
 from tdx.errors import ArgumentError, Where
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec, Unbounded

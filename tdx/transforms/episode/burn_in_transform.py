@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from tdx.core.recurrent_mode import set_recurrent_mode
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.episodes import require_time_order
-from tdx.core.transforms.validation import check_integer, normalize_keys
+from tdx.core.transforms.spec_maps import normalize_keys
+from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key, unique_keys
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
-from tdx.core.transforms.validation import missing_key_error, output_keys
+from tdx.core.transforms.spec_maps import missing_key_error, output_keys
 from tdx.errors import ArgumentError, TdxError, Where
 from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite, TensorSpec

@@ -10,10 +10,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, keep_unmasked_rows
+from tdx.core.envs.env_specs import done_groups
 from tdx.core.envs.step_mdp import advance
 from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
-from tdx.core.transforms.episodes import done_groups
 from tdx.core.transforms.spec_maps import sum_dtype, sum_spec
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ChainError, Where

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from tensordict import TensorDictBase
 
+from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.episodes import DoneGroup, done_groups, stored_groups
+from tdx.core.transforms.episodes import stored_groups
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import require_free_key, with_entries

@@ -9,9 +9,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import all_reset_masks, expand_mask, keep_unmasked_rows
+from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
-from tdx.core.transforms.episodes import DoneGroup, done_groups
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ChainError, Where
 from tdx.keys import NestedKey, normalize_key, split_key

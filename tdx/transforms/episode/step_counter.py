@@ -11,14 +11,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import RunningTransform, TimeBehavior
-from tdx.core.transforms.episodes import (
-    DoneGroup,
-    StoredGroup,
-    done_groups,
-    steps_since_start,
-    stored_groups,
-)
+from tdx.core.transforms.episodes import StoredGroup, steps_since_start, stored_groups
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, StepLimit
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
 from tdx.core.transforms.validation import check_integer, check_name
@@ -77,8 +72,8 @@ class StepCounter(RunningTransform):
 
     # Kernels
 
-    def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
-        return (state if state.dtype is torch.int64 else state.long()) + 1
+    def _increment(self, key: NestedKey, values: Tensor | None) -> int:
+        return 1
 
     def _truncate(
         self, group: DoneGroup | StoredGroup, count: Tensor, get: Callable[[NestedKey], Any]
@@ -130,12 +125,6 @@ class StepCounter(RunningTransform):
 
     def _widen(self, state: Tensor, dtype: torch.dtype) -> Tensor:
         return state.to(dtype)
-
-    def _summands(
-        self, key: NestedKey, values: Tensor | None, shape: tuple[int, ...]
-    ) -> Tensor | None:
-        device = self._groups[key].device if key in self._groups else None
-        return torch.ones((), dtype=torch.int64, device=device).expand(shape)
 
     # The flags
 

@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
+from tdx.core.envs.env_specs import done_groups
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.episodes import done_groups
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import init_reset_states
 from tdx.core.transforms.spec_maps import broadcasts_to, with_entries

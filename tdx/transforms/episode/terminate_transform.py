@@ -9,10 +9,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.episodes import DoneGroup, done_groups
-from tdx.core.transforms.spec_maps import with_entries
-from tdx.core.transforms.validation import missing_key_error
+from tdx.core.transforms.spec_maps import missing_key_error, with_entries
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Categorical, Composite

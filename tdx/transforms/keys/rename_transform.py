@@ -10,8 +10,7 @@ from tensordict.nn import dispatch
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries, flat_pairs
-from tdx.core.transforms.spec_maps import require_free_key
-from tdx.core.transforms.validation import KeyPairs, normalize_keys, require_keys
+from tdx.core.transforms.spec_maps import KeyPairs, normalize_keys, require_free_key, require_keys
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, parent_key
 from tdx.specs import Composite

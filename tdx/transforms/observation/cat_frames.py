@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
-from tdx.core.transforms.spec_maps import require_leaf
-from tdx.core.transforms.validation import check_integer, require_keys
+from tdx.core.transforms.spec_maps import require_keys, require_leaf
+from tdx.core.transforms.validation import check_integer
 from tdx.core.transforms.windows import Window, WindowTransform
 from tdx.errors import ArgumentError, Where
 from tdx.keys import NestedKey

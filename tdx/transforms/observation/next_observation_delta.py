@@ -13,8 +13,7 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import reset_rows
-from tdx.core.transforms.spec_maps import map_leaves
-from tdx.core.transforms.validation import missing_key_error, normalize_keys
+from tdx.core.transforms.spec_maps import map_leaves, missing_key_error, normalize_keys
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded

@@ -10,8 +10,8 @@ from torch import Tensor
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
-from tdx.core.transforms.spec_maps import broadcasts_to
-from tdx.core.transforms.validation import check_integer, missing_key_error
+from tdx.core.transforms.spec_maps import broadcasts_to, missing_key_error
+from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.tensordicts import read

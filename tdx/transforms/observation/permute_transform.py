@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ShapeTransform
-from tdx.core.transforms.validation import require_some_keys
+from tdx.core.transforms.spec_maps import require_some_keys
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 

@@ -11,6 +11,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Compose, TimeBehavior
+from tdx.core.transforms.spec_maps import missing_key_error
 from tdx.core.transforms.statistics import (
     Lock,
     RunningStatistics,
@@ -19,7 +20,7 @@ from tdx.core.transforms.statistics import (
     leaf_spec,
     loc_and_scale,
 )
-from tdx.core.transforms.validation import check_positive, missing_key_error
+from tdx.core.transforms.validation import check_positive
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, normalize_key
 from tdx.specs import TensorSpec, Unbounded

@@ -8,10 +8,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.env_specs import batched_shape
 from tdx.core.transforms import RunningTransform, TimeBehavior
-from tdx.core.transforms.episodes import batched_shape, stored_group_of
-from tdx.core.transforms.spec_maps import sum_dtype, with_entries
-from tdx.core.transforms.validation import missing_key_error
+from tdx.core.transforms.episodes import stored_group_of
+from tdx.core.transforms.spec_maps import missing_key_error, sum_dtype, with_entries
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
@@ -87,16 +87,10 @@ class RewardSum(RunningTransform):
             return torch.zeros(*tensordict_reset.batch_size, 1, device=tensordict_reset.device)
         return torch.zeros_like(reward, dtype=sum_dtype(reward.dtype))
 
-    def _advance(self, key: NestedKey, state: Tensor, value: Tensor | None) -> Tensor:
-        assert value is not None
-        dtype = sum_dtype(value.dtype)
-        return (state if state.dtype is dtype else self._widen(state, dtype)) + value
-
-    def _summands(
-        self, key: NestedKey, values: Tensor | None, shape: tuple[int, ...]
-    ) -> Tensor | None:
+    def _increment(self, key: NestedKey, values: Tensor | None) -> Tensor:
         assert values is not None
-        return values.to(sum_dtype(values.dtype))
+        dtype = sum_dtype(values.dtype)
+        return values if values.dtype is dtype else values.to(dtype)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Sum the rewards of a stored rollout, at the root and in ``next``, in place.

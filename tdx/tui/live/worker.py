@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tdx.core.chain_specs import stage_count
+from tdx.core.chain import stage_count
 from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.inspection.live.actions import action_fields, build_action, target_row
 from tdx.inspection.live.session import LiveSession

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tdx import PendulumEnv, StepCounter, UnsqueezeTransform
-from tdx.core.chain_specs import ChainSpecs
+from tdx.core.chain import ChainSpecs
 from tdx.core.envs.env_specs import EnvSpecs
 from tdx.errors import ChainError, KeyNotFoundError, SpecError
 from tdx.specs import Composite, Unbounded

@@ -1,17 +1,15 @@
-"""Specs after a chain and after each of its stages, and the stages that violate them."""
+"""Stages of a chain whose output violates their specs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import replace
 
-import torch
 from tensordict import TensorDictBase
 
+from tdx.core.chain import ChainSpecs, flatten_chain, stage_count, stage_specs
 from tdx.core.envs.env_base import EnvBase
-from tdx.core.envs.env_specs import EnvSpecs, spec_on
 from tdx.core.envs.failures import env_errors
 from tdx.core.envs.spec_violations import (
     Phase,
@@ -27,193 +25,6 @@ from tdx.errors import ChainError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import new_tensordict
-
-
-class ChainSpecs(EnvSpecs):
-    """Specs, batch size and device of an env with a chain around it.
-
-    They are computed from those of the env inside when they are read, without a step, and again
-    after a change of the env inside or of the chain.
-
-    Args:
-        inner: The env inside.
-        chain: The chain.
-    """
-
-    def __init__(self, inner: EnvBase, chain: Transform) -> None:
-        self.inner, self.chain = inner, chain
-        self._changes = 0
-        self.invalidate()
-        self.placed()
-
-    @property
-    def stages(self) -> tuple[Transform, ...]:
-        """Transforms in order."""
-        chain = self.chain
-        return tuple(chain) if isinstance(chain, Compose) else (chain,)
-
-    @property
-    def version(self) -> int:  # type: ignore[override]
-        """Number that grows whenever a spec changes, here or in the env inside."""
-        return self._changes + self.inner._specs.version
-
-    @property
-    def cache(self) -> dict[str, Any]:  # type: ignore[override]
-        """Results that are derived from the specs, by name."""
-        self.compute()
-        return self._cache
-
-    @property
-    def output_spec(self) -> Composite:
-        """What the env returns after the chain; locked."""
-        self.compute()
-        assert self._output_spec is not None
-        return self._output_spec
-
-    @property
-    def input_spec(self) -> Composite:
-        """What the env takes before the chain; locked."""
-        self.compute()
-        assert self._input_spec is not None
-        return self._input_spec
-
-    def invalidate(self) -> None:
-        """Drop everything derived from the env inside and the chain."""
-        self._changes += 1
-        self._known_version = self._placed_version = -1
-        self._input_spec = self._output_spec = None
-        self._cache: dict[str, Any] = {}
-
-    def placed(self) -> Self:
-        """Update batch size and device if the env inside or the chain has changed."""
-        version = self.inner._specs.version
-        if version != self._placed_version:
-            self.batch_size = self.chain.transform_env_batch_size(self.inner.batch_size)
-            self.device = torch.device(self.chain.transform_env_device(self.inner.device))
-            self._placed_version = version
-        return self
-
-    def compute(self) -> None:
-        """Compute the specs if the env inside or the chain has changed.
-
-        Raises:
-            TdxError: A stage does not accept the specs before it.
-        """
-        inner = self.inner
-        if self._output_spec is not None and inner._specs.version == self._known_version:
-            return
-        known = inner.input_spec, inner.output_spec
-        self.placed()
-        self.chain._follow_device(inner.device)
-        input_spec, output_spec = self.chain._transform_specs(*known)
-        self._input_spec = self._locked(input_spec)
-        self._output_spec = self._locked(output_spec)
-        self._cache = {}
-        self._known_version = inner._specs.version
-
-    def _locked(self, spec: Composite) -> Composite:
-        if spec.device != self.device:
-            return spec_on(spec, self.device)
-        return spec if spec.is_locked else spec.lock_()
-
-    def set_part(self, name: str, value: TensorSpec) -> None:
-        """Raise an error: the specs follow from the chain."""
-        raise ChainError(
-            f"cannot set {name} of a transformed env: it follows from the chain",
-            hint=f"set it on the env inside: env.base_env.{name.removeprefix('full_')} = ...",
-        )
-
-    def set_batch_size(self, batch_size: torch.Size) -> None:
-        """Raise an error: the batch size follows from the chain."""
-        raise ChainError(
-            "cannot set the batch size of a transformed env: it follows from the chain",
-            hint="set it on the env inside: env.base_env.batch_size = ...",
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class StageSpecs:
-    """Specs right after one stage.
-
-    Args:
-        index: Position of the stage in the chain, from 0; -1 for the env before the chain.
-        name: Class name of the transform, or of the env for -1.
-        transform: The transform; ``None`` for -1.
-        input_spec: What the stage takes from the policy side.
-        output_spec: What the stage returns to the policy side.
-    """
-
-    index: int
-    name: str
-    transform: Transform | None
-    input_spec: Composite
-    output_spec: Composite
-
-
-def chain_stages(env: EnvBase) -> tuple[Transform, ...]:
-    """Return the stages of an env's whole chain, those of nested transformed envs first.
-
-    Example:
-        >>> from tdx import GymEnv, RewardSum, StepCounter, TransformedEnv
-        >>> inner = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
-        >>> [type(stage).__name__ for stage in chain_stages(TransformedEnv(inner, RewardSum()))]
-        ['StepCounter', 'RewardSum']
-    """
-    specs = env._specs
-    return (*chain_stages(specs.inner), *specs.stages) if isinstance(specs, ChainSpecs) else ()
-
-
-def flatten_chain(env: EnvBase) -> tuple[EnvBase, tuple[Transform, ...]]:
-    """Return the env before all chains, and the stages of nested envs and nested ``Compose``."""
-    stages: tuple[Transform, ...] = ()
-    while isinstance(specs := env._specs, ChainSpecs):
-        stages = (*flatten_stages(specs.stages), *stages)
-        env = specs.inner
-    return env, stages
-
-
-def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
-    """Return the stages with those of nested ``Compose`` in their place."""
-    found: list[Transform] = []
-    for stage in stages:
-        found.extend(flatten_stages(tuple(stage)) if type(stage) is Compose else (stage,))
-    return tuple(found)
-
-
-def stage_count(env: EnvBase) -> int:
-    """Return the number of stages in an env's whole chain, with nested transformed envs."""
-    return len(chain_stages(env))
-
-
-def stage_specs(env: EnvBase) -> list[StageSpecs]:
-    """Return the specs of the env before its chain, and those after each stage.
-
-    Nested transformed envs are walked from the inside out; they continue the count of stages.
-
-    Raises:
-        TdxError: A stage does not accept the specs before it; the error names the stage.
-
-    Example:
-        >>> from tdx import GymEnv, StepCounter, TransformedEnv
-        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
-        >>> [stage.name for stage in stage_specs(env)]
-        ['GymEnv', 'StepCounter']
-    """
-    specs = env._specs
-    if not isinstance(specs, ChainSpecs):
-        return [StageSpecs(-1, type(env).__name__, None, env.input_spec, env.output_spec)]
-    result = stage_specs(specs.inner)
-    compose = specs.chain if isinstance(specs.chain, Compose) else None
-    for stage in specs.stages:
-        before = result[-1]
-        try:
-            after = stage._transform_specs(before.input_spec, before.output_spec)
-        except Exception as error:
-            if compose is None:
-                raise
-            raise compose._located(error, stage, "the computation of its specs") from None
-        result.append(StageSpecs(before.index + 1, type(stage).__name__, stage, *after))
-    return result
 
 
 def find_stage_violations(

@@ -1,0 +1,390 @@
+"""A chain stage by stage: its order, the specs after each stage, and the forms of a stage.
+
+A stage runs over a chunk, on the dict of one step, or by its hooks. Each stage is defined by its
+transform alone; hooks that a subclass overrides are called as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Self
+from weakref import WeakSet
+
+import torch
+
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.env_specs import EnvSpecs, spec_on
+from tdx.core.envs.failures import stage_failure
+from tdx.core.transforms import Compose, Transform
+from tdx.core.transforms.callable_transform import CallableTransform
+from tdx.core.transforms.kernels import ChunkKernel, DictStep
+from tdx.errors import ChainError, TdxError, Where
+from tdx.keys import NestedKey
+from tdx.specs import Composite, TensorSpec
+
+# Specs
+
+
+class ChainSpecs(EnvSpecs):
+    """Specs, batch size and device of an env with a chain around it.
+
+    They are computed from those of the env inside when they are read, without a step, and again
+    after a change of the env inside or of the chain.
+
+    Args:
+        inner: The env inside.
+        chain: The chain.
+    """
+
+    def __init__(self, inner: EnvBase, chain: Transform) -> None:
+        self.inner, self.chain = inner, chain
+        self._changes = 0
+        self.invalidate()
+        self.placed()
+
+    @property
+    def stages(self) -> tuple[Transform, ...]:
+        """Transforms in order."""
+        chain = self.chain
+        return tuple(chain) if isinstance(chain, Compose) else (chain,)
+
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        """Number that grows whenever a spec changes, here or in the env inside."""
+        return self._changes + self.inner._specs.version
+
+    @property
+    def cache(self) -> dict[str, Any]:  # type: ignore[override]
+        """Results that are derived from the specs, by name."""
+        self.compute()
+        return self._cache
+
+    @property
+    def output_spec(self) -> Composite:
+        """What the env returns after the chain; locked."""
+        self.compute()
+        assert self._output_spec is not None
+        return self._output_spec
+
+    @property
+    def input_spec(self) -> Composite:
+        """What the env takes before the chain; locked."""
+        self.compute()
+        assert self._input_spec is not None
+        return self._input_spec
+
+    def invalidate(self) -> None:
+        """Drop everything derived from the env inside and the chain."""
+        self._changes += 1
+        self._known_version = self._placed_version = -1
+        self._input_spec = self._output_spec = None
+        self._cache: dict[str, Any] = {}
+
+    def placed(self) -> Self:
+        """Update batch size and device if the env inside or the chain has changed."""
+        version = self.inner._specs.version
+        if version != self._placed_version:
+            self.batch_size = self.chain.transform_env_batch_size(self.inner.batch_size)
+            self.device = torch.device(self.chain.transform_env_device(self.inner.device))
+            self._placed_version = version
+        return self
+
+    def compute(self) -> None:
+        """Compute the specs if the env inside or the chain has changed.
+
+        Raises:
+            TdxError: A stage does not accept the specs before it.
+        """
+        inner = self.inner
+        if self._output_spec is not None and inner._specs.version == self._known_version:
+            return
+        known = inner.input_spec, inner.output_spec
+        self.placed()
+        self.chain._follow_device(inner.device)
+        input_spec, output_spec = self.chain._transform_specs(*known)
+        self._input_spec = self._locked(input_spec)
+        self._output_spec = self._locked(output_spec)
+        self._cache = {}
+        self._known_version = inner._specs.version
+
+    def _locked(self, spec: Composite) -> Composite:
+        if spec.device != self.device:
+            return spec_on(spec, self.device)
+        return spec if spec.is_locked else spec.lock_()
+
+    def set_part(self, name: str, value: TensorSpec) -> None:
+        """Raise an error: the specs follow from the chain."""
+        raise ChainError(
+            f"cannot set {name} of a transformed env: it follows from the chain",
+            hint=f"set it on the env inside: env.base_env.{name.removeprefix('full_')} = ...",
+        )
+
+    def set_batch_size(self, batch_size: torch.Size) -> None:
+        """Raise an error: the batch size follows from the chain."""
+        raise ChainError(
+            "cannot set the batch size of a transformed env: it follows from the chain",
+            hint="set it on the env inside: env.base_env.batch_size = ...",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpecs:
+    """Specs right after one stage.
+
+    Args:
+        index: Position of the stage in the chain, from 0; -1 for the env before the chain.
+        name: Class name of the transform, or of the env for -1.
+        transform: The transform; ``None`` for -1.
+        input_spec: What the stage takes from the policy side.
+        output_spec: What the stage returns to the policy side.
+    """
+
+    index: int
+    name: str
+    transform: Transform | None
+    input_spec: Composite
+    output_spec: Composite
+
+
+def chain_stages(env: EnvBase) -> tuple[Transform, ...]:
+    """Return the stages of an env's whole chain, those of nested transformed envs first.
+
+    Example:
+        >>> from tdx import GymEnv, RewardSum, StepCounter, TransformedEnv
+        >>> inner = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+        >>> [type(stage).__name__ for stage in chain_stages(TransformedEnv(inner, RewardSum()))]
+        ['StepCounter', 'RewardSum']
+    """
+    specs = env._specs
+    return (*chain_stages(specs.inner), *specs.stages) if isinstance(specs, ChainSpecs) else ()
+
+
+def flatten_chain(env: EnvBase) -> tuple[EnvBase, tuple[Transform, ...]]:
+    """Return the env before all chains, and the stages of nested envs and nested ``Compose``."""
+    stages: tuple[Transform, ...] = ()
+    while isinstance(specs := env._specs, ChainSpecs):
+        stages = (*flatten_stages(specs.stages), *stages)
+        env = specs.inner
+    return env, stages
+
+
+def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
+    """Return the stages with those of nested ``Compose`` in their place."""
+    found: list[Transform] = []
+    for stage in stages:
+        found.extend(flatten_stages(tuple(stage)) if type(stage) is Compose else (stage,))
+    return tuple(found)
+
+
+def stage_count(env: EnvBase) -> int:
+    """Return the number of stages in an env's whole chain, with nested transformed envs."""
+    return len(chain_stages(env))
+
+
+def stage_specs(env: EnvBase) -> list[StageSpecs]:
+    """Return the specs of the env before its chain, and those after each stage.
+
+    Nested transformed envs are walked from the inside out; they continue the count of stages.
+
+    Raises:
+        TdxError: A stage does not accept the specs before it; the error names the stage.
+
+    Example:
+        >>> from tdx import GymEnv, StepCounter, TransformedEnv
+        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
+        >>> [stage.name for stage in stage_specs(env)]
+        ['GymEnv', 'StepCounter']
+    """
+    specs = env._specs
+    if not isinstance(specs, ChainSpecs):
+        return [StageSpecs(-1, type(env).__name__, None, env.input_spec, env.output_spec)]
+    result = stage_specs(specs.inner)
+    compose = specs.chain if isinstance(specs.chain, Compose) else None
+    for stage in specs.stages:
+        before = result[-1]
+        try:
+            after = stage._transform_specs(before.input_spec, before.output_spec)
+        except Exception as error:
+            if compose is None:
+                raise
+            raise compose._located(error, stage, "the computation of its specs") from None
+        result.append(StageSpecs(before.index + 1, type(stage).__name__, stage, *after))
+    return result
+
+
+# Capabilities that a class declares
+
+_NO_CODE = {"__dict__", "__weakref__", "__annotate__", "__annotate_func__", "_abc_impl"}
+
+
+def declares(kind: type, capability: str) -> bool:
+    """Return True if a class declares a capability and no subclass has added code since.
+
+    A declaration holds for the class that makes it and for subclasses without methods of their
+    own. A subclass that overrides or adds a method has to declare the capability again, so it is
+    never inherited by code that nobody checked.
+
+    Args:
+        kind: Class of the object.
+        capability: Name of the class attribute that declares it.
+
+    Example:
+        >>> class Base:
+        ...     is_checked = True
+        ...     def run(self): ...
+        >>> class Renamed(Base):
+        ...     name = "renamed"
+        >>> class Changed(Base):
+        ...     def run(self): ...
+        >>> [declares(each, "is_checked") for each in (Base, Renamed, Changed)]
+        [True, True, False]
+    """
+    return _declares(kind, capability)
+
+
+@cache
+def _declares(kind: Any, capability: str) -> bool:
+    for base in kind.__mro__:
+        members = vars(base)
+        if capability in members:
+            return members[capability] is True
+        if any(_is_code(name, value) for name, value in members.items()):
+            return False
+    return False
+
+
+def _is_code(name: str, value: object) -> bool:
+    return name not in _NO_CODE and (callable(value) or hasattr(type(value), "__get__"))
+
+
+# Forms of a stage
+
+
+def implements_together(kind: type, form: str, hooks: tuple[str, ...]) -> bool:
+    """Return True if no subclass overrides a hook below the class that implements a form of it.
+
+    A faster form of a hook is valid as long as it and the hook come from the same class, or the
+    form from a subclass.
+
+    Args:
+        kind: Class of the transform.
+        form: Name of the method that implements the faster form.
+        hooks: Names of the methods that it stands for.
+    """
+    return all(issubclass(owner(kind, form), owner(kind, hook)) for hook in hooks)
+
+
+def owner(kind: type, name: str) -> type:
+    """Return the class in the MRO that defines an attribute."""
+    return next(base for base in kind.__mro__ if name in vars(base))
+
+
+_HOOKS = ("_step", "_call", "_reset", "_reset_env_preprocess")
+
+not_pointwise: WeakSet[Transform] = WeakSet()
+"""Stages that claimed to be pointwise and were found not to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """A stage of a chain, and the ways in which it can run.
+
+    Args:
+        index: Position in the chain, from 0; nested chains and nested envs continue the count.
+        stage: The transform.
+        chunk_form: Runs it over a chunk. ``None``: it has to see the steps one by one.
+        step_form: Runs it on the dict of one step. ``None``: it needs a TensorDict.
+        reads: Entries of a step's output that it reads. ``None``: any.
+        writes: Entries that it writes. ``None``: any.
+        sees_input: True if it may read any entry of a step's input.
+    """
+
+    index: int
+    stage: Transform
+    chunk_form: ChunkKernel | None
+    step_form: DictStep | None
+    reads: tuple[NestedKey, ...] | None
+    writes: tuple[NestedKey, ...] | None
+    sees_input: bool = False
+
+    @property
+    def name(self) -> str:
+        """Class name of the transform."""
+        return type(self.stage).__name__
+
+    @property
+    def is_opaque(self) -> bool:
+        """True if it may read and write any entry of a step's output."""
+        return self.writes is None
+
+    @property
+    def root(self) -> tuple[NestedKey, ...]:
+        """Entries of a step's input that it reads."""
+        return () if self.chunk_form is None else self.chunk_form.root
+
+    @property
+    def drops(self) -> tuple[NestedKey, ...]:
+        """Entries that it removes."""
+        return () if self.chunk_form is None else self.chunk_form.drops
+
+
+def plan_stage(index: int, stage: Transform) -> PlannedStage:
+    """Find out in which ways a stage can run."""
+    kind: type = type(stage)
+    step_form = stage._step_dict() if has_step_dict(kind) else None
+    chunk_form = (
+        stage._chunk_kernel() if implements_together(kind, "_chunk_kernel", _HOOKS) else None
+    )
+    if (
+        chunk_form is not None
+        and not chunk_form.scan
+        and not implements_together(kind, "time_behavior", ("_apply_transform",))
+    ):
+        # The inherited time behavior says nothing about an overridden map.
+        chunk_form = None
+    if stage in not_pointwise:
+        chunk_form = None
+    if chunk_form is not None:
+        reads, writes = chunk_form.reads, chunk_form.writes
+        return PlannedStage(index, stage, chunk_form, step_form, reads, writes)
+    if not any(_overrides(kind, hook) for hook in _HOOKS):
+        reads, writes = tuple(stage.in_keys), tuple(stage.out_keys)
+        return PlannedStage(index, stage, None, step_form, reads, writes)
+    return PlannedStage(index, stage, None, None, None, None, _may_see_input(kind))
+
+
+@cache
+def has_step_dict(kind: type) -> bool:
+    """Return True if no subclass overrides a hook that the function over dicts stands for."""
+    return implements_together(kind, "_step_dict", ("_step", "_call"))
+
+
+def step_form_inplace(planned: PlannedStage) -> DictStep | None:
+    """Return the function over dicts for a loop that alone holds the entries of its dicts."""
+    kind: type = type(planned.stage)
+    if planned.step_form is not None and implements_together(
+        kind, "_step_dict_inplace", ("_step_dict",)
+    ):
+        return planned.stage._step_dict_inplace()
+    return planned.step_form
+
+
+@cache
+def _overrides(kind: type, hook: str) -> bool:
+    return owner(kind, hook) is not Transform
+
+
+@cache
+def _may_see_input(kind: type) -> bool:
+    """Return True if a hook of its own gets the input of a step or a reset."""
+    if kind is CallableTransform:
+        return False
+    return any(_overrides(kind, hook) for hook in _HOOKS if hook != "_call")
+
+
+def with_stage(error: Exception, planned: PlannedStage) -> TdxError:
+    """Return the error with the stage that raised it."""
+    if isinstance(error, TdxError):
+        return error.at(stage=planned.index, transform=planned.name)
+    return stage_failure(error, Where(stage=planned.index, transform=planned.name))
