@@ -118,7 +118,11 @@ def test_specs_and_rollouts(env_id: str, stages: Stages, workers: int | None) ->
 @pytest.fixture(scope="module", params=["Pendulum-v1", "CartPole-v1"])
 def processes(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[Any]]]:
     """An env id, and two workers of it in each of the libraries."""
-    batches = [m.ParallelEnv(2, partial(m.GymEnv, request.param)) for m in LIBRARIES]
+    batches = [
+        # A fork has imported both libraries already.
+        m.ParallelEnv(2, partial(m.GymEnv, request.param), mp_start_method="fork")
+        for m in LIBRARIES
+    ]
     yield request.param, batches
     for batch in batches:
         batch.close()

@@ -119,7 +119,7 @@ def test_different_sub_envs_and_worker_processes_are_one_stage() -> None:
     stack = open_stack(mixed)
     assert len(stack.stages) == 0
     assert "different wrappers" in stack.notes[0]
-    parallel = AsyncVectorEnv([make_row, make_row])
+    parallel = AsyncVectorEnv([make_row, make_row], context="fork")
     try:
         env = wrappers.vector.ClipReward(parallel, -1, 1)
         stack = open_stack(env)
