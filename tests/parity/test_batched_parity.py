@@ -96,9 +96,7 @@ def test_seeded_rollouts_equal_those_of_the_oracles_processes(
     closing: Callable[[Any], Any],
 ) -> None:
     theirs = closing(
-        oracle.ParallelEnv(
-            2, oracle.EnvCreator(oracle_gym("CartPole-v1")), mp_start_method=FORK
-        )
+        oracle.ParallelEnv(2, oracle.EnvCreator(oracle_gym("CartPole-v1")), mp_start_method=FORK)
     )
     torch.manual_seed(0)
     actions = torch.stack([theirs.action_spec.rand() for _ in range(STEPS)])
