@@ -236,7 +236,7 @@ def test_resume_after_kill(folder: Path) -> None:
     assert run(*LONG, "--out", "whole").code == 0
     moments = random.Random(1)
     null = os.open(os.devnull, os.O_WRONLY)
-    for number, how in enumerate([signal.SIGKILL] * 3 + [signal.SIGINT]):
+    for number, how in enumerate([signal.SIGKILL] * 2 + [signal.SIGINT]):
         place = folder / str(number)
         err = os.memfd_create("err")
         child = start((*LONG, "--out", str(number)), {1: null, 2: err})

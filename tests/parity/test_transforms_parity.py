@@ -125,7 +125,8 @@ def processes(request: pytest.FixtureRequest) -> Iterator[tuple[str, list[Any]]]
     ]
     yield request.param, batches
     for batch in batches:
-        batch.close()
+        if not batch.is_closed:  # the oracle's has not started if all its tests are skipped
+            batch.close()
 
 
 @pytest.mark.parametrize("name", PENDULUM)
