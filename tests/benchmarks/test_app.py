@@ -46,7 +46,7 @@ def test_keys_while_a_rollout_and_a_profile_run(note: Note, tmp_path: Path) -> N
         tdx.press(b" ")
         tdx.sees("/s · step")
         tdx.press(b"4")
-        tdx.sees("measures the chain")
+        tdx.sees("to measure what each")
         tdx.press(b"n")
         tdx.rest(0.5)
         tdx.press(b"\x15" + b"20000\r")

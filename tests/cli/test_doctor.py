@@ -22,6 +22,7 @@ from tdx.inspection.doctor import (
     check_terminal,
 )
 from tests.cli.conftest import assert_fits
+from tests.cli.processes import run
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden
@@ -57,10 +58,14 @@ def examined(environ: dict[str, str]) -> tuple[int, dict[str, dict[str, str]]]:
         env={**os.environ, **environ},
         check=False,
     )
-    report = json.loads(done.stdout)
+    return done.returncode, checks_of(done.stdout)
+
+
+def checks_of(text: str) -> dict[str, dict[str, str]]:
+    report = json.loads(text)
     assert report["kind"] == "doctor"
-    assert report["ok"] == (done.returncode == 0)
-    return done.returncode, {f"{each['group']} {each['name']}": each for each in report["checks"]}
+    assert report["ok"] == all(each["status"] != "fail" for each in report["checks"])
+    return {f"{each['group']} {each['name']}": each for each in report["checks"]}
 
 
 @pytest.mark.parametrize(
@@ -85,8 +90,12 @@ def test_broken_torch(tmp_path: Path, torch: str, status: str) -> None:
 def test_broken_settings(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("frmat = 1")
-    code, found = examined({"PYTHONPATH": str(ROOT), "TDX_CONFIG": str(config)})
-    assert code == 1
+    done = run(
+        *("doctor", "--format", "json"),
+        before=lambda: os.environ.update(TDX_CONFIG=str(config)),
+    )
+    assert done.code == 1
+    found = checks_of(done.out)
     assert "unknown setting 'frmat'" in found["files settings"]["value"]
     assert found["versions torch"]["status"] == "ok"
     assert found["envs gymnasium"]["value"].endswith("env ids")

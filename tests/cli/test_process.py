@@ -59,13 +59,11 @@ def test_terminal_of_60_columns_is_colored_and_fits(environ: dict[str, str]) -> 
     assert max(map(len, plain.splitlines())) <= 60
 
 
-def test_pipe_is_complete_and_not_colored(environ: dict[str, str]) -> None:
-    done = subprocess.run(
-        [*TDX, *SPEC], capture_output=True, text=True, env={**environ, "COLUMNS": "40"}, check=True
-    )
-    assert done.stderr == ""
-    assert "\x1b[" not in done.stdout
-    assert "[3]  float32  ±[1, 1, 8]" in done.stdout
+def test_pipe_is_complete_and_not_colored() -> None:
+    done = run(*SPEC, before=lambda: os.environ.update(COLUMNS="40"))
+    assert (done.code, done.err) == (0, "")
+    assert "\x1b[" not in done.out
+    assert "[3]  float32  ±[1, 1, 8]" in done.out
 
 
 def test_pipeline_from_stdin() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +11,12 @@ import pytest
 
 from tdx.cli.process import run
 from tdx.profiling.saved import read_profile
+from tests.cli.processes import run as in_a_process
 from tests.profiling.sample_profile import sample_profile
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
-ROOT = Path(__file__).parents[2]
 ENVS = """
 import os, signal
 import gymnasium
@@ -120,18 +117,10 @@ def test_interrupt_shows_the_rows_so_far(tdx: Tdx, folder: Path) -> None:
 
 
 def test_interrupted_process(folder: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tdx", "profile", "--env", "ending_envs:interrupted", *SHORT],
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}:{folder}"},
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 130
-    assert "whole step" in done.stdout
-    assert done.stderr == "interrupted: showing the measurements so far\n"
+    done = in_a_process("profile", "--env", "ending_envs:interrupted", *SHORT)
+    assert done.code == 130
+    assert "whole step" in done.out
+    assert done.err == "interrupted: showing the measurements so far\n"
 
 
 def test_closed_pipe(

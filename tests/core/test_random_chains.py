@@ -41,7 +41,7 @@ ENVS: dict[str, Callable[[], EnvBase]] = {
 }
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     env=st.sampled_from(sorted(ENVS)),
     names=st.lists(st.sampled_from(sorted(HONEST)), min_size=1, max_size=7, unique=True),

@@ -7,6 +7,7 @@ chain of seeds is another one, so every env gets the same seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,11 +20,16 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 oracle = pytest.importorskip("torchrl.envs")
 
-ENVS = ["Pendulum-v1", "CartPole-v1", "Acrobot-v1"]
-KINDS = {"serial": SerialEnv, "parallel": ParallelEnv}
-STEPS = 30
-
 Make = Callable[..., Any]
+
+ENVS = ["Pendulum-v1", "CartPole-v1", "Acrobot-v1"]
+# A fork has imported both libraries already.
+FORK = "fork"
+KINDS: dict[str, Make] = {
+    "serial": SerialEnv,
+    "parallel": partial(ParallelEnv, mp_start_method=FORK),
+}
+STEPS = 30
 
 
 def gym(name: str) -> Make:
@@ -89,7 +95,9 @@ def test_seeded_rollouts_are_equal(name: str, kind: str, closing: Callable[[Any]
 def test_seeded_rollouts_equal_those_of_the_oracles_processes(
     closing: Callable[[Any], Any],
 ) -> None:
-    theirs = closing(oracle.ParallelEnv(2, oracle.EnvCreator(oracle_gym("CartPole-v1"))))
+    theirs = closing(
+        oracle.ParallelEnv(2, oracle.EnvCreator(oracle_gym("CartPole-v1")), mp_start_method=FORK)
+    )
     torch.manual_seed(0)
     actions = torch.stack([theirs.action_spec.rand() for _ in range(STEPS)])
     for kind in KINDS:

@@ -92,16 +92,28 @@ def batched_params() -> list[object]:
     Each id has a single env and a batch of 4. The first id of each group also has a batch of 1.
     """
     return [
-        pytest.param(
-            env_id,
-            chain,
-            num_envs,
-            id=f"{env_id}-num_envs={num_envs}",
-            marks=pytest.mark.skipif(
-                find_spec(module) is None, reason=f"{module} is not installed"
-            ),
-        )
+        _param(env_id, module, chain, num_envs)
         for env_ids, module, chain in _GROUPS
         for env_id in env_ids
         for num_envs in ((None, 4, 1) if env_id == env_ids[0] else (None, 4))
     ]
+
+
+def alternating_params() -> list[object]:
+    """Each id once, by turns as a single env and as a batch of 4."""
+    return [
+        _param(env_id, module, chain, (None, 4)[number % 2])
+        for env_ids, module, chain in _GROUPS
+        for number, env_id in enumerate(env_ids)
+    ]
+
+
+def _param(env_id: str, module: str, chain: tuple[str, ...], num_envs: int | None) -> object:
+    missing = find_spec(module) is None
+    return pytest.param(
+        env_id,
+        chain,
+        num_envs,
+        id=f"{env_id}-num_envs={num_envs}",
+        marks=pytest.mark.skipif(missing, reason=f"{module} is not installed"),
+    )

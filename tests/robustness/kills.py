@@ -46,13 +46,13 @@ def _request(
 
 
 CONFIGURATIONS: dict[str, DumpRequest] = {
-    "single": _request("CartPole-v1", Goal(steps=6_000), 100),
+    "single": _request("CartPole-v1", Goal(steps=3_000), 100),
     "serial": _request("CartPole-v1", Goal(steps=3_000), 100, num_envs=3, batching="serial"),
-    "vector": _request("CartPole-v1", Goal(steps=3_000), 100, num_envs=3, batching="vector"),
+    "vector": _request("CartPole-v1", Goal(steps=1_500), 100, num_envs=3, batching="vector"),
     "parallel": _request("CartPole-v1", Goal(steps=300), 30, num_envs=2, batching="parallel"),
     "mujoco": _request("InvertedPendulum-v5", Goal(steps=2_000), 100),
-    "raw": _request("CartPole-v1", Goal(steps=4_000), 100, raw=True),
-    "episodes": _request("CartPole-v1", Goal(episodes=200), 100),
+    "raw": _request("CartPole-v1", Goal(steps=2_000), 100, raw=True),
+    "episodes": _request("CartPole-v1", Goal(episodes=100), 100),
 }
 
 

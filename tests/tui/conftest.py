@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.css.model import RuleSet
+from textual.css.stylesheet import Stylesheet
+
+from tests.tui import idle
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -15,7 +19,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    idle.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
 
 
@@ -23,6 +27,30 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def patient_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deliver keys in order even where handling one takes seconds."""
     monkeypatch.setattr("tdx.tui.keyboard.INPUT_TIMEOUT", 120.0)
+
+
+@pytest.fixture(autouse=True)
+def wait_without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go on when the app is idle, not when the processor is."""
+    for module in ("textual.pilot", "textual.app"):
+        monkeypatch.setattr(f"{module}.wait_for_idle", idle.wait_for_idle)
+
+
+_RULES: dict[object, list[RuleSet]] = {}
+
+
+@pytest.fixture(autouse=True)
+def parse_styles_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Share the parsed style sheets between the apps of all tests."""
+    parse = Stylesheet._parse_rules
+
+    def parse_rules(sheet: Stylesheet, css: str, *where: Any, **options: Any) -> list[RuleSet]:
+        key = (css, where, *options.items(), *sheet._variables.items())
+        if key not in _RULES:
+            _RULES[key] = parse(sheet, css, *where, **options)
+        return _RULES[key]
+
+    monkeypatch.setattr(Stylesheet, "_parse_rules", parse_rules)
 
 
 @pytest.fixture(autouse=True)

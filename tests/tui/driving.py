@@ -22,6 +22,7 @@ from tdx.tui.preferences import Preferences
 from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.tab_body import TabBody
+from tests.tui.idle import wait_for_idle
 from tests.tui.inline_backend import InlineBackend
 
 
@@ -35,16 +36,20 @@ class Driver:
         """Messages of all notifications, including those that have disappeared."""
 
     async def press(self, *keys: str) -> None:
-        """Press keys; ``"text:abc"`` types into the field that has the focus."""
+        """Press keys; ``"text:abc"`` types into the field that has the focus.
+
+        The app is idle after the last key; before that, keys come as fast as they are handled.
+        """
         for key in keys:
             if key.startswith("text:"):
-                await self.pilot.pause()
+                await self.settle()
                 box = self.app.focused
                 assert isinstance(box, Input)
                 box.insert_text_at_cursor(key[5:])
-                await self.settle()
             else:
-                await self.pilot.press(key)
+                await self.app._press_keys([key])
+            if self.app.is_running:
+                await self.delivered()
         await self.settle()
 
     async def send(self, *keys: str, gap: float = 0.0) -> None:
@@ -90,7 +95,7 @@ class Driver:
         """Wait until the app is idle."""
         if self.app.is_running:
             await self.delivered()
-        await self.pilot.pause()
+        await wait_for_idle()
         for _ in range(400):
             seen, revision = self.app.workspace.status, self.app.workspace.editor.revision
             known = seen.revision == revision and (seen.checked == revision or not seen.overview)
@@ -99,7 +104,9 @@ class Driver:
             await asyncio.sleep(0.01)
         while not all(tab.is_up_to_date for tab in self.app.query(TabBody)):
             await asyncio.sleep(0.01)
-        await self.pilot.pause()
+        if self.app.is_running:
+            await self.delivered()
+        await wait_for_idle()
 
     @property
     def stages(self) -> list[str]:

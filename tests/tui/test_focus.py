@@ -18,7 +18,7 @@ KEYS = (
     *("1", "2", "3", "4", "5", "greater_than_sign"),
 )
 """Keys that move the focus, hide panes, or remove what has the focus."""
-MOST_KEYS = 8
+MOST_KEYS = 5
 
 
 def hidden_focus(app: Driver) -> Widget | None:

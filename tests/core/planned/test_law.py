@@ -72,11 +72,11 @@ def rolled_out(
     return env, [*parts, env.rand_step(root)]
 
 
-@settings(max_examples=250)
+@settings(max_examples=200)
 @given(
     env=st.sampled_from(sorted(ENVS)),
     names=st.lists(st.sampled_from(sorted(CHAINS_OF)), max_size=7, unique=True),
-    steps=st.integers(1, 40),
+    steps=st.integers(1, 24),
     stop=st.booleans(),
     reader=st.sampled_from([None, None, "first", "last"]),
     chunk=st.none() | st.integers(1, 20),

@@ -16,6 +16,8 @@ def _maker(kind: type[Any]) -> Iterator[MakeBatch]:
     made: list[Any] = []
 
     def make(*args: Any, **kwargs: Any) -> Any:
+        # A fork has imported the test already; other tests start workers as a user does.
+        kwargs.setdefault("mp_start_method", "fork")
         made.append(kind(*args, **kwargs))
         return made[-1]
 

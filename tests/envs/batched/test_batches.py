@@ -176,10 +176,10 @@ def test_use_buffers_false_sends_tensors_by_value(make_parallel: MakeBatch) -> N
     assert_close(*results)
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_other_start_methods(make_parallel: MakeBatch, method: str) -> None:
+@pytest.mark.parametrize("method", ["spawn", None])
+def test_other_start_methods(make_parallel: MakeBatch, method: str | None) -> None:
     creator = EnvCreator(CountingEnv)
-    env = make_parallel(2, creator, mp_start_method=method)
+    env = make_parallel(2, creator, mp_start_method=method, worker_timeout=280.0)
     env.rollout(3)
     assert int(creator.state_dict()["steps"]) == 6
 

@@ -140,7 +140,8 @@ def test_construction_error_is_that_of_the_env(make_batch: MakeBatch) -> None:
 
 
 def test_fault_in_nested_processes_leaves_no_process(make_parallel: MakeBatch) -> None:
-    env = make_parallel(2, partial(InnerEnv, 2, one_faulty("exit")))
+    inner = partial(InnerEnv, 2, one_faulty("exit"))
+    env = make_parallel(2, inner, mp_start_method="forkserver")
     pids = [*env.worker_pids, *(pid for pids in env.inner_pids() for pid in pids)]
     assert len(pids) == 6
     with pytest.raises(WorkerError, match=r"worker \d failed during step: worker 1 exited"):
@@ -189,7 +190,7 @@ def test_unpicklable_function_is_rejected(make_parallel: MakeBatch) -> None:
             return CountingEnv()
 
     with pytest.raises(ArgumentError, match="worker 0 cannot be sent to a process"):
-        make_parallel(2, locked)
+        make_parallel(2, locked, mp_start_method="forkserver")
 
 
 def test_close_leaves_no_process_or_shared_memory(make_parallel: MakeBatch) -> None:

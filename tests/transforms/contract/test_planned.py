@@ -35,13 +35,17 @@ def known_env(name: str, which: str, batch_size: tuple[int, ...]) -> EnvBase:
     return type(kind.__name__, (kind,), {"_step_reads": ()})(batch_size)
 
 
-@pytest.mark.parametrize("which", ["arguments", "nested", "out"])
-@pytest.mark.parametrize("stop", [True, False])
-def test_planned_is_eager(name: str, which: str, stop: bool) -> None:
+# Each pair of a form, a batch size, and stopping or not occurs.
+ODD = [((), True), ((4,), False)]
+EVEN = [((), False), ((4,), True)]
+
+
+@pytest.mark.parametrize(("which", "runs"), [("arguments", ODD), ("nested", EVEN), ("out", ODD)])
+def test_planned_is_eager(name: str, which: str, runs: list[tuple[tuple[int, ...], bool]]) -> None:
     example = example_of(name)
     if example.offline or not getattr(example, which):
         pytest.skip("it refuses an env" if example.offline else "no example has this form")
-    for batch_size in ((), (4,)):
+    for batch_size, stop in runs:
         results = []
         for planned in (True, False):
             base = known_env(name, which, batch_size)

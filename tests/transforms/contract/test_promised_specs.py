@@ -21,8 +21,7 @@ from tests.transforms.contract.examples import (
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, entries, fixed_rollout
 
-BATCHES = [(), (4,), (2, 3)]
-BATCH_IDS = ["single", "4", "2x3"]
+each_batch_size = pytest.mark.parametrize("batch_size", [(), (2, 3)], ids=["single", "2x3"])
 
 
 def assert_keeps_promise(env: EnvBase) -> None:
@@ -56,21 +55,21 @@ def test_the_catalog_names_every_transform() -> None:
     assert sorted(info.name for info in load_catalog().transforms) == NAMES
 
 
-@pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
+@pytest.mark.parametrize("batch_size", [(), (4,), (2, 3)], ids=["single", "4", "2x3"])
 def test_output_is_within_the_spec(name: str, batch_size: tuple[int, ...]) -> None:
     env = TransformedEnv(rows_of(name, batch_size), made(name))
     assert_keeps_promise(env)
     check_env_specs(env)
 
 
-@pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
+@each_batch_size
 def test_nested_keys(name: str, batch_size: tuple[int, ...]) -> None:
     env = TransformedEnv(example_of(name).groups(batch_size), made(name, "nested"))
     assert_keeps_promise(env)
     check_env_specs(env)
 
 
-@pytest.mark.parametrize("batch_size", BATCHES, ids=BATCH_IDS)
+@each_batch_size
 def test_a_custom_out_key_leaves_the_rest_untouched(name: str, batch_size: tuple[int, ...]) -> None:
     if example_of(name).out is None:
         pytest.skip("it writes nothing in the forward direction")

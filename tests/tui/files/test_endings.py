@@ -62,8 +62,11 @@ class Terminal:
         """Read what it draws; whether it draws anything."""
         if not select.select([self.master], [], [], seconds)[0]:
             return False
-        with suppress(OSError):
+        try:
             self.seen += os.read(self.master, 1 << 16)
+        except OSError:  # nobody draws any more
+            time.sleep(0.01)
+            return False
         return True
 
     def rest(self) -> None:

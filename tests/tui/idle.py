@@ -1,0 +1,70 @@
+"""An event loop that says when it is idle: tests wait for the app, and no longer than it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Coroutine
+from typing import Any, ClassVar
+
+LONGEST_WAIT = 1.0
+"""Seconds after which an app that is never idle counts as idle."""
+_SOON = 0.005
+"""An app that only waits, for longer than so many seconds, is idle."""
+
+
+class IdleSelector(selectors.DefaultSelector):
+    """Wakes up whoever waits for an idle loop, when the loop is about to block."""
+
+    current: ClassVar[IdleSelector | None] = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Wait for files, or report that there is nothing to do.
+
+        Args:
+            timeout: Seconds until the next timer. ``None``: no timer.
+        """
+        if not self._waiters or (timeout is not None and timeout <= _SOON):
+            return super().select(timeout)
+        found = super().select(0)
+        if not found:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+        return found
+
+    async def wait(self) -> None:
+        """Wait until the loop has nothing to do."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await asyncio.wait([waiter], timeout=LONGEST_WAIT)
+
+
+async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = LONGEST_WAIT) -> None:
+    """Wait until the app has nothing to do; replaces the function of Textual, which polls.
+
+    Args:
+        min_sleep: Not used: an idle app stays idle.
+        max_sleep: Not used.
+    """
+    assert IdleSelector.current is not None
+    await IdleSelector.current.wait()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in an event loop of its own that says when it is idle.
+
+    Args:
+        main: The coroutine.
+    """
+    selector = IdleSelector.current = IdleSelector()
+    try:
+        with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+            runner.run(main)
+    finally:
+        IdleSelector.current = None
