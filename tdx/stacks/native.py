@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
 
+_MAX_REPR = 100
+
 
 class NativeStack(Stack):
     """An env of tdx with its chain.
@@ -71,7 +73,6 @@ class NativeStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain import chain_stages
         from tdx.stacks.sources import class_location
-        from tdx.stacks.stage_texts import format_stages
 
         texts = format_stages(self.target, self._pipeline)
         return tuple(
@@ -212,7 +213,7 @@ class NativeDriver:
         self._current = self._env.step_mdp(self._env.step(current))
 
 
-def stage_arguments(stage: Transform) -> dict[str, object]:
+def stage_arguments(stage: nn.Module) -> dict[str, object]:
     """Return the arguments that a transform was created with, as far as its attributes show them.
 
     Buffers are numbers or lists, and keys those of its properties.
@@ -224,10 +225,71 @@ def stage_arguments(stage: Transform) -> dict[str, object]:
     """
     from tdx.stacks.sources import constructor_arguments
 
-    buffers = {
-        name: None if value is None else value.tolist() for name, value in stage._buffers.items()
-    }
+    buffers = {name: _to_numbers(value) for name, value in stage._buffers.items()}
     return constructor_arguments(stage, None, buffers)
+
+
+def _to_numbers(value: Tensor | None) -> object:
+    """Return a buffer as numbers, a float32 as the shortest one: 0.1 and not 0.10000000149."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    if value is None or is_lazy(value):
+        return None
+    if value.dtype is not torch.float32:
+        return value.tolist()
+    return value.detach().cpu().numpy().astype(str).astype(float).tolist()
+
+
+def format_stages(
+    env: EnvBase, pipeline: Pipeline | None = None, *, expanded: bool = False
+) -> tuple[str, ...]:
+    """Return one line for each stage of an env's whole chain, innermost first.
+
+    Stages of the pipeline are written as in a pipeline file, those of the env as their ``repr``.
+
+    Args:
+        env: Env of the pipeline, with its chain.
+        pipeline: The pipeline. ``None``: all stages are those of the env.
+        expanded: List the stages inside a ``Compose`` one by one, as a plan does.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline, build_env
+        >>> pipeline = Pipeline.of("Pendulum-v1", "RewardScaling(0.0, 0.1)")
+        >>> format_stages(build_env(pipeline), pipeline)
+        ('RewardScaling(0.0, 0.1)',)
+    """
+    from tdx.core.chain import chain_stages
+    from tdx.pipeline import format_stage
+
+    stages = chain_stages(env)
+    configs = () if pipeline is None else pipeline.transforms
+    own = len(stages) - len(configs)
+    texts: list[str] = []
+    for index, stage in enumerate(stages):
+        parts = list(_flatten_compose(stage)) if expanded else [stage]
+        if parts != [stage]:
+            texts += map(_stage_repr, parts)
+        elif index < own:
+            texts.append(_stage_repr(stage))
+        else:
+            texts.append(format_stage(configs[index - own]))
+    return tuple(texts)
+
+
+def _flatten_compose(stage: Transform) -> Iterator[Transform]:
+    from tdx.core.transforms import Compose
+
+    if type(stage) is Compose:
+        for inner in stage:
+            yield from _flatten_compose(inner)
+    else:
+        yield stage
+
+
+def _stage_repr(stage: Transform) -> str:
+    text = repr(stage)
+    return type(stage).__name__ if "\n" in text or len(text) > _MAX_REPR else text
 
 
 def _direction(stage: Transform) -> Direction:

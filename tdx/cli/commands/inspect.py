@@ -183,7 +183,7 @@ def inspect_plan(
     from tdx.cli.views.plan import plan_diagram, plan_view
     from tdx.inspection.plan_report import inspect_plan
     from tdx.keys import normalize_key
-    from tdx.stacks.stage_texts import format_stages
+    from tdx.stacks.native import format_stages
 
     config = read_pipeline(pipeline)
     reads = [normalize_key(tuple(key.split("."))) for key in policy_reads or ()] or None

@@ -12,8 +12,8 @@ from torch.nn.parameter import is_lazy
 
 from tdx.core.chain import chain_stages
 from tdx.keys import format_key
-from tdx.stacks.native import NativeStack
-from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
+from tdx.stacks.native import NativeStack, stage_arguments
+from tdx.stacks.sources import attributes_of, class_location
 from tdx.stacks.stack import StageInfo
 from tdx.stacks.torchrl import from_torchrl
 
@@ -52,7 +52,7 @@ class TorchRLStack(NativeStack):
             replace(
                 stage,
                 location=class_location(type(original)),
-                arguments=constructor_arguments(original, None),
+                arguments=stage_arguments(original),
                 text=None,
             )
             for stage, original in zip(super().stages, originals, strict=True)
