@@ -83,6 +83,7 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
         tuple(stack.notes),
         can_extend=isinstance(stack, Convertible) or stack.chain_env is not None,
         runs_as_chain=stack.chain_env is not None,
+        takes_env_settings=stack.takes_env_settings,
     )
     try:
         specs = stack.specs()

@@ -53,6 +53,11 @@ class NativeStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         return True
 
+    @property
+    def takes_env_settings(self) -> bool:
+        """See :class:`~tdx.stacks.Stack`."""
+        return True
+
     def as_env(self) -> EnvBase:
         """See :class:`~tdx.stacks.Stack`; the target."""
         env: EnvBase = self.target

@@ -139,6 +139,11 @@ class Stack(Protocol):
         """True if the lint rules for pipelines apply. Default: those for stacks do."""
         return False
 
+    @property
+    def takes_env_settings(self) -> bool:
+        """True if settings such as ``from_pixels`` and ``num_envs`` apply. Default: they do not."""
+        return False
+
     def as_env(self) -> EnvBase:
         """Return the whole stack as one env of tdx: for rollouts, dumps and a chain around it.
 

@@ -49,6 +49,7 @@ class StackFacts:
         can_extend: True if a chain of tdx transforms can be added after the wrappers.
         runs_as_chain: True if rollouts of tdx run its stages: in modes, with policies that take
             TensorDicts, and into dumps.
+        takes_env_settings: True if settings of the env apply besides its arguments and its seed.
     """
 
     env: str
@@ -57,6 +58,7 @@ class StackFacts:
     notes: tuple[str, ...] = ()
     can_extend: bool = False
     runs_as_chain: bool = False
+    takes_env_settings: bool = False
 
     @property
     def reason(self) -> str:

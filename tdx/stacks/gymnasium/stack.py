@@ -88,6 +88,11 @@ class GymnasiumStack(LevelStack):
         with measured_levels(levels, self.name, meter, workers=self.workers):
             yield
 
+    @property
+    def takes_env_settings(self) -> bool:
+        """See :class:`~tdx.stacks.Stack`."""
+        return True
+
     def as_env(self) -> EnvBase:
         """See :class:`~tdx.stacks.Stack`; the wrappers are part of the env."""
         from tdx.envs import GymWrapper

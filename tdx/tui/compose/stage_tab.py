@@ -240,7 +240,7 @@ def _placeholder(field: FormField) -> str:
 
 
 _FACTORY_FIELDS = ("kwargs", "seed")
-"""Settings of an env that cannot be the base of a chain of tdx."""
+"""Settings of an env that a function of another library creates."""
 _WELCOME = """The pipeline is empty.
 
   [b]e[/b]  choose an env
@@ -356,7 +356,7 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             return list_stage_fields(stage.config)
         fields = list_env_fields(env) if self.workspace.place == ENV and env is not None else ()
         stack = self.workspace.stack
-        if stack is None or stack.can_extend:
+        if stack is None or stack.takes_env_settings:
             return fields
         return tuple(field for field in fields if field.name in _FACTORY_FIELDS)
 
