@@ -38,19 +38,16 @@ class Driver:
     async def press(self, *keys: str) -> None:
         """Press keys; ``"text:abc"`` types into the field that has the focus.
 
-        The app is idle after the last key; before that, keys come as fast as they are handled.
+        The app is idle after each key.
         """
         for key in keys:
             if key.startswith("text:"):
-                await self.settle()
                 box = self.app.focused
                 assert isinstance(box, Input)
                 box.insert_text_at_cursor(key[5:])
             else:
                 await self.app._press_keys([key])
-            if self.app.is_running:
-                await self.delivered()
-        await self.settle()
+            await self.settle()
 
     async def send(self, *keys: str, gap: float = 0.0) -> None:
         """Send keys as a terminal does, without waiting for what they do.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -22,6 +23,10 @@ THEME = "tdx-dark"
 def installed_versions() -> str:
     """Return the versions of the packages that determine the SVG output."""
     return f"textual {version('textual')}, rich {version('rich')}\n"
+
+
+ATTEMPTS = 40
+"""How often a screen that differs is drawn again, before it counts as different."""
 
 
 def compare(name: str, svg: str, folder: Path) -> str | None:
@@ -47,6 +52,16 @@ def compare(name: str, svg: str, folder: Path) -> str | None:
     return f"{name}: {folder / path.name} differs from {path}"
 
 
+async def _expected_picture(app: Driver, name: str) -> None:
+    """Wait until the screen is as in the snapshot: a pane may get its values after its new size."""
+    path = FOLDER / f"{name}.svg"
+    is_update = bool(os.environ.get("TDX_UPDATE_GOLDEN"))
+    for _ in range(ATTEMPTS):
+        if not is_update and path.exists() and path.read_text() == app.picture():
+            return
+        await asyncio.sleep(0.05)
+
+
 async def check_snapshots(
     app: Driver,
     name: str,
@@ -69,6 +84,8 @@ async def check_snapshots(
         for width, height in sizes:
             await app.pilot.resize_terminal(width, height)
             await app.settle()
-            found_difference = compare(f"{name}-{width}x{height}-{theme}", app.picture(), folder)
+            snapshot = f"{name}-{width}x{height}-{theme}"
+            await _expected_picture(app, snapshot)
+            found_difference = compare(snapshot, app.picture(), folder)
             differences += [found_difference] if found_difference else []
     assert not differences, "\n".join(differences)

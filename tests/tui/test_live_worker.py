@@ -29,6 +29,7 @@ async def test_env_that_hangs_and_worker_that_is_killed_leave_the_app_alive() ->
     app = TdxApp(Draft.of(Pipeline.of(HANGS)), allow_code=True)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("3")
+        await until(lambda: bool(app.screen.query(LiveTab)))
         tab = app.query_one(LiveTab)
         await until(lambda: tab.session.state is not None)
         await pilot.press("space")

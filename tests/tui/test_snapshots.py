@@ -52,7 +52,9 @@ async def test_batch_with_images_matches_snapshots(tmp_path: Path) -> None:
         return env
 
     async with playing(make=make, whole=True) as app:
-        await app.press("n", "text:17", "enter", "i", "text:manual", "enter", "right", "s", "left")
+        for keys in (("n", "text:17", "enter"), ("i", "text:manual", "enter"), ("right",), ("s",)):
+            await app.press(*keys)
+        await app.press("left")
         await check_snapshots(app, "live-batch", tmp_path)
 
 

@@ -156,7 +156,7 @@ def plan_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) -> Pl
         ...     GymEnv("Pendulum-v1"), CatFrames(4, -1, in_keys=["observation"])
         ... ).append_transform(RewardSum())
         >>> [(stage.name, stage.when) for stage in plan_of(env, ["observation"]).stages]
-        [('CatFrames', 'now'), ('RewardSum', 'later')]
+        [('CatFrames', 'immediate'), ('RewardSum', 'deferred')]
     """
     return program_of(env, policy_reads).plan
 

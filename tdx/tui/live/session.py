@@ -327,7 +327,9 @@ class SessionController:
             return
         row = -1 if self.state.row is None else self.state.row
         to = (row + 1 + by) % (self.num_envs + 1) - 1
-        self.connection.send(FocusEnv(None if to < 0 else to))
+        # The next key may come before the worker's answer.
+        self.state = replace(self.state, row=None if to < 0 else to)
+        self.connection.send(FocusEnv(self.state.row))
 
     def set_views(self, views: SetPanes) -> None:
         """Tell the worker what the panes have room for, if that has changed."""

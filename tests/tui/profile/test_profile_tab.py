@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,9 @@ async def test_run_and_stop_by_mouse_with_progress() -> None:
         assert str(app.app.query_one("#profile-run", Button).label) == "Stop"
         await app.press("r")
         assert len(app.backend.asked) == 1
+        button = app.app.query_one("#profile-run", Button)
+        while button.has_class("-active"):  # A click on a button that is down is ignored.
+            await asyncio.sleep(0.02)
         await app.pilot.click("#profile-run")
         await app.settle()
         assert app.backend.cancelled == 1
