@@ -42,6 +42,7 @@ class Driver:
         """
         for key in keys:
             if key.startswith("text:"):
+                await self.settle()
                 box = self.app.focused
                 assert isinstance(box, Input)
                 box.insert_text_at_cursor(key[5:])
