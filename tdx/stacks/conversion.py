@@ -152,6 +152,15 @@ class Reference(Protocol):
         ...
 
 
+def action_entries(encoded: Any) -> Entries:
+    """Return an action as entries: its own if it has several, otherwise ``action``.
+
+    Args:
+        encoded: A tensor, or a mapping or TensorDict of them.
+    """
+    return dict(encoded.items()) if hasattr(encoded, "items") else {"action": encoded}
+
+
 class RandomStream:
     """Random numbers of torch that nothing outside of its blocks draws.
 

@@ -14,31 +14,7 @@ import pytest
 from tdx.core import StepTrace
 from tdx.errors import ArgumentError, ChainError, EnvError
 from tdx.stacks import open_stack
-
-
-def pendulum() -> Any:
-    return gym.make("Pendulum-v1", disable_env_checker=True, max_episode_steps=20)
-
-
-class Slotted(gym.Wrapper):
-    """Keeps its state in slots."""
-
-    __slots__ = ("count",)
-
-    def __init__(self, env: Any) -> None:
-        super().__init__(env)
-        self.count = 0
-
-    def step(self, action: Any) -> Any:
-        self.count += 1
-        return self.env.step(action)
-
-
-class Forwarding(gym.Wrapper):
-    """Forwards every attribute to the env inside."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["env"], name)
+from tests.stacks.bad_envs import Forwarding, Slotted, pendulum
 
 
 class Guarded(gym.Wrapper):

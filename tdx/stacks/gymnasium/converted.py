@@ -9,7 +9,7 @@ import gymnasium
 import torch
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
-from tensordict import TensorDict, is_tensor_collection
+from tensordict import TensorDict
 from torch import Tensor
 
 from tdx.core import TransformedEnv
@@ -23,7 +23,7 @@ from tdx.errors import ArgumentError, EnvError, summarize_error
 from tdx.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.values import Value
-from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries
+from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, action_entries
 from tdx.stacks.gymnasium.counterparts import Find, find_counterpart
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.places import Place
@@ -173,10 +173,7 @@ class GymnasiumReference:
     def sample_action(self) -> tuple[Any, Entries]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         action = self._env.action_space.sample()
-        encoded = self._encode_action(action)
-        if isinstance(encoded, Mapping) or is_tensor_collection(encoded):
-            return action, dict(encoded.items())
-        return action, {"action": encoded}
+        return action, action_entries(self._encode_action(action))
 
     def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
         """See :class:`~tdx.stacks.conversion.Reference`."""

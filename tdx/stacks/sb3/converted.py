@@ -12,7 +12,7 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from stable_baselines3.common.vec_env import DummyVecEnv
-from tensordict import TensorDict, is_tensor_collection
+from tensordict import TensorDict
 from torch import Tensor
 
 from tdx.core import TransformedEnv
@@ -21,20 +21,28 @@ from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tdx.errors import ArgumentError, EnvError, summarize_error
 from tdx.keys import format_key
-from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Counterpart, Entries
+from tdx.stacks.conversion import (
+    ConvertedStack,
+    ConvertedStage,
+    Counterpart,
+    Entries,
+    action_entries,
+)
 from tdx.stacks.gymnasium.converted import convert_wrappers, root_key
+from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.levels import list_levels as list_row_levels
 from tdx.stacks.gymnasium.places import Place
 from tdx.stacks.sb3.counterparts import find_counterpart, find_row_counterpart
-from tdx.stacks.sb3.levels import VecLevel, names_in_workers, sub_envs
+from tdx.stacks.sb3.levels import VecLevel, sub_envs
 from tdx.transforms import RenameTransform
 
 
-def convert_levels(levels: Sequence[VecLevel]) -> ConvertedStack:
+def convert_levels(levels: Sequence[VecLevel], in_workers: Sequence[Level] = ()) -> ConvertedStack:
     """Find the counterparts of the wrappers; the number of sub-envs becomes ``num_envs``.
 
     Args:
         levels: The env inside and the wrappers.
+        in_workers: Levels in the worker processes of the env inside.
 
     Raises:
         ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
@@ -44,7 +52,7 @@ def convert_levels(levels: Sequence[VecLevel]) -> ConvertedStack:
         converted, place = convert_wrappers(levels[0].owner, rows, find_row_counterpart)
         env = converted.env
     else:
-        converted, place = _convert_workers(levels)
+        converted, place = _convert_workers(levels[0].owner, in_workers)
         env = replace(converted.env_up_to(len(converted.stages)), batching="parallel")
         converted = replace(converted, stages=())
     stages = list(converted.stages)
@@ -63,17 +71,14 @@ def convert_levels(levels: Sequence[VecLevel]) -> ConvertedStack:
 _KNOWN_INSIDE = ("Monitor", "PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
 
 
-def _convert_workers(levels: Sequence[VecLevel]) -> tuple[ConvertedStack, Place]:
-    """Convert the env in worker processes, of which only names and the spec are known."""
-    core = levels[0].owner
+def _convert_workers(core: Any, levels: Sequence[Level]) -> tuple[ConvertedStack, Place]:
+    """Convert the env in worker processes, where only known wrappers are made again."""
     if sub_envs(core):
         raise ArgumentError(
             "the sub-envs have different wrappers", hint="import each of them as an env of its own"
         )
-    names = names_in_workers(core)
-    # The text of an env ends with its class and its id.
-    other = [name for name in names[:-2] if name not in _KNOWN_INSIDE]
-    if other or len(names) < 2:
+    other = [level.name for level in levels[1:] if level.name not in _KNOWN_INSIDE]
+    if other or not levels:
         problem = f"has the wrapper {other[0]}" if other else "cannot be read"
         raise ArgumentError(
             f"the env in the processes of the {type(core).__name__} {problem}",
@@ -170,10 +175,7 @@ class VecEnvReference:
     def sample_action(self) -> tuple[Any, Entries]:
         """See :class:`~tdx.stacks.conversion.Reference`."""
         action = self._env.action_space.sample()
-        encoded = self._encode_action(action)
-        if isinstance(encoded, Mapping) or is_tensor_collection(encoded):
-            return action, dict(encoded.items())
-        return action, {"action": encoded}
+        return action, action_entries(self._encode_action(action))
 
     def step(self, action: Any) -> tuple[Entries, Mapping[str, Any]]:
         """See :class:`~tdx.stacks.conversion.Reference`."""

@@ -179,26 +179,6 @@ def hidden_reason(levels: tuple[Level, ...]) -> str | None:
     return f"{type(core).__name__} does not show its sub-envs"
 
 
-def names_in_workers(core: Any) -> list[str]:
-    """Ask the first worker for the names of its wrappers, outermost first.
-
-    The text of an env names all its wrappers. Nothing else is sent: an attribute that cannot be
-    pickled would end the worker.
-    """
-    attributes = attributes_of(core)
-    if attributes.get("waiting") or attributes.get("closed"):
-        return []
-    processes = attributes.get("processes", ())
-    if not all(each.is_alive() for each in processes):
-        return []
-    try:
-        text = core.env_method("__str__", indices=0)[0]
-    except Exception:
-        return []
-    found = [each for each in str(text).replace(">", "").split("<") if each]
-    return found if str(text).startswith("<") and " " not in text else []
-
-
 def arguments_of(owner: Any) -> dict[str, object]:
     """Return the constructor arguments of a VecEnv or wrapper, with their current values.
 

@@ -107,7 +107,9 @@ class StableBaselines3Stack(LevelStack):
         """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.converted import convert_levels
 
-        return convert_levels(list_vec_levels(self.target))
+        return convert_levels(
+            list_vec_levels(self.target), () if self.workers is None else self.workers.levels()
+        )
 
     def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
         """See :class:`~tdx.stacks.conversion.Convertible`."""

@@ -13,6 +13,7 @@ from stable_baselines3.common.atari_wrappers import ClipRewardEnv
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import (
     DummyVecEnv,
+    SubprocVecEnv,
     VecCheckNan,
     VecEnvWrapper,
     VecExtractDictObs,
@@ -26,7 +27,7 @@ from tdx.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.pipeline import format_stage
 from tdx.stacks import open_stack
-from tdx.stacks.conversion import Missing
+from tdx.stacks.conversion import Convertible, Missing
 
 Make = Callable[[], Any]
 FRAMES = ("CatFrames",)
@@ -226,3 +227,35 @@ def test_sub_envs_that_differ_are_found() -> None:
         "first difference at step 0, 'reward' after stage 3 (ClipReward): "
         "0.25 in the stack, 0.5 in the pipeline"
     )
+
+
+def test_sub_envs_in_worker_processes() -> None:
+    env = make_vec_env(
+        "CartPole-v1", 2, vec_env_cls=SubprocVecEnv, vec_env_kwargs={"start_method": "fork"}
+    )
+    try:
+        stack = open_stack(VecFrameStack(env, 3))
+        assert isinstance(stack, Convertible)
+        found = stack.convert()
+        assert (found.env.id, found.env.num_envs, found.env.batching) == (
+            "CartPole-v1",
+            2,
+            "parallel",
+        )
+        assert [stage.name for stage in found.stages] == ["VecFrameStack"]
+    finally:
+        env.close()
+
+
+def test_unknown_wrapper_in_a_worker_process_is_named() -> None:
+    def make() -> Any:
+        return wrappers.NormalizeObservation(gym.make("CartPole-v1"))
+
+    env = SubprocVecEnv([make], start_method="fork")
+    try:
+        stack = open_stack(env)
+        assert isinstance(stack, Convertible)
+        with pytest.raises(ArgumentError, match="has the wrapper NormalizeObservation"):
+            stack.convert()
+    finally:
+        env.close()
