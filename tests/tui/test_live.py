@@ -219,6 +219,19 @@ async def test_selected_stage_is_brought_to_the_top() -> None:
         assert "13 StepCounter" in app.text("#live-values")
 
 
+async def test_no_key_can_be_plotted_before_there_are_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    async with playing(COUNTED) as app:
+        monkeypatch.setattr(app.tab, "notify", lambda message, **_: said.append(message))
+        app.tab.session.state = None
+        app.tab.action_plot()  # As if the key came before the first trace.
+        await app.settle()
+        assert said == ["there are no values to plot yet: press s to step"]
+        assert len(app.app.screen_stack) == 1
+
+
 async def test_plots_of_keys() -> None:
     async with playing(COUNTED) as app:
         await steps(app, 4)

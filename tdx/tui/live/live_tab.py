@@ -351,8 +351,10 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
 
     def action_plot(self) -> None:
         state = self.session.state
-        names = () if state is None else state.plot_names
-        ask_plot(self.app, names, self.panes.plot_names, self._toggle_plot)
+        if state is None or not state.plot_names:
+            self.notify("there are no values to plot yet: press s to step", timeout=2)
+            return
+        ask_plot(self.app, state.plot_names, self.panes.plot_names, self._toggle_plot)
 
     def action_window(self) -> None:
         self.panes.next_window()
