@@ -115,5 +115,7 @@ CHUNKS = engine_part("chunk bookkeeping")
 SETUP = engine_part("set-up of a rollout")
 ASSEMBLY = engine_part("assembly")
 """Stacking the steps to one TensorDict."""
+LAYOUT_CHECK = engine_part("layout check")
+"""Comparing the keys, shapes and dtypes of eager steps before they are stacked."""
 TRANSFERS = engine_part("transfers")
 """Copies between the host and the device."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDictBase
 
 from tdx import Compose, GymWrapper, SerialEnv, TransformedEnv
 from tdx.core.envs import EnvBase
+from tdx.core.envs.rollout import StepLayout
 from tdx.profiling.result import Mode, ModeProfile, Row
 from tdx.profiling.run import ProfilePlan, profile_env
 from tests.profiling.fake_clock import (
+    US,
     FakeClock,
     SpinningCall,
     SpinningEnv,
@@ -103,6 +107,22 @@ def test_nested_chains_and_envs(how: str, mode: Mode) -> None:
         ("2 SpinningStage", "inverse"): 3 * MADE,
         ("2 SpinningStage", "forward"): 700 * MADE,
     }
+
+
+def test_check_of_eager_steps_is_a_part_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    check = StepLayout.find_mismatch
+
+    def slow_check(layout: StepLayout, steps: Sequence[TensorDictBase]) -> Any:
+        clock.spin(30 * len(steps))
+        return check(layout, steps)
+
+    monkeypatch.setattr(StepLayout, "find_mismatch", slow_check)
+    env = TransformedEnv(SpinningEnv(clock.spin, step=10), SpinningStage(clock.spin, forward=5))
+    plan = ProfilePlan(steps=STEPS, warmup=50, repeats=REPEATS, passes=(), clock=clock)
+    (found,) = profile_env(env, ["eager"], plan).modes
+    assert row_of(found, "layout check", "step").total_ns == 30 * MADE * US
+    assert found.unattributed == 0
 
 
 @pytest.mark.parametrize("how", ["chains", "envs", "both"])

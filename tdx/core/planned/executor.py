@@ -26,7 +26,7 @@ A planned rollout in the order of its calls:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -46,7 +46,17 @@ from tdx.core.envs.rollout import (
     stack_steps,
 )
 from tdx.core.envs.services import RolloutRequest
-from tdx.core.meter import ASSEMBLY, CHUNKS, LOOP, SETUP, Meter, base_parts
+from tdx.core.meter import (
+    ASSEMBLY,
+    CHUNKS,
+    LAYOUT_CHECK,
+    LOOP,
+    SETUP,
+    AnyFunction,
+    Meter,
+    Part,
+    base_parts,
+)
 from tdx.core.plan.build import PlanCache, Program, program_of
 from tdx.core.planned.actions import (
     DrawProbe,
@@ -98,7 +108,7 @@ def rollout(
         if chunk.error is not None:
             raise chunk.error
         parts.append(chunk.data)
-    result = _measured(env, _join)(parts, start.ndim, return_contiguous)
+    result = _measured(env, ASSEMBLY, _join)(parts, start.ndim, return_contiguous)
     is_full = result.shape[start.ndim] == max_steps
     return mark_truncated(env, result) if set_truncated and is_full else result
 
@@ -133,10 +143,11 @@ def _iter_chunks(
     tensordict: TensorDictBase | None,
 ) -> Iterator[TensorDictBase]:
     start = _first_input(env, request, auto_reset, tensordict)
-    join = _measured(env, _take_data)
+    join = _measured(env, ASSEMBLY, _take_data)
+    cut = _measured(env, LAYOUT_CHECK, _cut_at_mismatch)
     layout, step_count = StepLayout(), 0
     for chunk in _chunks(env, request, start, max_steps, size):
-        _cut_at_mismatch(chunk, layout, step_count)
+        cut(chunk, layout, step_count)
         step_count += chunk.length
         if chunk.length:
             yield join(chunk, start.ndim)
@@ -153,9 +164,9 @@ def _cut_at_mismatch(chunk: RolloutChunk, layout: StepLayout, step_count: int) -
         chunk.stopped, chunk.error = False, error.at(step=step_count + index)
 
 
-def _measured(env: EnvBase, join: Callable[..., TensorDictBase]) -> Callable[..., TensorDictBase]:
+def _measured(env: EnvBase, part: Part, function: AnyFunction) -> AnyFunction:
     meter: Meter | None = env._meter
-    return join if meter is None else meter.timed(ASSEMBLY, join)
+    return function if meter is None else meter.timed(part, function)
 
 
 def _take_data(chunk: RolloutChunk, dim: int) -> TensorDictBase:
