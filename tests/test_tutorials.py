@@ -1,0 +1,57 @@
+"""The Python programs of docs/tutorials run to their end, on a short budget.
+
+A page's ``python`` blocks are one program. ``pycon`` blocks are tested with the other pages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
+BUDGETS: dict[str, Mapping[str, str]] = {
+    "custom-env": {"iterations = 100": "iterations = 2"},
+    "dqn": {
+        "total_steps, learning_starts = 50_000, 1_000": "total_steps, learning_starts = 512, 256"
+    },
+    "ppo": {"total_steps = 120_000": "total_steps = 2_048"},
+}
+"""For each page, lines of its program and what replaces them in the tests."""
+
+
+def read_program(page: str) -> str:
+    """Return the Python program of a page."""
+    text = (FOLDER / f"{page}.md").read_text()
+    return "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+
+
+def run_program(page: str, replacements: Mapping[str, str]) -> dict[str, Any]:
+    """Run the program of a page and return its global variables.
+
+    Args:
+        page: Name of the page, without suffix.
+        replacements: Text that occurs once in the program, and what replaces it.
+    """
+    program = read_program(page)
+    for line, replacement in replacements.items():
+        assert program.count(line) == 1, line
+        program = program.replace(line, replacement)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(program, str(FOLDER / f"{page}.md"), "exec"), names)
+    return names
+
+
+def test_each_program_has_a_budget() -> None:
+    assert {page.stem for page in FOLDER.glob("*.md") if read_program(page.stem)} == set(BUDGETS)
+
+
+@pytest.mark.parametrize("page", BUDGETS)
+def test_program_of_a_tutorial_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run_program(page, BUDGETS[page])
+    assert re.fullmatch(
+        r"(.*\n)?(return|reward of the last step): -?\d+(\.\d+)?\n", capsys.readouterr().out
+    )
