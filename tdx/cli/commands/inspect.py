@@ -161,7 +161,7 @@ def inspect_state(pipeline: PipelineOptions, output: OutputOptions, steps: State
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
-    from tdx.cli.views.state import state_view
+    from tdx.cli.views.values import state_view
     from tdx.inspection.state_report import inspect_state
 
     config = read_pipeline(pipeline)
