@@ -21,9 +21,8 @@ from tdx.cli.views import (
 )
 from tdx.cli.views.specs import spec_columns
 from tdx.inspection.leaf import domain_text, shape_text
-from tdx.inspection.state_report import StateEntry, StateReport
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
-from tdx.inspection.values_report import ValuesReport
+from tdx.inspection.values_report import StateEntry, StateReport, ValuesReport
 from tdx.keys import format_key
 
 if TYPE_CHECKING:
