@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.inspection.lineage import VersionRecord, VersionTracker
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.pipeline.arguments import bind_stage
-from tdx.pipeline.catalog import TransformInfo
+from tdx.pipeline.catalog import TransformInfo, Type
 from tdx.pipeline.coercion import coerce, parse_or_none
 from tdx.pipeline.grammar import parse_value
 from tdx.pipeline.model import Pipeline
@@ -158,7 +158,9 @@ class LintStage:
         return ["reward"] if self.info.category == "reward" else []
 
 
-def _default(text: str | None, declared: Any) -> Any:
+@cache
+def _default(text: str | None, declared: Type) -> Any:
+    """Return the default of a parameter; an editor lints the same stages after each change."""
     value = None if text is None else parse_or_none(parse_value, text)
     try:
         return coerce(declared, value)
