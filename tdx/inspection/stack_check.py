@@ -12,8 +12,8 @@ from tdx.core import StepTrace, ValueVersion
 from tdx.errors import EnvError, ExitCode, TdxError, Where
 from tdx.inspection.check_report import Check, CheckReport, Finding, check_env
 from tdx.inspection.leaf import composite_leaves
+from tdx.inspection.lint.context import MIN_PAIRS, StackContext, StageFacts, step_limit
 from tdx.inspection.lint.linter import LintFinding, all_rules, lint
-from tdx.inspection.lint.stack_context import MIN_PAIRS, StackContext, StageFacts, step_limit
 from tdx.inspection.values_report import ViolationCollector
 from tdx.keys import NestedKey
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig
