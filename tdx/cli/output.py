@@ -61,9 +61,9 @@ def render_view(view: View, options: OutputOptions, width: int | None = None) ->
     """
     match options.format:
         case Format.JSON:
-            return _json(view.kind, view.data, indent=2)
+            return _json(view.kind, view.data(), indent=2)
         case Format.JSONL:
-            return "".join(_json(view.kind, record) for record in view.records)
+            return "".join(_json(view.kind, record) for record in view.records())
         case Format.CSV:
             return _csv(view)
         case Format.MD:
@@ -81,14 +81,14 @@ def _json(kind: str, data: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def _csv(view: View) -> str:
-    rows = [view.names, *view.records]
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    records = list(view.records())
+    names = list(dict.fromkeys(name for row in [view.names, *records] for name in row))
     if not names:
         return ""
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writerow({name: _csv_value(name) for name in names})
-    for record in view.records:
+    for record in records:
         writer.writerow({name: _csv_value(value) for name, value in record.items()})
     return text.getvalue()
 

@@ -84,8 +84,8 @@ def measure(
     """
     from tdx.cli.pipelines import load_stack_policy, open_env, open_stack
     from tdx.cli.progress import activity_on
+    from tdx.profiling.context import profile_stack
     from tdx.profiling.run import profile_env
-    from tdx.profiling.stacks import profile_stack
 
     if request.as_stack:
         options, config = request.options, request.config

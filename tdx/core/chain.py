@@ -77,9 +77,10 @@ class ChainSpecs(EnvSpecs):
     def invalidate(self) -> None:
         """Drop everything derived from the env inside and the chain."""
         self._changes += 1
-        self._known_version = self._placed_version = -1
+        self._known_version = self._placed_version = self._stages_version = -1
         self._input_spec = self._output_spec = None
         self._cache: dict[str, Any] = {}
+        self._stage_specs: list[StageSpecs] = []
 
     def placed(self) -> Self:
         """Update batch size and device if the env inside or the chain has changed."""
@@ -107,6 +108,32 @@ class ChainSpecs(EnvSpecs):
         self._output_spec = self._locked(output_spec)
         self._cache = {}
         self._known_version = inner._specs.version
+
+    def after_each_stage(self) -> list[StageSpecs]:
+        """Return the specs before the chain and after each stage; see :func:`stage_specs`.
+
+        They are computed again only if the env inside or the chain has changed.
+        """
+        version = self.inner._specs.version
+        if not self._stage_specs or version != self._stages_version:
+            self._stage_specs = self._compute_stages()
+            self._stages_version = self.inner._specs.version
+        return list(self._stage_specs)
+
+    def _compute_stages(self) -> list[StageSpecs]:
+        result = stage_specs(self.inner)
+        for stage in self.stages:
+            before = result[-1]
+            try:
+                after = stage._transform_specs(before.input_spec, before.output_spec)
+            except Exception as error:
+                if not isinstance(self.chain, Compose):
+                    raise
+                where = "the computation of its specs"
+                raise self.chain._located(error, stage, where) from None
+            locked = [spec if spec.is_locked else spec.lock_() for spec in after]
+            result.append(StageSpecs(before.index + 1, type(stage).__name__, stage, *locked))
+        return result
 
     def _locked(self, spec: Composite) -> Composite:
         if spec.device != self.device:
@@ -185,7 +212,8 @@ def stage_count(env: EnvBase) -> int:
 def stage_specs(env: EnvBase) -> list[StageSpecs]:
     """Return the specs of the env before its chain, and those after each stage.
 
-    Nested transformed envs are walked from the inside out; they continue the count of stages.
+    Nested transformed envs are walked from the inside out; they continue the count of stages. The
+    specs are locked.
 
     Raises:
         TdxError: A stage does not accept the specs before it; the error names the stage.
@@ -199,18 +227,7 @@ def stage_specs(env: EnvBase) -> list[StageSpecs]:
     specs = env._specs
     if not isinstance(specs, ChainSpecs):
         return [StageSpecs(-1, type(env).__name__, None, env.input_spec, env.output_spec)]
-    result = stage_specs(specs.inner)
-    compose = specs.chain if isinstance(specs.chain, Compose) else None
-    for stage in specs.stages:
-        before = result[-1]
-        try:
-            after = stage._transform_specs(before.input_spec, before.output_spec)
-        except Exception as error:
-            if compose is None:
-                raise
-            raise compose._located(error, stage, "the computation of its specs") from None
-        result.append(StageSpecs(before.index + 1, type(stage).__name__, stage, *after))
-    return result
+    return specs.after_each_stage()
 
 
 # Capabilities that a class declares

@@ -51,4 +51,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    # Later uses find the name without this function.
+    found = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from types import NoneType
@@ -16,6 +16,7 @@ from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import Value
 from tdx.serialization import Entries, Result
+from tdx.stacks.native import seed_run
 from tdx.stacks.stack import StageInfo, format_argument
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.core import TransformedEnv
+    from tdx.envs import EnvBase
+
 
 StageStatus = Literal["same", "changed", "moved", "added", "removed"]
 ValueStatus = Literal["same", "different", "shape", "only_a", "only_b"]
@@ -189,7 +192,7 @@ class PipelineSide:
         The actions of a step depend only on the seed, the step and the action spec, so both sides
         take the same actions if their action specs agree.
         """
-        from tdx.inspection.seeding import run_seeded_rollout
+        from tdx.inspection.diff import run_seeded_rollout
 
         return run_seeded_rollout(self._env, steps, seed)
 
@@ -399,3 +402,40 @@ def _dtype(tensor: Tensor) -> str:
 def _to_python(value: Any) -> Any:
     listed = getattr(value, "tolist", None)
     return listed() if listed is not None else value
+
+
+def run_seeded_rollout(env: EnvBase, steps: int, seed: int) -> TensorDictBase:
+    """Return a rollout ``[*B, T]`` with random actions that continues after the end of an episode.
+
+    Args:
+        env: Env; it is seeded and reset.
+        steps: Number of steps.
+        seed: Seed of the env and of the actions. The actions of a step depend only on the seed, the
+            step and the action spec.
+
+    Example:
+        >>> from tdx import PendulumEnv
+        >>> one, other = (run_seeded_rollout(PendulumEnv(), 3, seed=0) for _ in range(2))
+        >>> bool((one["next", "reward"] == other["next", "reward"]).all())
+        True
+    """
+    with seed_run(env, seed):
+        result: TensorDictBase = env.rollout(
+            steps, make_seeded_policy(env, seed), break_when_any_done=False
+        )
+    return result
+
+
+def make_seeded_policy(env: EnvBase, seed: int) -> Callable[[TensorDictBase], TensorDictBase]:
+    """Return a random policy whose actions depend only on the seed and the step."""
+    import torch
+
+    step = 0
+
+    def policy(tensordict: TensorDictBase) -> TensorDictBase:
+        nonlocal step
+        torch.manual_seed(seed * 1_000_003 + step)
+        step += 1
+        return env.rand_action(tensordict)
+
+    return policy

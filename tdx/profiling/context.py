@@ -1,4 +1,4 @@
-"""Measure the calls of an env or a chain in a block of the user's own code."""
+"""Profile a block of the user's own code, or the env of another library in its usual loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -19,7 +20,8 @@ from tdx.profiling.clock import ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.parallel import CallTimes
 from tdx.profiling.result import ModeProfile, Profile, Settings
-from tdx.stacks import open_stack
+from tdx.profiling.run import ProfilePlan
+from tdx.stacks import Stack, open_stack
 from tdx.stacks.native_meter import STEP_PART, attach_meter, iterate_stages
 
 P = ParamSpec("P")
@@ -163,3 +165,67 @@ def _count_steps(block: list[CallTimes]) -> int:
 
 def _is_env_step(part: Part) -> bool:
     return part.lane == "step" and part.work in ("env", "wrapper")
+
+
+STACK_NOTE = (
+    "Only time inside the env and its wrappers counts. Modes, memory, operators and the device are "
+    "measured for chains of tdx: add a stage by --t."
+)
+
+
+def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
+    """Measure the env and each stage of a stack in random steps.
+
+    An error of the env, or an interrupt, ends the measurement; the result then holds the
+    measurements until then, and its ``error``.
+
+    Args:
+        stack: Stack of another library than tdx.
+        plan: Steps, warm-up, repeats, policy, seed and threads. ``None``: defaults.
+
+    Example:
+        >>> import gymnasium
+        >>> from tdx.stacks import open_stack
+        >>> env = gymnasium.wrappers.ClipAction(gymnasium.make("Pendulum-v1"))
+        >>> found = profile_stack(open_stack(env), ProfilePlan(steps=5, warmup=0, repeats=2))
+        >>> [row.part.label for row in found.modes[0].rows if row.part.lane == "step"][::4]
+        ['env Pendulum-v1', 'wrapper ClipAction']
+    """
+    plan = plan or ProfilePlan()
+    measured = profile(stack, threads=plan.threads, all_wrappers=plan.all_wrappers)
+    error: str | None = None
+    try:
+        with stack.seeded(plan.seed):
+            tracer = stack.driver(plan.policy)
+            plan.report_progress("warm-up", 0, plan.warmup)
+            _run(tracer, plan.warmup)
+            for repeat in range(plan.repeats):
+                plan.report_progress("time", repeat, plan.repeats)
+                with measured:
+                    _run(tracer, plan.steps)
+    except KeyboardInterrupt:
+        error = "interrupted"
+    except Exception as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    result = measured.result
+    settings = Settings(
+        plan.steps,
+        plan.warmup,
+        plan.repeats,
+        plan.policy_name,
+        result.settings.device,
+        result.settings.num_envs,
+        plan.seed,
+        False,
+    )
+    mode = replace(
+        result.modes[0], notes=(STACK_NOTE, *stack.timing_notes, *stack.notes), error=error
+    )
+    return replace(result, subject=plan.subject or result.subject, settings=settings, modes=(mode,))
+
+
+def _run(driver: Any, steps: int) -> None:
+    for _ in range(steps):
+        if driver.reset_due:
+            driver.reset(None)
+        driver.step(None)

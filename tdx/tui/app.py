@@ -24,7 +24,7 @@ from tdx.pipeline.editing.documents import list_presets
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
-from tdx.tui.files.autosave import report_crash, watch_signals
+from tdx.tui.files.document import report_crash, watch_signals
 from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
 from tdx.tui.keyboard import FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap

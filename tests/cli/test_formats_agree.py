@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tdx.cli.options import Color, Format, OutputOptions
+from tdx.cli.output import render_view
+from tdx.cli.views import Cell, Paragraph, View
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
@@ -190,3 +194,21 @@ def _cell(value: Any) -> str:
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False)
     return "" if value is None else str(value)
+
+
+@pytest.mark.parametrize("form", list(Format))
+def test_a_format_creates_only_what_it_shows(form: Format) -> None:
+    created: list[str] = []
+
+    def data() -> Document:
+        created.append("data")
+        return {}
+
+    def records() -> Iterator[Document]:
+        created.append("records")
+        yield {"key": "reward"}
+
+    view = View("keys", data, records, lambda width: [Paragraph([Cell("reward")])])
+    render_view(view, OutputOptions(form, Color.NEVER))
+    needed = {Format.JSON: ["data"], Format.JSONL: ["records"], Format.CSV: ["records"]}
+    assert created == needed.get(form, [])

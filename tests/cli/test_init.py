@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tdx.cli.init_dialog import PipelineDialog
+from tdx.cli.init import PipelineDialog
 from tdx.cli.options import Color
 from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.envs import suggest_stages

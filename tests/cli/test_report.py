@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tdx.cli.html.report import chain_diagram, episode_plot, reward_plot
-from tdx.inspection.report import EpisodeSummary, PipelineReport, RewardPlot, build_report
-from tdx.inspection.report.rollout import encode_png, is_image, to_png
+from tdx.inspection.pipeline_report import PipelineReport, build_report
+from tdx.inspection.rollout_summary import EpisodeSummary, RewardPlot, encode_png, is_image, to_png
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
 

@@ -17,6 +17,7 @@ from tdx import (
     KeyNotFoundError,
     RewardScaling,
     RewardSum,
+    SpecError,
     StepCounter,
     TimeBehavior,
     Transform,
@@ -162,6 +163,29 @@ def test_the_specs_after_each_stage() -> None:
     assert keys[2] - keys[1] == {"episode_reward"}
     assert stages[-1].output_spec == env.output_spec
     assert stages[-1].transform is env.stages[-1]
+
+
+def test_the_specs_after_each_stage_are_computed_once_per_change() -> None:
+    computed: list[int] = []
+
+    class Counted(Transform):
+        def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+            computed.append(len(computed))
+            return observation_spec
+
+    inner = TransformedEnv(CountingEnv(), Compose(Counted()))
+    env = TransformedEnv(inner, Compose(StepCounter()))
+    assert stage_specs(env) == stage_specs(env)
+    assert len(computed) == 1
+    stage_specs(env).clear()
+    inner.append_transform(RewardSum())
+    names = [stage.name for stage in stage_specs(env)]
+    assert names == ["CountingEnv", "Counted", "RewardSum", "StepCounter"]
+    inner.base_env.reward_spec = Unbounded((1,), dtype=torch.float64)
+    dtypes = {stage.output_spec["full_reward_spec", "reward"].dtype for stage in stage_specs(env)}
+    assert dtypes == {torch.float64}
+    with pytest.raises(SpecError, match="locked"):
+        stage_specs(env)[-1].output_spec["extra"] = Unbounded()
 
 
 def test_a_stage_that_cannot_take_the_specs_is_named() -> None:

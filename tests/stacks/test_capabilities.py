@@ -12,7 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import tdx
 from tdx.errors import ArgumentError, EnvError
-from tdx.inspection.state_report import inspect_state
+from tdx.inspection.values_report import inspect_state
 from tdx.stacks import open_stack
 from tests.stacks.toy_framework import make as make_toy
 from tests.stacks.toy_package import ToyStack

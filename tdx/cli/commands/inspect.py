@@ -161,8 +161,8 @@ def inspect_state(pipeline: PipelineOptions, output: OutputOptions, steps: State
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
-    from tdx.cli.views.state import state_view
-    from tdx.inspection.state_report import inspect_state
+    from tdx.cli.views.values import state_view
+    from tdx.inspection.values_report import inspect_state
 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
@@ -286,7 +286,7 @@ def report(
     from tdx.cli.html.report import report_page
     from tdx.cli.output import STDOUT, check_target, write_file
     from tdx.cli.pipelines import open_stack, read_pipeline, with_file
-    from tdx.inspection.report import build_report
+    from tdx.inspection.pipeline_report import build_report
 
     check_target(out, force=force)
     config = read_pipeline(with_file(pipeline, file))

@@ -49,7 +49,7 @@ def init(
 
     tdx init pendulum.yaml --env Pendulum-v1 -y
     """
-    from tdx.cli.init_dialog import commented_pipeline
+    from tdx.cli.init import commented_pipeline
     from tdx.cli.output import STDOUT, check_target, write_file
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.envs import get_env_leaves
@@ -69,8 +69,13 @@ def init(
 
 def _import(source: str, options: PipelineOptions, file: str, *, force: bool) -> int:
     """Write the pipeline of a stack; return the exit code."""
-    from tdx.cli.init_dialog import commented_pipeline
-    from tdx.cli.init_import import file_notes, import_from, stage_comments, summary_lines
+    from tdx.cli.init import (
+        commented_pipeline,
+        conversion_comments,
+        file_notes,
+        import_from,
+        summary_lines,
+    )
     from tdx.cli.output import STDOUT, write_file
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.envs import get_env_leaves
@@ -79,7 +84,7 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
     with third_party_code():
         leaves = get_env_leaves(found.pipeline.env)
     text = commented_pipeline(
-        found.pipeline, leaves, stage_comments(found), file_notes(found, source)
+        found.pipeline, leaves, conversion_comments(found), file_notes(found, source)
     )
     write_file(file, text, force=force)
     for line in summary_lines(found):
@@ -91,7 +96,7 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
 
 def _suggest(options: PipelineOptions) -> tuple[Pipeline, list[str]]:
     """Return the pipeline of the options, with suggested stages if it has none, and comments."""
-    from tdx.cli.init_dialog import stage_comments
+    from tdx.cli.init import stage_comments
     from tdx.cli.pipelines import open_env, read_pipeline
     from tdx.inspection.envs import suggest_stages
 
@@ -106,7 +111,7 @@ def _suggest(options: PipelineOptions) -> tuple[Pipeline, list[str]]:
 
 def _ask(options: PipelineOptions, output: DialogOptions) -> tuple[Pipeline, list[str]]:
     """Return the pipeline that the user builds in a dialog, with a comment per stage."""
-    from tdx.cli.init_dialog import PipelineDialog, stage_comments
+    from tdx.cli.init import PipelineDialog, stage_comments
     from tdx.cli.pipelines import read_pipeline
 
     has_env = options.env is not None or options.pipeline is not None

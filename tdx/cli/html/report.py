@@ -15,7 +15,8 @@ from tdx.cli.views.chain import chain_view, lineage_view
 from tdx.cli.views.specs import spec_view
 from tdx.inspection.chain import StageFlow
 from tdx.inspection.leaf import LeafSpec, SpecText
-from tdx.inspection.report import EpisodeSummary, ImagePair, PipelineReport, RewardPlot
+from tdx.inspection.pipeline_report import PipelineReport
+from tdx.inspection.rollout_summary import EpisodeSummary, ImagePair, RewardPlot
 from tdx.keys import NestedKey, format_key
 
 _END_TEXTS = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -88,19 +88,20 @@ class View:
     """A result for all output formats.
 
     ``records`` contains the items of the lists in ``data`` with the same values, flat instead of
-    nested. The rest of ``data`` describes the whole result.
+    nested. The rest of ``data`` describes the whole result. An output format creates only what it
+    shows.
 
     Args:
         kind: Kind of the result in JSON.
-        data: Complete result as plain data.
-        records: Rows as plain data, for jsonl and csv.
+        data: Returns the complete result as plain data, for json.
+        records: Returns rows as plain data, for jsonl and csv.
         blocks: Layout for a width in columns, for table and md.
         names: Columns of csv if there are no records.
     """
 
     kind: str
-    data: Mapping[str, Any]
-    records: Sequence[Mapping[str, Any]]
+    data: Callable[[], Mapping[str, Any]]
+    records: Callable[[], Iterable[Mapping[str, Any]]]
     blocks: Callable[[int], Sequence[Block]]
     names: Sequence[str] = ()
 

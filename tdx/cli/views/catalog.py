@@ -59,7 +59,7 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
         return [Table([Column(title) for title in titles], rows)]
 
     names = ("id", "package", "installed", "hint")
-    return View("envs", {"search": search, "envs": records}, records, blocks, names)
+    return View("envs", lambda: {"search": search, "envs": records}, lambda: records, blocks, names)
 
 
 def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
@@ -84,7 +84,8 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
         return [_transforms_table(infos, width)] if infos else [_no_match("transform", search)]
 
     names = ("name", "category", "time_behavior", "summary", "signature")
-    return View("transforms", {"search": search, "transforms": records}, records, blocks, names)
+    data = {"search": search, "transforms": records}
+    return View("transforms", lambda: data, lambda: records, blocks, names)
 
 
 def _transforms_table(infos: Sequence[TransformInfo], width: int) -> Table:
@@ -145,7 +146,7 @@ def transform_view(info: TransformInfo, example: TransformExample | None) -> Vie
             *_example(example, width),
         ]
 
-    return View("transform", data, arguments, blocks)
+    return View("transform", lambda: data, lambda: arguments, blocks)
 
 
 def _argument(parameter: Parameter) -> dict[str, Any]:
@@ -228,8 +229,10 @@ def config_view(settings: Settings) -> View:
         table = Table([Column(title) for title in titles], [_row(each) for each in settings.values])
         return [Heading(str(settings.path), state, level=1), table]
 
-    records = [found.to_dict() for found in settings.values]
-    return View("config", settings.to_dict(), records, blocks)
+    def records() -> Iterator[dict[str, Any]]:
+        return (found.to_dict() for found in settings.values)
+
+    return View("config", settings.to_dict, records, blocks)
 
 
 def _row(setting: SettingValue) -> list[Cell]:
@@ -274,8 +277,10 @@ def doctor_view(report: DoctorReport) -> View:
             return [head, with_hints]
         return [head, table, *([Heading("hints")] if hints else []), *map(_hint, hints)]
 
-    records = [each.to_dict() for each in report.diagnoses]
-    return View("doctor", report.to_dict(), records, blocks)
+    def records() -> Iterator[dict[str, Any]]:
+        return (each.to_dict() for each in report.diagnoses)
+
+    return View("doctor", report.to_dict, records, blocks)
 
 
 def _summary(report: DoctorReport) -> str:

@@ -38,9 +38,12 @@ def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
         report: Report to show.
         calls: Each stage in the ``--t`` grammar.
     """
-    data = report.to_dict()
-    for stage, call in zip(data["stages"], calls, strict=True):
-        stage["call"] = call
+
+    def data() -> dict[str, Any]:
+        whole = report.to_dict()
+        for stage, call in zip(whole["stages"], calls, strict=True):
+            stage["call"] = call
+        return whole
 
     def blocks(width: int) -> list[Block]:
         if not report.stages:
@@ -51,7 +54,7 @@ def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
                 return [_head(report), *stage_list(calls), table]
         return [_head(report), *_narrow_stages(report, calls)]
 
-    return View("chain", data, list(_stage_records(report, calls)), blocks)
+    return View("chain", data, lambda: _stage_records(report, calls), blocks)
 
 
 def _head(report: ChainReport) -> Heading:
@@ -213,8 +216,9 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
         lineage: Lineage to show.
         calls: Each stage in the ``--t`` grammar.
     """
-    data = lineage.to_dict()
-    data["calls"] = list(calls)
+
+    def data() -> dict[str, Any]:
+        return {**lineage.to_dict(), "calls": list(calls)}
 
     def blocks(width: int) -> list[Block]:
         head = Heading(lineage.env, _version_count(lineage), level=1)
@@ -224,7 +228,7 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
                 return [head, *stage_list(calls), table]
         return [head, *stage_list(calls), *_narrow_versions(lineage.versions)]
 
-    return View("lineage", data, list(_version_records(lineage.versions)), blocks)
+    return View("lineage", data, lambda: _version_records(lineage.versions), blocks)
 
 
 def _version_count(lineage: Lineage) -> str:

@@ -64,8 +64,12 @@ def check_view(report: CheckReport, fixes: dict[str, Any] | None = None) -> View
             explained.add(finding.code)
         return [head, table, *([Heading("findings"), *findings] if findings else [])]
 
-    records = [finding.to_dict() for finding in report.findings]
-    data = report.to_dict() if fixes is None else {**report.to_dict(), "fixed": fixes}
+    def data() -> dict[str, Any]:
+        return report.to_dict() if fixes is None else {**report.to_dict(), "fixed": fixes}
+
+    def records() -> Iterator[dict[str, Any]]:
+        return (finding.to_dict() for finding in report.findings)
+
     return View("check", data, records, blocks, _COLUMNS)
 
 
@@ -125,8 +129,7 @@ def explain_view(explained: Explanation) -> View:
         prose = [Paragraph([Cell(_plain(text))]) for text in explained.paragraphs]
         return [head, *prose, *_examples(explained)]
 
-    data = explained.to_dict()
-    return View("explanation", data, [data], blocks)
+    return View("explanation", explained.to_dict, lambda: [explained.to_dict()], blocks)
 
 
 def codes_view(explained: Sequence[Explanation]) -> View:
@@ -136,7 +139,9 @@ def codes_view(explained: Sequence[Explanation]) -> View:
         explained: Explanations to show.
     """
     names = ("code", "family", "name", "severity", "title")
-    records = [{name: each.to_dict()[name] for name in names} for each in explained]
+
+    def records() -> list[dict[str, Any]]:
+        return [{name: each.to_dict()[name] for name in names} for each in explained]
 
     def blocks(width: int) -> list[Block]:
         rows = [
@@ -155,7 +160,7 @@ def codes_view(explained: Sequence[Explanation]) -> View:
             return [table]
         return [Table([columns[0], columns[3]], [[row[0], row[3]] for row in rows])]
 
-    return View("codes", {"codes": records}, records, blocks)
+    return View("codes", lambda: {"codes": records()}, records, blocks)
 
 
 def _aside(explained: Explanation) -> str:

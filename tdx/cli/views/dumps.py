@@ -42,7 +42,7 @@ def summary_view(path: str, manifest: Manifest) -> View:
     def blocks(width: int) -> list[Block]:
         return [dump_head(data), dump_facts(data)]
 
-    return View("rollout", data, [flat_summary(data)], blocks)
+    return View("rollout", lambda: data, lambda: [flat_summary(data)], blocks)
 
 
 def dump_head(data: dict[str, Any], name: str | None = None) -> Heading:
@@ -121,7 +121,7 @@ def estimate_view(estimate: Estimate) -> View:
         columns = [Column("file", fixed=True), Column("bytes per step"), Column("total")]
         return [Heading(estimate.path, facts, level=1), Table(columns, rows)]
 
-    return View("rollout_estimate", estimate.to_dict(), records, blocks)
+    return View("rollout_estimate", estimate.to_dict, lambda: records, blocks)
 
 
 def _total_text(record: dict[str, Any]) -> str:
@@ -150,7 +150,10 @@ def dump_view(overview: Overview, name: str | None = None) -> View:
         result += [Heading("entries"), *_entries(overview.entries, width)]
         return [*result, *_episodes(overview, width)]
 
-    return View("dump", data, [each.to_dict() for each in overview.episodes], blocks)
+    def records() -> Iterator[dict[str, Any]]:
+        return (each.to_dict() for each in overview.episodes)
+
+    return View("dump", lambda: data, records, blocks)
 
 
 def _histograms(overview: Overview) -> Table:
@@ -236,8 +239,10 @@ def verify_view(result: Verification) -> View:
         table = Table([Column(fixed=True), Column()], rows)
         return [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
 
-    records = [each.to_dict() for each in result.problems]
-    return View("verification", result.to_dict(), records, blocks, _PROBLEM)
+    def records() -> Iterator[dict[str, Any]]:
+        return (each.to_dict() for each in result.problems)
+
+    return View("verification", result.to_dict, records, blocks, _PROBLEM)
 
 
 def list_view(dumps: Sequence[Listed], root: str) -> View:
@@ -247,7 +252,13 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
         dumps: Dumps to list.
         root: Folder that was searched.
     """
-    records = [each.to_dict() for each in dumps]
+
+    def data() -> dict[str, Any]:
+        return {"folder": root, "dumps": [each.to_dict() for each in dumps]}
+
+    def records() -> Iterator[dict[str, Any]]:
+        for each in data()["dumps"]:
+            yield {**flat_summary(each), "problem": each["problem"]} if "goal" in each else each
 
     def blocks(width: int) -> list[Block]:
         if not dumps:
@@ -256,9 +267,7 @@ def list_view(dumps: Sequence[Listed], root: str) -> View:
         lines = [Paragraph([Cell(problem, "bad")]) for problem in problems]
         return [_dumps(dumps, width), *lines]
 
-    rows = [{**flat_summary(each), "problem": each["problem"]} if "goal" in each else each
-            for each in records]  # fmt: skip
-    return View("dumps", {"folder": root, "dumps": records}, rows, blocks)
+    return View("dumps", data, records, blocks)
 
 
 def _dumps(dumps: Sequence[Listed], width: int) -> Table:
@@ -317,8 +326,10 @@ def export_view(result: Exported) -> View:
             _export_entries(result, width),
         ]
 
-    records = [{"path": result.path, **each.to_dict()} for each in result.entries]
-    return View("export", result.to_dict(), records, blocks)
+    def records() -> Iterator[dict[str, Any]]:
+        return ({"path": result.path, **each.to_dict()} for each in result.entries)
+
+    return View("export", result.to_dict, records, blocks)
 
 
 def _export_facts(result: Exported) -> Table:
@@ -368,5 +379,7 @@ def import_view(result: Imported) -> View:
     def blocks(width: int) -> list[Block]:
         return [dump_head(data), dump_facts(data), *_notes(result.notes)]
 
-    row = {**flat_summary(data), "imported": result.source, "format": result.format}
-    return View("import", result.to_dict(), [row], blocks)
+    def records() -> list[dict[str, Any]]:
+        return [{**flat_summary(data), "imported": result.source, "format": result.format}]
+
+    return View("import", result.to_dict, records, blocks)

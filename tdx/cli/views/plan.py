@@ -40,9 +40,12 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
         report: Plan to show.
         calls: Each stage in the ``--t`` grammar.
     """
-    data = report.to_dict()
-    for stage, call in zip(data["stages"], calls, strict=True):
-        stage["call"] = call
+
+    def data() -> dict[str, Any]:
+        whole = report.to_dict()
+        for stage, call in zip(whole["stages"], calls, strict=True):
+            stage["call"] = call
+        return whole
 
     def blocks(width: int) -> list[Block]:
         stages = _stage_table(report)
@@ -55,7 +58,7 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
         head = Heading(report.env, report.plan.executor, level=1)
         return [head, *_facts(report), *stage_blocks, Heading("versions"), *version_blocks]
 
-    return View("plan", data, list(_records(data)), blocks)
+    return View("plan", data, lambda: _records(data()), blocks)
 
 
 def _facts(report: PlanReport) -> Iterator[Paragraph]:

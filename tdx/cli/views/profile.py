@@ -127,8 +127,10 @@ def profile_view(
             result += _mode(mode, layout, width)
         return [*result, *extra_blocks(extras, width)]
 
-    data = profile_to_json(profile) | _extra_data(extras)
-    return View("profile", data, list(_records(profile, layout)), blocks)
+    def data() -> dict[str, Any]:
+        return profile_to_json(profile) | _extra_data(extras)
+
+    return View("profile", data, lambda: _records(profile, layout), blocks)
 
 
 def extra_blocks(extras: Extras, width: int) -> Iterator[Block]:

@@ -40,8 +40,10 @@ def comparison_view(
         head = Heading(f"{before} → {after}", verdict(comparison, limits), level=1)
         return [head, *comparison_blocks(comparison, limits, width)]
 
-    records = list(_change_records(comparison))
-    return View("profile-comparison", comparison_data(comparison), records, blocks)
+    def data() -> dict[str, Any]:
+        return comparison_data(comparison)
+
+    return View("profile-comparison", data, lambda: _change_records(comparison), blocks)
 
 
 def verdict(comparison: ProfileComparison, limits: Sequence[Limit]) -> str:

@@ -31,23 +31,26 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
         axes = " ".join(f"{a.name}={','.join(map(format_setting, a.values))}" for a in sweep.axes)
         return [Heading(subject, f"{axes}  times in µs", level=1), *sweep_blocks(sweep, width)]
 
-    data = {
-        "subject": subject,
-        "axes": [
-            {"name": a.name, "values": [format_setting(v) for v in a.values]} for a in sweep.axes
-        ],
-        "interrupted": sweep.interrupted,
-        "cells": [
-            {
-                "point": _point(cell),
-                "problem": cell.problem,
-                "profile": None if cell.profile is None else profile_to_json(cell.profile),
-            }
-            for cell in sweep.cells
-        ],
-        "growth": [_growth_data(each) for each in growth],
-    }
-    return View("profile-sweep", data, list(_records(sweep)), blocks)
+    def data() -> dict[str, Any]:
+        return {
+            "subject": subject,
+            "axes": [
+                {"name": a.name, "values": [format_setting(v) for v in a.values]}
+                for a in sweep.axes
+            ],
+            "interrupted": sweep.interrupted,
+            "cells": [
+                {
+                    "point": _point(cell),
+                    "problem": cell.problem,
+                    "profile": None if cell.profile is None else profile_to_json(cell.profile),
+                }
+                for cell in sweep.cells
+            ],
+            "growth": [_growth_data(each) for each in growth],
+        }
+
+    return View("profile-sweep", data, lambda: _records(sweep), blocks)
 
 
 def sweep_blocks(sweep: SweepResult, width: int) -> Iterator[Block]:
@@ -210,7 +213,7 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
         table = number_table(titles, rows, width, ("mode",), ("steps", "samples"))
         return [Heading(plan.subject, about, level=1), table]
 
-    return View("profile-estimate", data, records, blocks)
+    return View("profile-estimate", lambda: data, lambda: records, blocks)
 
 
 def _time(seconds: float) -> str:

@@ -182,9 +182,12 @@ def spec_view(
     """
     selected = report if key is None else report.only(key)
     each = stages or key is not None
-    data = selected.to_dict(each=each)
-    for stage, call in zip(data["stages"], calls, strict=True):
-        stage["call"] = call
+
+    def data() -> dict[str, Any]:
+        whole = selected.to_dict(each=each)
+        for stage, call in zip(whole["stages"], calls, strict=True):
+            stage["call"] = call
+        return whole
 
     def blocks(width: int) -> list[Block]:
         if key is not None:
@@ -193,7 +196,7 @@ def spec_view(
             return [*_head(selected, calls), *_each_stage(selected, calls, width)]
         return [*_head(selected, calls), _whole_chain(selected, width)]
 
-    return View("spec", data, list(_records(selected, calls, each=each)), blocks)
+    return View("spec", data, lambda: _records(selected, calls, each=each), blocks)
 
 
 def _head(report: SpecReport, calls: Sequence[str]) -> list[Block]:
@@ -312,8 +315,8 @@ def diff_view(report: DiffReport) -> View:
 
     return View(
         "diff",
-        report.to_dict(),
-        list(_diff_records(report)),
+        report.to_dict,
+        lambda: _diff_records(report),
         blocks,
         list(_diff_record("", "", "")),
     )

@@ -1,10 +1,10 @@
-"""Values that the stages of a chain write."""
+"""Values that the stages of a chain write, and the state that they keep."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tdx.cli.output import table_width
 from tdx.cli.views import (
@@ -22,10 +22,14 @@ from tdx.cli.views import (
 from tdx.cli.views.specs import spec_columns
 from tdx.inspection.leaf import domain_text, shape_text
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
-from tdx.inspection.values_report import ValuesReport
+from tdx.inspection.values_report import StateEntry, StateReport, ValuesReport
 from tdx.keys import format_key
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _TITLES = ("", "stage", "version", "shape", "dtype", "min", "mean", "max", "nan", "outside", "spec")
+_STATE_TITLES = ("stage", "name", "shape", "dtype", "min", "mean", "max")
 _VIOLATION, _SUSPECT = "!", "?"
 
 
@@ -36,8 +40,9 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
         report: Report to show.
         calls: Each stage in the ``--t`` grammar.
     """
-    data = report.to_dict()
-    data["calls"] = list(calls)
+
+    def data() -> dict[str, Any]:
+        return {**report.to_dict(), "calls": list(calls)}
 
     def blocks(width: int) -> list[Block]:
         facts = f"{count_text(report.steps, 'step')}  {count_text(report.resets, 'reset')}"
@@ -51,7 +56,7 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
             result += [block for violation in report.violations for block in _violation(violation)]
         return result
 
-    return View("values", data, list(_records(report)), blocks)
+    return View("values", data, lambda: _records(report), blocks)
 
 
 def _phase_heading(phase: PhaseValues) -> Heading:
@@ -188,3 +193,41 @@ def _records(report: ValuesReport) -> Iterator[dict[str, Any]]:
                     "undeclared": value.key in stage.undeclared,
                     **spec_columns("spec", spec, with_part=True),
                 }
+
+
+def state_view(report: StateReport, calls: Sequence[str]) -> View:
+    """Lay out the state of each stage.
+
+    Args:
+        report: Report to show.
+        calls: Each stage as a call.
+    """
+
+    def data() -> dict[str, Any]:
+        return {**report.to_dict(), "calls": list(calls)}
+
+    def blocks(width: int) -> list[Block]:
+        facts = f"after {count_text(report.steps, 'random step')}"
+        result: list[Block] = [Heading(report.env, facts, level=1), *stage_list(calls)]
+        if not report.entries:
+            return [*result, Paragraph([Cell("no stage keeps a state")])]
+        titles = (*_STATE_TITLES, *(("changed",) if report.steps else ()))
+        rows = [_state_row(each, marked=bool(report.steps)) for each in report.entries]
+        return [*result, Table([Column(title) for title in titles], rows)]
+
+    return View("state", data, lambda: [each.to_dict() for each in report.entries], blocks)
+
+
+def _state_row(entry: StateEntry, *, marked: bool) -> list[Cell]:
+    cells = [f"{entry.stage} {entry.transform}", entry.name, shape_text(entry.shape), entry.dtype]
+    cells += _extremes(entry.value)
+    if marked:
+        cells.append("yes" if entry.changed else "no")
+    return [Cell(text) for text in cells]
+
+
+def _extremes(value: Tensor) -> list[str]:
+    if not value.numel():
+        return ["", "", ""]
+    wide = value.double()
+    return [f"{float(each):.4g}" for each in (wide.min(), wide.mean(), wide.max())]

@@ -1,14 +1,19 @@
-"""Read values of a trace as NumPy arrays, and summarize them."""
+"""Values of a trace as NumPy arrays: summaries, texts and downsampled RGB images."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from tdx.inspection.live.views import TRACED_NUMBERS, ImageView, StageNumbers
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
+
+    from tdx.core.tracing import StepTrace
 
 
 BINS = 8
@@ -143,3 +148,148 @@ def _format_number(value: float | bool) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+_MIN_SIZE = 8
+_CHANNELS = (1, 3, 4)
+_MAX_STACKED = 16
+
+
+def is_image_shape(shape: tuple[int, ...], kind: str) -> bool:
+    """Return True if an array of this shape and kind (``"u"``, ``"f"``, …) can be shown."""
+    return kind in "uif" and _layout(shape) is not None
+
+
+def _layout(shape: tuple[int, ...]) -> str | None:
+    """Return the position of the channels: ``last``, ``first`` or ``none``."""
+    if len(shape) < 2 or any(size != 1 for size in shape[:-3]):
+        return None
+    sides = shape[-3:]
+    if len(sides) == 3 and sides[2] in _CHANNELS and min(sides[:2]) >= _MIN_SIZE:
+        return "last"
+    if len(sides) == 3 and sides[0] <= _MAX_STACKED and min(sides[1:]) >= _MIN_SIZE:
+        return "first"
+    plain = len(shape) == 2 and min(shape) >= 2 * _MIN_SIZE
+    return "none" if plain else None
+
+
+def find_images(
+    trace: StepTrace,
+    *,
+    row: int | None = None,
+    width: int = 64,
+    height: int = 64,
+    numbers: StageNumbers = TRACED_NUMBERS,
+) -> Iterator[ImageView]:
+    """Yield every image that a stage wrote, in order.
+
+    Args:
+        trace: The trace.
+        row: Row of the batch. Defaults to the first.
+        width: Maximum width in pixels.
+        height: Maximum height in pixels.
+        numbers: Numbers of the stages that the user sees.
+    """
+    from tdx.inspection.live.arrays import RowSelector, as_array
+
+    batch = tuple(trace.tensordict.batch_size)
+    rows = RowSelector(batch, 0 if row is None and batch else row)
+    for stage in trace.stages:
+        if stage.kind in ("given", "policy") or stage.direction == "inverse":
+            continue
+        is_stage = stage.kind == "stage"
+        for version in stage.written.values():
+            image = as_array(rows.of(version.value))
+            if image is not None and is_image_shape(tuple(image.shape), image.dtype.kind):
+                small = _downsample(_to_rgb(_subsample(image, width, height)), width, height)
+                yield ImageView(
+                    version=version.name,
+                    place=numbers.title(stage.index, stage.name) if is_stage else stage.name,
+                    stage=numbers.number(stage.index) if is_stage else -1,
+                    shape=tuple(image.shape),
+                    width=small.shape[1],
+                    height=small.shape[0],
+                    rgb=small.tobytes(),
+                )
+
+
+def _subsample(numbers: np.ndarray[Any, Any], width: int, height: int) -> np.ndarray[Any, Any]:
+    """Take every n-th pixel of an image that is several times too large."""
+    layout = _layout(tuple(numbers.shape))
+    down = -3 if layout == "last" else -2
+    step = int(min(numbers.shape[down] / height, numbers.shape[down + 1] / width) / 2)
+    if step < 2:
+        return numbers
+    every = slice(None, None, step)
+    return numbers[(..., every, every, slice(None)) if layout == "last" else (..., every, every)]
+
+
+def _to_rgb(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Convert to bytes ``[H, W, 3]``: one channel to gray, stacked frames to tiles."""
+    import numpy as np
+
+    layout = _layout(tuple(numbers.shape))
+    image = numbers.reshape(numbers.shape[-3:]) if numbers.ndim > 3 else numbers
+    if layout == "none":
+        image = image[..., None]
+    elif layout == "first" and image.shape[0] in _CHANNELS[:2]:
+        image = np.moveaxis(image, 0, -1)
+    elif layout == "first":
+        image = _tile(list(_split_frames(image)))
+    image = _to_bytes(image)
+    return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[:, :, :3]
+
+
+def _tile(frames: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Arrange frames in a nearly square grid, the oldest first."""
+    import numpy as np
+
+    columns = math.ceil(math.sqrt(len(frames)))
+    frames += [np.zeros_like(frames[0])] * (-len(frames) % columns)
+    rows = [frames[at : at + columns] for at in range(0, len(frames), columns)]
+    tiled: np.ndarray[Any, Any] = np.concatenate([np.concatenate(row, 1) for row in rows], 0)
+    return tiled
+
+
+def _split_frames(stacked: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the frames ``[H, W, C]`` of a stack ``[N * C, H, W]``."""
+    import numpy as np
+
+    count = stacked.shape[0]
+    channels = 3 if count % 3 == 0 and count > 3 else 1
+    for at in range(0, count, channels):
+        yield np.moveaxis(stacked[at : at + channels], 0, -1)
+
+
+def _to_bytes(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Clip integers to bytes; scale floats from 0 … 1, or from minimum to maximum."""
+    import numpy as np
+
+    if image.dtype == np.uint8:
+        return image
+    if image.dtype.kind in "ui":
+        return np.clip(image, 0, 255).astype(np.uint8)
+    shown = np.nan_to_num(image.astype(np.float32), posinf=1.0, neginf=0.0)
+    low, high = float(shown.min()), float(shown.max())
+    if low < 0 or high > 1:
+        shown = (shown - low) / max(high - low, 1e-12)
+    return (shown * 255).astype(np.uint8)
+
+
+def _downsample(image: np.ndarray[Any, Any], width: int, height: int) -> np.ndarray[Any, Any]:
+    """Average pixels so that the image fits, and keep its aspect ratio."""
+    import numpy as np
+
+    tall, wide = image.shape[:2]
+    scale = min(width / wide, height / tall, 1.0)
+    if scale == 1.0:
+        return np.ascontiguousarray(image)
+    new_wide, new_tall = max(1, round(wide * scale)), max(1, round(tall * scale))
+    rows = (np.arange(new_tall) * tall) // new_tall
+    columns = (np.arange(new_wide) * wide) // new_wide
+    sums = np.add.reduceat(image.astype(np.float32), rows, axis=0)
+    sums = np.add.reduceat(sums, columns, axis=1)
+    heights = np.diff(np.append(rows, tall))[:, None, None]
+    widths = np.diff(np.append(columns, wide))[None, :, None]
+    shrunk: np.ndarray[Any, Any] = (sums / (heights * widths)).astype(np.uint8)
+    return shrunk

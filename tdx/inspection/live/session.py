@@ -14,8 +14,8 @@ import torch
 from tdx.core.tracing import StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
 from tdx.core.tracing.stop_parser import keys_of
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
+from tdx.inspection.live.arrays import find_images
 from tdx.inspection.live.episodes import EpisodeTracker
-from tdx.inspection.live.images import find_images
 from tdx.inspection.live.plots import Array, SeriesBuffer, build_plot, number_names, read_number
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.trace_view import find_problems, view_trace
@@ -269,7 +269,7 @@ class LiveSession:
         width: int = 64,
         height: int = 64,
     ) -> tuple[ImageView, ...]:
-        """Return every image in a trace; see :func:`~tdx.inspection.live.images.find_images`."""
+        """Return every image in a trace; see :func:`~tdx.inspection.live.arrays.find_images`."""
         trace = self._trace(index)
         return tuple(find_images(trace, row=row, width=width, height=height, numbers=self.numbers))
 

@@ -11,9 +11,9 @@ from tdx.inspection.live.arrays import (
     as_array,
     count_bins,
     format_array,
+    is_image_shape,
     summarize_array,
 )
-from tdx.inspection.live.images import is_image_shape
 from tdx.inspection.live.views import (
     TRACED_NUMBERS,
     Change,

@@ -1,23 +1,33 @@
-"""The file of the current draft, and changes to that file on disk."""
+"""The file of the current draft: changes on disk, autosave, and restoring a session."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import sys
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from textual.screen import ModalScreen
+from textual.timer import Timer
 
-from tdx.errors import TdxError
+from tdx.errors import TdxError, summarize_error
+from tdx.files import write_atomically
 from tdx.pipeline.editing.documents import Document
 from tdx.pipeline.editing.draft import Draft
-from tdx.tui.screens.dialogs import QuestionScreen, Reply, TextScreen
+from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
+from tdx.settings import state_path
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply, TextScreen
 
 if TYPE_CHECKING:
     from textual.app import App
 
     from tdx.tui.workspace import Workspace
+
 
 CHECK_INTERVAL = 1.0
 """Seconds between two checks of the file."""
@@ -141,3 +151,251 @@ class DiskWatch:
             saved = replace(Draft.of(Document.load(document.path)[1]), file=saved.file)
         editor.restore(saved, editor.done, editor.undone)
         self._workspace.edited.publish(self._workspace.draft)
+
+
+SAVE_DELAY = 0.1
+"""Seconds between an edit and the write; further edits in between are written with it."""
+
+
+class Autosave:
+    """Writes the session in a thread, shortly after each edit.
+
+    Args:
+        app: Provides timers and shows notices.
+        workspace: State that is saved.
+        store: Where sessions are saved. ``None``: nothing is saved.
+        documents: The file of the draft.
+    """
+
+    def __init__(
+        self,
+        app: App[None],
+        workspace: Workspace,
+        store: SessionStore | None,
+        documents: CurrentDocument,
+    ) -> None:
+        self._app, self._workspace, self._documents = app, workspace, documents
+        self._store = store
+        self._timer: Timer | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._warnings: set[str] = set()
+        self._is_logged = False
+
+    @property
+    def is_available(self) -> bool:
+        """True if unsaved edits can be kept."""
+        return self._store is not None and self.flush()
+
+    def start(self) -> None:
+        """Offer sessions that were left behind, and save this one from now on."""
+        self._workspace.edited.subscribe(self._app.screen, lambda _: self._schedule())
+        if self._store is None:
+            return
+        left, notices = self._store.left()
+        for notice in notices:
+            self.warn_once(notice)
+        self._offer(left)
+        self._schedule()  # keys may have been typed during the start
+
+    def flush(self) -> bool:
+        """Write the session now; return True on success."""
+        if self._store is None:
+            return False
+        try:
+            self._store.keep(self._session())
+        except TdxError as error:
+            self.warn_once(f"autosave failed: {error}")
+            return False
+        return True
+
+    def keep_for_next_start(self) -> None:
+        """Write the session and release it, so that the next start can restore it."""
+        if self._store is not None:
+            self._stop()
+            if self._has_edits:
+                self.flush()
+            self._store.leave()
+            self._store = None
+
+    def discard(self) -> None:
+        """Delete the saved session."""
+        if self._store is not None:
+            self._stop()
+            self._store.leave()
+            self._store.forget()
+
+    def warn_once(self, notice: str) -> None:
+        """Show a warning unless it was shown before."""
+        if notice not in self._warnings:
+            self._warnings.add(notice)
+            self._app.notify(notice, title="Autosave", severity="warning", timeout=10)
+
+    def choose(self) -> None:
+        """Ask which of the sessions that were left behind to restore."""
+        left = [] if self._store is None else self._store.left()[0]
+        if not left:
+            self._app.notify("no sessions to restore", timeout=2)
+            return
+        by_name = {each.path.name: each for each in left}
+        choices = [Choice(name, each.title, _session_facts(each)) for name, each in by_name.items()]
+
+        def restore(name: str | None) -> None:
+            if name is not None:
+                self._restore(by_name[name])
+
+        self._app.push_screen(ChoiceScreen("Restore a session", choices), restore)
+
+    # ------------------------------------------------------------------ writing
+
+    @property
+    def _has_edits(self) -> bool:
+        editor = self._workspace.editor
+        return editor.is_modified or bool(editor.done) or bool(editor.undone)
+
+    def _session(self) -> Session:
+        document = self._documents.current
+        return Session.of(self._workspace.editor, None if document is None else document.base)
+
+    def _schedule(self) -> None:
+        if self._store is not None and self._timer is None:
+            self._timer = self._app.set_timer(SAVE_DELAY, self._write)
+
+    def _write(self) -> None:
+        self._timer = None
+        if self._writing is not None and not self._writing.done():
+            self._schedule()
+        elif self._store is not None and self._has_edits:
+            self._writing = asyncio.create_task(self._write_session(self._store, self._session()))
+        elif self._store is not None:
+            self._store.forget()
+
+    async def _write_session(self, store: SessionStore, session: Session) -> None:
+        try:
+            await asyncio.to_thread(store.keep, session)
+        except TdxError as error:
+            self.warn_once(f"autosave failed: {error}")
+            return
+        if not self._is_logged:
+            self._is_logged = True
+            text = "autosave keeps the edits of this session"
+            self._workspace.journal.record(text, source="files", details=str(store.folder))
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+
+    # ------------------------------------------------------------------ restoring
+
+    def _offer(self, left: list[SavedSession]) -> None:
+        draft = self._workspace.draft
+        if draft == Draft():
+            if left:
+                self._restore(left[0])
+                left = left[1:]
+        else:
+            file = draft.file
+            same = [each for each in left if file and each.session.draft.file == file]
+            if same:
+                self._ask(same[0])
+                return
+        if left:
+            count = f"{len(left)} unsaved session{'' if len(left) == 1 else 's'}"
+            self._app.notify(f"{count}; press R to restore", timeout=6)
+
+    def _ask(self, left: SavedSession) -> None:
+        replies = [
+            Reply("restore", "Restore them"),
+            Reply("open", "Open the file"),
+            Reply("discard", "Discard them", is_destructive=True),
+        ]
+
+        def answer(reply: str | None) -> None:
+            if reply == "restore":
+                self._restore(left)
+            elif reply == "discard" and self._store is not None:
+                self._store.discard(left)
+
+        text = f"{_session_facts(left)}. The file itself is unchanged."
+        screen = QuestionScreen(f"{left.title} has unsaved edits", text, replies)
+        self._app.push_screen(screen, answer)
+
+    def _restore(self, left: SavedSession) -> None:
+        if self._store is None or not self._store.take(left):
+            self._app.notify("another tdx tui has restored this session", timeout=3)
+            return
+        session, workspace = left.session, self._workspace
+        file = session.draft.file
+        self._documents.opened = None if file is None else Document(file, session.base)
+        workspace.load(session.draft)
+        workspace.editor.restore(session.saved, session.done, session.undone)
+        workspace.edited.publish(workspace.draft)
+        text = f"{left.title}: {_session_facts(left)}. u undoes them, Ctrl+N starts a new pipeline."
+        self._app.notify(text, title="Restored unsaved edits", timeout=10)
+
+
+def _session_facts(left: SavedSession) -> str:
+    count = len(left.session.done)
+    return f"{count} edit{'' if count == 1 else 's'}, {left.age}"
+
+
+REPORT_NAME = "crash.txt"
+TERMINAL_CHECK_INTERVAL = 1.0
+_STDIN = 0
+_SIGNAL_MESSAGE = "tdx: stopped by a signal; unsaved edits are kept for the next start of tdx tui"
+
+
+def report_crash(autosave: Autosave) -> str:
+    """Save the session and the traceback of the current exception.
+
+    Args:
+        autosave: Keeps the session.
+
+    Returns:
+        The message for the user.
+    """
+    error = sys.exception()
+    what = "unknown" if error is None else summarize_error(error)
+    lines = [f"error: internal error in tdx: {what}"]
+    report = traceback.format_exc()
+    path = state_path() / REPORT_NAME
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(path, report.encode("utf-8", "backslashreplace"))
+    except (OSError, TdxError):
+        lines.append(report)
+    else:
+        lines.append(f"hint: the traceback is in {path}; please attach it to a bug report")
+    is_kept = autosave.is_available
+    autosave.keep_for_next_start()
+    if is_kept:
+        lines.append("unsaved edits are kept for the next start of tdx tui")
+    return "\n".join(lines)
+
+
+def watch_signals(app: App[None], autosave: Autosave, close: Callable[[], None]) -> None:
+    """Keep the session when the process is asked to exit.
+
+    Args:
+        app: Exits on SIGTERM and SIGINT, so that the terminal is restored.
+        autosave: Keeps the session.
+        close: Ends the worker processes.
+    """
+    loop = asyncio.get_running_loop()
+
+    def exit_app(number: int) -> None:
+        autosave.keep_for_next_start()
+        app.exit(return_code=128 + number, message=_SIGNAL_MESSAGE)
+
+    def hang_up() -> None:
+        autosave.keep_for_next_start()
+        close()
+        # The terminal is gone, so nothing can be restored.
+        os._exit(128 + signal.SIGHUP)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, exit_app, number)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
+    if os.isatty(_STDIN):
+        # Only the session leader gets SIGHUP; any other process would outlive its terminal.
+        app.set_interval(TERMINAL_CHECK_INTERVAL, lambda: None if os.isatty(_STDIN) else hang_up())

@@ -13,8 +13,7 @@ from tdx.errors import TdxError
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentFiles
 from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SessionStore
-from tdx.tui.files.autosave import Autosave
-from tdx.tui.files.document import CurrentDocument, DiskWatch
+from tdx.tui.files.document import Autosave, CurrentDocument, DiskWatch
 from tdx.tui.files.dump_screen import DumpJob
 from tdx.tui.files.path_screen import PathScreen
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply

@@ -26,11 +26,12 @@ from tdx.core.tracing import TraceChecker
 from tdx.inspection.live.arrays import (
     RowSelector,
     count_bins,
+    find_images,
     format_array,
+    is_image_shape,
     summarize_array,
     unravel_row,
 )
-from tdx.inspection.live.images import find_images, is_image_shape
 from tdx.inspection.live.trace_view import find_problems, view_trace
 from tdx.inspection.live.views import TraceView, ValueView
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan, writes_too_much

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tdx.inspection.chain import ChainFlow
 from tdx.inspection.chain_report import ChainReport, find_flow, report_flow
 from tdx.inspection.lineage import Lineage, trace_flow
-from tdx.inspection.report.rollout import RolloutSummary, summarize_rollout
+from tdx.inspection.rollout_summary import RolloutSummary, summarize_rollout
 from tdx.inspection.spec_report import SpecReport, inspect_spec
 from tdx.pipeline import Pipeline, write_pipeline
 from tdx.pipeline.build import count_env_stages
