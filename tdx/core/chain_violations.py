@@ -24,7 +24,7 @@ from tdx.core.transforms import Compose, Transform
 from tdx.errors import ChainError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey, split_key
 from tdx.specs import Composite, TensorSpec
-from tdx.tensordicts import logged_reads, new_tensordict
+from tdx.tensordicts import logged_reads, new_tensordict, read
 
 
 def find_stage_violations(
@@ -125,12 +125,14 @@ class _Walk:
         result = self.step(specs.inner, inner)
         for place, stage in enumerate(specs.stages, first):
             with _stage_errors(place, stage, "a step"):
-                with logged_reads(inner) as read:
+                with logged_reads(inner) as keys:
                     result = stage._step(inner, result)
                 inner = stage._to_outer_batch(inner)
             self._check(place, result, "step")
             if stage._needs_declared_input:
-                self._check_input(place, read)
+                # The others were written by an inverse of this step.
+                given = [key for key in keys if read(inner, key) is read(tensordict, key)]
+                self._check_input(place, given)
         return result
 
     def _check(self, place: int, result: TensorDictBase, phase: Phase) -> None:
@@ -147,8 +149,8 @@ class _Walk:
         ]
         self._add(place, violations)
 
-    def _check_input(self, place: int, read: Collection[NestedKey]) -> None:
-        """Check that a stage takes no entry of the previous step that is not declared as state."""
+    def _check_input(self, place: int, keys: Collection[NestedKey]) -> None:
+        """Check that a stage reads no entry of the previous step that is not declared as state."""
         specs = self.places[place]
         added = _leaf_keys(specs.output_spec) - _leaf_keys(self.places[place - 1].output_spec)
         inputs = {key for each in self.places for key in _leaf_keys(each.input_spec)}
@@ -157,7 +159,7 @@ class _Walk:
         violations = [
             SpecViolation("carried", key, "step", message, hint)
             for key in sorted(added - inputs, key=split_key)
-            if key in read
+            if key in keys
         ]
         self._add(place, violations)
 

@@ -65,7 +65,7 @@ def check_env_specs(
     findings = find_spec_violations(
         env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done
     )
-    # A spec without bounds allows NaN; undeclared state is lost in a batched env only.
+    # A spec without bounds allows NaN; undeclared state is lost in some batched envs only.
     findings = [finding for finding in findings if finding.code not in ("nan", "carried")]
     if findings:
         raise findings[0].to_error(len(findings) - 1)

@@ -76,8 +76,8 @@ class Finding(Result):
         """Convert a spec violation; the pipeline's stages start at index ``first``."""
         where = _where(pipeline, violation.stage, first)
         where = where.merge(Where(transform=violation.transform, key=violation.key))
-        # Undeclared state is lost in a batched env only.
-        severity: Severity = "warning" if violation.code == "carried" else "error"
+        # Most batched envs keep undeclared state: it is lost only if it is changed outside of them.
+        severity: Severity = "suggestion" if violation.code == "carried" else "error"
         message, hint = violation.message, violation.hint
         return cls("steps", CheckError.code, message, hint, where, violation.code, severity)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torchrl.data import Unbounded
-from torchrl.envs import Compose, RewardScaling, RewardSum, Transform, TransformedEnv
+from torchrl.envs import Compose, RewardScaling, RewardSum, Timer, Transform, TransformedEnv
 
 import tdx
-from tests.field.published import findings
+from tests.field.published import suggestions
 
 
 class OldRewardSum(Transform):
@@ -52,17 +52,19 @@ def step_from_declared_input(env: Any) -> Any:
 def test_sum_that_is_not_declared_as_state_is_named() -> None:
     result = step_from_declared_input(make(OldRewardSum))
     assert result["episode_reward"].equal(result["reward"])
-    assert findings(make(OldRewardSum)) == [("TDX205", 1, "OldRewardSum", "episode_reward")]
+    assert suggestions(make(OldRewardSum)) == [("TDX205", 1, "OldRewardSum", "episode_reward")]
 
 
 def test_current_transform_is_silent() -> None:
     result = step_from_declared_input(make(RewardSum))
     assert not result["episode_reward"].equal(result["reward"])
-    assert findings(make(RewardSum)) == []
+    assert suggestions(make(RewardSum)) == []
 
 
 def test_finding_says_what_to_declare() -> None:
-    report = tdx.check(make(OldRewardSum), seed=0)
-    (finding,) = report.findings
-    assert finding.severity == "warning"
+    (finding,) = tdx.check(make(OldRewardSum), seed=0).findings
     assert "full_state_spec" in str(finding.hint)
+
+
+def test_entry_that_the_inverse_of_a_step_writes_is_not_carried() -> None:
+    assert suggestions(make(Timer)) == []
