@@ -1,8 +1,8 @@
-"""TDX496 to TDX498: VecEnv wrappers, and normalized rewards in evaluation."""
+"""TDX496 to TDX499: VecEnv wrappers, normalized rewards in evaluation, and reused memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tdx.inspection.leaf import shape_text
@@ -176,3 +176,66 @@ def stacked_along_wrong_axis(context: StackContext) -> Iterator[Violation]:
             if grown and old[grown[0]] != min(old):
                 message = f"it stacks images {shape_text(old)} to {shape_text(new)}"
                 yield Violation(message, "set channels_order, or remove it", stage.index, key)
+
+
+@stack_rule(
+    "TDX499",
+    "observation is overwritten by the next step",
+    "warning",
+    why="""
+    A step returns its observation in the array, or in the dict, that the previous step returned.
+    Whoever kept the previous observation, such as a replay buffer or the loop that stores
+    transitions, now has the new one twice.
+
+    Return a copy.
+    """,
+    python=f"""{_IMPORTS}
+
+class Sum(VecEnvWrapper):
+    def reset(self):
+        self.total = self.venv.reset()
+        return self.total
+
+    def step_wait(self):
+        observations, rewards, dones, infos = self.venv.step_wait()
+        self.total += observations
+        for info in infos:
+            if "terminal_observation" in info:
+                info["terminal_observation"] = info["terminal_observation"] * 1.5
+        return self.total, rewards, dones, infos
+
+
+class Copied(Sum):
+    def reset(self):
+        return super().reset().copy()
+
+    def step_wait(self):
+        observations, *rest = super().step_wait()
+        return observations.copy(), *rest
+
+
+def wrong():
+    return Sum(make())
+
+
+def right():
+    return Copied(make())
+""",
+)
+def overwritten_observation(context: StackContext) -> Iterator[Violation]:
+    """Find observations that the next step overwrites, and the level that reuses their memory."""
+    indices = [-1, *(stage.index for stage in context.stages)]
+    for key in _overwritten(context, indices[-1]):
+        # The levels outside of the first one pass the same array on.
+        index = indices[-1]
+        for inner in reversed(indices):
+            if key not in _overwritten(context, inner):
+                break
+            index = inner
+        message = "a step returns it in the memory of the previous one, which it overwrites"
+        yield Violation(message, "return a copy", None if index < 0 else index, key)
+
+
+def _overwritten(context: StackContext, index: int) -> Iterable[NestedKey]:
+    facts = context.facts.get(index)
+    return () if facts is None else facts.overwritten
