@@ -17,7 +17,7 @@ import tdx
 from tests.field.published import suggestions
 
 
-class OldRewardSum(Transform):
+class OldRewardSum(Transform):  # type: ignore[misc]
     """Adds to the sum in the input of the step."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from tests.field.published import findings
 VECTOR, WEIGHTED = ("agent1", "reward_vec"), ("agent1", "weighted_reward")
 
 
-class Agent(EnvBase):
+class Agent(EnvBase):  # type: ignore[misc]
     """One agent with two rewards."""
 
     def __init__(self) -> None:
@@ -32,14 +32,16 @@ class Agent(EnvBase):
         return TensorDict(observation=torch.zeros(3))
 
     def _step(self, tensordict: Any) -> Any:
-        flags = {name: torch.zeros(1, dtype=torch.bool) for name in ("done", "terminated")}
-        return TensorDict({"observation": torch.ones(3), VECTOR: torch.ones(2), **flags})
+        following = TensorDict(observation=torch.ones(3))
+        for flag in ("done", "terminated"):
+            following[flag] = torch.zeros(1, dtype=torch.bool)
+        return following.set(VECTOR, torch.ones(2))
 
     def _set_seed(self, seed: Any) -> None:
         pass
 
 
-class OldLineariseRewards(LineariseRewards):
+class OldLineariseRewards(LineariseRewards):  # type: ignore[misc]
     """Leaves the specs unchanged."""
 
     def transform_output_spec(self, output_spec: Any) -> Any:

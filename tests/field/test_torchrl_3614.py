@@ -13,7 +13,7 @@ from tests.field.published import findings
 from tests.field.test_torchrl_3237 import WEIGHTED, make
 
 
-class SqueezedRewards(LineariseRewards):
+class SqueezedRewards(LineariseRewards):  # type: ignore[misc]
     """Sums the last dimension away."""
 
     def _apply_transform(self, reward: Any) -> Any:

@@ -39,7 +39,10 @@ def make():
 
     Transform `infos[i]["terminal_observation"]` in `step_wait` as well.
     """,
-    python=f"""{_IMPORTS}
+    python="""
+import gymnasium as gym
+import numpy as np
+
 
 class Halved(VecEnvWrapper):
     def reset(self):
@@ -189,37 +192,30 @@ def stacked_along_wrong_axis(context: StackContext) -> Iterator[Violation]:
 
     Return a copy.
     """,
-    python=f"""{_IMPORTS}
-
-class Sum(VecEnvWrapper):
-    def reset(self):
-        self.total = self.venv.reset()
-        return self.total
-
-    def step_wait(self):
-        observations, rewards, dones, infos = self.venv.step_wait()
-        self.total += observations
-        for info in infos:
-            if "terminal_observation" in info:
-                info["terminal_observation"] = info["terminal_observation"] * 1.5
-        return self.total, rewards, dones, infos
+    python="""
+import gymnasium as gym
+import numpy as np
 
 
-class Copied(Sum):
-    def reset(self):
-        return super().reset().copy()
+class Halved(gym.ObservationWrapper):
+    buffer = np.zeros(4, np.float32)
 
-    def step_wait(self):
-        observations, *rest = super().step_wait()
-        return observations.copy(), *rest
+    def observation(self, observation):
+        self.buffer[:] = observation / 2
+        return self.buffer
+
+
+class Copied(Halved):
+    def observation(self, observation):
+        return super().observation(observation).copy()
 
 
 def wrong():
-    return Sum(make())
+    return Halved(gym.make("CartPole-v1"))
 
 
 def right():
-    return Copied(make())
+    return Copied(gym.make("CartPole-v1"))
 """,
 )
 def overwritten_observation(context: StackContext) -> Iterator[Violation]:
