@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from tensordict import TensorDictBase
@@ -125,11 +125,11 @@ class _Walk:
         result = self.step(specs.inner, inner)
         for place, stage in enumerate(specs.stages, first):
             with _stage_errors(place, stage, "a step"):
-                with logged_reads(inner) as keys:
+                with logged_reads(inner) if stage._needs_declared_input else nullcontext() as keys:
                     result = stage._step(inner, result)
                 inner = stage._to_outer_batch(inner)
             self._check(place, result, "step")
-            if stage._needs_declared_input:
+            if keys:
                 # The others were written by an inverse of this step.
                 given = [key for key in keys if read(inner, key) is read(tensordict, key)]
                 self._check_input(place, given)
