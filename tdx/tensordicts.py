@@ -7,14 +7,15 @@ methods of tensordict that skip the checks. No other module uses them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.keys import NestedKey
+from tdx.keys import NestedKey, normalize_key
 
 TensorDictFactory = Callable[[dict[str, Any]], TensorDict]
 
@@ -48,6 +49,35 @@ def write(tensordict: TensorDictBase, key: NestedKey, value: Any) -> None:
         tensordict._set_str(key, value, validated=True, inplace=False, non_blocking=False)
     else:
         tensordict._set_tuple(key, value, validated=True, inplace=False, non_blocking=False)
+
+
+@contextmanager
+def logged_reads(tensordict: TensorDictBase) -> Iterator[set[NestedKey]]:
+    """Collect the keys that are read from a TensorDict by name.
+
+    Copies, updates and iterations over all entries are no such reads.
+
+    Args:
+        tensordict: The TensorDict; it is unchanged afterwards.
+    """
+    found: set[NestedKey] = set()
+    names = ("_get_str", "_get_tuple")
+
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        def read_entry(key: Any, *args: Any, **kwargs: Any) -> Any:
+            found.add(normalize_key(key))
+            return function(key, *args, **kwargs)
+
+        return read_entry
+
+    for name in names:
+        # An attribute of the instance hides the method, and leaves the class of the entry alone.
+        setattr(tensordict, name, logged(getattr(tensordict, name)))
+    try:
+        yield found
+    finally:
+        for name in names:
+            delattr(tensordict, name)
 
 
 def plain_entries(tensordict: TensorDictBase) -> dict[str, Any] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from tensordict import TensorDictBase
@@ -22,9 +22,9 @@ from tdx.core.envs.spec_violations import (
 )
 from tdx.core.transforms import Compose, Transform
 from tdx.errors import ChainError, TdxError, Where, get_first_line
-from tdx.keys import NestedKey
+from tdx.keys import NestedKey, split_key
 from tdx.specs import Composite, TensorSpec
-from tdx.tensordicts import new_tensordict
+from tdx.tensordicts import logged_reads, new_tensordict, read
 
 
 def find_stage_violations(
@@ -125,9 +125,14 @@ class _Walk:
         result = self.step(specs.inner, inner)
         for place, stage in enumerate(specs.stages, first):
             with _stage_errors(place, stage, "a step"):
-                result = stage._step(inner, result)
+                with logged_reads(inner) if stage._needs_declared_input else nullcontext() as keys:
+                    result = stage._step(inner, result)
                 inner = stage._to_outer_batch(inner)
             self._check(place, result, "step")
+            if keys:
+                # The others were written by an inverse of this step.
+                given = [key for key in keys if read(inner, key) is read(tensordict, key)]
+                self._check_input(place, given)
         return result
 
     def _check(self, place: int, result: TensorDictBase, phase: Phase) -> None:
@@ -141,6 +146,20 @@ class _Walk:
         violations = [
             *check_batch_size(result, output_spec.shape, phase),
             *check_entries(result, declared, phase, check_dtype=self.check_dtype, allowed=allowed),
+        ]
+        self._add(place, violations)
+
+    def _check_input(self, place: int, keys: Collection[NestedKey]) -> None:
+        """Check that a stage reads no entry of the previous step that is not declared as state."""
+        specs = self.places[place]
+        added = _leaf_keys(specs.output_spec) - _leaf_keys(self.places[place - 1].output_spec)
+        inputs = {key for each in self.places for key in _leaf_keys(each.input_spec)}
+        message = "a step reads it from the previous step, but it is not declared as state"
+        hint = "add it to full_state_spec in transform_input_spec, so that batched envs pass it on"
+        violations = [
+            SpecViolation("carried", key, "step", message, hint)
+            for key in sorted(added - inputs, key=split_key)
+            if key in keys
         ]
         self._add(place, violations)
 
@@ -171,6 +190,10 @@ class _Walk:
                 self._reported.add(violation.identity)
                 located = violation if place == 0 else violation.at_stage(specs.index, specs.name)
                 self.violations.append(located)
+
+
+def _leaf_keys(spec: Composite) -> set[NestedKey]:
+    return {key for part in spec.values() for key in spec_leaves(part)}
 
 
 @contextmanager

@@ -76,9 +76,10 @@ class Finding(Result):
         """Convert a spec violation; the pipeline's stages start at index ``first``."""
         where = _where(pipeline, violation.stage, first)
         where = where.merge(Where(transform=violation.transform, key=violation.key))
-        return cls(
-            "steps", CheckError.code, violation.message, violation.hint, where, violation.code
-        )
+        # Most batched envs keep undeclared state: it is lost only if it is changed outside of them.
+        severity: Severity = "suggestion" if violation.code == "carried" else "error"
+        message, hint = violation.message, violation.hint
+        return cls("steps", CheckError.code, message, hint, where, violation.code, severity)
 
     @classmethod
     def from_lint(cls, finding: LintFinding, pipeline: Pipeline, first: int = 0) -> Finding:

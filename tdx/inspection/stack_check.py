@@ -265,6 +265,7 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
         if stage.kind in ("stage", "env"):
             facts = context.facts.setdefault(stage.index, StageFacts())
             facts.writes[stage.direction].update(dict.fromkeys(stage.written))
+            facts.overwritten.update(dict.fromkeys(stage.overwritten))
             if stage.direction == "forward":
                 _add_reward(facts, values.get("reward"), stage.written.get("reward"))
                 old, new = values.get("truncated"), stage.written.get("truncated")

@@ -78,8 +78,9 @@ def compare(make: Callable[[], Any], name: str, recipe: Recipe) -> None:
     assert stack.stages[-1].name == name
     assert_stage_shows(stack, traces, found)
     assert_equal_states(bare, env)
-    assert set(recipe.state) <= stack.state().get(stack.stages[-1].index, {}).keys()
     assert_times(env, actions)
+    # A run may end with a reset, after which a wrapper has no last action.
+    assert set(recipe.state) <= stack.state().get(stack.stages[-1].index, {}).keys()
     assert methods(env) == before
     bare.close()
     env.close()

@@ -18,6 +18,7 @@ ViolationCode = Literal[
     "action",
     "batch_size",
     "bounds",
+    "carried",
     "device",
     "done",
     "dtype",

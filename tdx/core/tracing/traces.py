@@ -104,6 +104,7 @@ class StageTrace:
         written: Versions that it wrote, by key.
         dropped: Keys that it removed.
         undeclared: Keys of ``written`` that are not among its out-keys.
+        overwritten: Keys that it returned in the memory of their value of the previous step.
     """
 
     kind: Kind
@@ -116,6 +117,7 @@ class StageTrace:
     written: Versions = field(default_factory=dict)
     dropped: tuple[NestedKey, ...] = ()
     undeclared: tuple[NestedKey, ...] = ()
+    overwritten: tuple[NestedKey, ...] = ()
 
     @property
     def place(self) -> str:

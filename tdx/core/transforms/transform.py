@@ -83,6 +83,9 @@ class Transform(ChainMember):
     _steps_env: ClassVar[bool] = False
     """True if its hooks step or reset the env inside."""
 
+    _needs_declared_input: ClassVar[bool] = False
+    """True if the batched envs of its library pass on actions and declared state only."""
+
     def __init__(
         self,
         in_keys: Sequence[NestedKey] | None = None,

@@ -306,6 +306,7 @@ class StageFacts:
         writes: Keys that it wrote, by direction.
         rewards: Reward before and after it, of each step of the first sub-env.
         hidden_truncation: Number of steps in which it cleared ``truncated``.
+        overwritten: Keys that it returned in the memory of their value of the previous step.
     """
 
     writes: dict[str, dict[NestedKey, None]] = field(
@@ -313,6 +314,7 @@ class StageFacts:
     )
     rewards: list[tuple[float, float]] = field(default_factory=list)
     hidden_truncation: int = 0
+    overwritten: dict[NestedKey, None] = field(default_factory=dict)
 
     @property
     def scales_reward(self) -> bool:

@@ -9,12 +9,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from tdx.keys import NestedKey
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.snapshots import (
     Entries,
     action_entries,
     observation_entries,
+    overwritten_keys,
     result_entries,
 )
 
@@ -35,6 +37,7 @@ class Call:
         children: Calls that it made.
         own_ns: Its duration without its children.
         error: What it raised.
+        overwritten: Keys of the observation that it wrote into the memory of the previous one.
     """
 
     level: int
@@ -45,6 +48,7 @@ class Call:
     children: list[Call] = field(default_factory=list)
     own_ns: int = 0
     error: Exception | None = None
+    overwritten: tuple[NestedKey, ...] = ()
     _inside_ns: int = 0
 
     def walk(self) -> Iterator[Call]:
@@ -62,6 +66,8 @@ class Call:
 
 
 OnCall = Callable[[Call], None]
+LastResults = dict[tuple[int, int], tuple[Any, Entries]]
+"""Observation that each level and sub-env returned last, and a copy of its result."""
 
 
 class RemoteCalls(Protocol):
@@ -89,13 +95,20 @@ class CallRecorder:
     Args:
         on_call: Receives each complete call; called by one thread at a time.
         remote: Calls in worker processes. ``None``: there are none.
+        last: Last results of an earlier recorder, which this one updates. ``None``: there are none.
     """
 
-    def __init__(self, on_call: OnCall, remote: RemoteCalls | None = None) -> None:
+    def __init__(
+        self,
+        on_call: OnCall,
+        remote: RemoteCalls | None = None,
+        last: LastResults | None = None,
+    ) -> None:
         self._on_call, self._remote = on_call, remote
         self._lock = threading.Lock()
         self._local = threading.local()
         self._failure: Exception | None = None
+        self._last: LastResults = {} if last is None else last
 
     @contextmanager
     def attached(self, levels: tuple[Level, ...]) -> Iterator[None]:
@@ -167,8 +180,19 @@ class CallRecorder:
         if self._remote is not None and call.level == self._remote.core_index:
             self._add_remote_calls(call)
         call.result = _copied(lambda: copy_result(result))
+        self._compare_with_last(call, result)
         self._close(call, parent, entered)
         return result
+
+    def _compare_with_last(self, call: Call, result: Any) -> None:
+        """Add the keys whose previous value the call overwrote in memory."""
+        if not call.result:
+            return
+        observation = result[0] if isinstance(result, tuple) else result
+        last = self._last.get((call.level, call.row))
+        self._last[call.level, call.row] = observation, call.result
+        if last is not None and call.method == "step":
+            call.overwritten = overwritten_keys(last[0], observation, last[1], call.result)
 
     def _add_remote_calls(self, call: Call) -> None:
         """Add what workers recorded to the call that waited for them."""

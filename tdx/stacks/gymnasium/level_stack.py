@@ -17,7 +17,7 @@ from tdx.core import StageSpecs
 from tdx.errors import EnvError, SpecError, Where, get_first_line
 from tdx.specs import Binary, Composite
 from tdx.stacks.driver import OnTrace
-from tdx.stacks.gymnasium.calls import Call, CallRecorder, OnCall, RemoteCalls
+from tdx.stacks.gymnasium.calls import Call, CallRecorder, LastResults, OnCall, RemoteCalls
 from tdx.stacks.gymnasium.levels import Level, env_name
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
@@ -36,7 +36,7 @@ class LevelStack(Stack):
     """
 
     free_keys = (INFO,)
-    recorder: Callable[[OnCall, RemoteCalls | None], CallRecorder] = CallRecorder
+    recorder: Callable[[OnCall, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
     builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
 
     def __init__(
@@ -45,6 +45,8 @@ class LevelStack(Stack):
         self.target, self.workers = target, workers
         self.levels = tuple(levels)
         self._pending_seed: int | None = None
+        # Traces are recorded step by step.
+        self._last_results: LastResults = {}
         self._builder = type(self).builder(self.levels, self.name)
 
     @abstractmethod
@@ -114,7 +116,7 @@ class LevelStack(Stack):
                 on_trace(self._builder.build(call))
 
         remote = self.workers if self.workers is not None and self.workers.rows else None
-        with type(self).recorder(on_call, remote).attached(self.levels):
+        with type(self).recorder(on_call, remote, self._last_results).attached(self.levels):
             yield
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:

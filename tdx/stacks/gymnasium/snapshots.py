@@ -13,7 +13,7 @@ from torch import Tensor
 from tdx.envs.gym import conversion  # noqa: F401 - registers the codecs of Dict and Tuple
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
-from tdx.keys import NestedKey
+from tdx.keys import NestedKey, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 
 Entries = dict[NestedKey, Any]
@@ -174,6 +174,46 @@ def is_same(one: Any, other: Any) -> bool:
         return bool(one == other)
     except Exception:
         return False
+
+
+def overwritten_keys(
+    before: Any, after: Any, old: Entries, new: Entries, key: tuple[str, ...] = (OBSERVATION,)
+) -> tuple[NestedKey, ...]:
+    """Return the keys of an observation that is in the memory of the previous one.
+
+    Args:
+        before: Previous observation.
+        after: Observation.
+        old: Copy of the previous observation, from before it was overwritten.
+        new: Copy of the observation.
+        key: Key of both.
+    """
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        if before is after:
+            keys = [each for each in new if split_key(each)[: len(key)] == key]
+            return tuple([each for each in keys if not is_same(old.get(each), new[each])])
+        return tuple(
+            [
+                found
+                for name in after
+                if name in before
+                for found in overwritten_keys(
+                    before[name], after[name], old, new, (*key, str(name))
+                )
+            ]
+        )
+    path: NestedKey = key if len(key) > 1 else key[0]
+    is_changed = path in old and path in new and not is_same(old[path], new[path])
+    return (path,) if _has_same_memory(before, after) and is_changed else ()
+
+
+def _has_same_memory(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        first, second = (each.__array_interface__["data"][0] for each in (one, other))
+        return bool(first == second)
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.data_ptr() == other.data_ptr()
+    return False
 
 
 def stack_rows(rows: list[Any]) -> Any:

@@ -157,6 +157,7 @@ class TraceBuilder:
                     read,
                     written,
                     dropped,
+                    overwritten=_overwritten(calls[index]),
                 )
             )
         return None if failed is None else self._located(failed)
@@ -235,6 +236,10 @@ class TraceBuilder:
         root = _to_tensordict(given, size)
         root.set("next", result)
         return root
+
+
+def _overwritten(calls: list[Call]) -> tuple[NestedKey, ...]:
+    return tuple(dict.fromkeys(key for call in calls for key in call.overwritten))
 
 
 def _to_tensordict(versions: Any, size: torch.Size) -> TensorDictBase:

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tdx.stacks.gymnasium.calls import Call, CallRecorder, RemoteCalls
+from tdx.stacks.gymnasium.calls import Call, CallRecorder, LastResults, RemoteCalls
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.snapshots import Entries, action_entries, observation_entries
@@ -37,10 +37,16 @@ class VecCallRecorder(CallRecorder):
     Args:
         on_call: Receives each complete call; called by one thread at a time.
         remote: Calls in worker processes. ``None``: there are none.
+        last: See :class:`CallRecorder`.
     """
 
-    def __init__(self, on_call: Callable[[Call], None], remote: RemoteCalls | None = None) -> None:
-        super().__init__(self._join, remote)
+    def __init__(
+        self,
+        on_call: Callable[[Call], None],
+        remote: RemoteCalls | None = None,
+        last: LastResults | None = None,
+    ) -> None:
+        super().__init__(self._join, remote, last)
         self._on_step = on_call
         self._sent: VecCall | None = None
 

@@ -56,6 +56,7 @@ class TorchRLStage(Transform):
     """
 
     _steps_env = True
+    _needs_declared_input = True
     original: Any
 
     def __init__(self, original: Any, chain: ChainState, position: int) -> None:

@@ -1,8 +1,8 @@
-"""TDX496 to TDX498: VecEnv wrappers, and normalized rewards in evaluation."""
+"""TDX496 to TDX499: VecEnv wrappers, normalized rewards in evaluation, and reused memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tdx.inspection.leaf import shape_text
@@ -39,7 +39,10 @@ def make():
 
     Transform `infos[i]["terminal_observation"]` in `step_wait` as well.
     """,
-    python=f"""{_IMPORTS}
+    python="""
+import gymnasium as gym
+import numpy as np
+
 
 class Halved(VecEnvWrapper):
     def reset(self):
@@ -176,3 +179,59 @@ def stacked_along_wrong_axis(context: StackContext) -> Iterator[Violation]:
             if grown and old[grown[0]] != min(old):
                 message = f"it stacks images {shape_text(old)} to {shape_text(new)}"
                 yield Violation(message, "set channels_order, or remove it", stage.index, key)
+
+
+@stack_rule(
+    "TDX499",
+    "observation is overwritten by the next step",
+    "warning",
+    why="""
+    A step returns its observation in the array, or in the dict, that the previous step returned.
+    Whoever kept the previous observation, such as a replay buffer or the loop that stores
+    transitions, now has the new one twice.
+
+    Return a copy.
+    """,
+    python="""
+import gymnasium as gym
+import numpy as np
+
+
+class Halved(gym.ObservationWrapper):
+    buffer = np.zeros(4, np.float32)
+
+    def observation(self, observation):
+        self.buffer[:] = observation / 2
+        return self.buffer
+
+
+class Copied(Halved):
+    def observation(self, observation):
+        return super().observation(observation).copy()
+
+
+def wrong():
+    return Halved(gym.make("CartPole-v1"))
+
+
+def right():
+    return Copied(gym.make("CartPole-v1"))
+""",
+)
+def overwritten_observation(context: StackContext) -> Iterator[Violation]:
+    """Find observations that the next step overwrites, and the level that reuses their memory."""
+    indices = [-1, *(stage.index for stage in context.stages)]
+    for key in _overwritten(context, indices[-1]):
+        # The levels outside of the first one pass the same array on.
+        index = indices[-1]
+        for inner in reversed(indices):
+            if key not in _overwritten(context, inner):
+                break
+            index = inner
+        message = "a step returns it in the memory of the previous one, which it overwrites"
+        yield Violation(message, "return a copy", None if index < 0 else index, key)
+
+
+def _overwritten(context: StackContext, index: int) -> Iterable[NestedKey]:
+    facts = context.facts.get(index)
+    return () if facts is None else facts.overwritten

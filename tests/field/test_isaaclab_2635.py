@@ -1,0 +1,37 @@
+"""isaac-sim/IsaacLab#2635: the script that plays a policy starts with new statistics.
+
+Its ``VecNormalize`` loads none and keeps learning; the remedy loads those of the training, without
+``training`` and ``norm_reward``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+from tests.field.published import findings
+
+
+def make() -> Any:
+    return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
+
+
+def test_normalizer_that_starts_anew_is_named() -> None:
+    found = findings(VecNormalize(make()), evaluation=True)
+    assert [each[:3] for each in found] == [
+        ("TDX404", 5, "VecNormalize"),
+        ("TDX497", 5, "VecNormalize"),
+    ]
+
+
+def test_loaded_statistics_are_silent(tmp_path: Path) -> None:
+    trained = VecNormalize(make())
+    trained.reset()
+    trained.save(str(tmp_path / "statistics"))
+    trained.close()
+    env = VecNormalize.load(str(tmp_path / "statistics"), make())
+    env.training = env.norm_reward = False
+    assert findings(env, evaluation=True) == []
