@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from tdx.core import TransformedEnv
     from tdx.core.envs.spec_violations import SpecViolation
-    from tdx.inspection.lint.context import StackContext
+    from tdx.inspection.lint.stack_context import StackContext
     from tdx.pipeline import Pipeline
 
 

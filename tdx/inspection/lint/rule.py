@@ -14,7 +14,8 @@ from tdx.pipeline.values import StageConfig
 from tdx.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
-    from tdx.inspection.lint.context import LintContext, StackContext
+    from tdx.inspection.lint.context import LintContext
+    from tdx.inspection.lint.stack_context import StackContext
     from tdx.pipeline import Pipeline
     from tdx.pipeline.values import Value
 

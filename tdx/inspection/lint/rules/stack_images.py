@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tdx.inspection.leaf import shape_text
-from tdx.inspection.lint.context import StackContext
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.rules.stacks import EXAMPLE_IMPORTS
+from tdx.inspection.lint.stack_context import StackContext
 from tdx.keys import format_key
 
 

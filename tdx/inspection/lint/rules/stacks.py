@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tdx.inspection.lint.context import StackContext, step_limit
 from tdx.inspection.lint.rule import Violation, stack_rule
+from tdx.inspection.lint.stack_context import StackContext, step_limit
 
 EXAMPLE_IMPORTS = """
 import gymnasium as gym

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tdx.inspection.leaf import shape_text
-from tdx.inspection.lint.context import StackContext
 from tdx.inspection.lint.rule import Violation, stack_rule
+from tdx.inspection.lint.stack_context import StackContext
 from tdx.keys import split_key
 
 if TYPE_CHECKING:

@@ -1,0 +1,152 @@
+"""Input of the lint rules for stacks of other libraries; loads no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from tdx.keys import NestedKey
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tdx.inspection.leaf import LeafSpec
+    from tdx.inspection.value_stats import ValueViolation
+    from tdx.stacks import Stack, StageInfo
+
+MIN_PAIRS = 5
+"""Rewards that are compared before a stage counts as one that scales them."""
+_STATISTICS = ({"mean", "var"}, {"loc", "var"}, {"sum", "ssq"})
+"""Parts of the names of running statistics: Gymnasium's, and those of TorchRL's normalizations."""
+State = Mapping[int, Mapping[str, "Tensor"]]
+
+
+@dataclass
+class StageFacts:
+    """What one stage did in the steps of a check.
+
+    Args:
+        writes: Keys that it wrote, by direction.
+        rewards: Reward before and after it, of each step of the first sub-env.
+        hidden_truncation: Number of steps in which it cleared ``truncated``.
+        overwritten: Keys that it returned in the memory of their value of the previous step.
+    """
+
+    writes: dict[str, dict[NestedKey, None]] = field(
+        default_factory=lambda: {"forward": {}, "inverse": {}}
+    )
+    rewards: list[tuple[float, float]] = field(default_factory=list)
+    hidden_truncation: int = 0
+    overwritten: dict[NestedKey, None] = field(default_factory=dict)
+
+    @property
+    def scales_reward(self) -> bool:
+        """True if it multiplied every reward by the same factor other than 1."""
+        factors = [after / before for before, after in self.rewards if abs(before) > 1e-6]
+        if len(factors) < MIN_PAIRS:
+            return False
+        low, high = min(factors), max(factors)
+        return abs(high - low) <= 1e-5 * abs(high) and abs(high - 1) > 1e-6
+
+
+@dataclass
+class StackContext:
+    """Input of the rules.
+
+    Args:
+        stack: The stack.
+        evaluation: True if the env is used for evaluation, not for training.
+        leaves: Specs before the chain and after each stage.
+        facts: What each stage did in the steps.
+        before: State of each stage before the steps.
+        after: State of each stage after the steps.
+        steps: Number of steps.
+        row_steps: Number of steps of all sub-envs.
+        reset_rows: Number of them that only reset a sub-env.
+        violations: Values outside of their spec.
+    """
+
+    subject: ClassVar[Literal["stack"]] = "stack"
+
+    stack: Stack
+    evaluation: bool = False
+    leaves: Sequence[Mapping[NestedKey, LeafSpec]] = ()
+    facts: dict[int, StageFacts] = field(default_factory=dict)
+    before: State = field(default_factory=dict)
+    after: State = field(default_factory=dict)
+    steps: int = 0
+    row_steps: int = 0
+    reset_rows: int = 0
+    violations: Sequence[ValueViolation] = ()
+
+    @property
+    def stages(self) -> Sequence[StageInfo]:
+        """Stages of the stack, innermost first."""
+        return self.stack.stages
+
+    @property
+    def batch_dims(self) -> int:
+        """Number of dims of a batch: 0 for a single env, 1 for a vector env."""
+        flags = [leaf for name in ("done", "terminated") if (leaf := self.leaves[0].get(name))]
+        return len(flags[0].shape) if flags else 0
+
+    def facts_of(self, stage: StageInfo) -> StageFacts:
+        """Return what a stage did."""
+        return self.facts.get(stage.index, StageFacts())
+
+    def writes(self, stage: StageInfo, group: str) -> bool:
+        """Return True if a stage wrote a key, or one of the group of this name."""
+        facts = self.facts_of(stage)
+        keys = [key for part in facts.writes.values() for key in part]
+        return any(key == group or (isinstance(key, tuple) and key[0] == group) for key in keys)
+
+    def is_normalizer(self, stage: StageInfo) -> bool:
+        """Return True if a stage keeps a running mean and variance."""
+        return len(self._statistics(stage)) > 1
+
+    def learns(self, stage: StageInfo) -> bool:
+        """Return True if the running statistics of a stage changed in the steps."""
+        statistics = self._statistics(stage)
+        return any(name in statistics for name in self.changed_state(stage))
+
+    def _statistics(self, stage: StageInfo) -> set[str]:
+        """Return the names of the running mean and variance, in the names of any library."""
+        names = {name: set(re.split(r"[._]", name)) for name in self.after.get(stage.index, {})}
+        for pair in _STATISTICS:
+            found = {name for name, parts in names.items() if parts & pair}
+            if all(any(part in names[name] for name in found) for part in pair):
+                return found
+        return set()
+
+    def changed_state(self, stage: StageInfo) -> Iterator[str]:
+        """Yield the names of the state that changed in the steps."""
+        before = self.before.get(stage.index, {})
+        for name, value in self.after.get(stage.index, {}).items():
+            old = before.get(name)
+            if old is None or old.shape != value.shape or not old.equal(value):
+                yield name
+
+    def counted(self, stage: StageInfo) -> float | None:
+        """Return how many values the running statistics of a stage counted; ``None`` if unknown."""
+        before, after = (part.get(stage.index, {}) for part in (self.before, self.after))
+        name = next((name for name in after if name.endswith(".count")), None)
+        if name is None or name not in before:
+            return None
+        return float(after[name].sum() - before[name].sum())
+
+    def is_stack_of_frames(self, stage: StageInfo) -> bool:
+        """Return True if a stage stacks observations of several steps."""
+        named = any(name in stage.arguments for name in ("stack_size", "num_stack", "n_stack"))
+        return named or any(part in stage.name.casefold() for part in ("framestack", "catframes"))
+
+    def spec(self, index: int, key: NestedKey) -> LeafSpec | None:
+        """Return the spec of a key after a stage; -1 for the env inside."""
+        return self.leaves[index + 1].get(key) if index + 1 < len(self.leaves) else None
+
+
+def step_limit(stage: StageInfo) -> int | None:
+    """Return the number of steps after which a stage truncates an episode; ``None`` if none."""
+    limit = stage.arguments.get("max_episode_steps")
+    return limit if isinstance(limit, int) else None

@@ -1,0 +1,123 @@
+"""Step a stack of another library, and collect what its stages do for the lint rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from tdx.core import StepTrace, ValueVersion
+from tdx.inspection.leaf import composite_leaves
+from tdx.inspection.lint.stack_context import MIN_PAIRS, StackContext, StageFacts, step_limit
+from tdx.keys import NestedKey
+
+MAX_CHECK_STEPS = 1_000
+"""Largest number of steps to reach the step limit of an episode."""
+MAX_CHECK_SECONDS = 2.0
+"""Time after which a check no longer waits for that limit."""
+
+
+def observe_stack(
+    context: StackContext, steps: int, seed: int | None, on_step: Callable[[StepTrace], Any]
+) -> None:
+    """Reset and step a stack, and add what the stages do to the context.
+
+    The env is stepped until it has made the given number of steps and, if a stage limits the length
+    of episodes, until an episode reaches that limit.
+
+    Args:
+        context: Context to complete.
+        steps: Number of steps.
+        seed: Seed of the env. ``None``: do not seed.
+        on_step: Called with each trace.
+    """
+    stack = context.stack
+    context.leaves = [
+        {leaf.key: leaf for leaf in composite_leaves(each.input_spec, each.output_spec)}
+        for each in stack.specs()
+    ]
+    context.before = stack.state()
+    limits = [each for stage in stack.stages if (each := step_limit(stage)) is not None]
+    goal = max(steps, min(min(limits) + 1, MAX_CHECK_STEPS)) if limits else steps
+    tracer = stack.tracer()
+    end = time.monotonic() + MAX_CHECK_SECONDS
+
+    ended: Tensor | None = None
+
+    def add(trace: StepTrace) -> None:
+        nonlocal ended
+        if trace.phase == "reset" and tracer.steps == 0:
+            _add_created_state(context)
+        _add_facts(context, trace)
+        ended = _count_rows(context, trace, ended)
+        on_step(trace)
+        if tracer.steps >= steps and time.monotonic() > end:
+            tracer.cancel()
+
+    try:
+        with stack.seeded(seed):
+            tracer.run(goal, on_step=add)
+    finally:
+        context.steps = tracer.steps
+        context.after = stack.state()
+
+
+def _add_created_state(context: StackContext) -> None:
+    """Add the state that did not exist before the first reset."""
+    before = {index: dict(values) for index, values in context.before.items()}
+    for index, values in context.stack.state().items():
+        known = before.setdefault(index, {})
+        known.update({name: value for name, value in values.items() if name not in known})
+    context.before = before
+
+
+def _add_facts(context: StackContext, trace: StepTrace) -> None:
+    values: dict[NestedKey, ValueVersion] = {}
+    for stage in trace.stages:
+        if stage.kind in ("stage", "env"):
+            facts = context.facts.setdefault(stage.index, StageFacts())
+            facts.writes[stage.direction].update(dict.fromkeys(stage.written))
+            facts.overwritten.update(dict.fromkeys(stage.overwritten))
+            if stage.direction == "forward":
+                _add_reward(facts, values.get("reward"), stage.written.get("reward"))
+                old, new = values.get("truncated"), stage.written.get("truncated")
+                if old is not None and new is not None and _clears(old.value, new.value):
+                    facts.hidden_truncation += 1
+        if stage.direction == "forward":
+            values.update(stage.written)
+
+
+def _count_rows(context: StackContext, trace: StepTrace, ended: Tensor | None) -> Tensor | None:
+    """Count the stepped and the only reset sub-envs of a step; return the ended ones."""
+    if "truncated" not in context.stack.done_keys:
+        # Its sub-envs are reset within the step that ends the episode.
+        return None
+    done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))
+    if done is None or not done.ndim:
+        return None
+    if trace.phase == "step":
+        context.row_steps += done.numel()
+        env = next((stage for stage in trace.stages if stage.index < 0), None)
+        given = None if env is None else env.written.get("reward")
+        base = reward if given is None else given.value
+        if ended is not None and isinstance(base, Tensor) and base.shape == ended.shape:
+            # A vector env returns the reward 0 for a row that it resets.
+            context.reset_rows += int((ended & (base == 0)).sum())
+    return done if isinstance(done, Tensor) else None
+
+
+def _add_reward(facts: StageFacts, before: ValueVersion | None, after: ValueVersion | None) -> None:
+    if before is None or after is None or len(facts.rewards) > 10 * MIN_PAIRS:
+        return
+    if isinstance(before.value, Tensor) and isinstance(after.value, Tensor):
+        pair = before.value.flatten()[:1].tolist(), after.value.flatten()[:1].tolist()
+        if all(pair):
+            facts.rewards.append((float(pair[0][0]), float(pair[1][0])))
+
+
+def _clears(old: Any, new: Any) -> bool:
+    if not isinstance(old, Tensor) or not isinstance(new, Tensor) or old.shape != new.shape:
+        return False
+    return bool((old.bool() & ~new.bool()).any())
