@@ -39,10 +39,7 @@ def make():
 
     Transform `infos[i]["terminal_observation"]` in `step_wait` as well.
     """,
-    python="""
-import gymnasium as gym
-import numpy as np
-
+    python=f"""{_IMPORTS}
 
 class Halved(VecEnvWrapper):
     def reset(self):
@@ -190,7 +187,7 @@ def stacked_along_wrong_axis(context: StackContext) -> Iterator[Violation]:
     Whoever kept the previous observation, such as a replay buffer or the loop that stores
     transitions, now has the new one twice.
 
-    Return a copy.
+    Return a copy of the array, or a new dict.
     """,
     python="""
 import gymnasium as gym
@@ -229,7 +226,7 @@ def overwritten_observation(context: StackContext) -> Iterator[Violation]:
                 break
             index = inner
         message = "a step returns it in the memory of the previous one, which it overwrites"
-        yield Violation(message, "return a copy", None if index < 0 else index, key)
+        yield Violation(message, "return a copy of it", None if index < 0 else index, key)
 
 
 def _overwritten(context: StackContext, index: int) -> Iterable[NestedKey]:
