@@ -62,7 +62,7 @@ class StackContext:
         facts: What each stage did in the steps.
         before: State of each stage before the steps.
         after: State of each stage after the steps.
-        steps: Number of steps.
+        steps: Number of steps; 0 if one of them raised.
         row_steps: Number of steps of all sub-envs.
         reset_rows: Number of them that only reset a sub-env.
         violations: Values outside of their spec.

@@ -68,8 +68,8 @@ def observe_stack(
     try:
         with stack.seeded(seed):
             tracer.run(goal, on_step=add)
-    finally:
         context.steps = tracer.steps
+    finally:
         context.after = stack.state()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -35,6 +35,7 @@ class Call:
         children: Calls that it made.
         own_ns: Its duration without its children.
         error: What it raised.
+        reported: Class and message of an error that another process raised.
     """
 
     level: int
@@ -45,6 +46,7 @@ class Call:
     children: list[Call] = field(default_factory=list)
     own_ns: int = 0
     error: Exception | None = None
+    reported: tuple[str, str] | None = None
     _inside_ns: int = 0
 
     def walk(self) -> Iterator[Call]:
@@ -78,6 +80,10 @@ class RemoteCalls(Protocol):
 
     def add_calls(self, call: Call) -> int:
         """Add the calls of the last request as children; return the ns that they took."""
+        ...
+
+    def add_failed_call(self, call: Call) -> None:
+        """Add the call that made this one fail as its child, if there is one."""
         ...
 
 
@@ -160,6 +166,10 @@ class CallRecorder:
             open_calls.pop()
             if isinstance(error, Exception):
                 call.error = error
+                if self._remote is not None and call.level == self._remote.core_index:
+                    # The error of the env must not be replaced.
+                    with suppress(Exception):
+                        self._remote.add_failed_call(call)
                 self._close(call, parent, entered)
             raise
         call.own_ns = clock() - start - call._inside_ns

@@ -18,6 +18,7 @@ from tdx.stacks.gymnasium.measuring import LANES, measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
 from tdx.stacks.sb3.calls import VecCallRecorder
 from tdx.stacks.sb3.levels import (
+    close_vec_env,
     core_of,
     list_levels,
     list_notes,
@@ -102,6 +103,10 @@ class StableBaselines3Stack(LevelStack):
         """See :class:`~tdx.stacks.Stack`."""
         with measured_levels(self.levels, self.name, meter, _lanes_of, self.workers):
             yield
+
+    def close(self) -> None:
+        """See :class:`~tdx.stacks.Stack`."""
+        close_vec_env(self.target)
 
     def convert(self) -> ConvertedStack:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
