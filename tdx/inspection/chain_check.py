@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 def check_chain(
-    stack: Stack, env: EnvBase, label: str, seed: int | None, rules: Sequence[Rule]
+    stack: Stack,
+    env: EnvBase,
+    label: str,
+    seed: int | None,
+    rules: Sequence[Rule],
+    *,
+    evaluation: bool = False,
 ) -> CheckReport:
     """Check the specs and steps of an env of tdx, and the lint rules of its stages.
 
@@ -31,6 +37,7 @@ def check_chain(
         label: Name in the report.
         seed: Seed of the env. ``None``: do not seed.
         rules: Lint rules to apply.
+        evaluation: The env is used for evaluation: report normalizers that keep learning.
 
     Raises:
         EnvError: The env raises in a reset or step.
@@ -44,7 +51,8 @@ def check_chain(
         env = TransformedEnv(env, Compose())
     # The rules see the outermost chain; those inside are part of the env.
     own = configs[len(configs) - len(env.stages) :]
-    return check_env(env, Pipeline(EnvConfig(label, seed=seed), tuple(own)), rules)
+    pipeline = Pipeline(EnvConfig(label, seed=seed), tuple(own))
+    return check_env(env, pipeline, rules, evaluation=evaluation)
 
 
 def _describe(stage: StageInfo, transform: Transform) -> StageConfig:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from tdx.errors import CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
+from tdx.errors import ChainError, CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
 from tdx.inspection.lint.linter import LintFinding, all_rules, build_lint_context, lint
 from tdx.pipeline.build import count_env_stages
 from tdx.serialization import Entries, Entry, Result, key_entry
@@ -87,6 +87,7 @@ class Finding(Result):
         rule, violation = finding.rule, finding.violation
         stage = None if violation.stage is None else first + violation.stage
         where = replace(_where(pipeline, stage, first), key=violation.key)
+        where = where.merge(Where(transform=finding.transform))
         check: Check = "lints" if violation.spec_violation is None else "steps"
         return cls(
             *(check, rule.code, violation.message, violation.hint, where, violation.spec_violation),
@@ -149,6 +150,7 @@ def check_pipeline(
     rules: Sequence[Rule] | None = None,
     steps: bool = True,
     base: EnvBase | None = None,
+    evaluation: bool = False,
 ) -> CheckReport:
     """Check a pipeline: its arguments, its specs, a few steps, and the lint rules.
 
@@ -162,6 +164,7 @@ def check_pipeline(
         rules: Lint rules to apply. Defaults to all rules.
         steps: Allow stepping the env.
         base: Env that the pipeline names, if it exists already. It stays open.
+        evaluation: The env is used for evaluation: report normalizers that keep learning.
 
     Raises:
         EnvError: The env cannot be made, or raises in a reset or step.
@@ -179,10 +182,10 @@ def check_pipeline(
     chosen = all_rules() if rules is None else rules
     missing = _check_device(pipeline)
     if missing is None:
-        report = _check_built(pipeline, allow_code, chosen, steps, base)
+        report = _check_built(pipeline, allow_code, chosen, steps, base, evaluation)
         return replace(report, findings=(*policy, *report.findings))
     on_cpu = replace(pipeline, env=replace(pipeline.env, device=None))
-    report = _check_built(on_cpu, allow_code, chosen, steps)
+    report = _check_built(on_cpu, allow_code, chosen, steps, evaluation=evaluation)
     return replace(report, findings=(*policy, missing, *report.findings))
 
 
@@ -206,6 +209,7 @@ def _check_built(
     rules: Sequence[Rule],
     steps: bool,
     base: EnvBase | None = None,
+    evaluation: bool = False,
 ) -> CheckReport:
     from tdx.inspection.lint.linter import import_policy
     from tdx.pipeline.build import assemble_env
@@ -220,7 +224,7 @@ def _check_built(
         lints = lint(build_lint_context(pipeline), rules)
         return _report(pipeline, checks, _merge(errors, lints, pipeline))
     try:
-        return check_env(env, pipeline, rules, steps=steps, policy=policy)
+        return check_env(env, pipeline, rules, steps=steps, policy=policy, evaluation=evaluation)
     finally:
         if base is None:
             env.close()
@@ -233,6 +237,7 @@ def check_env(
     *,
     steps: bool = True,
     policy: nn.Module | None = None,
+    evaluation: bool = False,
 ) -> CheckReport:
     """Check the specs and steps of an env, and the lint rules of its pipeline.
 
@@ -242,16 +247,25 @@ def check_env(
         rules: Lint rules to apply.
         steps: Allow stepping the env.
         policy: Its policy, if it was imported.
+        evaluation: The env is used for evaluation: report normalizers that keep learning.
 
     Raises:
         EnvError: The env raises in a reset or step.
     """
+    from tdx.inspection.lint.stack_observation import lint_chain
+    from tdx.pipeline.build import add_source_line
+
     checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     first = count_env_stages(env, pipeline)
     try:
         findings, violations, stepped = _check_env(env, pipeline, steps)
         context = build_lint_context(pipeline, env, policy=policy, spec_violations=violations)
         lints = lint(context, rules)
+        if stepped and all(each.violation is not None for each in findings):
+            try:
+                lints += lint_chain(env, context, lints, rules, first=first, evaluation=evaluation)
+            except ChainError as error:
+                findings += _findings([add_source_line(error, pipeline, env)], "steps")
     except EnvError as error:
         error.where = replace(error.where, env=pipeline.env.id)
         raise

@@ -31,6 +31,7 @@ this machine, the exit code is 3, and everything else is checked on the CPU.
 | --- | --- |
 | `--select CODES`, `--ignore CODES` | select rules; `TDX42` matches all codes with this prefix |
 | `--strict` | treat suggestions like warnings |
+| `--eval` | the env is used for evaluation: report normalizers that keep learning |
 | `--diff` | show the fixes as a diff of the file, or the fixed options `--env` and `--t` |
 | `--fix` | apply the fixes; comments are kept, a file modified in the meantime is not written |
 | `--format sarif` | write findings for code hosts and editors as SARIF 2.1.0 |
@@ -41,11 +42,12 @@ one, and those of suggestions only with `--strict`.
 _ADDING = """\
 ## Adding a rule
 
-A rule is a function of a `LintContext`, or of a `StackContext` for an env of another library
-(`stack_rule`), declared with a code, a title, a severity, a rationale and
-two examples. Add it to the module of its code family in `tdx/inspection/lint/rules/`; nothing else
-has to be registered. The tests run both examples: the wrong one violates the rule, the right one
-does not. See [Contributing](contributing.md#adding-a-lint-rule).
+A rule is a function of a `LintContext`, which has what a chain of tdx declares, or of a
+`StackContext` (`stack_rule`), which has what the stages of any library did in steps. It is declared
+with a code, a title, a severity, a rationale and two examples. Add it to the module of its code
+family in `tdx/inspection/lint/rules/`; nothing else has to be registered. The tests run both
+examples: the wrong one violates the rule, the right one does not. See
+[Contributing](contributing.md#adding-a-lint-rule).
 
 Regenerate this page with `TDX_UPDATE_GOLDEN=1 python -m pytest tests/inspection/lint`.
 """

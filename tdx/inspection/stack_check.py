@@ -56,7 +56,8 @@ def check(
     stack = open_stack(env)
     label = name or stack.name
     if stack.chain_env is not None and stack.has_pipeline_rules:
-        return check_chain(stack, stack.chain_env, label, seed, _chosen(rules))
+        chosen = _chosen(rules)
+        return check_chain(stack, stack.chain_env, label, seed, chosen, evaluation=evaluation)
     try:
         stack.specs()
     except TdxError as raised:

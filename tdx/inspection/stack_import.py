@@ -228,6 +228,8 @@ def _compare_part(
         return found
     enough = 1 if found.difference.step is None else found.difference.step + 1
     for stage in converted.stages[below + 1 : last]:
+        if isinstance(stage.result, Counterpart) and not stage.result.observable:
+            continue
         inner = _compare(open_stack, converted, below, stage.index, enough, seed)
         if inner.difference is not None:
             return inner

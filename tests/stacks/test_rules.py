@@ -1,4 +1,4 @@
-"""The lint rules for stacks fire on an env of each library, and not on its repaired version.
+"""The lint rules for stacks report a fault in an env of each library, and not its correction.
 
 The examples of the rules, which ``tests/inspection/lint`` runs, are Gymnasium's; these are rules on
 a library that has no example of its own.
@@ -7,6 +7,7 @@ a library that has no example of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +21,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecEnvWrapper, VecFrameStack, VecNormalize
 
 import tdx
+from tdx.cli.process import run
 
 Make = Callable[[], Any]
 # TorchRL warns about VecNorm.
@@ -41,6 +43,17 @@ def vec(limit: int = 10, **options: Any) -> Any:
 
 def torchrl(*stages: Any) -> Any:
     return rl.TransformedEnv(rl.GymEnv("Pendulum-v1"), rl.Compose(*stages))
+
+
+def native(*stages: Any) -> Any:
+    return tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.Compose(*stages))
+
+
+def trained(*keys: str) -> Any:
+    """Return a frozen normalization with statistics."""
+    norm = tdx.VecNorm(keys)
+    native(norm).rollout(20)
+    return norm.clone().freeze()
 
 
 def sync(limit: int = 10) -> Any:
@@ -84,6 +97,22 @@ class MergedFlags(rl.Transform):  # type: ignore[misc]
         truncated = next_tensordict["truncated"]
         next_tensordict["terminated"] = next_tensordict["terminated"] | truncated
         return next_tensordict.set("truncated", truncated & False)
+
+
+class NativeMergedFlags(tdx.Transform):
+    """Merges the flags of the end in tdx."""
+
+    def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
+        truncated = next_tensordict["truncated"]
+        next_tensordict["terminated"] = next_tensordict["terminated"] | truncated
+        return next_tensordict.set("truncated", truncated & False)
+
+
+class Unchanged(tdx.Transform):
+    """Writes a copy of the observation."""
+
+    def _call(self, next_tensordict: Any) -> Any:
+        return next_tensordict.set("observation", next_tensordict["observation"].clone())
 
 
 class Image(gym.Env[Any, Any]):
@@ -162,6 +191,18 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
             rl.VecNorm(in_keys=["observation"]).freeze(),
         ),
     ),
+    "TDX402 tdx": (
+        "TDX402",
+        "Unchanged",
+        lambda: native(Unchanged(), tdx.StepCounter()),
+        lambda: native(tdx.StepCounter()),
+    ),
+    "TDX403 tdx": (
+        "TDX403",
+        "VecNorm",
+        lambda: native(tdx.VecNorm(["observation"]), tdx.CatFrames(3, -1, in_keys=["observation"])),
+        lambda: native(tdx.CatFrames(3, -1, in_keys=["observation"]), tdx.VecNorm(["observation"])),
+    ),
     "TDX404 Gymnasium vector": (
         "TDX404",
         "NormalizeObservation",
@@ -174,6 +215,20 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
         lambda: torchrl(rl.VecNorm(in_keys=["observation"])),
         lambda: torchrl(rl.VecNorm(in_keys=["observation"]).freeze()),
     ),
+    "TDX404 tdx": (
+        "TDX404",
+        "VecNorm",
+        lambda: native(tdx.VecNorm(["observation"])),
+        lambda: native(tdx.VecNorm(["observation"]).freeze()),
+    ),
+    "TDX404 tdx, in an inner chain": (
+        "TDX404",
+        "VecNorm",
+        lambda: tdx.TransformedEnv(native(tdx.VecNorm(["observation"])), tdx.StepCounter()),
+        lambda: tdx.TransformedEnv(
+            native(tdx.VecNorm(["observation"]).freeze()), tdx.StepCounter()
+        ),
+    ),
     "TDX404 TorchRL, second version": (
         "TDX404",
         "VecNormV2",
@@ -185,6 +240,12 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
         "RewardScaling",
         lambda: torchrl(rl.RewardScaling(0.0, 0.1), rl.RewardScaling(0.0, 0.5)),
         lambda: torchrl(rl.RewardScaling(0.0, 0.05)),
+    ),
+    "TDX405 tdx": (
+        "TDX405",
+        "RewardScaling",
+        lambda: native(tdx.VecNorm(["reward"]), tdx.RewardScaling(0.0, 0.5)),
+        lambda: native(tdx.VecNorm(["reward"])),
     ),
     "TDX406 Gymnasium, in sub-envs": (
         "TDX406",
@@ -204,6 +265,18 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
         lambda: torchrl(rl.StepCounter(5), MergedFlags()),
         lambda: torchrl(rl.StepCounter(5)),
     ),
+    "TDX406 tdx": (
+        "TDX406",
+        "NativeMergedFlags",
+        lambda: native(tdx.StepCounter(5), NativeMergedFlags()),
+        lambda: native(tdx.StepCounter(5)),
+    ),
+    "TDX497 tdx": (
+        "TDX497",
+        "VecNorm",
+        lambda: native(trained("observation", "reward")),
+        lambda: native(trained("observation")),
+    ),
     "TDX409 SB3": (
         "TDX409",
         "Cropped",
@@ -217,3 +290,64 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
 def test_rule(code: str, stage: str, wrong: Make, right: Make) -> None:
     assert (code, stage) in codes(wrong)
     assert [each for each in codes(right) if each[0] == code] == []
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (
+            lambda: native(tdx.RewardScaling(0.0, 0.1), trained("reward")),
+            ["TDX425", "TDX497"],
+        ),
+        (
+            lambda: native(tdx.RewardScaling(0.0, 0.1), tdx.RewardScaling(0.0, 0.1)),
+            ["TDX493"],
+        ),
+        (
+            lambda: native(tdx.RewardScaling(0.0, 0.1), tdx.RewardScaling(0.0, 0.5)),
+            ["TDX405"],
+        ),
+        (
+            lambda: native(trained("reward"), tdx.CatFrames(3, -1, ["observation"])),
+            ["TDX497"],
+        ),
+        (lambda: native(tdx.RewardClipping(-100, 100), tdx.StepCounter()), []),
+    ],
+    ids=["undone", "repeated", "scaled twice", "other keys", "clipped"],
+)
+def test_a_fault_of_a_native_chain_is_reported_once(make: Make, expected: list[str]) -> None:
+    assert [code for code, _ in codes(make)] == expected
+
+
+def test_a_constant_reward_that_is_clipped_is_not_scaled() -> None:
+    env = gym.make("CartPole-v1")
+    scaled = wrappers.TransformReward(env, lambda reward: 5 * float(reward))
+    clipped = wrappers.ClipReward(scaled, -1.0, 1.0)
+    assert codes(lambda: clipped) == []
+
+
+def test_a_stage_that_raises_after_some_steps_is_a_finding() -> None:
+    class Late(tdx.Transform):
+        steps = 0
+
+        def _call(self, next_tensordict: Any) -> Any:
+            self.steps += 1
+            if self.steps > 20:
+                raise ValueError("too late")
+            return next_tensordict
+
+    (found,) = tdx.check(native(Late()), seed=0).findings
+    assert (found.code, found.check, found.where.transform) == ("TDX202", "steps", "Late")
+    assert "too late" in found.message
+
+
+def test_evaluation_of_a_pipeline_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(
+        "version: 1\nenv: Pendulum-v1\ntransforms:\n  - VecNorm: {in_keys: [observation]}\n",
+        encoding="utf-8",
+    )
+    assert run(["check", str(path)]) == 0
+    assert "TDX404" not in capsys.readouterr().out
+    assert run(["check", str(path), "--eval"]) == 1
+    assert "TDX404 warning" in capsys.readouterr().out

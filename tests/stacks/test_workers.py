@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.vector.async_vector_env import _async_worker
 
 import tdx
+from tdx.cli.process import run as run_command
 from tdx.core import StepTrace
 from tdx.errors import ArgumentError
 from tdx.stacks import open_stack
@@ -170,7 +173,26 @@ def test_an_error_in_a_worker_reaches_the_caller() -> None:
         with pytest.raises(ValueError, match="no more steps"), recording:
             run(env)
     assert [trace.phase for trace in traces] == ["reset", "step", "step", "step"]
-    assert traces[-1].error is not None
+    error = traces[-1].error
+    assert error is not None
+    assert (error.where.stage, error.where.transform) == (4, "Outer")
+    assert error.message == "it of sub-env 0 raised ValueError in a step: no more steps"
+
+
+@pytest.mark.filterwarnings("ignore:.*(Received|Raising|Traceback)")
+@pytest.mark.parametrize("command", [["inspect", "values", "--steps", "5"], ["check"]])
+@pytest.mark.parametrize("factory", ["make_failing_rows", "make_failing_subprocesses"])
+def test_an_error_in_a_worker_names_its_wrapper(
+    factory: str, command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    target = f"tests.stacks.worker_envs:{factory}"
+    assert run_command([*command, "--env", target, "--allow-code"]) != 0
+    found = capfd.readouterr()
+    text = " ".join((found.out + found.err).split())
+    message = "stage 4 (Outer): it of sub-env 1 raised ValueError in a step: no more steps"
+    assert message in text
+    assert "TDX402" not in text
+    assert not list(Path(gettempdir()).glob("tdx-*.json"))
 
 
 def test_only_one_block_is_attached_at_a_time() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 from gymnasium import wrappers
+from gymnasium.vector import AsyncVectorEnv
 
 from tdx.stacks.gymnasium.hooks import is_attached
 
@@ -78,6 +79,21 @@ def make_failing() -> Any:
     env = make_row()
     env.fails_at = 3
     return env
+
+
+def make_failing_rows() -> Any:
+    """Return an ``AsyncVectorEnv`` with a sub-env whose third step fails."""
+    return AsyncVectorEnv([make_row, make_failing])
+
+
+def make_failing_subprocesses() -> Any:
+    """Return a ``SubprocVecEnv`` with a sub-env whose third step fails.
+
+    With ``fork``, its other workers keep the connection of the failed one open.
+    """
+    from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
+
+    return VecNormalize(SubprocVecEnv([make_row, make_failing], start_method="spawn"))
 
 
 def make_without_tdx() -> Any:

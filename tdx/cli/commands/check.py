@@ -146,7 +146,9 @@ def check(
             fixes = Fixes.find(config, source, options, rules, strict=strict)
             if fix:
                 config = fixes.write()
-        report = check_pipeline(config, allow_code=pipeline.allow_code, rules=rules)
+        report = check_pipeline(
+            config, allow_code=pipeline.allow_code, rules=rules, evaluation=evaluation
+        )
     text = None if pipeline.transforms or source is None else _text_on_disk(source)
     _write_report(report, rules, output, None if fixes is None else fixes.output(fix=fix), text)
     return report.exit_code(strict=strict)
@@ -169,7 +171,9 @@ def _check_stack(
         try:
             if config.policy not in (None, "random"):
                 if (base := stack.chain_env) is not None:
-                    return check_pipeline(config, allow_code=True, rules=rules, base=base)
+                    return check_pipeline(
+                        config, allow_code=True, rules=rules, base=base, evaluation=evaluation
+                    )
                 raise ArgumentError(
                     f"--policy does not apply to a stack of the kind {stack.kind!r}",
                     hint="leave it out: the steps of the check have random actions",

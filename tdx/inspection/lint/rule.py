@@ -156,6 +156,7 @@ class Violation:
         key: Key that is affected.
         fix: Edit that resolves it, if there is exactly one.
         spec_violation: Kind of the spec violation that it stands for, if one was found in a step.
+        related: Index of the other stage, for a violation by two stages.
     """
 
     message: str
@@ -164,6 +165,7 @@ class Violation:
     key: NestedKey | None = None
     fix: Fix | None = None
     spec_violation: str | None = None
+    related: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,9 @@ class Rule:
         python: Source of the module ``my_code`` that the examples import.
         replaces: True if its finding replaces errors of specs or steps at the same stage.
         uses_spec_violations: True if it reports spec violations that were found in steps.
-        subject: ``pipeline`` for a chain of tdx, ``stack`` for an env of another library.
+        subject: ``pipeline`` for what a chain of tdx declares, ``stack`` for what the stages of any
+            library do in steps.
+        same_as: Rules for pipelines that report the same fault; their findings are kept.
     """
 
     code: str
@@ -196,6 +200,7 @@ class Rule:
     replaces: bool = False
     uses_spec_violations: bool = False
     subject: Subject = "pipeline"
+    same_as: tuple[str, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -237,9 +242,16 @@ def rule(
 
 
 def stack_rule(
-    code: str, title: str, severity: Severity, *, why: str, python: str, options: str = ""
+    code: str,
+    title: str,
+    severity: Severity,
+    *,
+    why: str,
+    python: str,
+    options: str = "",
+    same_as: tuple[str, ...] = (),
 ) -> Callable[[StackRuleFunction], Rule]:
-    """Declare a function as a rule for envs of other libraries.
+    """Declare a function as a rule for the steps of a stack of any library.
 
     Args:
         code: Stable code.
@@ -248,14 +260,18 @@ def stack_rule(
         why: Rationale, as paragraphs of prose.
         python: Module with the factories ``wrong`` and ``right``.
         options: Further options of both examples.
+        same_as: Rules for pipelines that report the same fault.
     """
 
     def declare(find: StackRuleFunction) -> Rule:
         wrong, right = (
             f"--env {EXAMPLE_MODULE}:{which} {options}".strip() for which in ("wrong", "right")
         )
+        source = python.lstrip("\n")
         return Rule(
-            code, title, severity, why, wrong, right, find, python.lstrip("\n"), subject="stack"
+            *(code, title, severity, why, wrong, right, find, source),
+            subject="stack",
+            same_as=same_as,
         )
 
     return declare

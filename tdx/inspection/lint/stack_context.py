@@ -1,9 +1,9 @@
-"""Input of the lint rules for stacks of other libraries; loads no torch."""
+"""Input of the lint rules for stacks: what their stages did in steps; loads no torch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 MIN_PAIRS = 5
 """Rewards that are compared before a stage counts as one that scales them."""
-_STATISTICS = ({"mean", "var"}, {"loc", "var"}, {"sum", "ssq"})
-"""Parts of the names of running statistics: Gymnasium's, and those of TorchRL's normalizations."""
+_STATISTICS = ({"mean", "var"}, {"loc", "var"}, {"sum", "ssq"}, {"statistics"})
+"""Parts of the names of running statistics: Gymnasium's, TorchRL's, and those of tdx."""
 State = Mapping[int, Mapping[str, "Tensor"]]
 
 
@@ -28,7 +28,8 @@ class StageFacts:
     """What one stage did in the steps of a check.
 
     Args:
-        writes: Keys that it wrote, by direction.
+        writes: Keys that it changed, by direction.
+        reads: Keys that it declares to read. Empty: not declared.
         rewards: Reward before and after it, of each step of the first sub-env.
         hidden_truncation: Number of steps in which it cleared ``truncated``.
         overwritten: Keys that it returned in the memory of their value of the previous step.
@@ -37,6 +38,7 @@ class StageFacts:
     writes: dict[str, dict[NestedKey, None]] = field(
         default_factory=lambda: {"forward": {}, "inverse": {}}
     )
+    reads: dict[NestedKey, None] = field(default_factory=dict)
     rewards: list[tuple[float, float]] = field(default_factory=list)
     hidden_truncation: int = 0
     overwritten: dict[NestedKey, None] = field(default_factory=dict)
@@ -62,10 +64,11 @@ class StackContext:
         facts: What each stage did in the steps.
         before: State of each stage before the steps.
         after: State of each stage after the steps.
-        steps: Number of steps.
+        steps: Number of steps; 0 if one of them raised.
         row_steps: Number of steps of all sub-envs.
         reset_rows: Number of them that only reset a sub-env.
         violations: Values outside of their spec.
+        declared: Indices of the stages whose effect the rules for pipelines decide.
     """
 
     subject: ClassVar[Literal["stack"]] = "stack"
@@ -80,6 +83,7 @@ class StackContext:
     row_steps: int = 0
     reset_rows: int = 0
     violations: Sequence[ValueViolation] = ()
+    declared: Collection[int] = ()
 
     @property
     def stages(self) -> Sequence[StageInfo]:
@@ -89,6 +93,9 @@ class StackContext:
     @property
     def batch_dims(self) -> int:
         """Number of dims of a batch: 0 for a single env, 1 for a vector env."""
+        env = self.stack.chain_env
+        if env is not None:
+            return env.ndim
         flags = [leaf for name in ("done", "terminated") if (leaf := self.leaves[0].get(name))]
         return len(flags[0].shape) if flags else 0
 
@@ -104,7 +111,16 @@ class StackContext:
 
     def is_normalizer(self, stage: StageInfo) -> bool:
         """Return True if a stage keeps a running mean and variance."""
-        return len(self._statistics(stage)) > 1
+        return bool(self._statistics(stage))
+
+    def scales_reward(self, stage: StageInfo) -> bool:
+        """Return True if a stage multiplies the reward by a constant."""
+        facts = self.facts_of(stage)
+        if len({before for before, _ in facts.rewards}) == 1:
+            # A clipping or binarization of a constant reward looks like a factor.
+            name = stage.name.casefold()
+            return facts.scales_reward and "clip" not in name and "binar" not in name
+        return facts.scales_reward
 
     def learns(self, stage: StageInfo) -> bool:
         """Return True if the running statistics of a stage changed in the steps."""
@@ -113,10 +129,11 @@ class StackContext:
 
     def _statistics(self, stage: StageInfo) -> set[str]:
         """Return the names of the running mean and variance, in the names of any library."""
-        names = {name: set(re.split(r"[._]", name)) for name in self.after.get(stage.index, {})}
+        names = {name: set(re.split(r"[._/]", name)) for name in self.after.get(stage.index, {})}
         for pair in _STATISTICS:
             found = {name for name, parts in names.items() if parts & pair}
-            if all(any(part in names[name] for name in found) for part in pair):
+            has_all = all(any(part in names[name] for name in found) for part in pair)
+            if has_all and len(found) >= len(pair):
                 return found
         return set()
 
@@ -140,6 +157,12 @@ class StackContext:
         """Return True if a stage stacks observations of several steps."""
         named = any(name in stage.arguments for name in ("stack_size", "num_stack", "n_stack"))
         return named or any(part in stage.name.casefold() for part in ("framestack", "catframes"))
+
+    def changed_observations(self, stage: StageInfo) -> list[NestedKey]:
+        """Return the observations that a stage changes."""
+        changed = self.facts_of(stage).writes["forward"]
+        specs = self.leaves[stage.index + 1]
+        return [key for key in changed if key in specs and specs[key].part == "observation"]
 
     def spec(self, index: int, key: NestedKey) -> LeafSpec | None:
         """Return the spec of a key after a stage; -1 for the env inside."""

@@ -1,18 +1,27 @@
-"""Step a stack of another library, and collect what its stages do for the lint rules."""
+"""Step a stack, and collect what its stages do for the lint rules."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from tdx.core import StepTrace, ValueVersion
 from tdx.inspection.leaf import composite_leaves
+from tdx.inspection.lint.linter import LintFinding, lint
 from tdx.inspection.lint.stack_context import MIN_PAIRS, StackContext, StageFacts, step_limit
 from tdx.keys import NestedKey
 
+if TYPE_CHECKING:
+    from tdx.core import TransformedEnv
+    from tdx.inspection.lint.context import LintContext
+    from tdx.inspection.lint.rule import Rule
+
+CHAIN_STEPS = 20
+"""Number of steps of a chain of tdx, in addition to those that compare values with specs."""
 MAX_CHECK_STEPS = 1_000
 """Largest number of steps to reach the step limit of an episode."""
 MAX_CHECK_SECONDS = 2.0
@@ -59,9 +68,58 @@ def observe_stack(
     try:
         with stack.seeded(seed):
             tracer.run(goal, on_step=add)
-    finally:
         context.steps = tracer.steps
+    finally:
         context.after = stack.state()
+
+
+def lint_chain(
+    env: TransformedEnv,
+    context: LintContext,
+    found: Sequence[LintFinding],
+    rules: Sequence[Rule],
+    *,
+    first: int,
+    evaluation: bool,
+) -> list[LintFinding]:
+    """Step an env of tdx, and return what its stages do against the rules for stacks.
+
+    A fault that a rule for pipelines has found already is left out.
+
+    Args:
+        env: Env with its chain; it is reset and stepped.
+        context: Its pipeline.
+        found: Findings of the rules for pipelines.
+        rules: Rules to apply.
+        first: Index of the pipeline's first stage in the chain, from which findings count.
+        evaluation: True if the env is used for evaluation.
+
+    Raises:
+        TdxError: The env or a stage raises.
+    """
+    from tdx.stacks import open_stack
+
+    # The rules for pipelines know what stages of the catalog do.
+    declared = [first + stage.index for stage in context.stages if stage.info is not None]
+    observed = StackContext(open_stack(env), evaluation, declared=declared)
+    stages = observed.stages
+    if not stages or not any(rule.subject == observed.subject for rule in rules):
+        return []
+    observe_stack(observed, CHAIN_STEPS, context.pipeline.env.seed, lambda _: None)
+    known = {
+        (each.rule.code, first + each.violation.stage)
+        for each in found
+        if each.violation.stage is not None
+    }
+    result = []
+    for finding in lint(observed, rules):
+        stage = finding.violation.stage
+        places = (stage, finding.violation.related)
+        if stage is None or any((c, at) in known for c in finding.rule.same_as for at in places):
+            continue
+        moved = replace(finding.violation, stage=stage - first)
+        result.append(LintFinding(finding.rule, moved, stages[stage].name))
+    return result
 
 
 def _add_created_state(context: StackContext) -> None:
@@ -75,18 +133,25 @@ def _add_created_state(context: StackContext) -> None:
 
 def _add_facts(context: StackContext, trace: StepTrace) -> None:
     values: dict[NestedKey, ValueVersion] = {}
+    inputs: dict[NestedKey, ValueVersion] = dict(trace.given)
     for stage in trace.stages:
         if stage.kind in ("stage", "env"):
             facts = context.facts.setdefault(stage.index, StageFacts())
-            facts.writes[stage.direction].update(dict.fromkeys(stage.written))
+            before = values if stage.direction == "forward" else inputs
+            changed = [
+                key
+                for key, version in stage.written.items()
+                if key not in before or not _is_equal(before[key].value, version.value)
+            ]
+            facts.writes[stage.direction].update(dict.fromkeys(changed))
             facts.overwritten.update(dict.fromkeys(stage.overwritten))
             if stage.direction == "forward":
+                facts.reads.update(dict.fromkeys(version.key for version in stage.read))
                 _add_reward(facts, values.get("reward"), stage.written.get("reward"))
                 old, new = values.get("truncated"), stage.written.get("truncated")
                 if old is not None and new is not None and _clears(old.value, new.value):
                     facts.hidden_truncation += 1
-        if stage.direction == "forward":
-            values.update(stage.written)
+        (values if stage.direction == "forward" else inputs).update(stage.written)
 
 
 def _count_rows(context: StackContext, trace: StepTrace, ended: Tensor | None) -> Tensor | None:
@@ -115,6 +180,12 @@ def _add_reward(facts: StageFacts, before: ValueVersion | None, after: ValueVers
         pair = before.value.flatten()[:1].tolist(), after.value.flatten()[:1].tolist()
         if all(pair):
             facts.rewards.append((float(pair[0][0]), float(pair[1][0])))
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one is other or (one.dtype == other.dtype and one.equal(other))
+    return one is other
 
 
 def _clears(old: Any, new: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -38,6 +38,7 @@ class Call:
         own_ns: Its duration without its children.
         error: What it raised.
         overwritten: Keys of the observation that it wrote into the memory of the previous one.
+        reported: Class and message of an error that another process raised.
     """
 
     level: int
@@ -49,6 +50,7 @@ class Call:
     own_ns: int = 0
     error: Exception | None = None
     overwritten: tuple[NestedKey, ...] = ()
+    reported: tuple[str, str] | None = None
     _inside_ns: int = 0
 
     def walk(self) -> Iterator[Call]:
@@ -84,6 +86,10 @@ class RemoteCalls(Protocol):
 
     def add_calls(self, call: Call) -> int:
         """Add the calls of the last request as children; return the ns that they took."""
+        ...
+
+    def add_failed_call(self, call: Call) -> None:
+        """Add the call that made this one fail as its child, if there is one."""
         ...
 
 
@@ -173,6 +179,10 @@ class CallRecorder:
             open_calls.pop()
             if isinstance(error, Exception):
                 call.error = error
+                if self._remote is not None and call.level == self._remote.core_index:
+                    # The error of the env must not be replaced.
+                    with suppress(Exception):
+                        self._remote.add_failed_call(call)
                 self._close(call, parent, entered)
             raise
         call.own_ns = clock() - start - call._inside_ns

@@ -209,7 +209,8 @@ class TraceBuilder:
         """Return an error that names the level that raised."""
         error = failed.error
         assert error is not None
-        what = f"raised {type(error).__name__} in a {failed.method}: {get_first_line(error)}"
+        name, message = failed.reported or (type(error).__name__, get_first_line(error))
+        what = f"raised {name} in a {failed.method}: {message}"
         row = f" of sub-env {failed.row}" if self._levels[failed.level].in_rows else ""
         if failed.level < 0:
             return EnvError(

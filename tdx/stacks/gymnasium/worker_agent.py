@@ -6,20 +6,25 @@ small.
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
 import sys
+import tempfile
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 
+from tdx.errors import get_first_line
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level, env_name, list_wrappers
 from tdx.stacks.sources import instance_dict
@@ -35,6 +40,7 @@ MISSING = "tdx_worker_agent_missing"
 _MAX_CALLS = 16
 """Complete calls that are kept: steps that the parent does not collect must not fill the memory."""
 _MAX_DEPTH = 8
+_NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_WRONLY
 _PLAIN = (bool, int, float, str, bytes)
 
 Stamps = dict[tuple[int, str], bytes]
@@ -93,6 +99,16 @@ def install(command: str | None, token: str) -> str:
         agent.begin(command)
     own[AGENT] = agent
     return AGENT
+
+
+def report_path(token: str, process: int | None) -> Path:
+    """Return the file in which an agent reports the error that ends its worker.
+
+    Args:
+        token: Identifies the agents of one block.
+        process: Id of the worker.
+    """
+    return Path(tempfile.gettempdir(), f"tdx-{token}-{process}.json")
 
 
 def uninstall(command: str | None, token: str) -> str:
@@ -174,13 +190,25 @@ class WorkerAgent:
         if command == "record":
             from tdx.stacks.gymnasium.calls import CallRecorder
 
-            recorder = CallRecorder(self._calls.append)
+            recorder = CallRecorder(self._add)
             self._attached.enter_context(recorder.attached(self._levels))
         else:
             for level in self._levels:
                 wrap = self._wrap_for(level.index)
                 self._attached.enter_context(replaced_methods([(level.owner, wrap)]))
         self._is_attached = True
+
+    def _add(self, call: Call) -> None:
+        self._calls.append(call)
+        failed = call.failed_call()
+        if failed is not None and failed.error is not None:
+            # The worker ends with its error, so the parent cannot ask for it.
+            error = type(failed.error).__name__, get_first_line(failed.error)
+            report = json.dumps((failed.level, failed.method, *error))
+            with suppress(OSError):
+                file = os.open(report_path(self.token, os.getpid()), _NEW_FILE, 0o600)
+                with open(file, "w", encoding="utf-8") as stream:
+                    stream.write(report)
 
     def _describe(self) -> list[WorkerOwner]:
         name = env_name(self._levels)

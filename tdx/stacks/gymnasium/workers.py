@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -15,7 +17,7 @@ import numpy as np
 from tdx.core.meter import Lane, Meter, Part, WorkerCalls
 from tdx.errors import ArgumentError, get_first_line
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.worker_agent import AGENT, MISSING, Stamps, WorkerOwner
+from tdx.stacks.gymnasium.worker_agent import AGENT, MISSING, Stamps, WorkerOwner, report_path
 from tdx.stacks.sources import attributes_of
 from tdx.stacks.stack import StageInfo
 
@@ -101,6 +103,7 @@ class Workers:
         self.name = type(core).__name__
         self.rows: tuple[tuple[WorkerOwner, ...], ...] = ()
         self.reason: str | None = None
+        self._token = ""
         problem = self._problem() or self._describe(supported)
         if problem is not None:
             names = self._names() if self._problem() is None and supported else []
@@ -195,6 +198,24 @@ class Workers:
                     each.own_ns = 0
         return busy[slowest]
 
+    def add_failed_call(self, call: Call) -> None:
+        """Add the call in a worker whose error made a call of the vector env fail."""
+        from tdx.stacks.gymnasium.calls import Call
+
+        text, found = str(call.error), []
+        for row, path in enumerate(self._reports()):
+            with suppress(OSError, ValueError):
+                level, method, *error = json.loads(path.read_text(encoding="utf-8"))
+                inner = Call(level, row, method, error=call.error, reported=(error[0], error[1]))
+                found.append((error[1] not in text, row, inner))
+        if found:
+            call.children.append(min(found, key=lambda each: each[:2])[2])
+
+    def _reports(self) -> list[Path]:
+        """Return the file of each worker's error; most do not exist."""
+        processes = attributes_of(self._core).get("processes", ())
+        return [report_path(self._token, each.pid) for each in processes]
+
     @contextmanager
     def _observing(self, command: str, finish: Callable[[Sequence[Any]], None]) -> Iterator[None]:
         if not self.rows:
@@ -216,6 +237,8 @@ class Workers:
         finally:
             # A worker that has ended, or has not answered, keeps nothing that matters.
             answers = None
+            for path in self._reports():
+                path.unlink(missing_ok=True)
             with suppress(ArgumentError):
                 answers = self._ask("stop") if self._problem() is None else None
             if answers is not None:
@@ -283,6 +306,7 @@ class Workers:
         """
         token = uuid4().hex
         if self._run_in_workers("install", command, token):
+            self._token = token if command is not None else self._token
             return
         self._run_in_workers("uninstall", None, token)
         raise ArgumentError(

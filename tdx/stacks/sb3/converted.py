@@ -29,6 +29,7 @@ from tdx.stacks.conversion import (
     action_entries,
 )
 from tdx.stacks.gymnasium.converted import convert_wrappers, root_key
+from tdx.stacks.gymnasium.counterparts import find_statistics
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.levels import list_levels as list_row_levels
 from tdx.stacks.gymnasium.places import Place
@@ -37,26 +38,25 @@ from tdx.stacks.sb3.levels import VecLevel, sub_envs
 from tdx.transforms import RenameTransform
 
 
-def convert_levels(levels: Sequence[VecLevel], in_workers: Sequence[Level] = ()) -> ConvertedStack:
+def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
     """Find the counterparts of the wrappers; the number of sub-envs becomes ``num_envs``.
 
     Args:
-        levels: The env inside and the wrappers.
-        in_workers: Levels in the worker processes of the env inside.
+        levels: Levels of the stack, the env inside first.
 
     Raises:
         ArgumentError: The sub-envs cannot be seen, or a pipeline cannot name their env.
     """
     rows = [level for level in levels[1:] if level.in_rows]
-    if levels[0].in_rows:
+    vec_levels = [level for level in levels if isinstance(level, VecLevel) and not level.in_rows]
+    if not levels[0].in_rows or levels[0].in_workers:
+        converted, place = _convert_workers(vec_levels[0].owner, levels[0], rows)
+        env = replace(converted.env, batching="parallel")
+    else:
         converted, place = convert_wrappers(levels[0].owner, rows, find_row_counterpart)
         env = converted.env
-    else:
-        converted, place = _convert_workers(levels[0].owner, in_workers)
-        env = replace(converted.env_up_to(len(converted.stages)), batching="parallel")
-        converted = replace(converted, stages=())
     stages = list(converted.stages)
-    for level in levels[1 + len(rows) :]:
+    for level in vec_levels:
         info = level.info()
         if level.inside is None:
             result: Any = Counterpart(comment="num_envs of the env", observable=True)
@@ -68,17 +68,26 @@ def convert_levels(levels: Sequence[VecLevel], in_workers: Sequence[Level] = ())
     return ConvertedStack(env, tuple(stages), converted.key)
 
 
-_KNOWN_INSIDE = ("Monitor", "PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
+def level_at(levels: Sequence[Level], last: int) -> VecLevel:
+    """Return the level of a stage in this process; the VecEnv for the stages in its workers."""
+    local = [level for level in levels if isinstance(level, VecLevel)]
+    return next(level for level in local if level.index >= last)
 
 
-def _convert_workers(core: Any, levels: Sequence[Level]) -> tuple[ConvertedStack, Place]:
+_MADE_AGAIN = ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
+
+
+def _convert_workers(
+    core: Any, base: Level, wrappers: Sequence[Level]
+) -> tuple[ConvertedStack, Place]:
     """Convert the env in worker processes, where only known wrappers are made again."""
     if sub_envs(core):
         raise ArgumentError(
             "the sub-envs have different wrappers", hint="import each of them as an env of its own"
         )
-    other = [level.name for level in levels[1:] if level.name not in _KNOWN_INSIDE]
-    if other or not levels:
+    known = (*_MADE_AGAIN, "Monitor")
+    other = [level.name for level in wrappers if level.name not in known]
+    if other or not base.in_workers:
         problem = f"has the wrapper {other[0]}" if other else "cannot be read"
         raise ArgumentError(
             f"the env in the processes of the {type(core).__name__} {problem}",
@@ -88,9 +97,19 @@ def _convert_workers(core: Any, levels: Sequence[Level]) -> tuple[ConvertedStack
     spec = replace(core.get_attr("spec", 0)[0], additional_wrappers=())
     inside = list_row_levels(gymnasium.make(spec))
     try:
-        return convert_wrappers(inside[0].owner, inside[1:])
+        converted, place = convert_wrappers(inside[0].owner, inside[1:])
     finally:
         inside[-1].owner.close()
+    results = {stage.name: stage.result for stage in converted.stages}
+    stages = []
+    for level in wrappers:
+        info = level.info()
+        result = results.get(level.name) or find_statistics(place, "episode")
+        if isinstance(result, Counterpart):
+            # The values are those of the whole worker, which the VecEnv returns.
+            result = replace(result, observable=False)
+        stages.append(ConvertedStage(info.index, info.name, info.call, result, converted.key))
+    return replace(converted, stages=tuple(stages)), place
 
 
 def _key_after(level: VecLevel, key: str | None) -> str | None:

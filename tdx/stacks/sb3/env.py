@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from tdx.envs import EnvBase, GymWrapper
+from tdx.stacks.sb3.levels import close_vec_env
 
 
 def wrap_vec_env(vec_env: Any, space: Space[Any], name: str) -> EnvBase:
@@ -83,4 +84,4 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the VecEnv."""
-        self.vec_env.close()
+        close_vec_env(self.vec_env)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any
 
 import gymnasium
@@ -117,6 +118,28 @@ def workers_of_vec_env(core: Any) -> Workers | None:
     # A subclass that starts the processes itself may use another loop.
     has_known_loop = type(core).__init__ is SubprocVecEnv.__init__
     return Workers(core, core.env_method, lambda: core.remotes, supported=has_known_loop)
+
+
+def close_vec_env(env: Any) -> None:
+    """Close a VecEnv, also if a worker process has ended.
+
+    ``SubprocVecEnv`` waits forever for the other workers if one of them failed in a step.
+
+    Args:
+        env: The outermost VecEnv.
+    """
+    core = core_of(env)
+    attributes = attributes_of(core)
+    processes = attributes.get("processes", ())
+    if processes and not attributes.get("closed"):
+        # A worker ends shortly after its connection.
+        seconds = 1.0 if attributes.get("waiting") else 0.0
+        if wait([each.sentinel for each in processes], seconds):
+            for each in processes:
+                each.terminate()
+                each.join()
+            core.closed = True
+    env.close()
 
 
 def list_vec_wrappers(env: Any) -> list[Any]:

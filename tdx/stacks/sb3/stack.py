@@ -18,10 +18,10 @@ from tdx.stacks.gymnasium.measuring import LANES, measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
 from tdx.stacks.sb3.calls import VecCallRecorder
 from tdx.stacks.sb3.levels import (
+    close_vec_env,
     core_of,
     list_levels,
     list_notes,
-    list_vec_levels,
     passes_actions_on,
     vec_methods,
     workers_of_vec_env,
@@ -103,25 +103,27 @@ class StableBaselines3Stack(LevelStack):
         with measured_levels(self.levels, self.name, meter, _lanes_of, self.workers):
             yield
 
+    def close(self) -> None:
+        """See :class:`~tdx.stacks.Stack`."""
+        close_vec_env(self.target)
+
     def convert(self) -> ConvertedStack:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.sb3.converted import convert_levels
 
-        return convert_levels(
-            list_vec_levels(self.target), () if self.workers is None else self.workers.levels()
-        )
+        return convert_levels(self.levels)
 
     def reference(self, last: int, key: str | None, seed: int) -> VecEnvReference:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.converted import VecEnvReference
+        from tdx.stacks.sb3.converted import VecEnvReference, level_at
 
-        return VecEnvReference(list_vec_levels(self.target)[last + 1], key, seed)
+        return VecEnvReference(level_at(self.levels, last), key, seed)
 
     def base_env(self, last: int, key: str | None) -> EnvBase:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
-        from tdx.stacks.sb3.converted import wrap_level
+        from tdx.stacks.sb3.converted import level_at, wrap_level
 
-        return wrap_level(list_vec_levels(self.target)[last + 1], key)
+        return wrap_level(level_at(self.levels, last), key)
 
 
 def _lanes_of(level: Level, owner: Any) -> Mapping[str, Lane]:

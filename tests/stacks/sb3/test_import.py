@@ -242,9 +242,29 @@ def test_sub_envs_in_worker_processes() -> None:
             2,
             "parallel",
         )
-        assert [stage.name for stage in found.stages] == ["VecFrameStack"]
+        shown = [(stage.index, stage.name) for stage in stack.stages]
+        assert [(stage.index, stage.name) for stage in found.stages] == shown
+        assert shown[-2:] == [(4, "SubprocVecEnv"), (5, "VecFrameStack")]
     finally:
         env.close()
+
+
+def test_values_of_worker_processes_are_equal() -> None:
+    def make() -> Any:
+        env = make_vec_env(
+            *("CartPole-v1", 2),
+            env_kwargs={"max_episode_steps": 15},
+            vec_env_cls=SubprocVecEnv,
+            vec_env_kwargs={"start_method": "fork"},
+        )
+        return VecFrameStack(env, 3)
+
+    found = converted(make)
+    assert found.pipeline.env.kwargs["max_episode_steps"] == 15
+    assert [each.name for each in found.pipeline.transforms] == [
+        *("RewardSum", "StepCounter", "CatFrames")
+    ]
+    assert proofs(found) == ["stages 0 to 5: equal for 60 steps"]
 
 
 def test_unknown_wrapper_in_a_worker_process_is_named() -> None:

@@ -44,11 +44,11 @@ def stacked_before_processed(context: LintContext) -> Iterator[Violation]:
     "stacks are normalized instead of frames",
     "warning",
     why="""
-    A normalization after `CatFrames` processes N frames in each step, only one of which is new.
-    With running statistics, as in `VecNorm`, each position in the stack has its own statistics,
-    each frame is counted N times, and equal frames no longer look equal.
+    An `ObservationNorm` after `CatFrames` processes N frames in each step, only one of which is
+    new. Its statistics do not change, so a frame has the same values if it is normalized before.
 
-    Normalize single frames, then stack.
+    Normalize single frames, then stack. A running normalization such as `VecNorm` belongs after
+    the stack: its statistics change with every step (TDX403).
     """,
     wrong="""--env Pendulum-v1 --t 'CatFrames(4, dim=-1, in_keys=["observation"])'
     --t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'""",
@@ -56,8 +56,8 @@ def stacked_before_processed(context: LintContext) -> Iterator[Violation]:
     --t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
 )
 def normalized_after_stacking(context: LintContext) -> Iterator[Violation]:
-    """Find stacks followed by a normalization."""
-    for stack, late, key in _stacks_read_by(context, _NORMS):
+    """Find stacks followed by a normalization with fixed statistics."""
+    for stack, late, key in _stacks_read_by(context, ("ObservationNorm",)):
         is_uniform = all(_is_uniform(stage) for stage in late)
         place = f"stage {late[-1].index} ({late[-1].name})"
         message = f"{place} normalizes {format_key(key)!r} after it is stacked"
@@ -137,7 +137,7 @@ def _move_stack_last(stack: LintStage, late: Sequence[LintStage]) -> Fix | None:
 def _is_uniform(norm: LintStage) -> bool:
     """Return True if a normalization treats every frame of a stack alike."""
     numbers = (norm.arguments.get("loc"), norm.arguments.get("scale"))
-    return norm.name == "VecNorm" or all(isinstance(each, int | float) for each in numbers)
+    return all(isinstance(each, int | float) for each in numbers)
 
 
 @rule(

@@ -1,11 +1,15 @@
-"""TDX40x: wrappers of other libraries."""
+"""TDX40x and TDX410: what the stages of any library do in steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.stack_context import StackContext, step_limit
+
+if TYPE_CHECKING:
+    from tdx.stacks import StageInfo
 
 EXAMPLE_IMPORTS = """
 import gymnasium as gym
@@ -90,6 +94,8 @@ def wrapper_without_effect(context: StackContext) -> Iterator[Violation]:
     """Find wrappers that change nothing, and step limits that are never reached."""
     limit: int | None = None
     for stage in context.stages:
+        if stage.index in context.declared:
+            continue
         own = step_limit(stage)
         if own is not None:
             if limit is not None and own >= limit:
@@ -142,14 +148,17 @@ def right():
 def normalized_before_stacked(context: StackContext) -> Iterator[Violation]:
     """Find running normalizations of observations inside a stack of frames."""
     for stage in context.stages:
-        if not (context.is_normalizer(stage) and context.writes(stage, "observation")):
+        if not context.is_normalizer(stage):
             continue
-        later = context.stages[stage.index + 1 :]
-        stacks = next((each for each in later if context.is_stack_of_frames(each)), None)
-        if stacks is not None:
-            message = f"stage {stacks.index} ({stacks.name}) stacks its results of several steps"
-            hint = f"move {stage.name} outside of {stacks.name}"
-            yield Violation(message, hint, stage.index, "observation")
+        normalized = context.changed_observations(stage)
+        for stack in context.stages[stage.index + 1 :]:
+            reads = context.facts_of(stack).reads
+            keys = [key for key in normalized if key in reads]
+            if keys and context.is_stack_of_frames(stack):
+                message = f"stage {stack.index} ({stack.name}) stacks its results of several steps"
+                hint = f"move {stage.name} outside of {stack.name}"
+                yield Violation(message, hint, stage.index, keys[0])
+                break
 
 
 @stack_rule(
@@ -162,7 +171,7 @@ def normalized_before_stacked(context: StackContext) -> Iterator[Violation]:
     `tdx.check(env, evaluation=True)`.
 
     Load the statistics of training and stop their updates: `env.update_running_mean = False` in
-    Gymnasium, `training = False` in Stable-Baselines3.
+    Gymnasium, `training = False` in Stable-Baselines3, `freeze()` in TorchRL and tdx.
     """,
     python=f"""{EXAMPLE_IMPORTS}
 
@@ -176,6 +185,7 @@ def right():
     return env
 """,
     options="--eval",
+    same_as=("TDX484",),
 )
 def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
     """Find running statistics that change in an env for evaluation."""
@@ -185,9 +195,16 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
         if context.is_normalizer(stage) and context.learns(stage):
             key = "reward" if context.writes(stage, "reward") else "observation"
             message = "its running statistics changed in the steps of the check"
-            name = "training" if "training" in stage.arguments else "update_running_mean"
-            hint = f"stop the updates: {name} = False"
+            hint = f"stop the updates: {_stop_updates(context, stage)}"
             yield Violation(message, hint, stage.index, key)
+
+
+def _stop_updates(context: StackContext, stage: StageInfo) -> str:
+    if "training" in stage.arguments:
+        return "training = False"
+    if any("update_running_mean" in name for name in context.after[stage.index]):
+        return "update_running_mean = False"
+    return "call its freeze(), or use ObservationNorm with the statistics of training"
 
 
 @stack_rule(
@@ -211,17 +228,19 @@ def wrong():
 def right():
     return wrappers.NormalizeReward(gym.make("Pendulum-v1", max_episode_steps=20))
 """,
+    same_as=("TDX425", "TDX493"),
 )
 def reward_scaled_twice(context: StackContext) -> Iterator[Violation]:
     """Find two stages that multiply the reward."""
     first = None
     for stage in context.stages:
         normalizes = context.is_normalizer(stage) and context.writes(stage, "reward")
-        if not (normalizes or context.facts_of(stage).scales_reward):
+        if not (normalizes or context.scales_reward(stage)):
             continue
         if first is not None:
             message = f"stage {first.index} ({first.name}) scales the reward already"
-            yield Violation(message, "remove one of the two", stage.index, "reward")
+            hint = "remove one of the two"
+            yield Violation(message, hint, stage.index, "reward", related=first.index)
         first = stage
 
 

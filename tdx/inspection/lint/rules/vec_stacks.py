@@ -96,7 +96,8 @@ def _written(context: StackContext, index: int) -> set[tuple[str, ...]]:
     training, and cannot be compared with those of another run. The rule applies with `--eval`, or
     `tdx.check(env, evaluation=True)`.
 
-    Set `norm_reward = False` in Stable-Baselines3; remove `NormalizeReward` in Gymnasium.
+    Set `norm_reward = False` in Stable-Baselines3; remove `NormalizeReward` in Gymnasium, and
+    `reward` from the in-keys of `VecNorm`.
     """,
     python=f"""{_IMPORTS}
 
@@ -116,8 +117,11 @@ def reward_normalized_in_evaluation(context: StackContext) -> Iterator[Violation
     for stage in context.stages:
         if context.is_normalizer(stage) and _normalizes_reward(context, stage):
             message = "it divides the rewards by a running standard deviation"
-            has_switch = "norm_reward" in stage.arguments
-            hint = "set norm_reward = False" if has_switch else f"remove {stage.name}"
+            hint = f"remove {stage.name}"
+            if "norm_reward" in stage.arguments:
+                hint = "set norm_reward = False"
+            elif context.changed_observations(stage):
+                hint = "normalize the observations only"
             yield Violation(message, hint, stage.index, "reward")
 
 
@@ -157,6 +161,7 @@ def wrong():
 def right():
     return VecFrameStack(make_vec_env(Image, n_envs=2), 4)
 """,
+    same_as=("TDX435",),
 )
 def stacked_along_wrong_axis(context: StackContext) -> Iterator[Violation]:
     """Find stacks of images along an axis that is not that of the channels."""
