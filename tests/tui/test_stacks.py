@@ -63,7 +63,7 @@ async def test_the_wrappers_are_stages_with_arguments_and_specs() -> None:
         await app.press("end")
         await app.press("2")
         assert "~ observation [4, 3] float32" in app.text("SpecsTab")
-        assert "wrappers declare no keys" in app.text("#lineage")
+        assert "observation@2 by 4 FrameStackObservation" in app.text("#lineage")
 
 
 async def test_edits_of_a_wrapper_are_refused_with_a_reason() -> None:
