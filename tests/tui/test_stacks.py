@@ -18,7 +18,6 @@ from tdx.tui.backend.messages import Job
 from tdx.tui.live.messages import (
     Command,
     CommandEnvelope,
-    DumpSteps,
     LiveState,
     Reset,
     Run,
@@ -305,13 +304,6 @@ def test_a_vector_env_has_rows_and_begins_episodes_itself() -> None:
         assert {each.end for each in ended} == {"terminated"}
         assert len(topics["cells"]) == 3
         assert sum(each.steps for each in found.session.episodes(0, 1000)) == 120
-
-
-def test_steps_of_a_stack_are_not_dumped(tmp_path: Any) -> None:
-    with player() as (found, _):
-        state = do(found, Run(steps=2), DumpSteps(str(tmp_path / "dump")))
-        assert state.message.startswith("steps of a gymnasium stack cannot be dumped")
-        assert not (tmp_path / "dump").exists()
 
 
 async def test_the_live_tab_shows_the_values_of_each_wrapper() -> None:
