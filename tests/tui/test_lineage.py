@@ -99,6 +99,13 @@ async def test_each_wrapper_that_writes_a_key_is_named(
         assert all(line in shown for line in lines), shown
 
 
+async def test_all_versions_fit_in_a_small_terminal() -> None:
+    async with driven(env=MAKE, allow_code=True, size=(80, 24)) as app:
+        await app.press("end", "2")
+        shown = await go_to(app, "observation")
+        assert "FrameStackObservation from observation@1 → output" in shown
+
+
 async def test_the_app_shows_the_lineage_of_the_command_line() -> None:
     stack = build_stack(Pipeline.of(MAKE), True)
     expected = inspect_keys(stack, MAKE)

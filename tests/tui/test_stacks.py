@@ -123,6 +123,11 @@ async def test_a_broken_factory_is_an_error_of_the_env(factory: str, message: st
     async with driven(env=f"{MODULE}:{factory}", allow_code=True, size=(120, 24)) as app:
         assert app.app.workspace.status.problems[None].message == message
         assert message[:24] in app.text("ChainPane")
+        assert app.text("StageTab").count("F12 shows the traceback") <= 1
+        for place in ("up", "end"):
+            await app.press("escape", place, "2")
+            # Without specs, both the env and the output show why.
+            assert message[:24] in app.text("SpecsTab")
 
 
 async def test_without_allow_code_the_factory_is_not_imported() -> None:
