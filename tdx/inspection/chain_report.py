@@ -27,6 +27,7 @@ from tdx.stacks import open_stack
 if TYPE_CHECKING:
     from tdx.core import StageSpecs, StageTrace, StepTrace
     from tdx.stacks import Stack
+    from tdx.stacks.driver import OnTrace
 
 OBSERVED_STEPS = 20
 """Number of steps in which the writes of a stage are observed."""
@@ -86,17 +87,24 @@ def report_flow(stack: Stack, flow: ChainFlow, name: str | None = None) -> Chain
     return ChainReport(name or stack.name, before, after, flow.stages)
 
 
-def find_flow(env: Any) -> ChainFlow:
+def find_flow(env: Any, on_trace: OnTrace | None = None) -> ChainFlow:
     """Determine the data flow of an env or a stack; a stack of another library is stepped.
 
     Args:
         env: Env of tdx or a stack.
+        on_trace: Called with the trace of each reset and step.
     """
     stack = open_stack(env)
     observer = FlowObserver(stack)
+
+    def add(trace: StepTrace) -> None:
+        observer.add(trace)
+        if on_trace is not None:
+            on_trace(trace)
+
     if observer.needs_steps:
         with stack.seeded(0):
-            stack.tracer().run(OBSERVED_STEPS, on_step=observer.add)
+            stack.tracer().run(OBSERVED_STEPS, on_step=add)
     return observer.flow()
 
 

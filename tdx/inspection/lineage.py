@@ -19,6 +19,7 @@ from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.inspection.leaf import LeafSpec
+    from tdx.stacks.driver import OnTrace
 
 NodeT = TypeVar("NodeT")
 EndReason = Literal["overwritten", "dropped", "renamed"]
@@ -223,7 +224,7 @@ class Lineage(Result):
         return Lineage(self.env, self.stages, kept)
 
 
-def inspect_keys(env: Any, name: str | None = None) -> Lineage:
+def inspect_keys(env: Any, name: str | None = None, *, on_trace: OnTrace | None = None) -> Lineage:
     """Trace every key of an env through its chain.
 
     An env of tdx is not stepped; a stack of another library makes a few random steps.
@@ -231,6 +232,7 @@ def inspect_keys(env: Any, name: str | None = None) -> Lineage:
     Args:
         env: Env of tdx, with or without a chain, or a stack of another library.
         name: Name in the report. Defaults to the name of the env before the chain.
+        on_trace: Called with the trace of each reset and step.
 
     Raises:
         TdxError: A stage does not accept the specs before it; the error names the stage.
@@ -245,7 +247,7 @@ def inspect_keys(env: Any, name: str | None = None) -> Lineage:
     from tdx.stacks import open_stack
 
     stack = open_stack(env)
-    return trace_flow(find_flow(stack), name or stack.name)
+    return trace_flow(find_flow(stack, on_trace), name or stack.name)
 
 
 def trace_flow(flow: ChainFlow, name: str) -> Lineage:

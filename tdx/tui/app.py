@@ -28,7 +28,7 @@ from tdx.tui.files.document import report_crash, watch_signals
 from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
 from tdx.tui.keyboard import FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
-from tdx.tui.screens.bars import HintState
+from tdx.tui.screens.bars import HintState, is_listed
 from tdx.tui.screens.dialogs import TextScreen
 from tdx.tui.screens.main import TABS, THREE_PANES, MainScreen
 from tdx.tui.workspace import Workspace
@@ -69,7 +69,8 @@ class CommandProvider(Provider):
         for node in (screen.app, screen, *screen.walk_children()):
             for _, binding in node._bindings:
                 has_id = binding.id is not None and "." in binding.id
-                if not has_id or binding.id in known or not node.display:
+                is_known = not has_id or binding.id in known
+                if is_known or not node.display or not is_listed(node, binding):
                     continue
                 known.add(binding.id or "")
                 area, _, _ = (binding.id or "").partition(".")
@@ -251,7 +252,7 @@ class TdxApp(App[None]):
         rows = [
             f"| `{self.get_key_display(active.binding)}` | {active.binding.description} |"
             for active in self.screen.active_bindings.values()
-            if active.binding.description
+            if active.binding.description and is_listed(active.node, active.binding)
         ]
         return "\n".join(["### Keys", "", "| key | action |", "| --- | --- |", *rows])
 

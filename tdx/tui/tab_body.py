@@ -16,6 +16,7 @@ from textual.widgets import Input, Static, TabPane
 
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import Problem
+from tdx.tui.backend.messages import TRACEBACK_HINT
 from tdx.tui.workspace import Workspace
 
 DRAW_DELAY = 0.04
@@ -273,8 +274,9 @@ class ProblemPanel(Static):
 
 
 def _problem_text(problem: Problem) -> Content:
-    hint = f"\n  → {problem.hint}" if problem.hint else ""
-    origin = f"\n  {problem.origin} · F12 shows the traceback" if problem.origin else ""
+    origin = f"\n  {problem.origin} · {TRACEBACK_HINT}" if problem.origin else ""
+    is_repeated = bool(origin) and problem.hint == TRACEBACK_HINT
+    hint = f"\n  → {problem.hint}" if problem.hint and not is_repeated else ""
     return Content.assemble(("✕ ", "bold $error"), problem.message, (origin, ""), (hint, "dim"))
 
 

@@ -292,8 +292,8 @@ class Workspace:
     def list_selected_problems(self) -> tuple[tuple[Problem, ...], tuple[LintFinding, ...]]:
         """Return the errors and the findings of rules for the selected stage."""
         stage, status = self.stage, self.status
-        if stage is None and self.place != ENV:
-            return (), ()
+        if stage is None and self.place != ENV and None not in status.problems:
+            return (), ()  # the output has no problems of its own
         if stage is not None and not stage.enabled:
             return (), ()
         number = None if stage is None else stage.number

@@ -18,6 +18,7 @@ from tdx.tui.live.messages import Run, RunSession, SetPanes
 from tdx.tui.live.worker import LivePlayer
 from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
 from tdx.tui.profile.worker import find_advice, measure_pipeline
+from tdx.tui.screens.bars import HintState
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
 from tests.tui.playing import playing
@@ -116,6 +117,57 @@ async def test_the_profile_tab_offers_what_applies(env: str, has_modes: bool) ->
         await app.press("m", "o")
         reason = "modes and extra passes need a chain of tdx; this is a gymnasium env"
         assert (app.notices == [reason, reason]) is not has_modes
+
+
+@pytest.mark.parametrize(
+    ("env", "absent", "present"),
+    [
+        (MAKE, ("m mode", "o operators", "v advice"), ("r measure", "s sort", "[ earlier")),
+        (SB3, ("m mode", "o operators", "v advice"), ("r measure", "s sort", "[ earlier")),
+        (TORCHRL, ("v advice",), ("r measure", "m mode", "o operators")),
+    ],
+)
+async def test_the_key_bar_of_the_profile_lists_what_applies(
+    env: str, absent: tuple[str, ...], present: tuple[str, ...]
+) -> None:
+    async with driven(env=env, allow_code=True, size=(160, 30)) as app:
+        await app.press("4")
+        keys = app.text("KeyBar")
+        assert [each for each in absent if each in keys] == []
+        assert [each for each in present if each not in keys] == []
+        assert "| measure |" in app.app._keys_help()
+        assert "| advice |" not in app.app._keys_help()
+
+
+async def test_the_key_bar_of_the_chain_lists_no_edits_of_wrappers() -> None:
+    async with driven(env=MAKE, allow_code=True, size=(160, 30)) as app:
+        keys = app.text("KeyBar")
+        assert "edit" in keys
+        assert "on/off" not in keys
+        await app.press("down")
+        keys = app.text("KeyBar")
+        assert [each for each in ("edit", "on/off", "remove", "move") if each in keys] == []
+        assert "a add" in keys
+        await app.press("a", "text:StepCounter", "enter", "escape")
+        app.find("#chain").focus()
+        await app.press("down")
+        keys = app.text("KeyBar")
+        assert [each for each in ("edit", "on/off", "remove", "move") if each not in keys] == []
+
+
+async def test_the_palette_lists_what_applies() -> None:
+    async with driven(env=MAKE, allow_code=True) as app:
+        await app.press("4", "ctrl+p", "text:profile:")
+        while "profile: measure" not in (shown := app.text()):
+            await asyncio.sleep(0.02)
+        assert "profile: mode" not in shown
+        await app.press("escape")
+
+
+async def test_the_stages_of_a_factory_complete_the_hint_about_stages(tmp_path: Path) -> None:
+    hints = HintState(tmp_path / "hints.json")
+    async with driven(env=MAKE, allow_code=True, hints=hints):
+        assert "stages" in hints.done
 
 
 async def test_the_profile_tab_returns_to_all_settings_with_a_chain() -> None:

@@ -18,7 +18,6 @@ from tdx.tui.backend.messages import Job
 from tdx.tui.live.messages import (
     Command,
     CommandEnvelope,
-    DumpSteps,
     LiveState,
     Reset,
     Run,
@@ -63,7 +62,7 @@ async def test_the_wrappers_are_stages_with_arguments_and_specs() -> None:
         await app.press("end")
         await app.press("2")
         assert "~ observation [4, 3] float32" in app.text("SpecsTab")
-        assert "wrappers declare no keys" in app.text("#lineage")
+        assert "observation@2 by 4 FrameStackObservation" in app.text("#lineage")
 
 
 async def test_edits_of_a_wrapper_are_refused_with_a_reason() -> None:
@@ -124,6 +123,11 @@ async def test_a_broken_factory_is_an_error_of_the_env(factory: str, message: st
     async with driven(env=f"{MODULE}:{factory}", allow_code=True, size=(120, 24)) as app:
         assert app.app.workspace.status.problems[None].message == message
         assert message[:24] in app.text("ChainPane")
+        assert app.text("StageTab").count("F12 shows the traceback") <= 1
+        for place in ("up", "end"):
+            await app.press("escape", place, "2")
+            # Without specs, both the env and the output show why.
+            assert message[:24] in app.text("SpecsTab")
 
 
 async def test_without_allow_code_the_factory_is_not_imported() -> None:
@@ -305,13 +309,6 @@ def test_a_vector_env_has_rows_and_begins_episodes_itself() -> None:
         assert {each.end for each in ended} == {"terminated"}
         assert len(topics["cells"]) == 3
         assert sum(each.steps for each in found.session.episodes(0, 1000)) == 120
-
-
-def test_steps_of_a_stack_are_not_dumped(tmp_path: Any) -> None:
-    with player() as (found, _):
-        state = do(found, Run(steps=2), DumpSteps(str(tmp_path / "dump")))
-        assert state.message.startswith("steps of a gymnasium stack cannot be dumped")
-        assert not (tmp_path / "dump").exists()
 
 
 async def test_the_live_tab_shows_the_values_of_each_wrapper() -> None:

@@ -94,3 +94,33 @@ class _Failing(gymnasium.Wrapper[Any, Any, Any, Any]):
 def make_failing() -> gymnasium.Env[Any, Any]:
     """An env whose last wrapper raises."""
     return _Failing(gymnasium.make("Pendulum-v1", disable_env_checker=True))
+
+
+class _Varying(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Returns observations of another length after the first step."""
+
+    def step(self, action: Any) -> Any:
+        observation, *others = super().step(action)
+        return (np.append(observation, np.float32(0)), *others)
+
+
+def make_varying() -> gymnasium.Env[Any, Any]:
+    """An env whose observations change their length."""
+    return _Varying(gymnasium.make("Pendulum-v1", disable_env_checker=True))
+
+
+class _Words(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Adds a text to the observation."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        spaces: Any = gymnasium.spaces
+        self.observation_space = spaces.Dict(state=env.observation_space, word=spaces.Text(5))
+
+    def observation(self, observation: Any) -> Any:
+        return {"state": observation, "word": "up"}
+
+
+def make_words() -> gymnasium.Env[Any, Any]:
+    """An env whose observation has a text."""
+    return _Words(gymnasium.make("Pendulum-v1", disable_env_checker=True))

@@ -156,7 +156,7 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
 
 def _count_rows(context: StackContext, trace: StepTrace, ended: Tensor | None) -> Tensor | None:
     """Count the stepped and the only reset sub-envs of a step; return the ended ones."""
-    if "truncated" not in context.stack.done_keys:
+    if "truncated" not in trace.after(len(context.stack.stages)):
         # Its sub-envs are reset within the step that ends the episode.
         return None
     done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))

@@ -17,7 +17,7 @@ from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.arrays import find_images
 from tdx.inspection.live.episodes import EpisodeTracker
 from tdx.inspection.live.plots import Array, SeriesBuffer, build_plot, number_names, read_number
-from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
+from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv, stack_rollout
 from tdx.inspection.live.trace_view import find_problems, view_trace
 from tdx.inspection.live.views import (
     TRACED_NUMBERS,
@@ -220,12 +220,14 @@ class LiveSession:
         """Return the steps since :meth:`reset` that are in the history, ``[*B, T]``.
 
         Raises:
-            ArgumentError: There are no steps.
+            ArgumentError: There are no steps, or those of a stack of another library do not fit
+                together.
         """
+        traces = [trace for trace in self.history if trace.index >= self._reset_index]
+        if isinstance(self.env, StackEnv):
+            return stack_rollout(self.env, traces)
         steps = [
-            trace.tensordict
-            for trace in self.history
-            if trace.index >= self._reset_index and trace.phase == "step" and trace.error is None
+            trace.tensordict for trace in traces if trace.phase == "step" and trace.error is None
         ]
         if not steps:
             raise ArgumentError("no steps since the reset", hint="make a step first")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tensordict import TensorDictBase
+import torch
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from tdx.core.tracing import StepTrace, TraceHistory
-from tdx.keys import NestedKey
+from tdx.errors import ArgumentError, Where
+from tdx.keys import NestedKey, split_key
 from tdx.specs import Composite
 from tdx.stacks import Stack, StackTracer
 
@@ -33,6 +35,7 @@ class StackEnv:
         self._specs = list(stack.specs())
         outermost = self._specs[-1]
         outputs, inputs = outermost.output_spec, outermost.input_spec
+        self.output_spec: Composite = outputs
         self.batch_size = outputs.shape
         self.full_observation_spec: Composite = outputs["full_observation_spec"]
         self.full_reward_spec: Composite = outputs["full_reward_spec"]
@@ -105,6 +108,64 @@ class LiveStackTracer(StackTracer):
                 and a dict of them. ``None``: the action of the policy.
         """
         return super().step(None if action is None else _native_action(action))
+
+
+def stack_rollout(env: StackEnv, traces: Iterable[StepTrace]) -> TensorDictBase:
+    """Return the values of the outermost stage in consecutive steps, ``[*B, T]``.
+
+    The observation before a step is the one that the policy received, also if a vector env has
+    reset itself. Entries that are not tensors are left out.
+
+    Args:
+        env: The stack.
+        traces: Consecutive traces. Steps before the first reset or step are unknown, so that a
+            first trace of a step is left out.
+
+    Raises:
+        ArgumentError: There are no steps, or an entry differs in shape or dtype between steps.
+    """
+    observations = list(env.full_observation_spec.keys(True, True))
+    results = [*observations, *env.reward_keys, *env.done_keys]
+    actions = list(env.full_action_spec.keys(True, True))
+    before: dict[NestedKey, Any] | None = None
+    columns: dict[NestedKey, list[Any]] = {}
+    steps = 0
+    for trace in traces:
+        if trace.error is not None:
+            continue
+        if trace.phase == "step" and before is not None:
+            given, after = trace.tensordict, trace.env_tensordict
+            values = before | {key: given.get(key, None) for key in actions}
+            values |= {("next", *split_key(key)): after.get(key, None) for key in results}
+            for key, value in values.items():
+                columns.setdefault(key, []).append(value)
+            steps += 1
+        outermost = trace.after(len(env.specs()))
+        returned = {key: outermost.get(key) for key in observations}
+        before = {key: each and each.value for key, each in returned.items()}
+    if not steps:
+        raise ArgumentError("no steps since the reset", hint="make a step first")
+    return _stack_columns(columns, env.batch_size, steps)
+
+
+def _stack_columns(
+    columns: Mapping[NestedKey, list[Any]], size: torch.Size, steps: int
+) -> TensorDictBase:
+    rollout = TensorDict({}, (*size, steps))
+    for key, values in columns.items():
+        found = {
+            (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else None
+            for value in values
+        }
+        if len(found) > 1:
+            raise ArgumentError(
+                "its shape or dtype differs between steps, which a dump cannot store",
+                hint="add a wrapper that pads it to a fixed shape",
+                where=Where(key=key),
+            )
+        if None not in found:
+            rollout.set(key, torch.stack(values, len(size)))
+    return rollout
 
 
 def _native_action(action: TensorDictBase) -> Any:

@@ -14,10 +14,11 @@ from tensordict import TensorDictBase
 from tdx.core import TransformedEnv
 from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import ActionSequence, EnvBase
-from tdx.errors import ArgumentError, StorageError
-from tdx.keys import format_key
+from tdx.errors import ArgumentError, StorageError, Where
+from tdx.keys import format_key, normalize_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.rollouts.dump.encoding import DAMAGED
+from tdx.rollouts.dump.entries import describe_specs
 from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.reading import Dump
 from tdx.rollouts.dump.writing import (
@@ -54,7 +55,7 @@ def keep_rollout(
 
     Args:
         rollout: Result of ``env.rollout``, ``[*B, T]``.
-        env: Env that returned it, with its chain.
+        env: Env that returned it, with its chain, or an object with its specs and names of keys.
         pipeline: Pipeline that the env was built from.
         path: New folder.
         seed: Seed of the env. ``None``: unknown, recorded as 0.
@@ -123,7 +124,7 @@ def replay(
         on_chunk: Called after each chunk.
 
     Raises:
-        ArgumentError: The dump does not have the raw steps.
+        ArgumentError: The dump does not have the raw steps, or not as the env of tdx returns them.
         EnvError: The chain needs other steps.
     """
     check_target(folder, force)
@@ -135,6 +136,7 @@ def replay(
     recorded = _read_raw_steps(dump)
     env = build_env(pipeline, allow_code)
     try:
+        _check_recorded(dump, env.base_env)
         actions = _find_actions(dump, env, stages, recorded, allow_code)
         old = dump.manifest
         manifest = create_manifest(
@@ -188,6 +190,26 @@ def _read_raw_steps(dump: Dump) -> TensorDictBase:
     recorded = data.clone(recurse=False)
     recorded.set(RESET_KEY, resets)
     return recorded
+
+
+def _check_recorded(dump: Dump, base: EnvBase) -> None:
+    """Refuse raw steps whose entries have other shapes or dtypes than those of the env.
+
+    The live steps of an env of another library are stored as that library returns them.
+    """
+    if dump.raw is not None:
+        return
+    expected = {tuple(each["key"]): each for each in describe_specs(base)}
+    for found in dump.manifest.specs:
+        entry = expected.get(tuple(found["key"]), found)
+        texts = [f"{each['dtype']} {each['shape']}" for each in (found, entry)]
+        if texts[0] != texts[1]:
+            raise ArgumentError(
+                f"{dump.path} has {texts[0]}, its env in a chain of tdx has {texts[1]}",
+                hint="live steps of an env of another library cannot be replayed: record them "
+                "with tdx rollout",
+                where=Where(key=normalize_key(tuple(map(str, found["key"])))),
+            )
 
 
 def _find_actions(

@@ -22,6 +22,8 @@ from tdx.stacks.gymnasium.snapshots import (
 
 DONE = "done"
 TERMINAL = "terminal_observation"
+LIMITED: NestedKey = (INFO, "TimeLimit.truncated")
+"""Key of the infos that tells a truncation from a termination."""
 
 
 def step_entries(space: Any, result: Any) -> Entries:
@@ -114,3 +116,28 @@ def next_observations(entries: Mapping[NestedKey, Any]) -> Entries:
             replaced[done] = last.to(value.dtype)
             found[key] = replaced
     return found
+
+
+def end_flags(entries: Mapping[NestedKey, Any]) -> Entries:
+    """Return why the episodes of a step ended, which a VecEnv only tells in the infos.
+
+    Args:
+        entries: Values of a step after its outermost stage.
+
+    Example:
+        >>> done = torch.tensor([True, True])
+        >>> flags = end_flags({"done": done, LIMITED: [torch.tensor(True), None]})
+        >>> flags["terminated"], flags["truncated"]
+        (tensor([False,  True]), tensor([ True, False]))
+    """
+    done = entries.get(DONE)
+    if not (isinstance(done, Tensor) and done.ndim == 1):
+        return {}
+    infos = entries.get(LIMITED)
+    rows = (
+        [False] * len(done)
+        if infos is None
+        else [each is not None and bool(each) for each in infos]
+    )
+    truncated = done & torch.tensor(rows)
+    return {"terminated": done & ~truncated, "truncated": truncated}

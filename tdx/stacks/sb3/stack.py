@@ -40,7 +40,8 @@ class StableBaselines3Stack(LevelStack):
     """A VecEnv of Stable-Baselines3; each wrapper of it and of its sub-envs is a stage.
 
     Values are batched, ``[N, ...]`` for N sub-envs. ``next`` of a step has the
-    ``terminal_observation`` of the infos for the sub-envs whose episode ended.
+    ``terminal_observation`` of the infos for the sub-envs whose episode ended, and ``terminated``
+    and ``truncated`` by ``TimeLimit.truncated`` of the infos.
 
     Args:
         target: The outermost VecEnv, or an algorithm that has one.
@@ -57,7 +58,7 @@ class StableBaselines3Stack(LevelStack):
     """
 
     kind = "stable-baselines3"
-    done_keys = (DONE,)
+    done_keys = (DONE, *FLAGS)
     recorder = VecCallRecorder
     builder = VecTraceBuilder
 

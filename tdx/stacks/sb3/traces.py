@@ -14,7 +14,7 @@ from tdx.stacks.gymnasium.snapshots import FLAGS, INFO, REWARD, Entries
 from tdx.stacks.gymnasium.traces import TraceBuilder, _Lane
 from tdx.stacks.sb3.calls import VecCall
 from tdx.stacks.sb3.levels import VecLevel
-from tdx.stacks.sb3.snapshots import DONE, merge_rows, next_observations
+from tdx.stacks.sb3.snapshots import DONE, end_flags, merge_rows, next_observations
 
 
 class VecTraceBuilder(TraceBuilder):
@@ -87,10 +87,13 @@ class VecTraceBuilder(TraceBuilder):
     def _tensordict(
         self, phase: str, inverse: _Lane, forward: _Lane, stages: list[StageTrace]
     ) -> TensorDictBase:
-        """Return the action and the results; ``next`` has the last observation of each episode."""
+        """Return the action and the results.
+
+        ``next`` has the last observation of each episode, and why it ended.
+        """
         found = super()._tensordict(phase, inverse, forward, stages)
         if phase == "step":
             values = {key: version.value for key, version in forward.current.items()}
-            for key, value in next_observations(values).items():
+            for key, value in (next_observations(values) | end_flags(values)).items():
                 found.get("next").set(key, value)
         return found

@@ -156,11 +156,11 @@ class Job:
         return self.cache[name]
 
 
-_TRACEBACK_HINT = "F12 shows the traceback"
+TRACEBACK_HINT = "F12 shows the traceback"
 
 
 def with_app_hint(problem: Problem) -> Problem:
     """Replace a hint for Python or the command line by the key that shows the traceback."""
     hint = problem.hint
     is_elsewhere = hint is None or "__cause__" in hint or "--debug" in hint
-    return replace(problem, hint=_TRACEBACK_HINT) if problem.details and is_elsewhere else problem
+    return replace(problem, hint=TRACEBACK_HINT) if problem.details and is_elsewhere else problem

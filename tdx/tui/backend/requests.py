@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
 from tdx.inspection.check_report import Finding, check_pipeline
+from tdx.inspection.lineage import Lineage, inspect_keys
 from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
 from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import Job, Request
@@ -32,6 +33,14 @@ class CheckChain(Request[tuple[Finding, ...]]):
     pipeline: Pipeline
     allow_code: bool = False
     steps: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveKeys(Request[Lineage | None]):
+    """Observe the keys of a stack of another library in random steps; ``None`` if cancelled."""
+
+    pipeline: Pipeline
+    allow_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +107,20 @@ def _with_draft_stage(finding: Finding, env_stages: int) -> Finding:
         return finding
     at = stage - env_stages
     return replace(finding, where=replace(finding.where, stage=at if at >= 0 else None))
+
+
+def observe_keys(request: ObserveKeys, job: Job) -> Lineage | None:
+    """Trace every key of a stack as ``tdx inspect keys`` does."""
+    cache = job.get_cached("envs", lambda: EnvCache(request.allow_code))
+    stack = cache.stack(request.pipeline)
+
+    def stop_if_cancelled(trace: object) -> None:
+        if job.is_cancelled:
+            raise _CancelledError
+
+    with suppress(_CancelledError):
+        return inspect_keys(stack, request.pipeline.env.id, on_trace=stop_if_cancelled)
+    return None
 
 
 def list_env_choices(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
@@ -174,7 +197,7 @@ class DumpRollout(Request[DumpResult]):
 
 
 class _CancelledError(Exception):
-    """The dump was cancelled."""
+    """The request was cancelled."""
 
 
 def dump_rollout(request: DumpRollout, job: Job) -> DumpResult:

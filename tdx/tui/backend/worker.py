@@ -37,10 +37,12 @@ from tdx.tui.backend.requests import (
     DumpRollout,
     InspectChain,
     ListEnvs,
+    ObserveKeys,
     check_chain,
     dump_rollout,
     inspect_chain,
     list_env_choices,
+    observe_keys,
 )
 from tdx.tui.live.messages import RunSession
 from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
@@ -70,6 +72,7 @@ _HANDLERS: dict[type[Request[Any]], Handler] = {
     InspectChain: inspect_chain,
     CheckChain: check_chain,
     ListEnvs: list_env_choices,
+    ObserveKeys: observe_keys,
     DumpRollout: dump_rollout,
     RunSession: _run_session,
     MeasurePipeline: _measure_pipeline,

@@ -17,6 +17,7 @@ from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
+from tdx.keys import format_key
 from tdx.stacks.building import build_stack, load_policy
 from tdx.tui.backend.messages import Job, with_app_hint
 from tdx.tui.live.messages import (
@@ -218,15 +219,14 @@ class LivePlayer:
     def _dump(self, command: DumpSteps) -> None:
         from tdx.rollouts import keep_rollout
 
-        if isinstance(self.env, StackEnv):
-            kind = self.env.stack.kind
-            self._message = f"steps of a {kind} stack cannot be dumped: a dump needs a chain of tdx"
-            return
+        # A dump takes the specs and the names of flags and rewards, which a `StackEnv` has too.
+        env: Any = self.env
         try:
             rollout = self.session.rollout()
-            kept = keep_rollout(rollout, self.env, self._pipeline, command.path, policy="live")
+            kept = keep_rollout(rollout, env, self._pipeline, command.path, policy="live")
         except TdxError as error:
-            self._message = error.message
+            key = error.where.key
+            self._message = f"{'' if key is None else f'{format_key(key)}: '}{error.message}"
         else:
             shortest = min(command.path, os.path.relpath(command.path), key=len)
             self._message = f"dumped {kept.steps:,} steps to {shortest}"

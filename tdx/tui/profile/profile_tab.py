@@ -186,6 +186,12 @@ class ProfileTab(SearchableTab):
         self.workspace.edited.subscribe(self, self.invalidate)
         self.workspace.inspected.subscribe(self, self.invalidate)
 
+    def is_applicable(self, action: str) -> bool:
+        """Return False for modes, extra passes and advice that a stack does not have."""
+        if action == "advise":
+            return self.workspace.stack is None
+        return self._has_modes or action not in ("mode", "extra")
+
     @property
     def default_focus(self) -> Widget:
         table = self.query_one(CostTable)
@@ -343,6 +349,7 @@ class ProfileTab(SearchableTab):
         measurement, progress = self.measurement, self.measurement.progress
         self.query_one(ProfileBar).show_running(measurement.is_running)
         self.query_one(ProfileBar).show_stack(self.workspace.stack)
+        self.refresh_bindings()
         self.query_one("#profile-progress").display = measurement.is_running
         if measurement.is_running:
             doing = "starting …" if progress is None else f"{progress.doing} …"

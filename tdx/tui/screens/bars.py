@@ -8,10 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from textual import events
 from textual.binding import Binding
 from textual.content import Content
+from textual.dom import DOMNode
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
@@ -202,6 +204,8 @@ class HintBar(Static):
     def on_mount(self) -> None:
         self.display = not self.hints.is_hidden
         self.workspace.edited.subscribe(self, lambda _: self._update_hints())
+        # The stages of a factory are known after its inspection.
+        self.workspace.inspected.subscribe(self, lambda _: self._update_hints())
         self.call_after_refresh(self._update_hints)
 
     def mark_visited(self, tab: str) -> None:
@@ -241,6 +245,24 @@ class HintBar(Static):
         if draft.stages:
             self.hints.mark_done("stages")
         self.refresh()
+
+
+@runtime_checkable
+class LimitsKeys(Protocol):
+    """A widget with actions that do not apply at the moment, and only show why."""
+
+    def is_applicable(self, action: str) -> bool:
+        """Return False for an action whose key is not listed.
+
+        Args:
+            action: Name of the action.
+        """
+
+
+def is_listed(node: DOMNode, binding: Binding) -> bool:
+    """Return True if the key bar, the help and the palette list a binding of a widget."""
+    name = binding.action.partition("(")[0]
+    return not isinstance(node, LimitsKeys) or node.is_applicable(name)
 
 
 _TRAILING_IDS = ("app.palette", "app.help")
@@ -317,7 +339,11 @@ class KeyBar(Static):
 
     def _list_key_hints(self) -> list[KeyHint]:
         active = self.screen.active_bindings.values()
-        shown = [each.binding for each in active if each.enabled and each.binding.show]
+        shown = [
+            each.binding
+            for each in active
+            if each.enabled and each.binding.show and is_listed(each.node, each.binding)
+        ]
         ranked = sorted(shown, key=lambda binding: binding.id in _TRAILING_IDS)
         return list(self._group_bindings(ranked))
 

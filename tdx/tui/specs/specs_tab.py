@@ -14,6 +14,7 @@ from textual.widgets.option_list import Option
 
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import split_key
+from tdx.tui.specs.lineage_pane import LineagePane
 from tdx.tui.specs.tree import (
     ColumnWidths,
     LinePath,
@@ -22,7 +23,6 @@ from tdx.tui.specs.tree import (
     build_spec_lines,
     heading,
     key_label,
-    lineage_text,
     specs_at,
 )
 from tdx.tui.tab_body import ProblemPanel, TabBody
@@ -227,7 +227,7 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         yield Input(placeholder="search keys …", id="spec-search", compact=True)
         yield ProblemPanel(self.workspace)
         yield SpecList()
-        yield Static("", id="lineage")
+        yield LineagePane(self.workspace)
 
     def on_mount(self) -> None:
         self.query_one("#spec-search").display = False
@@ -268,7 +268,7 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         widths = ColumnWidths.of((_key_width(each) for each in keys), leaves)
         listed.fill(lines, widths, self._search.found)
         self.query_one("#spec-title", Static).update(self._title(specs))
-        self._show_lineage(listed.line)
+        self.query_one(LineagePane).show_line(listed.line)
 
     # ------------------------------------------------------------------ what is shown
 
@@ -343,29 +343,10 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
             listed.go_to(path)
             self.query_one("#spec-title", Static).update(self._title(self._places()[self._here]))
 
-    # ------------------------------------------------------------------ the lineage
-
     @on(SpecList.Moved)
     def _show_lineage_at_cursor(self, event: SpecList.Moved) -> None:
         event.stop()
-        self._show_lineage(event.line)
-
-    def _show_lineage(self, line: SpecLine | None) -> None:
-        overview = self.workspace.status.overview
-        text = Content("")
-        key = None if line is None else line.key
-        if line is not None and key and overview is not None and overview.lineage is not None:
-            positions = self.workspace.draft.positions
-            shown = [positions[n] if n < len(positions) else n for n in overview.working]
-            places = [*[None] * len(overview.env_stages), *shown]
-            text = lineage_text(overview.lineage, key, line.lane, places)
-        elif self.workspace.stack is not None:
-            note = "wrappers declare no keys; the Live tab (3) shows which one writes a value"
-            text = Content.styled(note, "dim")
-        lineage = self.query_one("#lineage", Static)
-        lineage.border_title = Content(f"lineage of {key}" if key else "lineage")
-        lineage.display = key is not None
-        lineage.update(text)
+        self.query_one(LineagePane).show_line(event.line)
 
     def _title(self, specs: PlaceSpecs) -> Content:
         notes = {

@@ -11,7 +11,6 @@ from textual.content import Content
 
 from tdx.inspection.chain import Direction
 from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text, shape_text
-from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import format_key, split_key
 from tdx.tui.chain_status import ChainStatus
@@ -326,49 +325,3 @@ def _member_counts(line: SpecLine) -> list[tuple[str, str]]:
         if line.counts[change]
     ]
     return parts
-
-
-def lineage_text(
-    lineage: Lineage, key: str, lane: Direction, places: Sequence[int | None]
-) -> Content:
-    """Return the versions of a key, one per line, in data-flow order.
-
-    Args:
-        lineage: Lineage of the whole chain.
-        key: The key, with dots.
-        lane: Direction.
-        places: Place in the chain for each stage of the lineage; ``None`` for stages of the env
-            itself.
-    """
-    known = lineage.only([key]).versions if key in lineage.keys() else ()
-    versions = [version for version in known if version.lane == lane]
-    if not versions:
-        return Content.assemble((f"{key} ", "bold"), ("comes from the previous step", "dim"))
-    return Content("\n").join(_version_line(version, places) for version in versions)
-
-
-def _version_line(version: KeyVersion, places: Sequence[int | None]) -> Content:
-    return Content.assemble(*_version_parts(version, places))
-
-
-def _version_parts(version: KeyVersion, places: Sequence[int | None]) -> Iterator[tuple[str, str]]:
-    yield (version.name, "bold $accent")
-    yield ("  by ", "dim")
-    yield (_place_name(version.writer, places), "")
-    if version.source is not None:
-        yield (" from ", "dim")
-        yield (version.source, "")
-    if version.readers:
-        yield ("  → ", "dim")
-        yield (", ".join(_place_name(reader, places) for reader in version.readers), "")
-    if version.ended is not None:
-        yield ("  removed by ", "dim")
-        yield (_place_name(version.ended, places), "")
-
-
-def _place_name(place: FlowNode, places: Sequence[int | None]) -> str:
-    if place.kind != "stage" or place.stage is None:
-        return place.kind
-    at = places[place.stage] if place.stage < len(places) else place.stage
-    name = f"env's {place.name}" if at is None else f"{at} {place.name}"
-    return name + (" (next step)" if place.next_step else "")
