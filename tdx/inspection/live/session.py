@@ -15,8 +15,14 @@ from tdx.core.tracing import StepTrace, Stop, TraceChecker, TraceHistory, Tracer
 from tdx.core.tracing.stop_parser import keys_of
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.arrays import find_images
-from tdx.inspection.live.episodes import EpisodeTracker
-from tdx.inspection.live.plots import Array, SeriesBuffer, build_plot, number_names, read_number
+from tdx.inspection.live.histories import (
+    Array,
+    EpisodeTracker,
+    SeriesBuffer,
+    build_plot,
+    number_names,
+    read_number,
+)
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv, stack_rollout
 from tdx.inspection.live.trace_view import find_problems, view_trace
 from tdx.inspection.live.views import (

@@ -11,7 +11,7 @@ import torch
 from tdx import CartPoleEnv, PendulumEnv, StepCounter
 from tdx.errors import ArgumentError, KeyNotFoundError
 from tdx.inspection.live.actions import action_fields, build_action
-from tdx.inspection.live.plots import SeriesBuffer, build_plot
+from tdx.inspection.live.histories import SeriesBuffer, build_plot
 from tdx.inspection.live.session import LiveSession
 from tdx.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan
