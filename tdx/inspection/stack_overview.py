@@ -57,8 +57,9 @@ def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
 def inspect_stack(stack: Stack, env: str) -> ChainOverview:
     """Inspect a stack without a reset or step.
 
-    The wrappers of other libraries declare no keys, so they have no data flow and no lineage. If
-    the specs of a stage cannot be read, the stages are listed without specs.
+    The wrappers of other libraries declare no keys, so that their data flow and their lineage are
+    unknown without steps; :func:`~tdx.inspection.lineage.inspect_keys` makes some. If the specs of
+    a stage cannot be read, the stages are listed without specs.
 
     Args:
         stack: The stack.

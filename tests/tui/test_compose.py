@@ -14,7 +14,7 @@ from tdx.inspection.overview import StageOverview
 from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
 from tdx.tui.chain_status import ChainStatus, ErrorStore, LintFinding
-from tdx.tui.compose.chain_pane import build_chain_rows
+from tdx.tui.compose.chain_rows import build_chain_rows
 from tdx.tui.compose.stage_tab import WordSuggester
 from tests.tui.driving import Driver, driven
 

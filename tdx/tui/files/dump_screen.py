@@ -17,6 +17,7 @@ from textual.widgets import Button, Input, ProgressBar, Static, Switch
 from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.backend.requests import DumpProgress, DumpResult, DumpRollout
+from tdx.tui.files.path_screen import suggest_name
 from tdx.tui.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -222,4 +223,4 @@ class DumpScreen(ModalScreen[None]):
 
 
 def _default_folder(pipeline: Pipeline) -> str:
-    return f"{pipeline.env.id.rpartition('/')[2].partition('-v')[0].lower()}-dump"
+    return f"{suggest_name(pipeline.env.id)}-dump"

@@ -15,7 +15,7 @@ from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.tui.files.document import Autosave, CurrentDocument, DiskWatch
 from tdx.tui.files.dump_screen import DumpJob
-from tdx.tui.files.path_screen import PathScreen
+from tdx.tui.files.path_screen import PathScreen, suggest_name
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ class Files:
             if path is not None:
                 self._write(self.documents.at(path), then)
 
-        text = draft.file or f"{draft.env.id.rpartition('/')[2].partition('-v')[0].lower()}.yaml"
+        text = draft.file or f"{suggest_name(draft.env.id)}.yaml"
         self._app.push_screen(PathScreen("Save as", "save", _relative(text)), write)
 
     def _write(self, document: Document, then: Then | None, force: bool = False) -> None:

@@ -22,6 +22,19 @@ SUFFIXES = (".yaml", ".yml")
 MAX_ENTRIES = 300
 
 
+def suggest_name(env: str) -> str:
+    """Return a name for files about an env: that of its task, or of its factory.
+
+    Args:
+        env: Id of the env.
+
+    Example:
+        >>> suggest_name("ALE/Pong-v5"), suggest_name("src/my_envs.py:make")
+        ('pong', 'make')
+    """
+    return env.rpartition("/")[2].rpartition(":")[2].partition("-v")[0].lower()
+
+
 @dataclass(frozen=True, slots=True)
 class PathEntry:
     """An entry of the list.

@@ -12,6 +12,7 @@ from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 
+from tdx.tui.files.path_screen import suggest_name
 from tdx.tui.live.graphics import PlotPane
 from tdx.tui.live.history import EnvStrip, Timeline
 from tdx.tui.live.line_widgets import LineList
@@ -119,7 +120,7 @@ def ask_dump_folder(app: App[Any], env: str, then: Callable[[str], None]) -> Non
         if path is not None:
             then(str(Path(path).expanduser().absolute()))
 
-    name = f"{env.rpartition('/')[2].partition('-v')[0].lower()}-live"
+    name = f"{suggest_name(env)}-live"
     known = [Choice(name, name, "new folder")]
     title = "Dump the steps since the reset: choose a folder or type one"
     app.push_screen(ChoiceScreen(title, known, allow_custom=True), chosen)
