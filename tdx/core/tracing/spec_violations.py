@@ -65,6 +65,7 @@ class TraceChecker:
         self._any_size = not env.batch_locked
         self._free_keys = () if isinstance(env, EnvBase) else env.free_keys
         self._cache: dict[tuple[int, int, str], Leaves] = {}
+        self._changed: dict[tuple[int, int], Leaves] = {}
 
     def specs_for(self, stage: StageTrace, tensordict: TensorDictBase) -> Leaves:
         """Return the declared specs of the keys that a stage may write.
@@ -134,14 +135,9 @@ class TraceChecker:
         values: dict[NestedKey, object],
     ) -> Iterator[SpecViolation]:
         """Check the keys that the stage's specs change and that it did not write."""
-        before = (
-            {} if stage.kind == "env" else self._leaves(stage.index - 1, "output", trace.tensordict)
-        )
         rewards = self._leaves(stage.index, "reward", trace.tensordict)
-        for key, leaf in declared.items():
+        for key, leaf in self._changed_leaves(stage, declared, trace.tensordict).items():
             if key in stage.written or (trace.phase == "reset" and key in rewards):
-                continue
-            if key in before and before[key] == leaf:
                 continue
             if key not in values:
                 message = f"the spec declares it, but it is missing after a {trace.phase}"
@@ -149,6 +145,23 @@ class TraceChecker:
                 yield SpecViolation("missing", key, trace.phase, message, hint)
             elif not isinstance(leaf, NonTensor):
                 yield from check_value(key, leaf, values[key], trace.phase)
+
+    def _changed_leaves(
+        self, stage: StageTrace, declared: Leaves, tensordict: TensorDictBase
+    ) -> Leaves:
+        """Return the specs after a stage that differ from those before it."""
+        if stage.kind == "env":
+            return declared
+        token = (stage.index, tensordict.ndim)
+        known = self._changed.get(token)
+        if known is None:
+            before = self._leaves(stage.index - 1, "output", tensordict)
+            known = self._changed[token] = {
+                key: leaf
+                for key, leaf in declared.items()
+                if key not in before or before[key] != leaf
+            }
+        return known
 
     def _leaves(self, index: int, side: str, tensordict: TensorDictBase) -> Leaves:
         token = (index, tensordict.ndim, side)
