@@ -95,6 +95,7 @@ class TraceChecker:
         found: list[TracedViolation] = []
         reported: set[object] = set()
         values: dict[NestedKey, object] = {}
+        dropped: dict[NestedKey, StageTrace] = {}
         for stage in trace.stages:
             if stage.kind == "kept":
                 continue
@@ -102,9 +103,16 @@ class TraceChecker:
                 values.update({key: version.value for key, version in stage.written.items()})
                 for key in stage.dropped:
                     values.pop(key, None)
+                    dropped[key] = stage
             for violation in self._violations(stage, trace, values):
                 if violation.identity not in reported:
                     reported.add(violation.identity)
+                    found.append(TracedViolation(stage, _with_stage(violation, stage)))
+        lost = {key: stage for key, stage in dropped.items() if key not in values}
+        for key, stage in lost.items() if trace.error is None else ():
+            if key in self.specs_for(stage, trace.tensordict):
+                violation = _missing_violation(key, trace.phase)
+                if violation.identity not in reported:
                     found.append(TracedViolation(stage, _with_stage(violation, stage)))
         return found
 
@@ -140,9 +148,7 @@ class TraceChecker:
             if key in stage.written or (trace.phase == "reset" and key in rewards):
                 continue
             if key not in values:
-                message = f"the spec declares it, but it is missing after a {trace.phase}"
-                hint = f"write {format_key(key)!r}, or remove it from the spec"
-                yield SpecViolation("missing", key, trace.phase, message, hint)
+                yield _missing_violation(key, trace.phase)
             elif not isinstance(leaf, NonTensor):
                 yield from check_value(key, leaf, values[key], trace.phase)
 
@@ -190,6 +196,12 @@ class TraceChecker:
                 # Different envs in a batch may have no spec in common.
                 continue
         return leaves
+
+
+def _missing_violation(key: NestedKey, phase: Phase) -> SpecViolation:
+    message = f"the spec declares it, but it is missing after a {phase}"
+    hint = f"write {format_key(key)!r}, or remove it from the spec"
+    return SpecViolation("missing", key, phase, message, hint)
 
 
 def _check_written(written: Versions, declared: Leaves, phase: Phase) -> Iterator[SpecViolation]:
