@@ -306,12 +306,24 @@ def file_notes(found: StackImport, source: str) -> list[str]:
     lines += [f"{_sentence(each.part)}: {each}." for each in found.comparisons]
     if found.gap:
         lines.append(f"{_sentence(found.gap)}.")
+    lines += _env_lines(found)
     lines += [
         f"{stage.index} {stage.call}: {_describe(stage)}"
         for stage in found.stages
         if not stage.is_missing and not stage.stages
     ]
     return [*lines, ""]
+
+
+def _env_lines(found: StackImport) -> list[str]:
+    missing = found.missing_env
+    if missing is None:
+        return []
+    return [
+        f"The env {found.pipeline.env.id} is a proposal, which was not compared:",
+        f"  reason: {missing.reason}",
+        f"  to do: {missing.advice}",
+    ]
 
 
 def _sentence(text: str) -> str:
@@ -365,3 +377,4 @@ def summary_lines(found: StackImport) -> Iterator[str]:
     yield from (f"{each.part}: {each}" for each in found.comparisons)
     if found.gap:
         yield found.gap
+    yield from map(escape_control_characters, _env_lines(found))

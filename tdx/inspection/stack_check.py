@@ -65,12 +65,12 @@ def check(
         return CheckReport(label, len(stack.stages), ("specs",), (finding,))
     context, error = _observe(stack, steps, seed, evaluation)
     findings = [_from_lint(each, stack) for each in lint(context, _chosen(rules))]
+    if error is not None:
+        findings.append(Finding.from_error(error, "steps"))
     if stack.chain_env is not None:
         known = {(each.where.stage, each.where.key) for each in findings}
         chain = check_chain(stack, stack.chain_env, label, seed, ()).findings
         findings += [each for each in chain if (each.where.stage, each.where.key) not in known]
-    if error is not None:
-        findings.append(Finding.from_error(error, "steps"))
     findings.sort(key=_sort_key)
     return CheckReport(label, len(stack.stages), _CHECKS, tuple(findings))
 

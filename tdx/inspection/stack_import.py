@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import ArgumentError, TdxError
+from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
 from tdx.stacks.conversion import (
     ConvertedStack,
@@ -74,6 +75,7 @@ class Comparison:
         steps: Number of steps.
         largest: Largest difference, relative to values above 1.
         difference: First difference above the tolerance. ``None``: the values are equal.
+        shares_env: True if both sides have the env of the stack, which the pipeline cannot name.
     """
 
     below: int
@@ -81,6 +83,7 @@ class Comparison:
     steps: int
     largest: float
     difference: Difference | None
+    shares_env: bool = False
 
     def __str__(self) -> str:
         if self.difference is not None:
@@ -95,7 +98,9 @@ class Comparison:
         if last < first:
             return "the env"
         stages = f"stage {first}" if first == last else f"stages {first} to {last}"
-        return stages if self.below < 0 else f"{stages} on top of stage {self.below}"
+        if self.below >= 0:
+            return f"{stages} on top of stage {self.below}"
+        return f"{stages} on top of the env" if self.shares_env else stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +112,16 @@ class StackImport:
         stages: The stages of the stack with their counterparts.
         comparisons: Comparisons of its parts.
         seed: Seed of the envs and the actions.
+        missing_env: Why the env of the pipeline is only a proposal. ``None``: it is compared.
+        leaves: Specs of the env inside, if the pipeline cannot name it.
     """
 
     pipeline: Pipeline
     stages: tuple[ConvertedStage, ...]
     comparisons: tuple[Comparison, ...]
     seed: int
+    missing_env: Missing | None = None
+    leaves: tuple[LeafSpec, ...] | None = None
 
     @property
     def is_equal(self) -> bool:
@@ -122,7 +131,8 @@ class StackImport:
     @property
     def gap(self) -> str:
         """Stages that are missing in the pipeline, as a sentence; empty if there are none."""
-        names = [f"{each.index} {each.name}" for each in self.stages if each.is_missing]
+        names = [] if self.missing_env is None else ["the env inside"]
+        names += [f"{each.index} {each.name}" for each in self.stages if each.is_missing]
         if not names:
             return ""
         return f"not converted: {', '.join(names)}; the pipeline as a whole is not equal"
@@ -158,17 +168,24 @@ def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) ->
     """
     with closing(open_stack()) as stack:
         converted = _convert(stack)
-    converted = _without_misfits(converted)
+    converted = _without_misfits(open_stack, converted)
     _check_any(converted)
     comparisons = [
         _compare_part(open_stack, converted, below, last, steps, seed)
         for below, last in list_segments(converted.stages)
+        if last >= 0 or converted.missing_env is None
     ]
+    leaves = None
+    if converted.missing_env is not None:
+        with closing(_base_env(open_stack, converted, -1)) as base:
+            leaves = composite_leaves(base.input_spec, base.output_spec)
     pipeline = Pipeline(
         converted.env_up_to(len(converted.stages) - 1),
         tuple(each for stage in converted.stages for each in stage.stages),
     )
-    return StackImport(pipeline, converted.stages, tuple(comparisons), seed)
+    return StackImport(
+        *(pipeline, converted.stages, tuple(comparisons), seed, converted.missing_env, leaves)
+    )
 
 
 def _convert(stack: Stack) -> ConvertedStack:
@@ -181,8 +198,14 @@ def _convert(stack: Stack) -> ConvertedStack:
 
 
 def _check_any(converted: ConvertedStack) -> None:
+    has_stages = any(stage.stages or stage.sets_env for stage in converted.stages)
+    if converted.missing_env is not None and not has_stages:
+        raise ArgumentError(
+            f"neither the env nor a stage has a counterpart: {converted.missing_env.reason}",
+            hint=converted.missing_env.advice,
+        )
     missing = [stage for stage in converted.stages if isinstance(stage.result, Missing)]
-    if missing and not any(stage.stages or stage.sets_env for stage in converted.stages):
+    if missing and not has_stages:
         first = missing[0].result
         assert isinstance(first, Missing)
         raise ArgumentError(
@@ -191,7 +214,7 @@ def _check_any(converted: ConvertedStack) -> None:
         )
 
 
-def _without_misfits(converted: ConvertedStack) -> ConvertedStack:
+def _without_misfits(open_stack: OpenStack, converted: ConvertedStack) -> ConvertedStack:
     """Return the stack without stages that need one without counterpart, such as its shape."""
     first = next((each.index for each in converted.stages if each.is_missing), None)
     if first is None:
@@ -203,7 +226,11 @@ def _without_misfits(converted: ConvertedStack) -> ConvertedStack:
     kept: list[ConvertedStage] = []
     for stage in converted.stages:
         longer = (*chain, *stage.stages)
-        if stage.index > first and stage.stages and not _can_be_built(Pipeline(env, longer)):
+        if (
+            stage.index > first
+            and stage.stages
+            and not _can_be_built(open_stack, converted, Pipeline(env, longer))
+        ):
             kept.append(replace(stage, result=missing))
         else:
             kept.append(stage)
@@ -211,12 +238,29 @@ def _without_misfits(converted: ConvertedStack) -> ConvertedStack:
     return replace(converted, stages=tuple(kept))
 
 
-def _can_be_built(pipeline: Pipeline) -> bool:
+def _can_be_built(open_stack: OpenStack, converted: ConvertedStack, pipeline: Pipeline) -> bool:
+    base = None
+    if converted.missing_env is not None:
+        base = _base_env(open_stack, converted, -1)
     try:
-        build_env(pipeline).close()
+        _build(pipeline, base).close()
     except TdxError:
         return False
     return True
+
+
+def _build(pipeline: Pipeline, base: EnvBase | None) -> EnvBase:
+    if base is not None:
+        # The env exists, so that its name does not matter.
+        pipeline = replace(pipeline, env=EnvConfig("env"))
+    return build_env(pipeline, base=base)
+
+
+def _base_env(open_stack: OpenStack, converted: ConvertedStack, last: int) -> EnvBase:
+    """Return the stack up to a stage as one env of tdx."""
+    stack = open_stack()
+    assert isinstance(stack, Convertible)
+    return stack.base_env(last, converted.key_after(last))
 
 
 def _compare_part(
@@ -246,18 +290,17 @@ def _compare(
     )
     name = converted.stages[last].name if last >= 0 else "env"
     run = _Run(_tolerance(part), _recorded(part), last, name)
+    shares_env = converted.missing_env is not None
     with ExitStack() as opened:
         base = None
-        if below >= 0:
-            shared = opened.enter_context(closing(open_stack()))
-            assert isinstance(shared, Convertible)
-            base = shared.base_env(below, converted.key_after(below))
+        if below >= 0 or shares_env:
+            base = opened.enter_context(closing(_base_env(open_stack, converted, below)))
         stack = opened.enter_context(closing(open_stack()))
         assert isinstance(stack, Convertible)
         reference = opened.enter_context(closing(stack.reference(last, key, seed)))
-        env = opened.enter_context(closing(build_env(chain, base=base)))
+        env = opened.enter_context(closing(_build(chain, base)))
         run.compare(reference, env, steps, seed)
-    return Comparison(below, last, steps, run.largest, run.difference)
+    return Comparison(below, last, steps, run.largest, run.difference, shares_env)
 
 
 def _tolerance(part: tuple[ConvertedStage, ...]) -> float:

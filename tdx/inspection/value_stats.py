@@ -114,14 +114,21 @@ class RunningStats:
         if tensor.numel() == 0 or tensor.is_complex() or tensor.device.type == "meta":
             return
         numbers = tensor.reshape(-1)
+        if numbers.dtype is torch.bool:
+            numbers = numbers.byte()
+        low, high = (each.item() for each in torch.aminmax(numbers))
+        if -math.inf < low and high < math.inf:
+            # NaN would be the minimum: all numbers are finite.
+            self._min, self._max = min(self._min, low), max(self._max, high)
+            self._sum += numbers.sum(dtype=torch.float64).item()
+            self._finite += numbers.numel()
+            return
         if numbers.is_floating_point():
             nan = numbers.isnan()
             self._nans += int(nan.sum())
             numbers = numbers[~nan]
         if numbers.numel() == 0:
             return
-        if numbers.dtype is torch.bool:
-            numbers = numbers.byte()
         low, high = numbers.min().item(), numbers.max().item()
         self._min, self._max = min(self._min, low), max(self._max, high)
         if numbers.is_floating_point():
@@ -168,8 +175,16 @@ def count_outside(leaf: TensorSpec, value: Tensor) -> int | None:
         as a one-hot vector, all of them count as outside.
     """
     from tdx.core.envs.spec_violations import check_value, outside
-    from tdx.specs import Bounded, Categorical
+    from tdx.specs import Bounded, Categorical, Unbounded
 
+    if isinstance(leaf, Bounded | Unbounded) and -1 not in leaf.shape:
+        if value.shape != leaf.shape or value.dtype != leaf.dtype:
+            return None
+        if isinstance(leaf, Unbounded):
+            return 0
+        if bool(((value >= leaf.low) & (value <= leaf.high)).all()):
+            return 0
+        return int(outside(value, leaf.low, leaf.high).sum())
     codes = {finding.code for finding in check_value("", leaf, value, "step")}
     if codes & {"shape", "dtype"}:
         return None

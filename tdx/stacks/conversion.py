@@ -104,11 +104,13 @@ class ConvertedStack:
         env: The env without the stages.
         stages: The stages of the stack, innermost first.
         key: Key of the observation of the env; ``None`` if it has several entries.
+        missing_env: Why ``env`` is not the env inside, but a proposal for it.
     """
 
     env: EnvConfig
     stages: tuple[ConvertedStage, ...]
     key: str | None
+    missing_env: Missing | None = None
 
     def env_up_to(self, last: int) -> EnvConfig:
         """Return the env with the settings that replace stages up to an index."""

@@ -99,8 +99,12 @@ def is_closed(target: Any) -> bool:
         >>> is_closed(env), is_closed(tdx.PendulumEnv())
         (True, False)
     """
+    from tdx.envs import EnvBase
+
     try:
-        return True in (getattr(target, "closed", None), getattr(target, "is_closed", None))
+        # In TorchRL, `is_closed` is also true before the first reset.
+        is_own = isinstance(target, EnvBase)
+        return getattr(target, "is_closed" if is_own else "closed", None) is True
     except Exception:
         # Wrappers may answer for any name, or raise anything.
         return False

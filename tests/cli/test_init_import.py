@@ -51,6 +51,11 @@ def torchrl():
     stages = envs.RewardScaling(0.0, 0.1), envs.SignTransform(in_keys=["reward"]), envs.RewardSum()
     return envs.TransformedEnv(envs.GymEnv("Pendulum-v1"), envs.Compose(*stages))
 
+def own_torchrl():
+    from torchrl import envs
+    from tests.stacks.torchrl.chains import Camera
+    return envs.TransformedEnv(Camera(), envs.StepCounter(5))
+
 calls = []
 
 def changing():
@@ -160,3 +165,18 @@ def test_stack_of_torchrl(tdx: Tdx, folder: Path) -> None:
     assert [each.name for each in PipelineFile.load("out.yaml").pipeline.transforms] == [
         *("RewardScaling", "RewardSum")
     ]
+
+
+def test_env_of_another_class_is_marked(tdx: Tdx, folder: Path) -> None:
+    outcome = tdx("init", "out.yaml", "--from", "converted_envs:own_torchrl", "--allow-code")
+    assert outcome.code == 0, outcome.err
+    assert "stage 0 on top of the env: equal for 1,000 steps" in outcome.err
+    assert "not converted: the env inside; the pipeline as a whole is not equal" in outcome.err
+    assert "next: tdx check --pipeline out.yaml --allow-code" in outcome.err
+    text = (folder / "out.yaml").read_text()
+    assert "# The env tests.stacks.torchrl.chains:Camera is a proposal, which was not" in text
+    assert "#   to do: name a function as `env`" in text
+    pipeline = PipelineFile.load("out.yaml").pipeline
+    assert pipeline.env.id == "tests.stacks.torchrl.chains:Camera"
+    assert [each.name for each in pipeline.transforms] == ["StepCounter"]
+    assert tdx("check", "out.yaml", "--allow-code").code == 0

@@ -14,7 +14,7 @@ import tdx
 from tdx.cli.process import run
 from tdx.errors import EnvError, TdxError
 from tdx.stacks import open_stack
-from tests.stacks import bad_envs
+from tests.stacks import bad_envs, bad_stacks
 from tests.stacks.bad_envs import pendulum
 from tests.stacks.comparing import attributes, methods
 
@@ -47,7 +47,8 @@ commands = pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 
 
 def run_command(command: list[str], factory: str) -> int:
-    return run([*command, "--env", f"tests.stacks.bad_envs:{factory}", "--allow-code"])
+    module = "bad_envs" if hasattr(bad_envs, factory) else "bad_stacks"
+    return run([*command, "--env", f"tests.stacks.{module}:{factory}", "--allow-code"])
 
 
 @jobs
@@ -212,3 +213,70 @@ def test_processes_of_the_env_end_with_the_command(command: list[str]) -> None:
     (process,) = bad_envs.STARTED
     bad_envs.STARTED.clear()
     assert process.poll() == 0
+
+
+STACK_JOBS = {name: job for name, job in JOBS.items() if name != "profile"}
+UNUSUAL = (
+    *("sb3_slotted", "sb3_forwarding", "sb3_raising", "sb3_stepped"),
+    *("torchrl_slotted", "torchrl_forwarding", "torchrl_stepped"),
+    *("tdx_slotted", "tdx_forwarding", "tdx_stepped"),
+)
+
+
+@pytest.mark.parametrize("job", STACK_JOBS.values(), ids=STACK_JOBS)
+@pytest.mark.parametrize("factory", UNUSUAL)
+def test_unusual_stages_of_other_libraries(factory: str, job: Job) -> None:
+    env = getattr(bad_stacks, factory)()
+    own = set(vars(env))
+    assert job(env) is not None
+    assert not {"step", "reset", "step_wait", "step_async"} & (set(vars(env)) - own)
+    assert is_free(env)
+    env.close()
+
+
+@commands
+def test_unusual_stages_of_other_libraries_in_commands(command: list[str], capsys: Any) -> None:
+    for factory in UNUSUAL:
+        assert run_command(command, factory) == 0, factory
+        assert f"bad_stacks:{factory}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("library", ["sb3", "torchrl", "tdx"])
+def test_stage_that_fails_in_a_step_is_named_in_each_library(library: str, capsys: Any) -> None:
+    env = getattr(bad_stacks, f"{library}_failing")()
+    with pytest.raises(TdxError, match="raised ValueError") as caught:
+        tdx.trace(env).run(2)
+    assert "Failing" in str(caught.value.where.transform)
+    assert is_free(env)
+    assert run_command(COMMANDS["inspect values"], f"{library}_failing") == 2
+    assert "Failing" in capsys.readouterr().err
+    assert run_command(COMMANDS["check"], f"{library}_failing") == 1
+    assert capsys.readouterr().out.count("TDX202") == 1
+
+
+@pytest.mark.parametrize("library", ["torchrl", "tdx"])
+def test_stage_that_swallows_a_reset_is_named(library: str, capsys: Any) -> None:
+    assert run_command(COMMANDS["check"], f"{library}_without_reset") == 1
+    out = capsys.readouterr().out
+    assert "EmptyReset" in out
+    assert "the spec declares it, but it is missing after a reset" in out
+
+
+def test_vec_env_wrapper_that_swallows_a_reset_is_named() -> None:
+    with pytest.raises(TdxError, match="ResetNeeded") as caught:
+        tdx.trace(bad_stacks.sb3_without_reset()).run(1)
+    assert caught.value.hint == "3 NoReset did not pass the reset on to the env: correct it"
+
+
+@pytest.mark.parametrize("library", ["torchrl", "tdx"])
+@commands
+def test_closed_env_of_another_library(library: str, command: list[str], capsys: Any) -> None:
+    assert run_command(command, f"{library}_closed") == 3
+    assert "closed" in capsys.readouterr().err
+
+
+def test_vec_env_that_two_threads_step_is_named() -> None:
+    env = bad_stacks.sb3_shared()
+    with pytest.raises(EnvError, match="another thread stepped the env"):
+        tdx.trace(env).run(1)
+    assert is_free(env)

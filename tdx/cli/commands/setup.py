@@ -81,8 +81,10 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
     from tdx.inspection.envs import get_env_leaves
 
     found = import_from(source, options)
-    with third_party_code():
-        leaves = get_env_leaves(found.pipeline.env)
+    leaves = found.leaves
+    if leaves is None:
+        with third_party_code():
+            leaves = get_env_leaves(found.pipeline.env)
     text = commented_pipeline(
         found.pipeline, leaves, conversion_comments(found), file_notes(found, source)
     )
@@ -90,7 +92,8 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
     for line in summary_lines(found):
         print(line, file=sys.stderr)
     if file != STDOUT:
-        print(f"wrote {file}; next: tdx check --pipeline {file}", file=sys.stderr)
+        code = "" if found.missing_env is None else " --allow-code"
+        print(f"wrote {file}; next: tdx check --pipeline {file}{code}", file=sys.stderr)
     return ExitCode.OK if found.is_equal else ExitCode.FINDINGS
 
 

@@ -65,6 +65,7 @@ class TraceChecker:
         self._any_size = not env.batch_locked
         self._free_keys = () if isinstance(env, EnvBase) else env.free_keys
         self._cache: dict[tuple[int, int, str], Leaves] = {}
+        self._changed: dict[tuple[int, int], Leaves] = {}
 
     def specs_for(self, stage: StageTrace, tensordict: TensorDictBase) -> Leaves:
         """Return the declared specs of the keys that a stage may write.
@@ -94,6 +95,7 @@ class TraceChecker:
         found: list[TracedViolation] = []
         reported: set[object] = set()
         values: dict[NestedKey, object] = {}
+        dropped: dict[NestedKey, StageTrace] = {}
         for stage in trace.stages:
             if stage.kind == "kept":
                 continue
@@ -101,9 +103,16 @@ class TraceChecker:
                 values.update({key: version.value for key, version in stage.written.items()})
                 for key in stage.dropped:
                     values.pop(key, None)
+                    dropped[key] = stage
             for violation in self._violations(stage, trace, values):
                 if violation.identity not in reported:
                     reported.add(violation.identity)
+                    found.append(TracedViolation(stage, _with_stage(violation, stage)))
+        lost = {key: stage for key, stage in dropped.items() if key not in values}
+        for key, stage in lost.items() if trace.error is None else ():
+            if key in self.specs_for(stage, trace.tensordict):
+                violation = _missing_violation(key, trace.phase)
+                if violation.identity not in reported:
                     found.append(TracedViolation(stage, _with_stage(violation, stage)))
         return found
 
@@ -134,21 +143,31 @@ class TraceChecker:
         values: dict[NestedKey, object],
     ) -> Iterator[SpecViolation]:
         """Check the keys that the stage's specs change and that it did not write."""
-        before = (
-            {} if stage.kind == "env" else self._leaves(stage.index - 1, "output", trace.tensordict)
-        )
         rewards = self._leaves(stage.index, "reward", trace.tensordict)
-        for key, leaf in declared.items():
+        for key, leaf in self._changed_leaves(stage, declared, trace.tensordict).items():
             if key in stage.written or (trace.phase == "reset" and key in rewards):
                 continue
-            if key in before and before[key] == leaf:
-                continue
             if key not in values:
-                message = f"the spec declares it, but it is missing after a {trace.phase}"
-                hint = f"write {format_key(key)!r}, or remove it from the spec"
-                yield SpecViolation("missing", key, trace.phase, message, hint)
+                yield _missing_violation(key, trace.phase)
             elif not isinstance(leaf, NonTensor):
                 yield from check_value(key, leaf, values[key], trace.phase)
+
+    def _changed_leaves(
+        self, stage: StageTrace, declared: Leaves, tensordict: TensorDictBase
+    ) -> Leaves:
+        """Return the specs after a stage that differ from those before it."""
+        if stage.kind == "env":
+            return declared
+        token = (stage.index, tensordict.ndim)
+        known = self._changed.get(token)
+        if known is None:
+            before = self._leaves(stage.index - 1, "output", tensordict)
+            known = self._changed[token] = {
+                key: leaf
+                for key, leaf in declared.items()
+                if key not in before or before[key] != leaf
+            }
+        return known
 
     def _leaves(self, index: int, side: str, tensordict: TensorDictBase) -> Leaves:
         token = (index, tensordict.ndim, side)
@@ -177,6 +196,12 @@ class TraceChecker:
                 # Different envs in a batch may have no spec in common.
                 continue
         return leaves
+
+
+def _missing_violation(key: NestedKey, phase: Phase) -> SpecViolation:
+    message = f"the spec declares it, but it is missing after a {phase}"
+    hint = f"write {format_key(key)!r}, or remove it from the spec"
+    return SpecViolation("missing", key, phase, message, hint)
 
 
 def _check_written(written: Versions, declared: Leaves, phase: Phase) -> Iterator[SpecViolation]:

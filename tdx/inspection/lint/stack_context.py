@@ -28,7 +28,7 @@ class StageFacts:
     """What one stage did in the steps of a check.
 
     Args:
-        writes: Keys that it changed, by direction.
+        writes: Keys that it changed or dropped, by direction.
         reads: Keys that it declares to read. Empty: not declared.
         rewards: Reward before and after it, of each step of the first sub-env.
         hidden_truncation: Number of steps in which it cleared ``truncated``.

@@ -143,7 +143,7 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
                 for key, version in stage.written.items()
                 if key not in before or not _is_equal(before[key].value, version.value)
             ]
-            facts.writes[stage.direction].update(dict.fromkeys(changed))
+            facts.writes[stage.direction].update(dict.fromkeys((*changed, *stage.dropped)))
             facts.overwritten.update(dict.fromkeys(stage.overwritten))
             if stage.direction == "forward":
                 facts.reads.update(dict.fromkeys(version.key for version in stage.read))

@@ -163,9 +163,10 @@ def is_same(one: Any, other: Any) -> bool:
             return False
         if torch.equal(one, other):
             return True
-        return one.is_floating_point() and bool(
-            ((one == other) | (one.isnan() & other.isnan())).all()
-        )
+        if not one.is_floating_point():
+            return False
+        nan = one.isnan()
+        return bool(nan.any()) and bool(((one == other) | (nan & other.isnan())).all())
     if one is other:
         return True
     if type(one) is not type(other):

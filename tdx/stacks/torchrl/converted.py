@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from tdx.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
-from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, RandomStream
+from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, Missing, RandomStream
 from tdx.stacks.gymnasium.converted import convert_levels
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.stack import StageInfo
@@ -46,17 +47,18 @@ def convert_chain(env: Any, infos: Sequence[StageInfo]) -> ConvertedStack:
         ConvertedStage(info.index, info.name, info.call, find_counterpart(transform))
         for info, transform in zip(infos, transforms, strict=True)
     )
-    return ConvertedStack(_name_env(base), stages, None)
+    config, missing = _name_env(base)
+    return ConvertedStack(config, stages, None, missing)
 
 
 # The env inside
 
 
-def _name_env(base: Any) -> EnvConfig:
-    """Return the config of the env inside."""
+def _name_env(base: Any) -> tuple[EnvConfig, Missing | None]:
+    """Return the config of the env inside, and why it is only a proposal."""
     batching = _BATCHED.get(type(base))
     if batching is None:
-        return _name_gym_env(base)
+        return _name_single_env(base)
     if not base._single_task:
         raise ArgumentError(
             f"the envs of the {type(base).__name__} differ",
@@ -69,17 +71,22 @@ def _name_env(base: Any) -> EnvConfig:
                 f"the envs of the {type(base).__name__} have transforms of their own",
                 hint=f"import one of them, or put the transforms around the {type(base).__name__}",
             )
-        config = _name_gym_env(inner)
-    return replace(config, num_envs=base.num_workers, batching=batching)
+        config, missing = _name_single_env(inner)
+    return replace(config, num_envs=base.num_workers, batching=batching), missing
+
+
+def _name_single_env(base: Any) -> tuple[EnvConfig, Missing | None]:
+    if isinstance(base, rl.GymWrapper):
+        return _name_gym_env(base), None
+    kind = type(base)
+    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
+    reference = f"{kind.__module__}:{kind.__qualname__}" if found is kind else "module:function"
+    reason = f"{kind.__name__} is not a GymEnv: its class and its arguments are Python code"
+    advice = f"name a function as `env`, module:function, that returns the {kind.__name__}"
+    return EnvConfig(reference), Missing(reason, advice)
 
 
 def _name_gym_env(base: Any) -> EnvConfig:
-    if not isinstance(base, rl.GymWrapper):
-        raise ArgumentError(
-            f"the env inside, {type(base).__name__}, is not a GymEnv: a pipeline cannot name it",
-            hint=f"write a function that returns tdx.from_torchrl({type(base).__name__}(…)), "
-            "and the pipeline by hand with `env: {id: module:function}`",
-        )
     if isinstance(base._env, VectorEnv):
         raise ArgumentError(
             "a GymEnv with num_envs cannot be converted",

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from tdx.core.chain import chain_stages
+from tdx.errors import EnvError, Where
 from tdx.keys import format_key
 from tdx.stacks.native import NativeStack, stage_arguments
 from tdx.stacks.sources import attributes_of, class_location
@@ -31,6 +32,9 @@ class TorchRLStack(NativeStack):
     Args:
         env: A ``torchrl.envs.EnvBase``; see :func:`~tdx.from_torchrl`.
 
+    Raises:
+        EnvError: It is a closed env of Gymnasium.
+
     Example:
         >>> from tdx import PendulumEnv, to_torchrl
         >>> from torchrl.envs import StepCounter
@@ -42,7 +46,9 @@ class TorchRLStack(NativeStack):
     kind = "torchrl"
 
     def __init__(self, env: Any) -> None:
-        super().__init__(from_torchrl(env))
+        converted = from_torchrl(env)
+        _check_open(env)
+        super().__init__(converted)
 
     @property
     def stages(self) -> Sequence[StageInfo]:
@@ -88,6 +94,21 @@ class TorchRLStack(NativeStack):
 
     def _originals(self) -> list[Any]:
         return [getattr(each, "original", each) for each in chain_stages(self.target)]
+
+
+def _check_open(env: Any) -> None:
+    from torchrl.envs import GymWrapper
+
+    from tdx.stacks.torchrl.chain import list_transforms
+
+    base, _ = list_transforms(env)
+    # Other envs of TorchRL count as closed before their first reset.
+    if isinstance(base, GymWrapper) and base.is_closed:
+        raise EnvError(
+            "the env is closed",
+            hint="create a new one",
+            where=Where(env=type(base).__name__),
+        )
 
 
 def _state(transform: Any) -> Iterator[tuple[str, Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tdx.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.pipeline import format_stage
 from tdx.stacks import open_stack
+from tdx.stacks.building import build_env
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.torchrl import counterparts
 from tests.stacks.torchrl.chains import Camera
@@ -221,8 +223,9 @@ def test_first_difference_names_step_key_stage_and_values(monkeypatch: Any) -> N
     ("make", "message"),
     [
         (
-            lambda: rl.TransformedEnv(Camera(), rl.StepCounter()),
-            "the env inside, Camera, is not a GymEnv: a pipeline cannot name it",
+            Camera,
+            "neither the env nor a stage has a counterpart: Camera is not a GymEnv: its class and "
+            "its arguments are Python code",
         ),
         (
             lambda: rl.GymEnv("Pendulum-v1", frame_skip=2),
@@ -243,3 +246,48 @@ def test_env_that_cannot_be_converted(make: Make, message: str) -> None:
         converted(make, steps=3)
     assert raised.value.message == message
     assert raised.value.hint
+
+
+def camera() -> Any:
+    stages = rl.StepCounter(7), rl.SignTransform(in_keys=["reward"]), rl.RewardSum()
+    return rl.TransformedEnv(Camera(), rl.Compose(*stages))
+
+
+def test_stages_around_an_env_of_another_class_are_equal_on_top_of_it() -> None:
+    found = converted(camera)
+    assert found.pipeline.env.id == "tests.stacks.torchrl.chains:Camera"
+    assert found.missing_env is not None
+    assert [each.name for each in found.pipeline.transforms] == ["StepCounter", "RewardSum"]
+    assert proofs(found) == [
+        "stage 0 on top of the env: equal for 25 steps",
+        "stage 2 on top of stage 1: equal for 25 steps",
+    ]
+    assert found.gap.startswith("not converted: the env inside, 1 SignTransform; ")
+    # The proposal is an env, because its class needs no arguments.
+    with closing(build_env(found.pipeline, allow_code=True)) as env:
+        assert "step_count" in env.rollout(3).keys()
+
+
+def test_class_that_cannot_be_imported_is_a_placeholder() -> None:
+    class Local(Camera):
+        pass
+
+    found = converted(lambda: rl.TransformedEnv(Local(), rl.StepCounter(7)))
+    assert found.pipeline.env.id == "module:function"
+    assert found.is_equal, proofs(found)
+
+
+def make_cart_pole() -> Any:
+    return rl.GymEnv("CartPole-v1")
+
+
+def test_envs_in_worker_processes_are_equal() -> None:
+    def make() -> Any:
+        env = rl.ParallelEnv(2, make_cart_pole, mp_start_method="fork")
+        return rl.TransformedEnv(env, rl.Compose(rl.StepCounter(9), rl.RewardSum()))
+
+    found = converted(make)
+    env = found.pipeline.env
+    assert (env.id, env.num_envs, env.batching) == ("CartPole-v1", 2, "parallel")
+    assert stages(found) == ["StepCounter(max_steps=9)", "RewardSum"]
+    assert proofs(found) == ["stages 0 to 1: equal for 25 steps"]
