@@ -12,10 +12,11 @@ from torch import Tensor
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, View, as_device, as_dtype, as_size, replace_unknown_sizes
 from tdx.specs.multi_categorical import Binary
+from tdx.specs.sampling import IntervalSampler, make_sampler
 from tdx.specs.spaces import (
     WIDE_UNSIGNED,
+    BoundsBox,
     ContinuousBox,
-    IntervalSampler,
     bound_tensor,
     cast,
     clamp,
@@ -23,7 +24,6 @@ from tdx.specs.spaces import (
     contains,
     extremes,
     is_continuous,
-    make_sampler,
     ordered,
 )
 from tdx.specs.spec import TensorSpec
@@ -234,8 +234,13 @@ class Bounded(TensorSpec):
 
     @property
     def space(self) -> ContinuousBox:
-        """Interval of every element."""
-        return ContinuousBox(self._low.contiguous(), self._high.contiguous())
+        """Interval of every element. Setting its ``low`` or ``high`` changes the spec."""
+        return BoundsBox(self)
+
+    @space.setter
+    def space(self, space: ContinuousBox | None) -> None:
+        low, high = (None, None) if space is None else space
+        self._become(self.replace(low=low, high=high))
 
     def rand(self, shape: Any = ()) -> Tensor:
         """Sample uniformly between the bounds, both included.

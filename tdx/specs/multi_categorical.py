@@ -11,8 +11,19 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
-from tdx.specs.arguments import Device, View, as_device, as_dtype, as_size, to_array, to_tensor
+from tdx.specs.arguments import (
+    Device,
+    View,
+    as_device,
+    as_dtype,
+    as_size,
+    drop_repeated_dims,
+    replace_unknown_sizes,
+    to_array,
+    to_tensor,
+)
 from tdx.specs.categorical import Categorical, OneHot
+from tdx.specs.sampling import sample_categories
 from tdx.specs.spaces import (
     BoxList,
     CategoricalBox,
@@ -20,7 +31,6 @@ from tdx.specs.spaces import (
     is_same_mask,
     nearest_allowed,
     ordered,
-    sample_categories,
     single_mask,
 )
 from tdx.specs.spec import TensorSpec
@@ -72,8 +82,8 @@ class MultiCategorical(Categorical):
                 f"{tuple(counts.shape)} of nvec",
                 hint="end the shape in the shape of nvec, or leave it out",
             )
-        self._nvec = counts.expand(self._shape)
-        self._counts = _drop_repeated_dims(counts)
+        self._nvec = counts.expand(replace_unknown_sizes(self._shape))
+        self._counts = drop_repeated_dims(counts)
         self._n = -1
         if mask is not None:
             self.update_mask(mask)
@@ -221,7 +231,7 @@ class MultiCategorical(Categorical):
         viewed = self.clone()
         viewed._shape, viewed._nvec, viewed._mask = shape, nvec, mask
         if nvec.numel():
-            viewed._counts = _drop_repeated_dims(nvec)
+            viewed._counts = drop_repeated_dims(nvec)
         elif shape[-1] != self._counts.shape[-1]:
             viewed._counts = nvec.new_ones(shape[-1:])
         return viewed
@@ -396,13 +406,6 @@ class MultiOneHot(OneHot):
             "dtype": self._dtype,
             "mask": self._mask,
         }
-
-
-def _drop_repeated_dims(counts: Tensor) -> Tensor:
-    """Drop the leading dimensions along which all entries of ``nvec`` are the same."""
-    while counts.ndim > 1 and counts.shape[0] > 0 and bool((counts == counts[0]).all()):
-        counts = counts[0]
-    return counts
 
 
 class Binary(Categorical):

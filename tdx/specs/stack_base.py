@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import SpecError
-from tdx.specs.arguments import Device, check_dimension, expand_ellipsis, size_from_args
+from tdx.errors import SpecError, SpecIndexError
+from tdx.specs.arguments import Device, check_dimension, size_from_args
+from tdx.specs.indices import expand_ellipsis, parse_index
 from tdx.specs.spec import TensorSpec
 
 
@@ -52,6 +53,11 @@ class SpecStack(TensorSpec):
     @property
     def stack_dim(self) -> int:
         """Dimension along which the specs are stacked."""
+        return self._dim
+
+    @property
+    def dim(self) -> int:
+        """Dimension along which the specs are stacked: alias of ``stack_dim``."""
         return self._dim
 
     @property
@@ -117,7 +123,8 @@ class SpecStack(TensorSpec):
         return self._rebuild([spec.squeeze(inner) for spec in self._members], stack_dim)
 
     def __getitem__(self, index: Any) -> Any:
-        parts = list(expand_ellipsis(index, self.ndim))
+        parsed = parse_index(index, self.shape, type(self).__name__)
+        parts = list(expand_ellipsis(parsed, self.ndim))
         before: list[Any] = []
         taken = 0
         while parts and taken < self._dim:
@@ -141,14 +148,14 @@ class SpecStack(TensorSpec):
         try:
             positions = torch.arange(len(self._members))[index]
         except IndexError as error:
-            raise SpecError(
+            raise SpecIndexError(
                 f"index {index!r} is out of range for a stack of {len(self._members)} specs",
                 hint=f"use an index below {len(self._members)}",
             ) from error
         if positions.ndim == 0:
             return self._members[int(positions)]
         if positions.ndim > 1:
-            raise SpecError(
+            raise SpecIndexError(
                 f"the index along the stack dimension has {positions.ndim} dimensions",
                 hint="use an integer, a slice or a list of integers",
             )

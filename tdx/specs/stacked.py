@@ -14,9 +14,10 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey
-from tdx.specs.arguments import TORCH_FUNCTIONS, Device
+from tdx.specs.arguments import TORCH_FUNCTIONS
 from tdx.specs.composite import Composite
-from tdx.specs.composite_entries import CompositeEntries, CompositeLock, is_key
+from tdx.specs.composite_entries import CompositeEntries, is_key
+from tdx.specs.composite_lock import CompositeLock
 from tdx.specs.spaces import indent
 from tdx.specs.spec import TensorSpec
 from tdx.specs.stack_base import SpecStack, stack_shape
@@ -100,6 +101,7 @@ class StackedEntries(CompositeEntries):
 
     def __init__(self, members: list[Composite], dim: int) -> None:
         self._members, self._dim = members, dim
+        self.names = None
         self.lock_state = CompositeLock()
 
     @property
@@ -130,11 +132,33 @@ class StackedEntries(CompositeEntries):
             member._entries.set(parts, entry, key)
 
     def delete(self, key: NestedKey) -> None:
-        """Remove an entry from each composite."""
+        """Remove an entry from each composite that has it.
+
+        Raises:
+            KeyNotFoundError: None has it.
+        """
         self.check_unlocked()
-        self.get(key)
-        for member in self._members:
+        owners = [member for member in self._members if key in member]
+        if not owners:
+            self.get(key)
+        for member in owners:
             member._entries.delete(key)
+
+    def set_shape(self, shape: torch.Size) -> None:
+        """Raise an error, since the composites may differ in size.
+
+        Raises:
+            SpecError: Always.
+        """
+        raise SpecError(
+            "the shape of stacked composites cannot be set",
+            hint="set the shape of each composite before stacking",
+        )
+
+    def set_device(self, device: torch.device | None) -> None:
+        """Move each composite to a device."""
+        for member in self._members:
+            member._entries.set_device(device)
 
     def clear_device(self) -> None:
         """Clear the device of each composite."""
@@ -151,15 +175,15 @@ class StackedEntries(CompositeEntries):
         for member in self._members:
             member._entries.lock(recurse)
 
-    def unlock(self, recurse: bool = True) -> None:
-        """Allow changes of the entries of each composite.
+    def list_locks(self) -> list[CompositeLock]:
+        """Return the locks of the stack and of each composite."""
+        locks = [lock for member in self._members for lock in member._entries.list_locks()]
+        return [self.lock_state, *locks]
 
-        Raises:
-            SpecError: A composite that contains the stack is locked.
-        """
-        self.lock_state.check_parents()
+    def release(self, recurse: bool) -> None:
+        """Unlock each composite without checks."""
         for member in self._members:
-            member._entries.unlock(recurse)
+            member._entries.release(recurse)
 
 
 class StackedComposite(SpecStack, Composite):
@@ -182,30 +206,13 @@ class StackedComposite(SpecStack, Composite):
         SpecStack.__init__(self, *specs, dim=dim)
         self._entries = StackedEntries(self._members, dim=self._dim)
 
-    @property
-    def shape(self) -> torch.Size:
-        return self._shape
-
-    @shape.setter
-    def shape(self, shape: Any) -> None:
-        self._unsupported()
-
-    @property
-    def device(self) -> torch.device | None:
-        return self._device
-
-    @device.setter
-    def device(self, device: Device | None) -> None:
-        for spec in self._members:
-            spec.device = device
-
     def __getitem__(self, index: Any) -> Any:
         if is_key(index):
             return self.get(index)
         return SpecStack.__getitem__(self, index)
 
     def __len__(self) -> int:
-        return len(self.keys())
+        return self._shape[0]
 
     def clone(self, recurse: bool = True) -> Any:
         return self._rebuild([spec.clone(recurse) for spec in self._members], self._dim)
