@@ -15,7 +15,7 @@ Names = list[str | None]
 
 
 def parse_index(index: Any, shape: torch.Size, owner: str) -> tuple[Any, ...]:
-    """Return an index as a tuple with lists, ranges and arrays as tensors, as NumPy reads them.
+    """Return an index as a tuple of what torch supports, with lists and arrays as tensors.
 
     Args:
         index: Index as written; a tuple inside a tuple is a list of positions.
@@ -28,10 +28,13 @@ def parse_index(index: Any, shape: torch.Size, owner: str) -> tuple[Any, ...]:
     Example:
         >>> parse_index(([0, 2], ...), torch.Size([3, 4]), "Unbounded")
         (tensor([0, 2]), Ellipsis)
+        >>> parse_index(slice(None, None, -1), torch.Size([3]), "Unbounded")
+        (tensor([2, 1, 0]),)
     """
     parts = index if isinstance(index, tuple) else (index,)
     try:
         parsed = tuple(_as_part(part) for part in parts)
+        parsed = _reverse_slices(parsed, shape)
     except (TypeError, ValueError, RuntimeError) as error:
         raise SpecIndexError(
             f"{index!r} is not an index", hint="use integers, slices, lists or tensors"
@@ -49,6 +52,20 @@ def _as_part(part: Any) -> Any:
         positions = torch.tensor(list(part))
         return positions if positions.numel() else positions.long()
     return torch.as_tensor(part) if isinstance(part, np.ndarray) else part
+
+
+def _reverse_slices(parts: tuple[Any, ...], shape: torch.Size) -> tuple[Any, ...]:
+    """Replace slices with a negative step, which torch does not support, by positions."""
+    if not any(isinstance(part, slice) and (part.step or 1) < 0 for part in parts):
+        return parts
+    found: list[Any] = []
+    dim = 0
+    for part in expand_ellipsis(parts, len(shape)):
+        is_reversed = isinstance(part, slice) and (part.step or 1) < 0
+        positions = range(*part.indices(shape[dim])) if is_reversed else None
+        found.append(part if positions is None else torch.tensor(list(positions)).long())
+        dim += _consumed_dims(part)
+    return tuple(found)
 
 
 def _check_positions(positions: Tensor, size: int, owner: str) -> None:

@@ -72,8 +72,7 @@ class MultiCategorical(Categorical):
         self._device = as_device(device)
         self._dtype = as_dtype(torch.int64 if dtype is None else dtype)
         self.remove_singleton = remove_singleton
-        counts = torch.as_tensor(nvec, dtype=torch.int64).cpu()
-        counts = counts if counts.ndim else counts.unsqueeze(0)
+        counts = torch.atleast_1d(torch.as_tensor(nvec, dtype=torch.int64).cpu())
         self._shape = counts.shape if shape is None else as_size(shape)
         ending = self._shape[len(self._shape) - counts.ndim :]
         if ending != counts.shape:
@@ -85,8 +84,7 @@ class MultiCategorical(Categorical):
         self._nvec = counts.expand(replace_unknown_sizes(self._shape))
         self._counts = drop_repeated_dims(counts)
         self._n = -1
-        if mask is not None:
-            self.update_mask(mask)
+        self.update_mask(mask)
 
     @property
     def nvec(self) -> Tensor:
@@ -114,13 +112,12 @@ class MultiCategorical(Categorical):
         return mask.split(self._flat_nvec("a mask"), -1)
 
     def _flat_nvec(self, purpose: str) -> list[int]:
-        counts = self._counts
-        if counts.ndim != 1:
+        if self._counts.ndim != 1:
             raise SpecError(
                 f"{purpose} needs the same nvec along all leading dimensions",
                 hint="index the spec first, so that one nvec is left",
             )
-        return counts.tolist()
+        return self._counts.tolist()
 
     def rand(self, shape: Any = ()) -> Tensor:
         """Sample uniformly among the allowed categories."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
+from tdx.specs.arguments import replace_unknown_sizes
 
 
 class Box:
@@ -334,6 +335,58 @@ def _round_inwards(value: float, dtype: torch.dtype, upper: bool) -> int:
     if math.isinf(value):
         return high if value > 0 else low
     return min(max(math.floor(value) if upper else math.ceil(value), low), high)
+
+
+def broadcast_bounds(low: Any, high: Any) -> torch.Size:
+    """Return the shape that two bounds broadcast to.
+
+    Raises:
+        SpecError: Both are numbers, or they do not broadcast.
+    """
+    sizes = [
+        bound.shape if isinstance(bound, Tensor) else torch.Size(np.shape(bound))
+        for bound in (low, high)
+        if bound is not None and not isinstance(bound, (bool, int, float))
+    ]
+    if not sizes:
+        raise SpecError(
+            f"cannot infer the shape of a Bounded from low={low} and high={high}",
+            hint="give shape=..., () for a single number",
+        )
+    if all(size == sizes[0] for size in sizes):
+        return sizes[0]
+    try:
+        return torch.broadcast_shapes(*sizes)
+    except RuntimeError as error:
+        raise SpecError(
+            f"low of shape {tuple(sizes[0])} and high of shape {tuple(sizes[-1])} do not broadcast",
+            hint="give both bounds the shape of the spec, or single numbers",
+        ) from error
+
+
+def broadcast_bound(bound: Tensor, shape: torch.Size) -> Tensor:
+    """Broadcast a bound to the shape of a spec.
+
+    Raises:
+        SpecError: It does not broadcast.
+    """
+    if bound.shape == shape:
+        return bound
+    try:
+        return bound.expand(replace_unknown_sizes(shape))
+    except RuntimeError as error:
+        raise SpecError(
+            f"bounds of shape {tuple(bound.shape)} do not broadcast to {tuple(shape)}",
+            hint="give low and high of that shape too",
+        ) from error
+
+
+def adapt_bound(bound: Any, current: Tensor, shape: torch.Size) -> Any:
+    """Reduce an unchanged bound that is the same for all elements to a number."""
+    if bound is not current or current.shape == shape or not current.numel():
+        return bound
+    first = current.flatten()[0]
+    return first if bool((ordered(current) == ordered(first)).all()) else current
 
 
 def contains(low: Tensor, high: Tensor, value: Tensor) -> bool:

@@ -220,6 +220,27 @@ class StackedComposite(SpecStack, Composite):
     def empty(self) -> Any:
         return self._rebuild([spec.empty() for spec in self._members], self._dim)
 
+    def type_check(self, value: Any, selected_keys: Any = None) -> None:
+        if isinstance(value, Tensor):
+            super().type_check(value, selected_keys)
+            return
+        for spec, part in zip(self._members, self._split(value), strict=True):
+            spec.type_check(part, selected_keys)
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        """Convert the entries that all composites have; a list of arrays where they differ."""
+        if safe:
+            self.assert_is_in(val)
+        parts = self._split(val)
+        dim = len(parts[0].batch_size) - (self.ndim - 1) + self._dim
+        values = {key: [part.get(key) for part in parts] for key in self.keys()}
+        return {
+            key: self[key].to_numpy(
+                entries if isinstance(self[key], SpecStack) else torch.stack(entries, dim)
+            )
+            for key, entries in values.items()
+        }
+
     def _join(self, parts: list[Any]) -> Any:
         extra = len(parts[0].batch_size) - (self.ndim - 1)
         return LazyStackedTensorDict(*parts, stack_dim=extra + self._dim)

@@ -339,7 +339,7 @@ def test_names_of_batch_dimensions() -> None:
     assert spec.zero((4,)).names == [None, "time", None]
     assert spec.clone().names == ["time", None]
     assert spec.refine_names(..., "env").names == ["time", "env"]
-    assert spec[0].names == [None]
+    assert spec[0].names == ["env"]
     spec.names = None
     assert spec.names == [None, None]
 
