@@ -16,6 +16,7 @@ from tdx.specs.bounded import (
 )
 from tdx.specs.categorical import Categorical, OneHot
 from tdx.specs.composite import Composite
+from tdx.specs.consolidation import check_no_exclusive_keys, consolidate_spec
 from tdx.specs.multi_categorical import Binary, MultiCategorical, MultiOneHot
 from tdx.specs.non_tensor import Choice, NonTensor
 from tdx.specs.spaces import Box, BoxList, CategoricalBox, ContinuousBox
@@ -44,4 +45,6 @@ __all__ = [
     "Unbounded",
     "UnboundedContinuous",
     "UnboundedDiscrete",
+    "check_no_exclusive_keys",
+    "consolidate_spec",
 ]

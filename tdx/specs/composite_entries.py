@@ -180,8 +180,9 @@ class CompositeEntries:
     def set_names(self, names: Names | None) -> None:
         """Name the batch dimensions, also those of nested composites; ``None`` clears the names."""
         self.names = names if any(names or ()) else None
-        for spec in self.composites() if names else ():
-            spec.names = [*names, *spec.names[len(names) :]]
+        if names:
+            for spec in self.composites():
+                spec.names = [*names, *spec.names[len(names) :]]
 
     def set_device(self, device: torch.device | None) -> None:
         """Move every entry to a device; ``None`` clears the device.
@@ -321,6 +322,8 @@ class CompositeEntries:
 
 class SpecKeys(KeysView[Any]):
     """Keys of a composite. They contain a key in any form, such as ``("a",)`` for ``"a"``."""
+
+    _mapping: Mapping[Any, Any]
 
     def __contains__(self, key: object) -> bool:
         try:

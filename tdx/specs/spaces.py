@@ -87,7 +87,7 @@ class BoundsBox(ContinuousBox):
         self._spec = spec
 
     @property
-    def low(self) -> Tensor:  # type: ignore[override]
+    def low(self) -> Tensor:
         """Copy of the lower bounds, so that changes in place do not affect other specs."""
         return _copy(self._spec._low)
 
@@ -96,7 +96,7 @@ class BoundsBox(ContinuousBox):
         self._spec._low, self._spec._sampler = bound, None
 
     @property
-    def high(self) -> Tensor:  # type: ignore[override]
+    def high(self) -> Tensor:
         """Copy of the upper bounds."""
         return _copy(self._spec._high)
 

@@ -92,7 +92,7 @@ class TensorSpec:
 
     def _become(self, other: TensorSpec) -> None:
         """Take over the state of another spec of the same family."""
-        self.__class__, self.__dict__ = type(other), dict(other.__dict__)  # type: ignore[assignment]
+        self.__class__, self.__dict__ = type(other), dict(other.__dict__)
 
     @property
     def space(self) -> Box | None:

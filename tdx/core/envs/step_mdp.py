@@ -137,14 +137,10 @@ def _overlaid(
     dropped: Collection[tuple[str, ...]],
     keep_empty: bool,
 ) -> TensorDictBase:
-    lazy = next((level for level in (over, under) if type(level) is LazyStackedTensorDict), None)
-    if lazy is not None:
-        parts = [
-            [None] * len(lazy.tensordicts) if level is None else level.unbind(lazy.stack_dim)
-            for level in (under, over)
-        ]
-        rows = [_overlaid(*pair, dropped, keep_empty) for pair in zip(*parts, strict=True)]
-        return LazyStackedTensorDict.lazy_stack(rows, lazy.stack_dim)
+    if type(over) is LazyStackedTensorDict:
+        return _overlaid_rows(over, under, over, dropped, keep_empty)
+    if type(under) is LazyStackedTensorDict:
+        return _overlaid_rows(under, under, over, dropped, keep_empty)
     present = [level for level in (under, over) if level is not None]
     nested_drops: dict[str, set[tuple[str, ...]]] = {}
     names = set()
@@ -167,6 +163,24 @@ def _overlaid(
             if (name in nested_drops or not keep_empty) and fields[name].is_empty():
                 del fields[name]
     return new_tensordict(fields, present[0].batch_size, present[0].device)
+
+
+def _overlaid_rows(
+    lazy: LazyStackedTensorDict,
+    under: TensorDictBase | None,
+    over: TensorDictBase | None,
+    dropped: Collection[tuple[str, ...]],
+    keep_empty: bool,
+) -> TensorDictBase:
+    """Overlay row by row, in a lazy stack like ``lazy``: the entries of the rows may not stack."""
+    dim = lazy.stack_dim
+    below, above = (
+        [None] * len(lazy.tensordicts) if level is None else level.unbind(dim)
+        for level in (under, over)
+    )
+    pairs = zip(below, above, strict=True)
+    rows = [_overlaid(*pair, dropped=dropped, keep_empty=keep_empty) for pair in pairs]
+    return LazyStackedTensorDict.lazy_stack(rows, dim)
 
 
 def _is_non_tensor(value: object) -> bool:
