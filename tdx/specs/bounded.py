@@ -254,6 +254,17 @@ class Bounded(TensorSpec):
         low, high = _read_bounds(space)
         self._become(self.replace(low=low, high=high))
 
+    def _assign_bounds(self, low: Tensor, high: Tensor) -> None:
+        """Set the bounds, one after the other, with the shape and dtype that they agree on."""
+        self._low, self._high, self._sampler = low, high, None
+        if low.shape != high.shape or low.dtype != high.dtype:
+            return
+        if low.shape != replace_unknown_sizes(self._shape):
+            self._shape = low.shape
+        if low.dtype != self._dtype:
+            self.__class__ = _bounded_class(None, low.dtype)
+        self._dtype, self._device = low.dtype, low.device
+
     def rand(self, shape: Any = ()) -> Tensor:
         """Sample uniformly between the bounds, both included.
 

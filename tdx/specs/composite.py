@@ -122,11 +122,6 @@ class Composite(TensorSpec):
 
     batch_size = shape
 
-    def _with_batch_size(self, shape: torch.Size) -> Composite:
-        copied = self.clone(recurse=False)
-        copied.shape = shape
-        return copied
-
     @property
     def device(self) -> torch.device | None:
         """Device of every entry; ``None`` if they may differ."""

@@ -170,7 +170,7 @@ class CompositeEntries:
     def _as_nested(self, spec: Any) -> Any:
         """Return a composite with at least the batch dimensions of this one, and their names."""
         if spec.ndim < len(self.shape):
-            spec = spec._with_batch_size(self.shape)
+            spec = _with_batch_size(spec, self.shape)
         if self.names is not None and spec.names[: len(self.names)] != self.names:
             names = [*self.names, *spec.names[len(self.names) :]]
             spec = spec.clone(recurse=False)
@@ -252,7 +252,7 @@ class CompositeEntries:
         changed = {}
         for key, spec in self.specs.items():
             if entries_of(spec) is not None and spec.ndim < len(shape):
-                spec = spec._with_batch_size(shape)
+                spec = _with_batch_size(spec, shape)
             if spec is not None and spec.shape[: len(shape)] != shape:
                 raise SpecError(
                     f"its shape {tuple(spec.shape)} does not begin with {tuple(shape)}",
@@ -338,6 +338,12 @@ class SpecKeys(KeysView[Any]):
 def entries_of(spec: Any) -> CompositeEntries | None:
     """Return the entries of a composite; ``None`` for a leaf."""
     return getattr(spec, "_entries", None)
+
+
+def _with_batch_size(spec: Any, shape: torch.Size) -> Any:
+    copied = spec.clone(recurse=False)
+    copied.shape = shape
+    return copied
 
 
 def is_key(index: Any) -> bool:

@@ -60,7 +60,7 @@ def check_no_exclusive_keys(spec: Any, recurse: bool = True) -> bool:
         return False
     if not recurse or not isinstance(spec, Composite):
         return True
-    return all(check_no_exclusive_keys(inner) for inner in members or spec.values())
+    return all(check_no_exclusive_keys(inner) for inner in (*members, *spec.values()))
 
 
 def _add_missing_entries(members: list[Any]) -> None:

@@ -78,7 +78,7 @@ class BoundsBox(ContinuousBox):
     """Interval of a ``Bounded`` spec. Setting a bound changes the spec.
 
     Args:
-        spec: The spec. After setting bounds of another shape or dtype, set those of the spec too.
+        spec: The spec. It takes the shape, dtype and device of its bounds once both have them.
     """
 
     __slots__ = ("_spec",)
@@ -93,7 +93,7 @@ class BoundsBox(ContinuousBox):
 
     @low.setter
     def low(self, bound: Tensor) -> None:
-        self._spec._low, self._spec._sampler = bound, None
+        self._spec._assign_bounds(bound, self._spec._high)
 
     @property
     def high(self) -> Tensor:
@@ -102,7 +102,7 @@ class BoundsBox(ContinuousBox):
 
     @high.setter
     def high(self, bound: Tensor) -> None:
-        self._spec._high, self._spec._sampler = bound, None
+        self._spec._assign_bounds(self._spec._low, bound)
 
 
 def _copy(bound: Tensor) -> Tensor:

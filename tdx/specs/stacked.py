@@ -55,18 +55,18 @@ class Stacked(SpecStack):
     @property
     def _dtype(self) -> torch.dtype | None:  # type: ignore[override]
         """Dtype of the values."""
-        return self._members[0].dtype
+        return self._specs[0].dtype
 
     @property
     def domain(self) -> str | None:  # type: ignore[override]
         """Domain of the first spec."""
-        return self._members[0].domain
+        return self._specs[0].domain
 
     def cardinality(self) -> float:
-        return math.prod(spec.cardinality() for spec in self._members)
+        return math.prod(spec.cardinality() for spec in self._specs)
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        values = [list(spec.enumerate(use_mask)) for spec in self._members]
+        values = [list(spec.enumerate(use_mask)) for spec in self._specs]
         return torch.stack([self._join(list(parts)) for parts in itertools.product(*values)])
 
     def _join(self, parts: list[Any]) -> Any:
@@ -85,7 +85,7 @@ class Stacked(SpecStack):
             return torch.nested.as_nested_tensor(parts)
 
     def __repr__(self) -> str:
-        classes = {type(spec).__name__ for spec in self._members}
+        classes = {type(spec).__name__ for spec in self._specs}
         name = f"Stacked{classes.pop()}" if len(classes) == 1 else "Stacked"
         body = f"shape={self.shape}, device={self.device}, dtype={self.dtype}, domain={self.domain}"
         return f"{name}(\n{indent(body)})"
@@ -100,19 +100,19 @@ class StackedEntries(CompositeEntries):
     """
 
     def __init__(self, members: list[Composite], dim: int) -> None:
-        self._members, self._dim = members, dim
+        self._specs, self._dim = members, dim
         self.names = None
         self.lock_state = CompositeLock()
 
     @property
     def specs(self) -> dict[str, Any]:  # type: ignore[override]
         """Stacked entries of the keys that all composites have."""
-        first, *others = self._members
+        first, *others = self._specs
         return {key: self._stack_entry(key) for key in first if all(key in spec for spec in others)}
 
     def _stack_entry(self, key: str) -> Any:
         try:
-            return stack([spec[key] for spec in self._members], self._dim)
+            return stack([spec[key] for spec in self._specs], self._dim)
         except SpecError as error:
             raise error.at(key=key) from None
 
@@ -120,15 +120,14 @@ class StackedEntries(CompositeEntries):
         """Unbind a spec along the stack dimension, and set the entry of each composite."""
         self.check_unlocked()
         if isinstance(spec, Mapping):
-            spec = Composite(spec, shape=stack_shape(self._members, self._dim))
-        specs = [None] * len(self._members) if spec is None else spec.unbind(self._dim)
-        if len(specs) != len(self._members):
+            spec = Composite(spec, shape=stack_shape(self._specs, self._dim))
+        specs = [None] * len(self._specs) if spec is None else spec.unbind(self._dim)
+        if len(specs) != len(self._specs):
             raise SpecError(
-                f"expected {len(self._members)} specs along dimension {self._dim}, "
-                f"got {len(specs)}",
+                f"expected {len(self._specs)} specs along dimension {self._dim}, got {len(specs)}",
                 hint="give one spec for each part of the stack",
             )
-        for member, entry in zip(self._members, specs, strict=True):
+        for member, entry in zip(self._specs, specs, strict=True):
             member._entries.set(parts, entry, key)
 
     def delete(self, key: NestedKey) -> None:
@@ -138,7 +137,7 @@ class StackedEntries(CompositeEntries):
             KeyNotFoundError: None has it.
         """
         self.check_unlocked()
-        owners = [member for member in self._members if key in member]
+        owners = [member for member in self._specs if key in member]
         if not owners:
             self.get(key)
         for member in owners:
@@ -157,32 +156,32 @@ class StackedEntries(CompositeEntries):
 
     def set_device(self, device: torch.device | None) -> None:
         """Move each composite to a device."""
-        for member in self._members:
+        for member in self._specs:
             member._entries.set_device(device)
 
     def clear_device(self) -> None:
         """Clear the device of each composite."""
-        for member in self._members:
+        for member in self._specs:
             member._entries.clear_device()
 
     @property
     def is_locked(self) -> bool:
         """True if every composite is locked."""
-        return all(member.is_locked for member in self._members)
+        return all(member.is_locked for member in self._specs)
 
     def lock(self, recurse: bool = True) -> None:
         """Forbid changes of the entries of each composite."""
-        for member in self._members:
+        for member in self._specs:
             member._entries.lock(recurse)
 
     def list_locks(self) -> list[CompositeLock]:
         """Return the locks of the stack and of each composite."""
-        locks = [lock for member in self._members for lock in member._entries.list_locks()]
+        locks = [lock for member in self._specs for lock in member._entries.list_locks()]
         return [self.lock_state, *locks]
 
     def release(self, recurse: bool) -> None:
         """Unlock each composite without checks."""
-        for member in self._members:
+        for member in self._specs:
             member._entries.release(recurse)
 
 
@@ -204,7 +203,7 @@ class StackedComposite(SpecStack, Composite):
 
     def __init__(self, *specs: Composite, dim: int = 0) -> None:
         SpecStack.__init__(self, *specs, dim=dim)
-        self._entries = StackedEntries(self._members, dim=self._dim)
+        self._entries = StackedEntries(self._specs, dim=self._dim)
 
     def __getitem__(self, index: Any) -> Any:
         if is_key(index):
@@ -215,16 +214,16 @@ class StackedComposite(SpecStack, Composite):
         return self._shape[0]
 
     def clone(self, recurse: bool = True) -> Any:
-        return self._rebuild([spec.clone(recurse) for spec in self._members], self._dim)
+        return self._rebuild([spec.clone(recurse) for spec in self._specs], self._dim)
 
     def empty(self) -> Any:
-        return self._rebuild([spec.empty() for spec in self._members], self._dim)
+        return self._rebuild([spec.empty() for spec in self._specs], self._dim)
 
     def type_check(self, value: Any, selected_keys: Any = None) -> None:
         if isinstance(value, Tensor):
             super().type_check(value, selected_keys)
             return
-        for spec, part in zip(self._members, self._split(value), strict=True):
+        for spec, part in zip(self._specs, self._split(value), strict=True):
             spec.type_check(part, selected_keys)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
@@ -249,7 +248,7 @@ class StackedComposite(SpecStack, Composite):
         """Describe the keys that not all composites have, by index in the stack."""
         common = set(self.keys())
         lines = []
-        for i, spec in enumerate(self._members):
+        for i, spec in enumerate(self._specs):
             own = [f"{key}: {entry}" for key, entry in spec.items() if key not in common]
             if own:
                 lines.append(f"{i} ->\n" + indent(",\n".join(own)))
