@@ -10,12 +10,11 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, View, as_device, as_dtype, as_size, replace_unknown_sizes
-from tdx.specs.multi_categorical import Binary
-from tdx.specs.sampling import IntervalSampler, make_sampler
-from tdx.specs.spaces import (
+from tdx.specs.intervals import (
     WIDE_UNSIGNED,
     BoundsBox,
     ContinuousBox,
+    IntervalSampler,
     adapt_bound,
     bound_tensor,
     broadcast_bound,
@@ -26,8 +25,10 @@ from tdx.specs.spaces import (
     contains,
     extremes,
     is_continuous,
+    make_sampler,
     ordered,
 )
+from tdx.specs.multi_categorical import Binary
 from tdx.specs.spec import TensorSpec
 
 _MAX_ENUMERATED = 2**24

@@ -20,14 +20,13 @@ from tdx.specs.arguments import (
     to_tensor,
 )
 from tdx.specs.indices import parse_index
-from tdx.specs.sampling import sample_categories
+from tdx.specs.intervals import extremes, ordered
 from tdx.specs.spaces import (
     CategoricalBox,
     as_mask,
-    extremes,
     is_same_mask,
     nearest_allowed,
-    ordered,
+    sample_categories,
     single_mask,
     view_mask,
 )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, KeysView, Mapping
+import weakref
+from collections.abc import Callable, KeysView, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,6 @@ import torch
 
 from tdx.errors import AttributeKeyError, KeyNotFoundError, SpecError, did_you_mean
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
-from tdx.specs.composite_lock import CompositeLock
 from tdx.specs.indices import Names
 from tdx.specs.spec import TensorSpec
 
@@ -55,14 +55,7 @@ class CompositeEntries:
         device: torch.device | None = None,
         names: Names | None = None,
     ) -> CompositeEntries:
-        """Return unlocked entries with other specs.
-
-        Args:
-            specs: Specs by name.
-            shape: Batch size; unchanged if not given.
-            device: Device; unchanged if not given.
-            names: Names of the dimensions; unchanged if not given, unless the batch size changes.
-        """
+        """Return unlocked entries; another batch size drops the names, unless names are given."""
         if names is None and shape in (None, self.shape):
             names = self.names
         shape = self.shape if shape is None else shape
@@ -393,15 +386,10 @@ def check_entry(spec: Any, key: NestedKey, shape: torch.Size, device: torch.devi
 
 
 def check_not_leaf(spec: Any, name: str, key: NestedKey) -> None:
-    """Check that an existing entry on the path of a nested key is a composite.
-
-    Args:
-        spec: The entry; ``None`` if there is none.
-        name: Name of the entry.
-        key: The whole key, for the error message.
+    """Check that the entry ``name`` on the path of a nested key, if it exists, is no leaf.
 
     Raises:
-        SpecError: The entry is a leaf.
+        SpecError: It is a leaf.
     """
     if spec is not None and entries_of(spec) is None:
         raise SpecError(
@@ -415,3 +403,46 @@ def prefix_error_key(key: NestedKey, error: SpecError) -> SpecError:
     inner = error.where.key
     error.where = replace(error.where, key=key if inner is None else join_keys(key, inner))
     return error
+
+
+class CompositeLock:
+    """Write lock of a composite, which the composites that contain it may hold too.
+
+    A copy or a pickle keeps the state, but not the parents: those are set when the outer composite
+    is restored.
+    """
+
+    def __init__(self) -> None:
+        self.is_locked = False
+        self._parents: tuple[weakref.ref[CompositeLock], ...] = ()
+
+    def add_parent(self, parent: CompositeLock) -> None:
+        """Register the lock of an outer composite, which must be unlocked first."""
+        others = [ref for ref in self._parents if ref() not in (None, parent)]
+        self._parents = (*others, weakref.ref(parent))
+
+    def remove_parent(self, parent: CompositeLock) -> None:
+        """Forget the lock of an outer composite."""
+        self._parents = tuple(ref for ref in self._parents if ref() is not parent)
+
+    def check_parents(self, unlocked: Sequence[CompositeLock] = ()) -> None:
+        """Check that the composite may be unlocked.
+
+        Args:
+            unlocked: Locks of composites that are unlocked at the same time.
+
+        Raises:
+            SpecError: Another composite that contains it is locked.
+        """
+        parents = [parent for ref in self._parents if (parent := ref()) is not None]
+        if any(parent.is_locked and parent not in unlocked for parent in parents):
+            raise SpecError(
+                "the Composite is nested in a locked one", hint="unlock the outermost one"
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"is_locked": self.is_locked}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.is_locked = state["is_locked"]
+        self._parents = ()

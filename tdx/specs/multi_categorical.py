@@ -23,14 +23,14 @@ from tdx.specs.arguments import (
     to_tensor,
 )
 from tdx.specs.categorical import Categorical, OneHot
-from tdx.specs.sampling import sample_categories
+from tdx.specs.intervals import ordered
 from tdx.specs.spaces import (
     BoxList,
     CategoricalBox,
     as_mask,
     is_same_mask,
     nearest_allowed,
-    ordered,
+    sample_categories,
     single_mask,
 )
 from tdx.specs.spec import TensorSpec

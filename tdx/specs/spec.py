@@ -30,7 +30,8 @@ from tdx.specs.arguments import (
     view_shape,
 )
 from tdx.specs.indices import parse_index
-from tdx.specs.spaces import Box, cast, indent
+from tdx.specs.intervals import cast
+from tdx.specs.spaces import Box, indent
 
 
 class TensorSpec:

@@ -16,8 +16,7 @@ from tdx.errors import SpecError
 from tdx.keys import NestedKey
 from tdx.specs.arguments import TORCH_FUNCTIONS
 from tdx.specs.composite import Composite
-from tdx.specs.composite_entries import CompositeEntries, is_key
-from tdx.specs.composite_lock import CompositeLock
+from tdx.specs.composite_entries import CompositeEntries, CompositeLock, is_key
 from tdx.specs.spaces import indent
 from tdx.specs.spec import TensorSpec
 from tdx.specs.stack_base import SpecStack, stack_shape
