@@ -51,6 +51,8 @@ class NonTensor(TensorSpec):
                 "batched and feature_dims exclude each other", hint="pass feature_dims=0 or batched"
             )
         self.batched = bool(batched)
+        if feature_dims == len(self._shape):
+            feature_dims = None
         self._feature_dims = 0 if batched else feature_dims
 
     @property

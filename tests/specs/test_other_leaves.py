@@ -27,6 +27,7 @@ def test_batched_non_tensors_return_one_example_for_each_element() -> None:
     assert value.tolist() == ["north", "north"]
     scalar = NonTensor((), example_data="north", batched=True)
     assert isinstance(scalar.rand(), NonTensorData)
+    assert scalar.rand((2,)).tolist() == ["north", "north"]
 
 
 def test_non_tensors_accept_any_value_of_their_shape() -> None:
