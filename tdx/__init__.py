@@ -10,4 +10,30 @@ import lazy_loader
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+# Names of earlier versions of the API, which tutorials and the reference documents still use.
+_RENAMED = {
+    "BinaryDiscreteTensorSpec": "Binary",
+    "BoundedTensorSpec": "Bounded",
+    "CompositeSpec": "Composite",
+    "DiscreteBox": "CategoricalBox",
+    "DiscreteTensorSpec": "Categorical",
+    "LazyStackedCompositeSpec": "StackedComposite",
+    "LazyStackedTensorSpec": "Stacked",
+    "MultiDiscreteTensorSpec": "MultiCategorical",
+    "MultiOneHotDiscreteTensorSpec": "MultiOneHot",
+    "NonTensorSpec": "NonTensor",
+    "OneHotDiscreteTensorSpec": "OneHot",
+    "UnboundedContinuousTensorSpec": "Unbounded",
+    "UnboundedDiscreteTensorSpec": "UnboundedDiscrete",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _RENAMED:
+        from tdx.errors import UnknownNameError
+
+        # ``from tdx import ...`` would replace an AttributeError by an error without the hint.
+        raise UnknownNameError(f"{name} has been renamed", hint=f"use tdx.{_RENAMED[name]}")
+    return _load(name)

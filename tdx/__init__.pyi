@@ -37,6 +37,8 @@ from .specs import TensorSpec as TensorSpec
 from .specs import Unbounded as Unbounded
 from .specs import UnboundedContinuous as UnboundedContinuous
 from .specs import UnboundedDiscrete as UnboundedDiscrete
+from .specs import check_no_exclusive_keys as check_no_exclusive_keys
+from .specs import consolidate_spec as consolidate_spec
 from .envs import ActionSequence as ActionSequence
 from .envs import CartPoleEnv as CartPoleEnv
 from .envs import EnvBase as EnvBase

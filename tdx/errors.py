@@ -165,10 +165,22 @@ class UnknownNameError(TdxError, LookupError):
     code = "TDX103"
 
 
-class SpecError(TdxError, ValueError):
+class SpecError(TdxError, ValueError, RuntimeError):
     """A spec cannot be built or combined, or a value is outside it."""
 
     code = "TDX201"
+
+
+class SpecIndexError(SpecError, IndexError):
+    """An index does not fit the shape of a spec."""
+
+    code = "TDX206"
+
+
+class AttributeKeyError(SpecError, AttributeError):
+    """An attribute of a spec is set like an entry."""
+
+    code = "TDX207"
 
 
 class ChainError(TdxError, RuntimeError):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tdx
+from tdx.errors import UnknownNameError
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "tensordict", "torchvision", "textual", "gymnasium", "numpy", "torchrl"}
@@ -99,3 +100,20 @@ def test_public_names_of_the_layers_are_names_of_tdx(module: str) -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="NoSuchName"):
         _ = tdx.NoSuchName  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("CompositeSpec", "Composite"),
+        ("BoundedTensorSpec", "Bounded"),
+        ("UnboundedContinuousTensorSpec", "Unbounded"),
+        ("DiscreteTensorSpec", "Categorical"),
+        ("OneHotDiscreteTensorSpec", "OneHot"),
+    ],
+)
+def test_old_names_of_specs_lead_to_the_new_ones(old: str, new: str) -> None:
+    assert hasattr(tdx, new)
+    with pytest.raises(UnknownNameError, match=rf"{old} has been renamed \(use tdx.{new}\)"):
+        exec(f"from tdx import {old}")
+    assert old not in dir(tdx)

@@ -310,6 +310,18 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         Change the spec if the data is correct, or the data if the spec is.
         """
     ),
+    "TDX206": ErrorProse(
+        """
+        A spec is indexed outside of its shape, or along a dimension that cannot be indexed, such as
+        the last dimension of a `OneHot`.
+        """
+    ),
+    "TDX207": ErrorProse(
+        """
+        `composite["shape"] = (3,)` sets an entry, which must be a spec. To set the attribute, write
+        `composite.shape = (3,)`.
+        """
+    ),
     "TDX301": ErrorProse(
         """
         The environment raised an error when it was made, reset or stepped, or it requires an

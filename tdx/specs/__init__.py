@@ -16,9 +16,11 @@ from tdx.specs.bounded import (
 )
 from tdx.specs.categorical import Categorical, OneHot
 from tdx.specs.composite import Composite
+from tdx.specs.consolidation import check_no_exclusive_keys, consolidate_spec
+from tdx.specs.intervals import ContinuousBox
 from tdx.specs.multi_categorical import Binary, MultiCategorical, MultiOneHot
 from tdx.specs.non_tensor import Choice, NonTensor
-from tdx.specs.spaces import Box, BoxList, CategoricalBox, ContinuousBox
+from tdx.specs.spaces import Box, BoxList, CategoricalBox
 from tdx.specs.spec import TensorSpec
 from tdx.specs.stacked import Stacked, StackedComposite
 
@@ -44,4 +46,6 @@ __all__ = [
     "Unbounded",
     "UnboundedContinuous",
     "UnboundedDiscrete",
+    "check_no_exclusive_keys",
+    "consolidate_spec",
 ]

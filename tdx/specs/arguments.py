@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, SpecError, get_first_line
+from tdx.errors import ArgumentError, SpecError, SpecIndexError, get_first_line
 
 Shape = int | Sequence[int] | torch.Size
 View = Callable[[Tensor], Tensor]
@@ -97,41 +97,20 @@ def view_shape(view: View, shape: torch.Size, owner: str) -> torch.Size:
         owner: Class name of the spec, for the error message.
 
     Raises:
-        SpecError: A tensor of that shape does not support the view.
+        SpecError: A tensor of that shape does not support the view; a ``SpecIndexError`` if the
+            view indexes it.
     """
     known = torch.Size([_UNKNOWN_SIZE if size < 0 else size for size in shape])
     try:
         viewed = view(torch.empty(known, device="meta")).shape
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
-        raise SpecError(
+        kind = SpecIndexError if isinstance(error, IndexError) else SpecError
+        raise kind(
             f"a {owner} of shape {tuple(shape)} does not support that shape or index: "
             f"{get_first_line(error)}",
             hint="use sizes and indices that fit the shape",
         ) from error
     return torch.Size([-1 if size == _UNKNOWN_SIZE else size for size in viewed])
-
-
-def refine_names(current: list[str | None], names: tuple[Any, ...]) -> list[str | None]:
-    """Return names for dimensions; an ellipsis stands for the current names in its place."""
-    if Ellipsis not in names:
-        return list(names)
-    at = names.index(Ellipsis)
-    unchanged = current[at : len(current) - (len(names) - at - 1)]
-    return [*names[:at], *unchanged, *names[at + 1 :]]
-
-
-def expand_ellipsis(index: Any, ndim: int) -> tuple[Any, ...]:
-    """Return an index as a tuple, with its ellipsis replaced by slices up to ``ndim``."""
-    parts = index if isinstance(index, tuple) else (index,)
-    if not any(part is Ellipsis for part in parts):
-        return parts
-    used = sum(
-        part.ndim if isinstance(part, Tensor) and part.dtype is torch.bool else 1
-        for part in parts
-        if part is not None and part is not Ellipsis
-    )
-    at = next(i for i, part in enumerate(parts) if part is Ellipsis)
-    return (*parts[:at], *(slice(None),) * (ndim - used), *parts[at + 1 :])
 
 
 Device = torch.device | str | int
@@ -229,6 +208,30 @@ def to_dtype(value: Tensor, dtype: torch.dtype) -> Tensor:
                 f"a value does not fit {dtype}", hint="give a value within the range of the dtype"
             )
     return converted
+
+
+def match_shape(value: Tensor, shape: torch.Size) -> Tensor:
+    """Add or remove dimensions of size 1 to match the shape of a spec.
+
+    Raises:
+        SpecError: The shapes differ in other dimensions.
+    """
+    if value.ndim == len(shape) and ends_with(value.shape, shape):
+        return value
+    expected = replace_unknown_sizes(shape)
+    if [size for size in value.shape if size != 1] == [size for size in expected if size != 1]:
+        return value.reshape(expected)
+    raise SpecError(
+        f"expected a value of shape {shape}, got {value.shape}",
+        hint="reshape the value; only dims of size 1 are added or removed",
+    )
+
+
+def drop_repeated_dims(counts: Tensor) -> Tensor:
+    """Drop the leading dimensions along which all entries of ``nvec`` are the same."""
+    while counts.ndim > 1 and counts.shape[0] > 0 and bool((counts == counts[0]).all()):
+        counts = counts[0]
+    return counts
 
 
 def to_array(value: Tensor) -> np.ndarray[Any, Any]:

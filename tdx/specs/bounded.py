@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.specs.arguments import Device, View, as_device, as_dtype, as_size, replace_unknown_sizes
-from tdx.specs.multi_categorical import Binary
-from tdx.specs.spaces import (
+from tdx.specs.intervals import (
     WIDE_UNSIGNED,
+    BoundsBox,
     ContinuousBox,
     IntervalSampler,
+    adapt_bound,
     bound_tensor,
+    broadcast_bound,
+    broadcast_bounds,
     cast,
     clamp,
     clip,
@@ -26,6 +28,7 @@ from tdx.specs.spaces import (
     make_sampler,
     ordered,
 )
+from tdx.specs.multi_categorical import Binary
 from tdx.specs.spec import TensorSpec
 
 _MAX_ENUMERATED = 2**24
@@ -88,6 +91,12 @@ class Unbounded(TensorSpec):
             for bound in extremes(self._dtype)
         )
         return ContinuousBox(low, high)
+
+    @space.setter
+    def space(self, space: ContinuousBox | None) -> None:
+        if space is not None and space != self.space:
+            low, high = _read_bounds(space)
+            self._become(self.replace(low=low, high=high))
 
     def rand(self, shape: Any = ()) -> Tensor:
         """Sample standard normal values; integers are uniform from 0 to the dtype's maximum."""
@@ -197,7 +206,7 @@ class Bounded(TensorSpec):
             device = next((end.device for end in (low, high) if isinstance(end, Tensor)), None)
         self._device = as_device(device)
         self._dtype = as_dtype(dtype)
-        size = _broadcast_shape(low, high) if shape is None else as_size(shape)
+        size = broadcast_bounds(low, high) if shape is None else as_size(shape)
         low, high = (end.clone() if isinstance(end, Tensor) else end for end in (low, high))
         self._set_bounds(low, high, size)
 
@@ -207,8 +216,12 @@ class Bounded(TensorSpec):
                 f"{self._dtype} has no order, so it cannot have bounds", hint="use Unbounded"
             )
         self._shape = shape
-        self._low = _broadcast(bound_tensor(low, self._dtype, self._device, upper=False), shape)
-        self._high = _broadcast(bound_tensor(high, self._dtype, self._device, upper=True), shape)
+        self._low = broadcast_bound(
+            bound_tensor(low, self._dtype, self._device, upper=False), shape
+        )
+        self._high = broadcast_bound(
+            bound_tensor(high, self._dtype, self._device, upper=True), shape
+        )
         are_numbers = isinstance(low, (int, float)) and isinstance(high, (int, float))
         if are_numbers and self._dtype.is_floating_point:
             in_order = low <= high
@@ -234,8 +247,24 @@ class Bounded(TensorSpec):
 
     @property
     def space(self) -> ContinuousBox:
-        """Interval of every element."""
-        return ContinuousBox(self._low.contiguous(), self._high.contiguous())
+        """Interval of every element. Setting its ``low`` or ``high`` changes the spec."""
+        return BoundsBox(self)
+
+    @space.setter
+    def space(self, space: ContinuousBox | None) -> None:
+        low, high = _read_bounds(space)
+        self._become(self.replace(low=low, high=high))
+
+    def _assign_bounds(self, low: Tensor, high: Tensor) -> None:
+        """Set the bounds, one after the other, with the shape and dtype that they agree on."""
+        self._low, self._high, self._sampler = low, high, None
+        if low.shape != high.shape or low.dtype != high.dtype:
+            return
+        if low.shape != replace_unknown_sizes(self._shape):
+            self._shape = low.shape
+        if low.dtype != self._dtype:
+            self.__class__ = _bounded_class(None, low.dtype)
+        self._dtype, self._device = low.dtype, low.device
 
     def rand(self, shape: Any = ()) -> Tensor:
         """Sample uniformly between the bounds, both included.
@@ -309,7 +338,7 @@ class Bounded(TensorSpec):
         copied._dtype = dtype
         copied._device = as_device(changes.get("device", self._device))
         low, high = (
-            _adapt_bound(new, old, shape) for new, old in ((low, self._low), (high, self._high))
+            adapt_bound(new, old, shape) for new, old in ((low, self._low), (high, self._high))
         )
         copied._set_bounds(low, high, shape)
         return copied
@@ -354,51 +383,19 @@ def _is_continuous(domain: str | None, dtype: torch.dtype) -> bool:
     return is_continuous(dtype) if domain is None else domain == "continuous"
 
 
+def _read_bounds(space: ContinuousBox | None) -> tuple[Tensor | None, Tensor | None]:
+    if space is None:
+        return None, None
+    if not isinstance(space, ContinuousBox):
+        raise SpecError(
+            f"the space of numbers is a ContinuousBox, got {space!r}",
+            hint="create a spec of the class for that space, such as Categorical",
+        )
+    return space.low, space.high
+
+
 def _as_signed(bound: Tensor) -> Tensor:
     return bound.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[bound.dtype.itemsize])
-
-
-def _broadcast_shape(low: Any, high: Any) -> torch.Size:
-    """Return the shape that two bounds broadcast to."""
-    sizes = [
-        bound.shape if isinstance(bound, Tensor) else torch.Size(np.shape(bound))
-        for bound in (low, high)
-        if bound is not None and not isinstance(bound, (bool, int, float))
-    ]
-    if not sizes:
-        raise SpecError(
-            f"cannot infer the shape of a Bounded from low={low} and high={high}",
-            hint="give shape=..., () for a single number",
-        )
-    if all(size == sizes[0] for size in sizes):
-        return sizes[0]
-    try:
-        return torch.broadcast_shapes(*sizes)
-    except RuntimeError as error:
-        raise SpecError(
-            f"low of shape {tuple(sizes[0])} and high of shape {tuple(sizes[-1])} do not broadcast",
-            hint="give both bounds the shape of the spec, or single numbers",
-        ) from error
-
-
-def _broadcast(bound: Tensor, shape: torch.Size) -> Tensor:
-    if bound.shape == shape:
-        return bound
-    try:
-        return bound.expand(replace_unknown_sizes(shape))
-    except RuntimeError as error:
-        raise SpecError(
-            f"bounds of shape {tuple(bound.shape)} do not broadcast to {tuple(shape)}",
-            hint="give low and high of that shape too",
-        ) from error
-
-
-def _adapt_bound(bound: Any, current: Tensor, shape: torch.Size) -> Any:
-    """Reduce an unchanged bound that is the same for all elements to a number."""
-    if bound is not current or current.shape == shape or not current.numel():
-        return bound
-    first = current.flatten()[0]
-    return first if bool((ordered(current) == ordered(first)).all()) else current
 
 
 def clamp_spec(spec: TensorSpec, low: float | None, high: float | None) -> TensorSpec:

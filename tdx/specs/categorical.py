@@ -7,15 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import SpecError
-from tdx.specs.arguments import Device, View, as_dtype, as_size, ends_with, to_array, to_tensor
+from tdx.errors import SpecError, SpecIndexError
+from tdx.specs.arguments import (
+    Device,
+    View,
+    as_dtype,
+    as_size,
+    ends_with,
+    match_shape,
+    replace_unknown_sizes,
+    to_array,
+    to_tensor,
+)
+from tdx.specs.indices import parse_index
+from tdx.specs.intervals import extremes, ordered
 from tdx.specs.spaces import (
     CategoricalBox,
     as_mask,
-    extremes,
     is_same_mask,
     nearest_allowed,
-    ordered,
     sample_categories,
     single_mask,
     view_mask,
@@ -310,12 +320,14 @@ class OneHot(TensorSpec):
         Raises:
             SpecError: A category is out of range.
         """
-        found = to_tensor(self._register(val) if self.use_register else val)
+        if self.use_register:
+            val = self._space.assign(val.item() if hasattr(val, "item") else val)
+        found = to_tensor(val)
         if not ignore_device:
             found = found.to(self._device)
         are_vectors = found.dtype is torch.bool or found.is_floating_point()
         if are_vectors and found.shape[-1:] == self._shape[-1:]:
-            return self._match_shape(found.to(self._dtype))
+            return match_shape(found.to(self._dtype), self._shape)
         # Not every integer dtype can be compared.
         return self._encode_index(found if found.is_floating_point() else found.long())
 
@@ -331,17 +343,6 @@ class OneHot(TensorSpec):
         if index.shape != lead and index.numel() == lead.numel():
             index = index.reshape(lead)
         return self._one_hot(index)
-
-    def _register(self, val: Any) -> int:
-        """Return the category of a value, assigning the next free one to a new value."""
-        key = val.item() if isinstance(val, Tensor) or hasattr(val, "item") else val
-        register = self._space.register
-        if key not in register and len(register) >= self.n:
-            raise SpecError(
-                f"cannot encode {key!r}: all {self.n} categories are assigned to other values",
-                hint="create the spec with more categories",
-            )
-        return register.setdefault(key, len(register))
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """Convert one-hot vectors to category numbers, or to the value registered for them."""
@@ -404,18 +405,16 @@ class OneHot(TensorSpec):
         return super().squeeze(dim)
 
     def __getitem__(self, index: Any) -> Any:
-        lead = self._shape[:-1]
-        elements = torch.arange(self._shape[-1]).expand(*lead, -1)
-        shape = self._view_shape(lambda tensor: tensor[index])
-        if shape[-1:] != self._shape[-1:] or not torch.equal(
-            elements[index], elements.flatten()[: shape[-1]].expand(shape)
-        ):
-            raise SpecError(
+        parts = parse_index(index, self._shape, type(self).__name__)
+        shape = self._view_shape(lambda tensor: tensor[parts])
+        numbers = torch.arange(self._shape[-1]).expand(replace_unknown_sizes(self._shape))
+        if shape[-1:] != self._shape[-1:] or bool((numbers[parts].diff(dim=-1) != 1).any()):
+            raise SpecIndexError(
                 f"a {type(self).__name__} of shape {tuple(self._shape)} cannot be indexed along "
                 "its last dimension",
                 hint="index the leading dims only",
             )
-        return self.apply_view(lambda tensor: tensor[index])
+        return self.apply_view(lambda tensor: tensor[parts])
 
     def apply_view(self, view: View) -> TensorSpec:
         viewed = self.clone()

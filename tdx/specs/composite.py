@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Sequence, ValuesView
 from typing import Any, Self
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey, split_key
+from tdx.specs import composite_shapes as shapes_of
 from tdx.specs import composite_values as values_of
-from tdx.specs.arguments import (
-    Device,
-    as_device,
-    as_size,
-    expand_ellipsis,
-    is_dtype,
-    refine_names,
-    size_from_args,
-)
-from tdx.specs.composite_entries import MISSING, CompositeEntries, Specs, is_key
+from tdx.specs.arguments import Device, as_device, as_size, is_dtype
+from tdx.specs.composite_entries import MISSING, CompositeEntries, SpecKeys, is_key
+from tdx.specs.indices import Names
 from tdx.specs.spaces import indent
 from tdx.specs.spec import TensorSpec
 
@@ -29,8 +23,9 @@ class Composite(TensorSpec):
     """Describes a TensorDict: its keys, and the spec of each.
 
     It delegates lookup, changes and locks to its
-    :class:`~tdx.specs.composite_entries.CompositeEntries`, and operations on values to
-    :mod:`tdx.specs.composite_values`.
+    :class:`~tdx.specs.composite_entries.CompositeEntries`, operations on values to
+    :mod:`tdx.specs.composite_values`, and operations on the batch size to
+    :mod:`tdx.specs.composite_shapes`.
 
     Args:
         *args: A mapping from keys to specs. Values may be dicts, which become nested composites,
@@ -39,7 +34,8 @@ class Composite(TensorSpec):
         device: Device of every entry; ``None`` if they may differ.
         data_cls: Class of the TensorDicts to create; ``TensorDict`` if not given.
         step_mdp_static: True to mark entries that a step does not change.
-        names: Names of the batch dimensions.
+        names: Names of the batch dimensions, which nested composites share.
+        batch_size: Alias of ``shape``.
         **kwargs: Entries by keyword.
 
     Raises:
@@ -56,7 +52,6 @@ class Composite(TensorSpec):
 
     data_cls: Any = None
     step_mdp_static = False
-    _names: list[str | None] | None = None
     _dtype = None
     _entries: CompositeEntries
 
@@ -68,15 +63,18 @@ class Composite(TensorSpec):
         data_cls: type | None = None,
         step_mdp_static: bool = False,
         names: Sequence[str | None] | None = None,
+        batch_size: Any = None,
         **kwargs: Any,
     ) -> None:
-        size = as_size(() if shape is None else shape)
-        self._entries = CompositeEntries(
-            size, None if device is None else as_device(device), Composite, {}
-        )
+        if shape is not None and batch_size is not None:
+            raise SpecError("shape and batch_size are the same", hint="pass one of them")
+        lead = shape if batch_size is None else batch_size
+        size = as_size(() if lead is None else lead)
+        place = None if device is None else as_device(device)
+        self._entries = CompositeEntries(size, place, Composite, {})
         self.data_cls = data_cls
         self.step_mdp_static = step_mdp_static
-        self._names = None if names is None else list(names)
+        self.names = names
         if len(args) > 1:
             raise SpecError(
                 f"a Composite takes one mapping, got {len(args)} positional arguments",
@@ -86,20 +84,11 @@ class Composite(TensorSpec):
             for key, spec in source.items():
                 self.set(key, spec)
 
-    def _copy_with(
-        self, specs: Specs, shape: torch.Size | None = None, device: torch.device | None = None
-    ) -> Self:
-        """Return an unlocked copy with other entries, and perhaps another shape or device."""
+    def _copy_with(self, entries: CompositeEntries) -> Self:
+        """Return a copy with other entries."""
         copied = object.__new__(type(self))
         copied.__dict__.update(self.__dict__)
-        if shape is not None and shape != self._shape:
-            copied._names = None
-        copied._entries = CompositeEntries(
-            self._shape if shape is None else shape,
-            self._device if device is None else device,
-            Composite,
-            specs,
-        )
+        copied._entries = entries
         return copied
 
     def _map(
@@ -107,13 +96,12 @@ class Composite(TensorSpec):
         function: Callable[[Any], Any],
         shape: torch.Size | None = None,
         device: torch.device | None = None,
+        names: Names | None = None,
     ) -> Self:
-        """Return a copy with a function applied to each spec."""
-        specs = {
-            key: None if spec is None else function(spec)
-            for key, spec in self._entries.specs.items()
-        }
-        return self._copy_with(specs, shape, device)
+        """Return a copy with a function applied to each spec; see ``CompositeEntries.copy``."""
+        specs = self._entries.specs.items()
+        mapped = {key: None if spec is None else function(spec) for key, spec in specs}
+        return self._copy_with(self._entries.copy(mapped, shape, device, names))
 
     @property
     def _shape(self) -> torch.Size:  # type: ignore[override]
@@ -132,19 +120,7 @@ class Composite(TensorSpec):
     def shape(self, shape: Any) -> None:
         self._entries.set_shape(as_size(shape))
 
-    def _with_batch_size(self, shape: torch.Size) -> Composite:
-        copied = self.clone(recurse=False)
-        copied.shape = shape
-        return copied
-
-    @property
-    def batch_size(self) -> torch.Size:
-        """Batch size: alias of ``shape``."""
-        return self.shape
-
-    @batch_size.setter
-    def batch_size(self, shape: Any) -> None:
-        self.shape = shape
+    batch_size = shape
 
     @property
     def device(self) -> torch.device | None:
@@ -153,13 +129,7 @@ class Composite(TensorSpec):
 
     @device.setter
     def device(self, device: Device | None) -> None:
-        entries = self._entries
-        entries.check_unlocked()
-        if device is None:
-            entries.clear_device()
-            return
-        moved = self.to(device)
-        entries.specs, entries.device = moved._entries.specs, moved._device
+        self._entries.set_device(None if device is None else as_device(device))
 
     def clear_device_(self) -> Self:
         """Clear the device, also of nested composites."""
@@ -169,15 +139,17 @@ class Composite(TensorSpec):
     @property
     def names(self) -> list[str | None]:
         """Names of the batch dimensions."""
-        return [None] * len(self._shape) if self._names is None else list(self._names)
+        names = self._entries.names
+        return [None] * len(self._shape) if names is None else list(names)
 
     @names.setter
     def names(self, names: Sequence[str | None] | None) -> None:
-        self._names = None if names is None else list(names)
+        found = None if names is None else shapes_of.check_names(names, len(self._shape))
+        self._entries.set_names(found)
 
     def refine_names(self, *names: Any) -> Self:
-        """Name the batch dimensions; an ellipsis keeps the current names."""
-        self._names = refine_names(self.names, names)
+        """Name the batch dimensions that have no name; an ellipsis keeps the current names."""
+        self.names = shapes_of.refine_names(self.names, names)
         return self
 
     # Reading entries
@@ -193,9 +165,7 @@ class Composite(TensorSpec):
     def __getitem__(self, index: Any) -> Any:
         if is_key(index):
             return self._entries.get(index)
-        lead = self._view_shape(lambda tensor: tensor[index])
-        full = expand_ellipsis(index, len(self._shape))
-        return self._map(lambda spec: spec[full], lead)
+        return shapes_of.index(self, index)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, (str, tuple)) and self._entries.find(key) is not MISSING
@@ -207,7 +177,7 @@ class Composite(TensorSpec):
         return len(self.keys())
 
     def __bool__(self) -> bool:
-        return len(self) > 0
+        return bool(self._entries.specs)
 
     def keys(
         self,
@@ -216,7 +186,7 @@ class Composite(TensorSpec):
         *,
         is_leaf: Callable[[type], bool] | None = None,
         step_mdp_static_only: bool = False,
-    ) -> KeysView[Any]:
+    ) -> SpecKeys:
         """Return the keys, in order.
 
         Args:
@@ -226,35 +196,20 @@ class Composite(TensorSpec):
             step_mdp_static_only: True to include only entries of composites with
                 ``step_mdp_static``.
         """
-        return self._entries.select(
-            include_nested, leaves_only, is_leaf, step_mdp_static_only
-        ).keys()
+        entries = self._entries
+        return SpecKeys(entries.select(include_nested, leaves_only, is_leaf, step_mdp_static_only))
 
     def values(
-        self,
-        include_nested: bool = False,
-        leaves_only: bool = False,
-        *,
-        is_leaf: Callable[[type], bool] | None = None,
-        step_mdp_static_only: bool = False,
+        self, include_nested: bool = False, leaves_only: bool = False, **options: Any
     ) -> ValuesView[Any]:
         """Return the specs; arguments and order as for ``keys``."""
-        return self._entries.select(
-            include_nested, leaves_only, is_leaf, step_mdp_static_only
-        ).values()
+        return self._entries.select(include_nested, leaves_only, **options).values()
 
     def items(
-        self,
-        include_nested: bool = False,
-        leaves_only: bool = False,
-        *,
-        is_leaf: Callable[[type], bool] | None = None,
-        step_mdp_static_only: bool = False,
+        self, include_nested: bool = False, leaves_only: bool = False, **options: Any
     ) -> ItemsView[Any, Any]:
         """Return pairs of key and spec; arguments and order as for ``keys``."""
-        return self._entries.select(
-            include_nested, leaves_only, is_leaf, step_mdp_static_only
-        ).items()
+        return self._entries.select(include_nested, leaves_only, **options).items()
 
     def is_empty(self, recurse: bool = False) -> bool:
         """Return True if there are no entries; with ``recurse``, no leaves."""
@@ -284,23 +239,15 @@ class Composite(TensorSpec):
         self._entries.delete(key)
 
     def pop(self, key: NestedKey, default: Any = MISSING) -> Any:
-        """Remove an entry and return its spec, or ``default`` if the key is missing.
-
-        Raises:
-            KeyNotFoundError: The key is missing, and no default is given.
-            SpecError: The composite is locked.
-        """
+        """Remove an entry and return its spec, or ``default`` if the key is missing."""
         return self._entries.pop(key, default)
 
     def update(self, dict_or_spec: Any = (), **kwargs: Any) -> Self:
-        """Set several entries, merging nested composites.
+        """Set several entries as ``set`` does, merging nested composites.
 
         Args:
             dict_or_spec: A composite or a mapping from keys to specs.
             **kwargs: More entries.
-
-        Raises:
-            SpecError: The composite is locked, or an entry is invalid (see ``set``).
         """
         source = dict_or_spec.items() if hasattr(dict_or_spec, "items") else dict_or_spec
         self._entries.update({**dict(source), **kwargs})
@@ -326,67 +273,44 @@ class Composite(TensorSpec):
         else:
             self.unlock_()
 
-    @property
-    def locked(self) -> bool:
-        """True if entries cannot be changed: alias of ``is_locked``."""
-        return self.is_locked
+    locked = is_locked
 
     def lock_(self, recurse: bool | None = None) -> Self:
-        """Forbid changes of entries, also in nested composites.
-
-        Args:
-            recurse: False to leave nested composites unlocked.
-        """
+        """Forbid changes of entries, also in nested composites unless ``recurse`` is False."""
         self._entries.lock(recurse is not False)
         return self
 
     def unlock_(self, recurse: bool | None = None) -> Self:
-        """Allow changes of entries, also in nested composites.
-
-        Args:
-            recurse: False to leave nested composites locked.
+        """Allow changes of entries, also in nested composites unless ``recurse`` is False.
 
         Raises:
-            SpecError: A composite that contains this one is locked.
+            SpecError: Another composite that contains this one, or a nested one, is locked.
         """
         self._entries.unlock(recurse is not False)
         return self
 
     # Values
 
-    def _create(self, method: str, shape: Any) -> Any:
-        fields = values_of.create_values(self._entries.specs, method, shape)
-        return self._to_tensordict(fields, shape, self._device)
-
-    def _to_tensordict(self, fields: dict[Any, Any], shape: Any, device: Any) -> Any:
-        full = self._full_shape(shape)
-        names = None if self._names is None else [*[None] * (len(full) - self.ndim), *self._names]
-        created = TensorDict(fields, batch_size=full, device=device, names=names)
-        return created if self.data_cls is None else self.data_cls.from_tensordict(created)
-
     def rand(self, shape: Any = ()) -> Any:
-        return self._create("rand", shape)
+        return values_of.create_tensordict(self, "rand", shape)
 
     def zero(self, shape: Any = ()) -> Any:
-        return self._create("zero", shape)
+        return values_of.create_tensordict(self, "zero", shape)
 
     def one(self, shape: Any = ()) -> Any:
-        return self._create("one", shape)
+        return values_of.create_tensordict(self, "one", shape)
 
     def rand_update(self, val: TensorDictBase) -> TensorDictBase:
         """Set the entries of a TensorDict to random values, in place."""
-        return val.update(self.rand(self._extra_dims(val)))
+        return val.update(self.rand(val.batch_size[: val.ndim - self.ndim]))
 
     def zeros_update(self, val: TensorDictBase) -> TensorDictBase:
         """Set the entries of a TensorDict to zeros, in place."""
-        return val.update(self.zero(self._extra_dims(val)))
+        return val.update(self.zero(val.batch_size[: val.ndim - self.ndim]))
 
     def ones_update(self, val: TensorDictBase) -> TensorDictBase:
         """Set the entries of a TensorDict to ones, in place."""
-        return val.update(self.one(self._extra_dims(val)))
-
-    def _extra_dims(self, val: TensorDictBase) -> torch.Size:
-        return val.batch_size[: len(val.batch_size) - len(self._shape)]
+        return val.update(self.one(val.batch_size[: val.ndim - self.ndim]))
 
     def is_in(self, val: Any) -> bool:
         return values_of.contains_values(self._entries.specs, val)
@@ -396,13 +320,14 @@ class Composite(TensorSpec):
         return values_of.explain_mismatch(dict(self.items(True, True)), val)
 
     def project(self, val: Any) -> Any:
+        """Project the entries of a TensorDict in place, and return it."""
         return values_of.project_values(self._entries.specs, val)
 
     def type_check(self, value: Any, selected_keys: Any = None) -> None:
         """Check the dtypes of a TensorDict's entries.
 
         Args:
-            value: TensorDict to check.
+            value: TensorDict to check; the value of an entry if one key is selected.
             selected_keys: A key or several; all by default.
 
         Raises:
@@ -414,7 +339,8 @@ class Composite(TensorSpec):
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         fields = values_of.encode_values(self.get, val.items(), ignore_device)
-        return self._to_tensordict(fields, (), None if ignore_device else self._device)
+        device = None if ignore_device else self._device
+        return values_of.as_tensordict(self, fields, self._full_shape(()), device)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         if safe:
@@ -425,39 +351,21 @@ class Composite(TensorSpec):
         return values_of.count_values(self._entries.specs)
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        fields, count = values_of.enumerate_values(self._entries.specs, use_mask)
-        return TensorDict(fields, batch_size=(count, *self._shape), device=self._device)
+        return values_of.enumerate_values(self, use_mask)
 
     # Shape operations: they change the batch size; the entries' own dimensions stay.
 
     def expand(self, *shape: Any) -> Self:
-        sizes = size_from_args(shape)
-        lead = self._view_shape(lambda tensor: tensor.expand(sizes))
-        ndim = len(self._shape)
-        return self._map(lambda spec: spec.expand(*lead, *spec.shape[ndim:]), lead)
+        return shapes_of.expand(self, shape)
 
     def squeeze(self, dim: int | None = None) -> Self:
-        if dim is None:
-            squeezed = self.clone()
-            for i in reversed(range(len(self._shape))):
-                squeezed = squeezed.squeeze(i)
-            return squeezed
-        lead = self._view_shape(lambda tensor: tensor.squeeze(dim))
-        if lead == self._shape:
-            return self.clone()
-        where = dim % len(self._shape)
-        return self._map(lambda spec: spec.squeeze(where), lead)
+        return shapes_of.squeeze(self, dim)
 
     def unsqueeze(self, dim: int) -> Self:
-        lead = self._view_shape(lambda tensor: tensor.unsqueeze(dim))
-        where = dim % len(lead)
-        return self._map(lambda spec: spec.unsqueeze(where), lead)
+        return shapes_of.unsqueeze(self, dim)
 
     def reshape(self, *shape: Any) -> Self:
-        sizes = size_from_args(shape)
-        lead = self._view_shape(lambda tensor: tensor.reshape(sizes))
-        ndim = len(self._shape)
-        return self._map(lambda spec: spec.reshape(*lead, *spec.shape[ndim:]), lead)
+        return shapes_of.reshape(self, shape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         return self.reshape(self._view_shape(lambda tensor: tensor.flatten(start_dim, end_dim)))
@@ -466,25 +374,19 @@ class Composite(TensorSpec):
         return self.reshape(self._view_shape(lambda tensor: tensor.unflatten(dim, tuple(sizes))))
 
     def make_neg_dim(self, dim: int) -> Self:
-        where = dim % len(self._shape)
-        sizes = [-1 if i == where else size for i, size in enumerate(self._shape)]
-        return self._map(lambda spec: spec.make_neg_dim(where), torch.Size(sizes))
+        return shapes_of.make_neg_dim(self, dim)
 
     # Copies
 
     def clone(self, recurse: bool = True) -> Self:
-        """Return an unlocked copy.
-
-        Args:
-            recurse: False to share the entries, including nested composites.
-        """
+        """Return an unlocked copy; with ``recurse=False``, one that shares the entries."""
         if recurse:
             return self._map(lambda spec: spec.clone())
-        return self._copy_with(dict(self._entries.specs))
+        return self._copy_with(self._entries.copy(dict(self._entries.specs)))
 
     def empty(self) -> Self:
         """Return the composite without its entries."""
-        return self._copy_with({})
+        return self._copy_with(self._entries.copy({}))
 
     def separates(self, *keys: NestedKey, default: Any = None) -> Composite | None:
         """Move some entries to a new composite.
@@ -498,10 +400,8 @@ class Composite(TensorSpec):
 
     def select(self, *keys: NestedKey) -> Self:
         """Return a copy with only some entries."""
-        specs = {key: self.get(key) for key in keys}
-        return self.empty().update(
-            {key: None if spec is None else spec.clone() for key, spec in specs.items()}
-        )
+        copied = self.clone()
+        return copied.empty().update({key: copied.get(key) for key in keys})
 
     def exclude(self, *keys: NestedKey) -> Self:
         """Return a copy without some entries; missing keys are ignored."""
@@ -517,6 +417,7 @@ class Composite(TensorSpec):
             "device": self._device,
             "data_cls": self.data_cls,
             "step_mdp_static": self.step_mdp_static,
+            "names": None if {"shape", "batch_size"} & set(changes) else self.names,
         }
         return Composite(self._entries.specs, **{**arguments, **changes})
 
@@ -545,6 +446,5 @@ class Composite(TensorSpec):
 
     def __repr__(self) -> str:
         body = ",\n".join(f"{key}: {spec}" for key, spec in self._entries.specs.items())
-        return (
-            f"{type(self).__name__}(\n{indent(body)}, device={self._device}, shape={self._shape})"
-        )
+        place = f"device={self._device}, shape={self._shape}"
+        return f"{type(self).__name__}(\n{indent(body)}, {place})"

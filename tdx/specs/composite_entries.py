@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, KeysView, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
-from tdx.errors import KeyNotFoundError, SpecError, did_you_mean
-from tdx.keys import NestedKey, format_key, join_keys, split_key
+from tdx.errors import AttributeKeyError, KeyNotFoundError, SpecError, did_you_mean
+from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
+from tdx.specs.indices import Names
 from tdx.specs.spec import TensorSpec
 
 Specs = dict[str, Any]
@@ -27,6 +28,7 @@ class CompositeEntries:
         device: Device of every entry; ``None`` if they may differ.
         create: Creates a nested composite from a mapping: the class ``Composite``.
         specs: Specs by name, which have that batch size and device already.
+        names: Names of the batch dimensions; ``None`` if they have none.
     """
 
     def __init__(
@@ -35,8 +37,9 @@ class CompositeEntries:
         device: torch.device | None,
         create: Callable[..., Any],
         specs: Specs,
+        names: Names | None = None,
     ) -> None:
-        self.shape, self.device, self.specs = shape, device, specs
+        self.shape, self.device, self.specs, self.names = shape, device, specs, names
         self.lock_state = CompositeLock()
         self._create = create
 
@@ -44,6 +47,19 @@ class CompositeEntries:
         self.__dict__.update(state)
         if self.is_locked:
             self.lock()
+
+    def copy(
+        self,
+        specs: Specs,
+        shape: torch.Size | None = None,
+        device: torch.device | None = None,
+        names: Names | None = None,
+    ) -> CompositeEntries:
+        """Return unlocked entries; another batch size drops the names, unless names are given."""
+        if names is None and shape in (None, self.shape):
+            names = self.names
+        shape = self.shape if shape is None else shape
+        return CompositeEntries(shape, device or self.device, self._create, specs, names)
 
     # Reading
 
@@ -81,7 +97,7 @@ class CompositeEntries:
         nested: bool = False,
         leaves_only: bool = False,
         is_leaf: Callable[[type], bool] | None = None,
-        static_only: bool = False,
+        step_mdp_static_only: bool = False,
     ) -> dict[Any, Any]:
         """Return entries by key, those of nested composites before the composite itself.
 
@@ -89,9 +105,10 @@ class CompositeEntries:
             nested: True to include the entries of nested composites, with tuples as keys.
             leaves_only: True to leave out nested composites themselves.
             is_leaf: Decides by type whether an entry is a leaf; by default composites are not.
-            static_only: True to include only entries of composites with ``step_mdp_static``.
+            step_mdp_static_only: True to include only entries of composites with
+                ``step_mdp_static``.
         """
-        if not (nested or leaves_only or static_only):
+        if not (nested or leaves_only or step_mdp_static_only):
             return self.specs
         found: dict[Any, Any] = {}
         for name, spec in self.specs.items():
@@ -102,7 +119,7 @@ class CompositeEntries:
                 found.update({join_keys(name, key): entry for key, entry in below.items()})
             if leaf or not leaves_only:
                 found[name] = spec
-        if static_only:
+        if step_mdp_static_only:
             found = {key: spec for key, spec in found.items() if self._is_static(key)}
         return found
 
@@ -137,14 +154,44 @@ class CompositeEntries:
         try:
             if isinstance(spec, Mapping):
                 spec = self._create_nested(spec)
-            elif entries_of(spec) is not None and spec.ndim < len(self.shape):
-                spec = spec._with_batch_size(self.shape)
+            elif entries_of(spec) is not None:
+                spec = self._as_nested(spec)
         except SpecError as error:
             raise prefix_error_key(key, error) from None
         return None if spec is None else check_entry(spec, key, self.shape, self.device)
 
+    def _as_nested(self, spec: Any) -> Any:
+        """Return a composite with at least the batch dimensions of this one, and their names."""
+        if spec.ndim < len(self.shape):
+            spec = _with_batch_size(spec, self.shape)
+        if self.names is not None and spec.names[: len(self.names)] != self.names:
+            names = [*self.names, *spec.names[len(self.names) :]]
+            spec = spec.clone(recurse=False)
+            spec.names = names
+        return spec
+
+    def set_names(self, names: Names | None) -> None:
+        """Name the batch dimensions, also those of nested composites; ``None`` clears the names."""
+        self.names = names if any(names or ()) else None
+        if names:
+            for spec in self.composites():
+                spec.names = [*names, *spec.names[len(names) :]]
+
+    def set_device(self, device: torch.device | None) -> None:
+        """Move every entry to a device; ``None`` clears the device.
+
+        Raises:
+            SpecError: The composite is locked.
+        """
+        self.check_unlocked()
+        if device is None:
+            self.clear_device()
+            return
+        moved = {key: None if spec is None else spec.to(device) for key, spec in self.specs.items()}
+        self.specs, self.device = moved, device
+
     def _create_nested(self, specs: Mapping[Any, Any]) -> Any:
-        return self._create(specs, shape=self.shape, device=self.device)
+        return self._create(specs, shape=self.shape, device=self.device, names=self.names)
 
     def delete(self, key: NestedKey) -> None:
         """Remove an entry.
@@ -198,13 +245,15 @@ class CompositeEntries:
         changed = {}
         for key, spec in self.specs.items():
             if entries_of(spec) is not None and spec.ndim < len(shape):
-                spec = spec._with_batch_size(shape)
+                spec = _with_batch_size(spec, shape)
             if spec is not None and spec.shape[: len(shape)] != shape:
                 raise SpecError(
                     f"its shape {tuple(spec.shape)} does not begin with {tuple(shape)}",
                     hint="expand the entry first, or use a shape that all entries begin with",
                 ).at(key=key)
             changed[key] = spec
+        if shape != self.shape:
+            self.names = None
         self.specs, self.shape = changed, shape
 
     def clear_device(self) -> None:
@@ -243,19 +292,51 @@ class CompositeEntries:
         """Allow changes of entries; with ``recurse``, also in nested composites.
 
         Raises:
-            SpecError: A composite that contains this one is locked.
+            SpecError: A composite that contains this one, or a nested one, is locked.
         """
-        self.lock_state.check_parents()
+        locks = self.list_locks() if recurse else [self.lock_state]
+        for lock in locks:
+            lock.check_parents(locks)
+        self.release(recurse)
+
+    def list_locks(self) -> list[CompositeLock]:
+        """Return the locks of this composite and of all nested ones."""
+        nested = [lock for spec in self.composites() for lock in spec._entries.list_locks()]
+        return [self.lock_state, *nested]
+
+    def release(self, recurse: bool) -> None:
+        """Unlock without checks; with ``recurse``, also nested composites."""
         self.lock_state.is_locked = False
         for spec in self.composites():
             spec._entries.lock_state.remove_parent(self.lock_state)
             if recurse:
-                spec._entries.unlock()
+                spec._entries.release(recurse)
+
+
+class SpecKeys(KeysView[Any]):
+    """Keys of a composite. They contain a key in any form, such as ``("a",)`` for ``"a"``."""
+
+    _mapping: Mapping[Any, Any]
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            return normalize_key(key) in self._mapping
+        except TypeError:
+            return False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)})"
 
 
 def entries_of(spec: Any) -> CompositeEntries | None:
     """Return the entries of a composite; ``None`` for a leaf."""
     return getattr(spec, "_entries", None)
+
+
+def _with_batch_size(spec: Any, shape: torch.Size) -> Any:
+    copied = spec.clone(recurse=False)
+    copied.shape = shape
+    return copied
 
 
 def is_key(index: Any) -> bool:
@@ -276,9 +357,14 @@ def check_entry(spec: Any, key: NestedKey, shape: torch.Size, device: torch.devi
 
     Raises:
         SpecError: ``spec`` is not a spec, its shape does not begin with ``shape``, or it is on
-            another device.
+            another device. An ``AttributeKeyError`` if an attribute was meant.
     """
     if not isinstance(spec, TensorSpec):
+        if key in ("shape", "device", "dtype", "space"):
+            raise AttributeKeyError(
+                f"the entry {key!r} cannot be set to {spec!r}",
+                hint=f"set the attribute: composite.{key} = ...",
+            )
         raise SpecError(
             f"expected a spec, got a {type(spec).__name__}",
             hint="give a spec such as Unbounded((3,)), or a mapping of specs",
@@ -300,15 +386,10 @@ def check_entry(spec: Any, key: NestedKey, shape: torch.Size, device: torch.devi
 
 
 def check_not_leaf(spec: Any, name: str, key: NestedKey) -> None:
-    """Check that an existing entry on the path of a nested key is a composite.
-
-    Args:
-        spec: The entry; ``None`` if there is none.
-        name: Name of the entry.
-        key: The whole key, for the error message.
+    """Check that the entry ``name`` on the path of a nested key, if it exists, is no leaf.
 
     Raises:
-        SpecError: The entry is a leaf.
+        SpecError: It is a leaf.
     """
     if spec is not None and entries_of(spec) is None:
         raise SpecError(
@@ -344,14 +425,17 @@ class CompositeLock:
         """Forget the lock of an outer composite."""
         self._parents = tuple(ref for ref in self._parents if ref() is not parent)
 
-    def check_parents(self) -> None:
+    def check_parents(self, unlocked: Sequence[CompositeLock] = ()) -> None:
         """Check that the composite may be unlocked.
 
+        Args:
+            unlocked: Locks of composites that are unlocked at the same time.
+
         Raises:
-            SpecError: A composite that contains it is locked.
+            SpecError: Another composite that contains it is locked.
         """
         parents = [parent for ref in self._parents if (parent := ref()) is not None]
-        if any(parent.is_locked for parent in parents):
+        if any(parent.is_locked and parent not in unlocked for parent in parents):
             raise SpecError(
                 "the Composite is nested in a locked one", hint="unlock the outermost one"
             )

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from tensordict import TensorDict
+from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey, format_key, split_key
@@ -26,9 +28,28 @@ def get_value(val: Any, key: NestedKey) -> Any:
     return val
 
 
-def create_values(specs: Specs, method: str, shape: Any) -> dict[str, Any]:
-    """Call ``rand``, ``zero`` or ``one`` of each spec, in order."""
-    return {key: getattr(spec, method)(shape) for key, spec in specs.items() if spec is not None}
+def create_tensordict(spec: Any, method: str, shape: Any) -> Any:
+    """Create a TensorDict by ``rand``, ``zero`` or ``one`` of each entry of a composite, in order.
+
+    Args:
+        spec: The composite.
+        method: Name of the method.
+        shape: Leading dimensions to add.
+    """
+    specs = spec._entries.specs
+    fields = {
+        key: getattr(entry, method)(shape) for key, entry in specs.items() if entry is not None
+    }
+    return as_tensordict(spec, fields, spec._full_shape(shape), spec.device)
+
+
+def as_tensordict(spec: Any, fields: dict[Any, Any], batch_size: torch.Size, device: Any) -> Any:
+    """Create a TensorDict of the class and with the names of a composite."""
+    names = spec._entries.names
+    if names is not None:
+        names = [*[None] * (len(batch_size) - len(names)), *names]
+    created = TensorDict(fields, batch_size=batch_size, device=device, names=names)
+    return created if spec.data_cls is None else spec.data_cls.from_tensordict(created)
 
 
 def contains_values(specs: Specs, val: Any) -> bool:
@@ -63,23 +84,22 @@ def explain_mismatch(leaves: Mapping[NestedKey, Any], val: Any) -> str | None:
 
 
 def check_dtypes(specs: Mapping[NestedKey, Any], val: Any) -> None:
-    """Check the dtypes of a TensorDict's entries.
+    """Check the dtypes of a TensorDict's entries; of a tensor, which is the value of each key.
 
     Raises:
         SpecError: The dtype of an entry differs from its spec's; the error names the key.
     """
     for key, spec in specs.items():
         if spec is not None:
-            spec.type_check(get_value(val, key), key)
+            spec.type_check(val if isinstance(val, Tensor) else get_value(val, key), key)
 
 
 def project_values(specs: Specs, val: Any) -> Any:
-    """Return a copy of a TensorDict with every entry projected to its spec.
+    """Project every entry of a TensorDict to its spec, in place, and return the TensorDict.
 
     Raises:
         SpecError: A key is missing, or the shape of a value does not end with its spec's.
     """
-    projected = val.copy()
     for key, spec in specs.items():
         if spec is None:
             continue
@@ -87,10 +107,12 @@ def project_values(specs: Specs, val: Any) -> Any:
         if value is None:
             raise SpecError("the entry is missing", hint="add the entry to the value").at(key=key)
         try:
-            projected[key] = spec.project(value)
+            projected = spec.project(value)
         except SpecError as error:
             raise prefix_error_key(key, error) from None
-    return projected
+        if projected is not value:
+            val[key] = projected
+    return val
 
 
 def encode_values(
@@ -121,21 +143,20 @@ def count_values(specs: Specs) -> float:
     return math.prod(spec.cardinality() for spec in specs.values() if spec is not None)
 
 
-def enumerate_values(specs: Specs, use_mask: bool) -> tuple[dict[str, Any], int]:
-    """Enumerate every combination of the entries' values.
+def enumerate_values(spec: Any, use_mask: bool) -> TensorDict:
+    """Enumerate every combination of the values of a composite's entries.
 
     Returns:
-        Values of each entry along a new first dimension, and its size. Without entries, an empty
-        dict and 1.
+        A TensorDict with the combinations along a new first dimension; without entries, of size 1.
     """
-    specs = {key: spec for key, spec in specs.items() if spec is not None}
+    specs = {key: entry for key, entry in spec._entries.specs.items() if entry is not None}
     if not specs:
-        return {}, 1
-    values = {key: spec.enumerate(use_mask) for key, spec in specs.items()}
+        return TensorDict(batch_size=(1, *spec.shape), device=spec.device)
+    values = {key: entry.enumerate(use_mask) for key, entry in specs.items()}
     grid = torch.cartesian_prod(*(torch.arange(len(value)) for value in values.values()))
     grid = grid.reshape(-1, len(values))
     combined = {
         key: value[grid[:, i].to(value.device)] if value.device else value[grid[:, i]]
         for i, (key, value) in enumerate(values.items())
     }
-    return combined, len(grid)
+    return TensorDict(combined, batch_size=(len(grid), *spec.shape), device=spec.device)

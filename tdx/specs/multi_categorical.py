@@ -11,15 +11,25 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError
-from tdx.specs.arguments import Device, View, as_device, as_dtype, as_size, to_array, to_tensor
+from tdx.specs.arguments import (
+    Device,
+    View,
+    as_device,
+    as_dtype,
+    as_size,
+    drop_repeated_dims,
+    replace_unknown_sizes,
+    to_array,
+    to_tensor,
+)
 from tdx.specs.categorical import Categorical, OneHot
+from tdx.specs.intervals import ordered
 from tdx.specs.spaces import (
     BoxList,
     CategoricalBox,
     as_mask,
     is_same_mask,
     nearest_allowed,
-    ordered,
     sample_categories,
     single_mask,
 )
@@ -62,8 +72,7 @@ class MultiCategorical(Categorical):
         self._device = as_device(device)
         self._dtype = as_dtype(torch.int64 if dtype is None else dtype)
         self.remove_singleton = remove_singleton
-        counts = torch.as_tensor(nvec, dtype=torch.int64).cpu()
-        counts = counts if counts.ndim else counts.unsqueeze(0)
+        counts = torch.atleast_1d(torch.as_tensor(nvec, dtype=torch.int64).cpu())
         self._shape = counts.shape if shape is None else as_size(shape)
         ending = self._shape[len(self._shape) - counts.ndim :]
         if ending != counts.shape:
@@ -72,11 +81,10 @@ class MultiCategorical(Categorical):
                 f"{tuple(counts.shape)} of nvec",
                 hint="end the shape in the shape of nvec, or leave it out",
             )
-        self._nvec = counts.expand(self._shape)
-        self._counts = _drop_repeated_dims(counts)
+        self._nvec = counts.expand(replace_unknown_sizes(self._shape))
+        self._counts = drop_repeated_dims(counts)
         self._n = -1
-        if mask is not None:
-            self.update_mask(mask)
+        self.update_mask(mask)
 
     @property
     def nvec(self) -> Tensor:
@@ -104,13 +112,12 @@ class MultiCategorical(Categorical):
         return mask.split(self._flat_nvec("a mask"), -1)
 
     def _flat_nvec(self, purpose: str) -> list[int]:
-        counts = self._counts
-        if counts.ndim != 1:
+        if self._counts.ndim != 1:
             raise SpecError(
                 f"{purpose} needs the same nvec along all leading dimensions",
                 hint="index the spec first, so that one nvec is left",
             )
-        return counts.tolist()
+        return self._counts.tolist()
 
     def rand(self, shape: Any = ()) -> Tensor:
         """Sample uniformly among the allowed categories."""
@@ -221,7 +228,7 @@ class MultiCategorical(Categorical):
         viewed = self.clone()
         viewed._shape, viewed._nvec, viewed._mask = shape, nvec, mask
         if nvec.numel():
-            viewed._counts = _drop_repeated_dims(nvec)
+            viewed._counts = drop_repeated_dims(nvec)
         elif shape[-1] != self._counts.shape[-1]:
             viewed._counts = nvec.new_ones(shape[-1:])
         return viewed
@@ -396,13 +403,6 @@ class MultiOneHot(OneHot):
             "dtype": self._dtype,
             "mask": self._mask,
         }
-
-
-def _drop_repeated_dims(counts: Tensor) -> Tensor:
-    """Drop the leading dimensions along which all entries of ``nvec`` are the same."""
-    while counts.ndim > 1 and counts.shape[0] > 0 and bool((counts == counts[0]).all()):
-        counts = counts[0]
-    return counts
 
 
 class Binary(Categorical):

@@ -22,7 +22,11 @@ class NonTensor(TensorSpec):
         dtype: Has no effect; part of the API.
         example_data: Value that ``rand``, ``zero`` and ``one`` return.
         batched: True to return a ``NonTensorStack`` with one value for each element.
-        feature_dims: Has no effect; part of the API.
+        feature_dims: Number of trailing dimensions whose elements share one value; 0 if
+            ``batched``, else all.
+
+    Raises:
+        SpecError: ``batched`` and ``feature_dims`` are both given.
 
     Example:
         >>> NonTensor((), example_data="north").rand().data
@@ -42,20 +46,30 @@ class NonTensor(TensorSpec):
         self._device = None if device is None else as_device(device)
         self._dtype = dtype
         self.example_data = example_data
+        if batched is not None and feature_dims is not None:
+            raise SpecError(
+                "batched and feature_dims exclude each other", hint="pass feature_dims=0 or batched"
+            )
         self.batched = bool(batched)
-        self.feature_dims = feature_dims
+        if feature_dims == len(self._shape):
+            feature_dims = None
+        self._feature_dims = 0 if batched else feature_dims
+
+    @property
+    def feature_dims(self) -> int:
+        """Number of trailing dimensions whose elements share one value."""
+        return self.ndim if self._feature_dims is None else self._feature_dims
 
     def rand(self, shape: Any = ()) -> Any:
         """Return the example, in the batch shape."""
         full = self._full_shape(shape)
-        if not self.batched or not full:
-            return NonTensorData(self.example_data, batch_size=full, device=self._device)
-        return self._stack_examples(full)
+        shared = len(full) if self._feature_dims is None else self._feature_dims
+        return self._stack_examples(full, shared)
 
-    def _stack_examples(self, shape: torch.Size) -> Any:
-        if not shape:
-            return NonTensorData(self.example_data, batch_size=(), device=self._device)
-        return NonTensorStack(*(self._stack_examples(shape[1:]) for _ in range(shape[0])))
+    def _stack_examples(self, shape: torch.Size, shared: int) -> Any:
+        if len(shape) <= shared:
+            return NonTensorData(self.example_data, batch_size=shape, device=self._device)
+        return NonTensorStack(*(self._stack_examples(shape[1:], shared) for _ in range(shape[0])))
 
     def zero(self, shape: Any = ()) -> Any:
         """Return the example, in the batch shape."""
@@ -113,12 +127,13 @@ class NonTensor(TensorSpec):
         return {
             **super()._arguments(),
             "example_data": self.example_data,
-            "batched": self.batched,
-            "feature_dims": self.feature_dims,
+            "batched": True if self.batched else None,
+            "feature_dims": None if self.batched else self._feature_dims,
         }
 
     def _has_same_space(self, other: Any) -> bool:
-        return bool(self.batched == other.batched and self.example_data == other.example_data)
+        same_layout = self._feature_dims == other._feature_dims
+        return bool(same_layout and self.example_data == other.example_data)
 
     def _repr_fields(self) -> list[tuple[str, object]]:
         return [*super()._repr_fields(), ("example_data", self.example_data)]
@@ -144,6 +159,12 @@ class Choice(TensorSpec):
         if not self._choices:
             raise SpecError("a Choice needs at least one spec", hint="pass a list of specs")
         first = self._choices[0]
+        for choice in self._choices:
+            if not isinstance(choice, TensorSpec) and not is_non_tensor(choice):
+                raise SpecError(
+                    f"a choice must be a spec or a non-tensor value, got {choice!r}",
+                    hint="wrap other values: NonTensorData(value)",
+                )
         for name in ("shape", "device", "dtype"):
             values = [getattr(choice, name, None) for choice in self._choices]
             if any(value != values[0] for value in values):
@@ -273,7 +294,9 @@ class Choice(TensorSpec):
         return self._call_each("clone")
 
     def _has_same_space(self, other: Any) -> bool:
-        return bool(self._choices == other._choices)
+        pairs = zip(self._choices, other._choices, strict=False)
+        same = all(bool(_plain(one) == _plain(other)) for one, other in pairs)
+        return same and self.num_choices == other.num_choices
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self
 
 import torch
@@ -17,9 +17,11 @@ from tdx.specs.arguments import (
     View,
     as_device,
     as_dtype,
+    as_size,
     check_dimension,
     ends_with,
     is_dtype,
+    match_shape,
     replace_unknown_sizes,
     size_from_args,
     to_array,
@@ -27,14 +29,16 @@ from tdx.specs.arguments import (
     to_tensor,
     view_shape,
 )
-from tdx.specs.spaces import Box, cast, indent
+from tdx.specs.indices import parse_index
+from tdx.specs.intervals import cast
+from tdx.specs.spaces import Box, indent
 
 
 class TensorSpec:
     """Describes a tensor, or a TensorDict (``Composite``), without holding data.
 
-    Leaf specs are immutable, except for ``update_mask`` and ``set_provisional_n``. A spec also
-    contains values with extra leading dimensions, so ``spec.rand((4,))`` is in ``spec``.
+    A spec also contains values with extra leading dimensions, so ``spec.rand((4,))`` is in
+    ``spec``. Setting ``shape``, ``device`` or ``dtype`` changes a spec as ``replace`` does.
 
     Args:
         shape: Shape of the values; -1 for an unknown size.
@@ -65,15 +69,31 @@ class TensorSpec:
         """Shape of the values."""
         return self._shape
 
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        self._become(self.replace(shape=as_size(shape)))
+
     @property
     def device(self) -> torch.device | None:
         """Device of the values."""
         return self._device
 
+    @device.setter
+    def device(self, device: Device | None) -> None:
+        self._become(self.to(as_device(device)))
+
     @property
     def dtype(self) -> torch.dtype | None:
         """Dtype of the values."""
         return self._dtype
+
+    @dtype.setter
+    def dtype(self, dtype: torch.dtype | str) -> None:
+        self._become(self.to(as_dtype(dtype)))
+
+    def _become(self, other: TensorSpec) -> None:
+        """Take over the state of another spec of the same family."""
+        self.__class__, self.__dict__ = type(other), dict(other.__dict__)
 
     @property
     def space(self) -> Box | None:
@@ -84,10 +104,6 @@ class TensorSpec:
     def ndim(self) -> int:
         """Number of dimensions of the values."""
         return len(self.shape)
-
-    def ndimension(self) -> int:
-        """Return the number of dimensions of the values."""
-        return self.ndim
 
     # Samples
 
@@ -235,19 +251,7 @@ class TensorSpec:
         found = to_dtype(to_tensor(val), self._dtype)
         if not ignore_device:
             found = found.to(self._device)
-        return self._match_shape(found)
-
-    def _match_shape(self, value: Tensor) -> Tensor:
-        """Add or remove dimensions of size 1 to match the spec's shape."""
-        if value.ndim == len(self._shape) and ends_with(value.shape, self._shape):
-            return value
-        expected = replace_unknown_sizes(self._shape)
-        if [n for n in value.shape if n != 1] == [n for n in expected if n != 1]:
-            return value.reshape(expected)
-        raise SpecError(
-            f"expected a value of shape {self._shape}, got {value.shape}",
-            hint="reshape the value; only dims of size 1 are added or removed",
-        )
+        return match_shape(found, self._shape)
 
     def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
         """Convert a value of the spec to an array.
@@ -292,6 +296,10 @@ class TensorSpec:
             f"the values of {type(self).__name__} cannot be enumerated",
             hint="use a spec with finitely many values, such as Categorical",
         )
+
+    def ndimension(self) -> int:
+        """Return the number of dimensions of the values."""
+        return self.ndim
 
     def memoize_encode(self, mode: bool = True) -> None:
         """Do nothing: encoded values are not cached."""
@@ -363,7 +371,8 @@ class TensorSpec:
         return self.replace(shape=torch.Size(sizes))
 
     def __getitem__(self, index: Any) -> Any:
-        return self.apply_view(lambda tensor: tensor[index])
+        parts = parse_index(index, self._shape, type(self).__name__)
+        return self.apply_view(lambda tensor: tensor[parts])
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.unbind(0))
@@ -375,20 +384,14 @@ class TensorSpec:
         return True
 
     @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         function = TORCH_FUNCTIONS.get(func)
         return NotImplemented if function is None else function(*args, **(kwargs or {}))
 
     # Copies
 
     def replace(self, **changes: Any) -> Any:
-        """Return a copy with constructor arguments changed, such as ``shape`` and ``device``."""
+        """Return a copy with constructor arguments changed, such as ``shape``."""
         return type(self)(**{**self._arguments(), **changes})
 
     def _arguments(self) -> dict[str, Any]:
@@ -414,9 +417,7 @@ class TensorSpec:
 
     def cuda(self, device: Device | None = None) -> Any:
         """Return the spec on a CUDA device; the current one by default."""
-        if device is None:
-            return self.to("cuda")
-        return self.to(f"cuda:{device}" if isinstance(device, int) else device)
+        return self.to(f"cuda:{device}" if isinstance(device, int) else device or "cuda")
 
     def clear_device_(self) -> TensorSpec:
         """Clear the device of a composite; leaf specs keep theirs."""
@@ -425,10 +426,10 @@ class TensorSpec:
     # Comparison and printing
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TensorSpec) or type(other) is not type(self):
-            return False
         return (
-            self._shape == other._shape
+            isinstance(other, TensorSpec)
+            and type(other) is type(self)
+            and self._shape == other._shape
             and self._dtype == other._dtype
             and self._device == other._device
             and self._has_same_space(other)

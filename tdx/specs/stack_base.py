@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import SpecError
-from tdx.specs.arguments import Device, check_dimension, expand_ellipsis, size_from_args
+from tdx.errors import SpecError, SpecIndexError
+from tdx.specs.arguments import Device, check_dimension, size_from_args
+from tdx.specs.indices import expand_ellipsis, parse_index
 from tdx.specs.spec import TensorSpec
 
 
@@ -26,7 +27,7 @@ class SpecStack(TensorSpec):
         SpecError: The list is empty, the numbers of dimensions differ, or ``dim`` is out of range.
     """
 
-    _members: list[Any]
+    _specs: list[Any]
     _dim: int
 
     def __init__(self, *specs: Any, dim: int = 0) -> None:
@@ -46,7 +47,7 @@ class SpecStack(TensorSpec):
                 f"stack dimension {dim} is out of range for specs with {ndim} dimensions",
                 hint=f"use a dimension from {-ndim - 1} to {ndim}",
             )
-        self._members = list(specs)
+        self._specs = list(specs)
         self._dim = dim
 
     @property
@@ -55,34 +56,39 @@ class SpecStack(TensorSpec):
         return self._dim
 
     @property
+    def dim(self) -> int:
+        """Dimension along which the specs are stacked: alias of ``stack_dim``."""
+        return self._dim
+
+    @property
     def specs(self) -> list[Any]:
         """Specs, in order."""
-        return list(self._members)
+        return list(self._specs)
 
     @property
     def _shape(self) -> torch.Size:  # type: ignore[override]
         """Shape of the stack; -1 for sizes in which the specs differ."""
-        return stack_shape(self._members, self._dim)
+        return stack_shape(self._specs, self._dim)
 
     @property
     def _device(self) -> torch.device | None:  # type: ignore[override]
         """Device of the specs; ``None`` where they differ."""
-        devices = {spec.device for spec in self._members}
+        devices = {spec.device for spec in self._specs}
         return devices.pop() if len(devices) == 1 else None
 
     def _rebuild(self, members: list[Any], dim: int) -> Any:
         return type(self)(*members, dim=dim)
 
     def clone(self) -> Any:
-        return self._rebuild([spec.clone() for spec in self._members], self._dim)
+        return self._rebuild([spec.clone() for spec in self._specs], self._dim)
 
     def to(self, dest: torch.dtype | Device) -> Any:
-        return self._rebuild([spec.to(dest) for spec in self._members], self._dim)
+        return self._rebuild([spec.to(dest) for spec in self._specs], self._dim)
 
     def expand(self, *shape: Any) -> Any:
         sizes = list(size_from_args(shape))
         new = len(sizes) - self.ndim
-        if new < 0 or sizes[new + self._dim] not in (-1, len(self._members)):
+        if new < 0 or sizes[new + self._dim] not in (-1, len(self._specs)):
             raise SpecError(
                 f"a stack of shape {tuple(self.shape)} cannot expand to {tuple(sizes)}",
                 hint="expand the leading dims only",
@@ -90,7 +96,7 @@ class SpecStack(TensorSpec):
         dim = new + self._dim
         rest = sizes[:dim] + sizes[dim + 1 :]
         members = []
-        for spec in self._members:
+        for spec in self._specs:
             own = [spec.shape[i - new] if size == -1 else size for i, size in enumerate(rest)]
             members.append(spec.expand(*own))
         return self._rebuild(members, dim)
@@ -99,7 +105,7 @@ class SpecStack(TensorSpec):
         if dim < 0:
             dim += self.ndim + 1
         inner, stack_dim = (dim, self._dim + 1) if dim <= self._dim else (dim - 1, self._dim)
-        return self._rebuild([spec.unsqueeze(inner) for spec in self._members], stack_dim)
+        return self._rebuild([spec.unsqueeze(inner) for spec in self._specs], stack_dim)
 
     def squeeze(self, dim: int | None = None) -> Any:
         if dim is None:
@@ -112,12 +118,13 @@ class SpecStack(TensorSpec):
         if self.shape[dim] != 1:
             return self
         if dim == self._dim:
-            return self._members[0]
+            return self._specs[0]
         inner, stack_dim = (dim, self._dim - 1) if dim < self._dim else (dim - 1, self._dim)
-        return self._rebuild([spec.squeeze(inner) for spec in self._members], stack_dim)
+        return self._rebuild([spec.squeeze(inner) for spec in self._specs], stack_dim)
 
     def __getitem__(self, index: Any) -> Any:
-        parts = list(expand_ellipsis(index, self.ndim))
+        parsed = parse_index(index, self.shape, type(self).__name__)
+        parts = list(expand_ellipsis(parsed, self.ndim))
         before: list[Any] = []
         taken = 0
         while parts and taken < self._dim:
@@ -139,24 +146,24 @@ class SpecStack(TensorSpec):
     def _select_members(self, index: Any) -> Any:
         """Return a member for an integer index, a list of them for a slice or a list."""
         try:
-            positions = torch.arange(len(self._members))[index]
+            positions = torch.arange(len(self._specs))[index]
         except IndexError as error:
-            raise SpecError(
-                f"index {index!r} is out of range for a stack of {len(self._members)} specs",
-                hint=f"use an index below {len(self._members)}",
+            raise SpecIndexError(
+                f"index {index!r} is out of range for a stack of {len(self._specs)} specs",
+                hint=f"use an index below {len(self._specs)}",
             ) from error
         if positions.ndim == 0:
-            return self._members[int(positions)]
+            return self._specs[int(positions)]
         if positions.ndim > 1:
-            raise SpecError(
+            raise SpecIndexError(
                 f"the index along the stack dimension has {positions.ndim} dimensions",
                 hint="use an integer, a slice or a list of integers",
             )
-        return [self._members[i] for i in positions.tolist()]
+        return [self._specs[i] for i in positions.tolist()]
 
     def unbind(self, dim: int = 0) -> Any:
         if check_dimension(dim, self.shape) == self._dim:
-            return tuple(self._members)
+            return tuple(self._specs)
         return super().unbind(dim)
 
     def make_neg_dim(self, dim: int) -> Any:
@@ -167,7 +174,7 @@ class SpecStack(TensorSpec):
                 hint="use another dimension",
             )
         inner = dim if dim < self._dim else dim - 1
-        return self._rebuild([spec.make_neg_dim(inner) for spec in self._members], self._dim)
+        return self._rebuild([spec.make_neg_dim(inner) for spec in self._specs], self._dim)
 
     def _unsupported(self, *args: Any, **kwargs: Any) -> Any:
         raise SpecError(
@@ -198,10 +205,9 @@ class SpecStack(TensorSpec):
         else:
             extra = len(val.shape) - self.ndim
             parts = list(val.unbind(extra + self._dim)) if extra >= 0 else []
-        if len(parts) != len(self._members):
+        if len(parts) != len(self._specs):
             raise SpecError(
-                f"expected {len(self._members)} parts along dimension {self._dim}, "
-                f"got {len(parts)}",
+                f"expected {len(self._specs)} parts along dimension {self._dim}, got {len(parts)}",
                 hint="give one part for each spec of the stack",
             )
         return parts
@@ -215,7 +221,7 @@ class SpecStack(TensorSpec):
             parts = self._split(val)
         except SpecError as error:
             return error.message
-        for i, (spec, part) in enumerate(zip(self._members, parts, strict=True)):
+        for i, (spec, part) in enumerate(zip(self._specs, parts, strict=True)):
             reason = spec.why_not_in(part)
             if reason is not None:
                 return f"part {i}: {reason}"
@@ -223,25 +229,25 @@ class SpecStack(TensorSpec):
 
     def project(self, val: Any) -> Any:
         parts = [
-            spec.project(part) for spec, part in zip(self._members, self._split(val), strict=True)
+            spec.project(part) for spec, part in zip(self._specs, self._split(val), strict=True)
         ]
         return self._join(parts)
 
     def rand(self, shape: Any = ()) -> Any:
-        return self._join([spec.rand(shape) for spec in self._members])
+        return self._join([spec.rand(shape) for spec in self._specs])
 
     def zero(self, shape: Any = ()) -> Any:
-        return self._join([spec.zero(shape) for spec in self._members])
+        return self._join([spec.zero(shape) for spec in self._specs])
 
     def one(self, shape: Any = ()) -> Any:
-        return self._join([spec.one(shape) for spec in self._members])
+        return self._join([spec.one(shape) for spec in self._specs])
 
     def encode(self, val: Any, *, ignore_device: bool = False) -> Any:
         parts = self._split(torch.as_tensor(val) if isinstance(val, np.ndarray) else val)
         return self._join(
             [
                 spec.encode(part, ignore_device=ignore_device)
-                for spec, part in zip(self._members, parts, strict=True)
+                for spec, part in zip(self._specs, parts, strict=True)
             ]
         )
 
@@ -249,7 +255,7 @@ class SpecStack(TensorSpec):
         if safe:
             self.assert_is_in(val)
         return [
-            spec.to_numpy(part) for spec, part in zip(self._members, self._split(val), strict=True)
+            spec.to_numpy(part) for spec, part in zip(self._specs, self._split(val), strict=True)
         ]
 
     def _join(self, parts: list[Any]) -> Any:
@@ -258,7 +264,7 @@ class SpecStack(TensorSpec):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SpecStack) or type(other) is not type(self):
             return False
-        return self._dim == other._dim and self._members == other._members
+        return self._dim == other._dim and self._specs == other._specs
 
     __hash__ = None
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tdx.errors import SpecError
 from tdx.keys import NestedKey
-from tdx.specs.arguments import TORCH_FUNCTIONS, Device
+from tdx.specs.arguments import TORCH_FUNCTIONS
 from tdx.specs.composite import Composite
 from tdx.specs.composite_entries import CompositeEntries, CompositeLock, is_key
 from tdx.specs.spaces import indent
@@ -54,18 +54,18 @@ class Stacked(SpecStack):
     @property
     def _dtype(self) -> torch.dtype | None:  # type: ignore[override]
         """Dtype of the values."""
-        return self._members[0].dtype
+        return self._specs[0].dtype
 
     @property
     def domain(self) -> str | None:  # type: ignore[override]
         """Domain of the first spec."""
-        return self._members[0].domain
+        return self._specs[0].domain
 
     def cardinality(self) -> float:
-        return math.prod(spec.cardinality() for spec in self._members)
+        return math.prod(spec.cardinality() for spec in self._specs)
 
     def enumerate(self, use_mask: bool = False) -> Any:
-        values = [list(spec.enumerate(use_mask)) for spec in self._members]
+        values = [list(spec.enumerate(use_mask)) for spec in self._specs]
         return torch.stack([self._join(list(parts)) for parts in itertools.product(*values)])
 
     def _join(self, parts: list[Any]) -> Any:
@@ -84,7 +84,7 @@ class Stacked(SpecStack):
             return torch.nested.as_nested_tensor(parts)
 
     def __repr__(self) -> str:
-        classes = {type(spec).__name__ for spec in self._members}
+        classes = {type(spec).__name__ for spec in self._specs}
         name = f"Stacked{classes.pop()}" if len(classes) == 1 else "Stacked"
         body = f"shape={self.shape}, device={self.device}, dtype={self.dtype}, domain={self.domain}"
         return f"{name}(\n{indent(body)})"
@@ -99,18 +99,19 @@ class StackedEntries(CompositeEntries):
     """
 
     def __init__(self, members: list[Composite], dim: int) -> None:
-        self._members, self._dim = members, dim
+        self._specs, self._dim = members, dim
+        self.names = None
         self.lock_state = CompositeLock()
 
     @property
     def specs(self) -> dict[str, Any]:  # type: ignore[override]
         """Stacked entries of the keys that all composites have."""
-        first, *others = self._members
+        first, *others = self._specs
         return {key: self._stack_entry(key) for key in first if all(key in spec for spec in others)}
 
     def _stack_entry(self, key: str) -> Any:
         try:
-            return stack([spec[key] for spec in self._members], self._dim)
+            return stack([spec[key] for spec in self._specs], self._dim)
         except SpecError as error:
             raise error.at(key=key) from None
 
@@ -118,48 +119,69 @@ class StackedEntries(CompositeEntries):
         """Unbind a spec along the stack dimension, and set the entry of each composite."""
         self.check_unlocked()
         if isinstance(spec, Mapping):
-            spec = Composite(spec, shape=stack_shape(self._members, self._dim))
-        specs = [None] * len(self._members) if spec is None else spec.unbind(self._dim)
-        if len(specs) != len(self._members):
+            spec = Composite(spec, shape=stack_shape(self._specs, self._dim))
+        specs = [None] * len(self._specs) if spec is None else spec.unbind(self._dim)
+        if len(specs) != len(self._specs):
             raise SpecError(
-                f"expected {len(self._members)} specs along dimension {self._dim}, "
-                f"got {len(specs)}",
+                f"expected {len(self._specs)} specs along dimension {self._dim}, got {len(specs)}",
                 hint="give one spec for each part of the stack",
             )
-        for member, entry in zip(self._members, specs, strict=True):
+        for member, entry in zip(self._specs, specs, strict=True):
             member._entries.set(parts, entry, key)
 
     def delete(self, key: NestedKey) -> None:
-        """Remove an entry from each composite."""
+        """Remove an entry from each composite that has it.
+
+        Raises:
+            KeyNotFoundError: None has it.
+        """
         self.check_unlocked()
-        self.get(key)
-        for member in self._members:
+        owners = [member for member in self._specs if key in member]
+        if not owners:
+            self.get(key)
+        for member in owners:
             member._entries.delete(key)
+
+    def set_shape(self, shape: torch.Size) -> None:
+        """Raise an error, since the composites may differ in size.
+
+        Raises:
+            SpecError: Always.
+        """
+        raise SpecError(
+            "the shape of stacked composites cannot be set",
+            hint="set the shape of each composite before stacking",
+        )
+
+    def set_device(self, device: torch.device | None) -> None:
+        """Move each composite to a device."""
+        for member in self._specs:
+            member._entries.set_device(device)
 
     def clear_device(self) -> None:
         """Clear the device of each composite."""
-        for member in self._members:
+        for member in self._specs:
             member._entries.clear_device()
 
     @property
     def is_locked(self) -> bool:
         """True if every composite is locked."""
-        return all(member.is_locked for member in self._members)
+        return all(member.is_locked for member in self._specs)
 
     def lock(self, recurse: bool = True) -> None:
         """Forbid changes of the entries of each composite."""
-        for member in self._members:
+        for member in self._specs:
             member._entries.lock(recurse)
 
-    def unlock(self, recurse: bool = True) -> None:
-        """Allow changes of the entries of each composite.
+    def list_locks(self) -> list[CompositeLock]:
+        """Return the locks of the stack and of each composite."""
+        locks = [lock for member in self._specs for lock in member._entries.list_locks()]
+        return [self.lock_state, *locks]
 
-        Raises:
-            SpecError: A composite that contains the stack is locked.
-        """
-        self.lock_state.check_parents()
-        for member in self._members:
-            member._entries.unlock(recurse)
+    def release(self, recurse: bool) -> None:
+        """Unlock each composite without checks."""
+        for member in self._specs:
+            member._entries.release(recurse)
 
 
 class StackedComposite(SpecStack, Composite):
@@ -180,24 +202,7 @@ class StackedComposite(SpecStack, Composite):
 
     def __init__(self, *specs: Composite, dim: int = 0) -> None:
         SpecStack.__init__(self, *specs, dim=dim)
-        self._entries = StackedEntries(self._members, dim=self._dim)
-
-    @property
-    def shape(self) -> torch.Size:
-        return self._shape
-
-    @shape.setter
-    def shape(self, shape: Any) -> None:
-        self._unsupported()
-
-    @property
-    def device(self) -> torch.device | None:
-        return self._device
-
-    @device.setter
-    def device(self, device: Device | None) -> None:
-        for spec in self._members:
-            spec.device = device
+        self._entries = StackedEntries(self._specs, dim=self._dim)
 
     def __getitem__(self, index: Any) -> Any:
         if is_key(index):
@@ -205,13 +210,34 @@ class StackedComposite(SpecStack, Composite):
         return SpecStack.__getitem__(self, index)
 
     def __len__(self) -> int:
-        return len(self.keys())
+        return self._shape[0]
 
     def clone(self, recurse: bool = True) -> Any:
-        return self._rebuild([spec.clone(recurse) for spec in self._members], self._dim)
+        return self._rebuild([spec.clone(recurse) for spec in self._specs], self._dim)
 
     def empty(self) -> Any:
-        return self._rebuild([spec.empty() for spec in self._members], self._dim)
+        return self._rebuild([spec.empty() for spec in self._specs], self._dim)
+
+    def type_check(self, value: Any, selected_keys: Any = None) -> None:
+        if isinstance(value, Tensor):
+            super().type_check(value, selected_keys)
+            return
+        for spec, part in zip(self._specs, self._split(value), strict=True):
+            spec.type_check(part, selected_keys)
+
+    def to_numpy(self, val: Any, safe: bool | None = None) -> Any:
+        """Convert the entries that all composites have; a list of arrays where they differ."""
+        if safe:
+            self.assert_is_in(val)
+        parts = self._split(val)
+        dim = len(parts[0].batch_size) - (self.ndim - 1) + self._dim
+        values = {key: [part.get(key) for part in parts] for key in self.keys()}
+        return {
+            key: self[key].to_numpy(
+                entries if isinstance(self[key], SpecStack) else torch.stack(entries, dim)
+            )
+            for key, entries in values.items()
+        }
 
     def _join(self, parts: list[Any]) -> Any:
         extra = len(parts[0].batch_size) - (self.ndim - 1)
@@ -221,7 +247,7 @@ class StackedComposite(SpecStack, Composite):
         """Describe the keys that not all composites have, by index in the stack."""
         common = set(self.keys())
         lines = []
-        for i, spec in enumerate(self._members):
+        for i, spec in enumerate(self._specs):
             own = [f"{key}: {entry}" for key, entry in spec.items() if key not in common]
             if own:
                 lines.append(f"{i} ->\n" + indent(",\n".join(own)))

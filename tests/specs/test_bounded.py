@@ -15,6 +15,8 @@ from tdx.specs import (
     Bounded,
     BoundedContinuous,
     BoundedDiscrete,
+    Categorical,
+    ContinuousBox,
     TensorSpec,
     Unbounded,
     UnboundedContinuous,
@@ -239,7 +241,7 @@ def test_spaces() -> None:
     assert box == Bounded(-1.0, 1.0, (3,)).space
     assert box != Bounded(-1.0, 2.0, (3,)).space
     assert box.to(torch.float64).low.dtype is torch.float64
-    assert box.clone() is box
+    assert box.clone() == box
     free = Unbounded(2).space
     assert free is not None
     assert free.low.tolist() == [torch.finfo(torch.float32).min] * 2
@@ -378,3 +380,60 @@ def test_clamp_spec(
 def test_clamp_spec_outside_the_dtype() -> None:
     with pytest.raises(SpecError, match=r"do not fit torch\.uint8"):
         clamp_spec(Unbounded(1, dtype=torch.uint8), 300, 400)
+
+
+def test_setting_shape_device_and_dtype() -> None:
+    spec = Bounded(0, 255, (2, 3), dtype=torch.uint8)
+    other = spec.clone()
+    spec.shape = (4, 5)
+    spec.dtype = torch.float32
+    assert spec == Bounded(0.0, 255.0, (4, 5))
+    assert isinstance(spec, BoundedContinuous)
+    spec.device = "meta"
+    assert spec.device == torch.device("meta")
+    assert other == Bounded(0, 255, (2, 3), dtype=torch.uint8)
+    free = Unbounded(3)
+    free.shape, free.dtype = 2, torch.int64
+    assert free == UnboundedDiscrete(2)
+    with pytest.raises(SpecError, match="do not broadcast"):
+        Bounded([0, 1], [2, 3]).shape = (3,)
+
+
+def test_setting_the_bounds_of_a_space_changes_the_spec() -> None:
+    spec = Bounded(0, 255, (2, 3), dtype=torch.uint8)
+    other = spec.clone()
+    spec.rand()
+    space = spec.space
+    space.low = space.low.flatten() / 255 - 1
+    space.high = space.high.flatten() / 255
+    assert spec == Bounded(-1.0, 1.0, (6,))
+    spec.shape = space.low.shape
+    spec.dtype = space.low.dtype
+    assert spec == Bounded(-1.0, 1.0, (6,))
+    assert spec.is_in(spec.rand())
+    spec.space.low += 1.5
+    assert spec.low.tolist() == [0.5] * 6
+    assert float(spec.rand((100,)).min()) >= 0.5
+    assert other == Bounded(0, 255, (2, 3), dtype=torch.uint8)
+
+
+def test_bounds_read_from_a_space_are_copies() -> None:
+    spec = Bounded(torch.zeros(2), torch.ones(2))
+    low, _ = spec.space
+    low += 9
+    assert spec == Bounded(0.0, 1.0, (2,))
+
+
+def test_setting_a_space() -> None:
+    spec = Bounded(0.0, 1.0, (2,))
+    spec.space = ContinuousBox(torch.full((2,), -3.0), torch.zeros(2))
+    assert spec == Bounded(-3.0, 0.0, (2,))
+    spec.space = None
+    assert spec == Unbounded(2)
+    free = Unbounded(2)
+    free.space = free.space
+    assert free == Unbounded(2)
+    free.space = Bounded(0.0, 1.0, (2,)).space
+    assert free == Bounded(0.0, 1.0, (2,))
+    with pytest.raises(SpecError, match="is a ContinuousBox"):
+        spec.space = Categorical(3).space  # type: ignore[assignment]

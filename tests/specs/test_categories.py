@@ -301,3 +301,14 @@ def test_binary() -> None:
     masked = Binary(2)
     masked.update_mask([False, True])
     assert masked.to(torch.int64).rand((9,)).min() == 1
+
+
+def test_setting_shape_and_dtype() -> None:
+    spec = Categorical(3, (2,))
+    spec.shape, spec.dtype = (4, 2), torch.int8
+    assert spec == Categorical(3, (4, 2), dtype=torch.int8)
+    one_hot = OneHot(3)
+    one_hot.shape = (5, 3)
+    assert one_hot == OneHot(3, (5, 3))
+    with pytest.raises(SpecError, match="must end in 3"):
+        one_hot.shape = (3, 5)

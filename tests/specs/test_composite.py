@@ -220,13 +220,14 @@ def test_membership(nested: Composite) -> None:
     assert Composite(a=None).is_in(TensorDict())
 
 
-def test_project_does_not_modify_its_input(nested: Composite) -> None:
+def test_project_writes_to_its_input(nested: Composite) -> None:
     value = nested.rand().set("extra", torch.zeros(2))
     value["agents", "state", "done"] = torch.full((2, 1), 3, dtype=torch.int8)
     projected = nested.project(value)
-    assert nested.is_in(projected)
-    assert "extra" in projected.keys()
-    assert value["agents", "state", "done"].max() == 3
+    assert projected is value
+    assert nested.is_in(value)
+    assert "extra" in value.keys()
+    assert value["agents", "state", "done"].max() == 1
     with pytest.raises(SpecError, match="key 'observation': the entry is missing"):
         nested.project(value.exclude("observation"))
     value = nested.rand()
@@ -338,7 +339,7 @@ def test_names_of_batch_dimensions() -> None:
     assert spec.zero((4,)).names == [None, "time", None]
     assert spec.clone().names == ["time", None]
     assert spec.refine_names(..., "env").names == ["time", "env"]
-    assert spec[0].names == [None]
+    assert spec[0].names == ["env"]
     spec.names = None
     assert spec.names == [None, None]
 
@@ -366,3 +367,80 @@ def test_entries_without_a_spec() -> None:
     assert spec.expand(3)["a"] is None
     spec["a"] = Unbounded(1)
     assert "a" in spec.zero().keys()
+
+
+def test_keys_contain_every_form_of_a_key(nested: Composite) -> None:
+    assert ("observation",) in nested.keys()
+    assert ("agents", ("state", ("done",))) in nested.keys(True)
+    assert ("agents", "reward") not in nested.keys()
+    assert 3 not in nested.keys()
+    assert set(nested.keys()) == {"observation", "agents"}
+    assert repr(nested.keys()) == "SpecKeys(['observation', 'agents'])"
+
+
+@pytest.mark.parametrize("key", ["shape", "device", "dtype", "space"])
+def test_an_attribute_is_not_an_entry(nested: Composite, key: str) -> None:
+    with pytest.raises(AttributeError, match=f"set the attribute: composite.{key} ="):
+        nested[key] = 42
+    nested[key] = Unbounded((2,))
+    assert nested[key].shape == (2,)
+
+
+def test_batch_size_is_an_alias_of_shape() -> None:
+    spec = Composite(a=Unbounded((2, 3)), batch_size=(2,))
+    assert spec == Composite(a=Unbounded((2, 3)), shape=(2,))
+    assert "batch_size" not in spec
+    with pytest.raises(SpecError, match="shape and batch_size"):
+        Composite(shape=(2,), batch_size=(2,))
+
+
+def test_type_check_of_one_value(nested: Composite) -> None:
+    nested.type_check(torch.zeros(2, 3), "observation")
+    with pytest.raises(SpecError, match=r"key 'agents.reward': expected dtype torch.float32"):
+        nested.type_check(torch.zeros(2, 1).double(), ("agents", "reward"))
+
+
+def test_a_single_spec_of_an_entry_can_be_changed() -> None:
+    spec = Composite(pixels=Bounded(0, 255, (3, 4), dtype=torch.uint8))
+    copied = spec.clone()
+    spec["pixels"].shape = (12,)
+    assert spec["pixels"].shape == (12,)
+    assert copied["pixels"].shape == (3, 4)
+
+
+def test_names_follow_the_batch_size() -> None:
+    spec = Composite(
+        a=Unbounded((4, 1, 3)),
+        n=Composite(b=Unbounded((4, 1, 2)), shape=(4, 1, 2)),
+        shape=(4, 1),
+        names=["env", "time"],
+    )
+    assert spec["n"].names == ["env", "time", None]
+    assert spec.expand(5, 4, 1).names == [None, "env", "time"]
+    assert spec.expand(5, 4, 1)["n"].names == [None, "env", "time", None]
+    assert spec.squeeze(1).names == ["env"]
+    assert spec.squeeze().names == ["env"]
+    assert spec.unsqueeze(1).names == ["env", None, "time"]
+    assert spec.reshape(2, 2).names == [None, None]
+    assert [part.names for part in spec.unbind(0)] == [["time"]] * 4
+    assert spec.to(torch.float64).names == spec.to("meta").names == ["env", "time"]
+    assert spec.make_neg_dim(0).names == ["env", "time"]
+    assert spec.replace(device="cpu").names == ["env", "time"]
+    assert spec == spec.clone().refine_names(..., "time")
+    assert spec.rand()["n"].names == ["env", "time", None]
+    spec["m"] = {"c": Unbounded((4, 1))}
+    assert spec["m"].names == ["env", "time"]
+    spec.shape = (4,)
+    assert spec.names == [None]
+
+
+def test_invalid_names() -> None:
+    spec = Composite(shape=(2, 3), names=["env", None])
+    with pytest.raises(ValueError, match="expected 2 names, got 3"):
+        spec.names = ["a", "b", "c"]
+    with pytest.raises(RuntimeError, match="'env' cannot be refined to 'other'"):
+        spec.refine_names("other", "time")
+    assert spec.refine_names(..., "time").names == ["env", "time"]
+    named = Composite(a=Composite(shape=(2,), names=["x"]), shape=(2,))
+    assert named["a"].names == ["x"]
+    assert named.clone(recurse=False)["a"].names == ["x"]

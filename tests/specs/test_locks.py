@@ -137,3 +137,24 @@ def test_locked_stacks() -> None:
     assert stacked.is_locked
     stacked.is_locked = False
     assert not stacked.is_locked
+
+
+def test_a_rejected_unlock_changes_nothing() -> None:
+    inner = Composite(b=Unbounded(1))
+    one, other = Composite(n=inner).lock_(), Composite(n=inner).lock_()
+    with pytest.raises(RuntimeError, match="nested in a locked one"):
+        one.unlock_()
+    assert one.is_locked
+    assert inner.is_locked
+    one.unlock_(recurse=False)
+    assert not one.is_locked
+    assert inner.is_locked
+    other.unlock_()
+    assert not inner.is_locked
+
+
+def test_a_composite_may_occur_twice_in_the_one_that_is_unlocked() -> None:
+    inner = Composite(b=Unbounded(1))
+    outer = Composite(n=Composite(x=inner), m=Composite(x=inner)).lock_()
+    outer.unlock_()
+    assert not inner.is_locked

@@ -27,6 +27,7 @@ def test_batched_non_tensors_return_one_example_for_each_element() -> None:
     assert value.tolist() == ["north", "north"]
     scalar = NonTensor((), example_data="north", batched=True)
     assert isinstance(scalar.rand(), NonTensorData)
+    assert scalar.rand((2,)).tolist() == ["north", "north"]
 
 
 def test_non_tensors_accept_any_value_of_their_shape() -> None:
@@ -126,3 +127,27 @@ def test_choice_shape_and_device_operations() -> None:
     assert spec.unflatten(0, (1, 2)).shape == (1, 2, 3)
     assert spec.unsqueeze(0).squeeze().shape == (2, 3)
     assert spec[0].shape == (3,)
+
+
+def test_elements_of_the_feature_dimensions_share_one_value() -> None:
+    spec = NonTensor((3, 4), example_data="north", feature_dims=1)
+    assert spec.feature_dims == 1
+    value = spec.rand((2,))
+    assert value.batch_size == (2, 3, 4)
+    assert isinstance(value[0], NonTensorStack)
+    assert isinstance(value[0, 0], NonTensorData)
+    assert spec.clone() == spec.expand(5, 3, 4)[0] == spec
+    assert spec != NonTensor((3, 4), example_data="north")
+    assert NonTensor((3, 4)).feature_dims == 2
+    assert NonTensor((3, 4), batched=True).feature_dims == 0
+    with pytest.raises(SpecError, match="exclude each other"):
+        NonTensor((3,), batched=True, feature_dims=1)
+
+
+def test_choices_must_be_specs_or_non_tensor_values() -> None:
+    with pytest.raises(SpecError, match="must be a spec or a non-tensor value, got 'north'"):
+        Choice(["north"])
+    one = Choice([NonTensorStack("a", "b"), NonTensorStack("c", "d")])
+    assert one.clone() == one
+    assert one != Choice([NonTensorStack("a", "b"), NonTensorStack("c", "e")])
+    assert one != Choice([NonTensorStack("a", "b")])

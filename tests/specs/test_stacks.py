@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tensordict import LazyStackedTensorDict
 
-from tdx.errors import SpecError
+from tdx.errors import KeyNotFoundError, SpecError
 from tdx.specs import (
     Bounded,
     Categorical,
@@ -18,6 +19,8 @@ from tdx.specs import (
     Stacked,
     StackedComposite,
     Unbounded,
+    check_no_exclusive_keys,
+    consolidate_spec,
 )
 from tdx.specs.stacked import stack as stack_specs
 from tests.specs.kinds import stack
@@ -247,3 +250,96 @@ def test_stacks_inside_composites() -> None:
     assert spec.is_in(value)
     assert spec.clone() == spec
     assert spec["agents", "n", "c"].shape == (2, 3)
+
+
+def agents() -> Any:
+    """Agents with different keys and sizes."""
+    common = Bounded(0.0, 1.0, (2, 3))
+    return stack(
+        Composite(
+            seen=common,
+            own=Unbounded((2, 3)),
+            a=Composite(x=Unbounded((2, 1)), shape=(2,)),
+            shape=(2,),
+        ),
+        Composite(seen=common, own=Unbounded((2, 4)), b=Unbounded((2, 5)), shape=(2,)),
+        Composite(seen=common, own=Unbounded((2, 4)), shape=(2,)),
+    )
+
+
+def test_the_stack_dimension_of_a_stack() -> None:
+    spec = agents()
+    assert spec.dim == spec.stack_dim == 0
+    assert spec.expand(4, 3, 2).dim == 1
+    assert len(spec) == len(spec.rand()) == 3
+    assert Composite(agents=spec)["agents"]
+
+
+def test_keys_that_not_all_composites_have_can_be_deleted() -> None:
+    spec = agents()
+    del spec["b"]
+    assert "b" not in spec[1]
+    del spec["a", "x"]
+    assert spec[0]["a"].is_empty()
+    del spec["seen"]
+    assert all("seen" not in member for member in spec.specs)
+    with pytest.raises(KeyNotFoundError):
+        del spec["seen"]
+    assert spec != agents()
+
+
+def test_values_of_stacked_composites_are_checked_by_row() -> None:
+    spec = agents()
+    value = spec.rand()
+    spec.type_check(value)
+    spec.type_check(value["seen"], "seen")
+    with pytest.raises(SpecError, match="expected dtype"):
+        spec.type_check(value["seen"].double(), "seen")
+    value[1]["b"] = value[1]["b"].double()
+    with pytest.raises(SpecError, match=r"key 'b': expected dtype"):
+        spec.type_check(value)
+    value = spec.rand()
+    value[0]["seen"] += 2
+    assert not spec.is_in(value)
+    assert spec.is_in(spec.project(value))
+
+
+def test_arrays_of_stacked_composites() -> None:
+    value = agents().rand((4,))
+    arrays = agents().to_numpy(value, safe=True)
+    assert sorted(arrays) == ["own", "seen"]
+    np.testing.assert_array_equal(arrays["seen"], value["seen"].numpy())
+    assert [array.shape for array in arrays["own"]] == [(4, 2, 3), (4, 2, 4), (4, 2, 4)]
+
+
+def test_names_of_stacked_composites() -> None:
+    assert agents().names == [None, None]
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_consolidated_stacks_have_the_same_keys(dim: int) -> None:
+    spec = stack(*agents().specs, dim=dim)
+    assert not check_no_exclusive_keys(spec)
+    consolidated = consolidate_spec(spec)
+    assert check_no_exclusive_keys(consolidated)
+    assert set(consolidated.keys(True)) == {"seen", "own", "a", ("a", "x"), "b"}
+    assert consolidated["b"].shape[-1] == -1
+    assert consolidated.specs[0]["b"].shape == (2, 0)
+    assert consolidated.specs[2]["a", "x"].shape == (2, 0)
+    assert consolidated.is_in(consolidated.rand())
+    assert spec == stack(*agents().specs, dim=dim)
+    shallow = consolidate_spec(spec, recurse_through_entries=False)
+    assert check_no_exclusive_keys(shallow, recurse=False)
+    assert not check_no_exclusive_keys(shallow)
+
+
+def test_consolidation_keeps_what_has_the_same_keys() -> None:
+    inner = stack(Unbounded((2, 3)), Unbounded((2, 4)))
+    spec = stack(Composite(n=inner), Composite(), Composite(n=inner))
+    consolidated = consolidate_spec(spec)
+    assert consolidated["n"].shape == (3, 2, 2, -1)
+    plain = Composite(a=Unbounded(3), b=Composite(c=None))
+    assert consolidate_spec(plain) == plain
+    assert consolidate_spec(plain) is not plain
+    assert consolidate_spec(Unbounded(3)) == Unbounded(3)
+    assert check_no_exclusive_keys(Unbounded(3))

@@ -284,8 +284,11 @@ class EnvBase(nn.Module):
             )
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the input of the next step: the root updated with ``next``, without rewards."""
-        return advance(tensordict, self._specs.reward_keys())
+        """Return the input of the next step: the root updated with ``next``.
+
+        It has no rewards and actions, unless they are also a state.
+        """
+        return advance(tensordict, self._specs.dropped_keys())
 
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reset the rows whose done flag at the root is set, if there are any."""

@@ -121,12 +121,17 @@ class EnvSpecs:
             keys = cache["reset"] = unique_keys(sibling_key(key, "_reset") for key in done_keys)
         return list(keys)
 
-    def reward_keys(self) -> list[NestedKey]:
-        """Return the keys of the rewards, the same list for each call."""
+    def dropped_keys(self) -> list[NestedKey]:
+        """Return the keys that ``step_mdp`` leaves out, the same list for each call.
+
+        These are the rewards and actions that are not also a state.
+        """
         cache = self.cache
-        keys: list[NestedKey] | None = cache.get("rewards")
+        keys: list[NestedKey] | None = cache.get("dropped")
         if keys is None:
-            keys = cache["rewards"] = self.keys("full_reward_spec")
+            states = self.keys("full_state_spec")
+            outputs = [*self.keys("full_reward_spec"), *self.keys("full_action_spec")]
+            keys = cache["dropped"] = [key for key in outputs if key not in states]
         return keys
 
     def fake_tensordict(self) -> TensorDict:

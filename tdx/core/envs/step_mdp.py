@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_tensor_collection
+from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensor_collection
 
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
@@ -93,8 +93,12 @@ def step_mdp(
     ):
         if wanted:
             dropped.update(_key_list(keys))
-    result = advance(tensordict, dropped, keep_other)
-    return result if next_tensordict is None else next_tensordict.update(result)
+    kept = None if keep_other else [] if exclude_action else _key_list(action_keys)
+    result = advance(tensordict, dropped, kept, keep_empty=False)
+    if next_tensordict is None:
+        return result
+    next_tensordict.update(result)
+    return next_tensordict
 
 
 def _key_list(keys: NestedKey | Iterable[NestedKey]) -> list[NestedKey]:
@@ -104,24 +108,39 @@ def _key_list(keys: NestedKey | Iterable[NestedKey]) -> list[NestedKey]:
 
 
 def advance(
-    tensordict: TensorDictBase, dropped: Collection[NestedKey], keep_other: bool = True
+    tensordict: TensorDictBase,
+    dropped: Collection[NestedKey],
+    kept: Collection[NestedKey] | None = None,
+    keep_empty: bool = True,
 ) -> TensorDictBase:
-    """Return the root updated with ``next``, without the keys in ``dropped``."""
+    """Return the root updated with ``next``.
+
+    Args:
+        tensordict: Result of a step.
+        dropped: Keys to leave out.
+        kept: Keys of the root to keep. ``None``: all.
+        keep_empty: True to keep nested TensorDicts without entries.
+    """
     if type(tensordict) is LazyStackedTensorDict:
         # The entries of the rows may not stack.
-        rows = [advance(row, dropped, keep_other) for row in tensordict.tensordicts]
+        rows = [advance(row, dropped, kept, keep_empty) for row in tensordict.tensordicts]
         return LazyStackedTensorDict.lazy_stack(rows, tensordict.stack_dim)
     following = tensordict._get_str("next", None)
-    return _overlaid(
-        tensordict if keep_other else None,
-        following,
-        {split_key(key) for key in dropped} | {("next",)},
-    )
+    root = tensordict if kept is None else tensordict.select(*kept, strict=False)
+    names = {split_key(key) for key in dropped}
+    return _overlaid(root, following, {*names, ("next",)}, keep_empty)
 
 
 def _overlaid(
-    under: TensorDictBase | None, over: TensorDictBase | None, dropped: Collection[tuple[str, ...]]
-) -> TensorDict:
+    under: TensorDictBase | None,
+    over: TensorDictBase | None,
+    dropped: Collection[tuple[str, ...]],
+    keep_empty: bool,
+) -> TensorDictBase:
+    if type(over) is LazyStackedTensorDict:
+        return _overlaid_rows(over, under, over, dropped, keep_empty)
+    if type(under) is LazyStackedTensorDict:
+        return _overlaid_rows(under, under, over, dropped, keep_empty)
     present = [level for level in (under, over) if level is not None]
     nested_drops: dict[str, set[tuple[str, ...]]] = {}
     names = set()
@@ -140,10 +159,28 @@ def _overlaid(
             below, above = (
                 None if level is None else level._get_str(name, None) for level in (under, over)
             )
-            fields[name] = _overlaid(below, above, nested_drops.get(name, ()))
-            if name in nested_drops and fields[name].is_empty():
+            fields[name] = _overlaid(below, above, nested_drops.get(name, ()), keep_empty)
+            if (name in nested_drops or not keep_empty) and fields[name].is_empty():
                 del fields[name]
     return new_tensordict(fields, present[0].batch_size, present[0].device)
+
+
+def _overlaid_rows(
+    lazy: LazyStackedTensorDict,
+    under: TensorDictBase | None,
+    over: TensorDictBase | None,
+    dropped: Collection[tuple[str, ...]],
+    keep_empty: bool,
+) -> TensorDictBase:
+    """Overlay row by row, in a lazy stack like ``lazy``: the entries of the rows may not stack."""
+    dim = lazy.stack_dim
+    below, above = (
+        [None] * len(lazy.tensordicts) if level is None else level.unbind(dim)
+        for level in (under, over)
+    )
+    pairs = zip(below, above, strict=True)
+    rows = [_overlaid(*pair, dropped=dropped, keep_empty=keep_empty) for pair in pairs]
+    return LazyStackedTensorDict.lazy_stack(rows, dim)
 
 
 def _is_non_tensor(value: object) -> bool:

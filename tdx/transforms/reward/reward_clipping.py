@@ -12,7 +12,7 @@ from tdx.core.transforms.spec_maps import clamped
 from tdx.core.transforms.validation import check_range
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.specs.spaces import clip
+from tdx.specs.intervals import clip
 
 
 class RewardClipping(ScalarTransform, RewardTransform):

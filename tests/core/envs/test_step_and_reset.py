@@ -149,12 +149,12 @@ def test_arguments_of_a_reset_reach_the_env() -> None:
 
 def test_a_partial_reset_touches_only_its_rows() -> None:
     env = CountingEnv(stop=9, batch_size=(2,))
-    tensordict = stepped(env)
+    tensordict = stepped(env).set("mine", torch.randn(2, 3))
     kept = tensordict.clone()
     result = env.reset(tensordict.set("_reset", MASK))
     assert result is tensordict
     assert result["observation"].flatten().tolist() == [0, 2]
-    assert torch.equal(result["action"], kept["action"])
+    assert torch.equal(result["mine"], kept["mine"])
     assert "_reset" not in result.keys()
     assert env.rand_step(result)["next", "observation"].flatten().tolist() == [1, 3]
 

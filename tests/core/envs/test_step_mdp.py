@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import NonTensorData, TensorDict, TensorDictBase
+from tensordict import NonTensorData, TensorDict, TensorDictBase, lazy_stack
 
-from tdx import step_mdp
+from tdx import Composite, step_mdp
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv, WordsEnv
 
 
@@ -65,13 +65,65 @@ def test_nested_groups_are_merged() -> None:
     step = env.rand_step(env.reset())
     step["a", "mine"] = torch.ones(1)
     after = env.step_mdp(step)
-    assert set(after["a"].keys()) == {"observation", "done", "terminated", "mine", "action"}
+    assert set(after["a"].keys()) == {"observation", "done", "terminated", "mine"}
     assert after["a", "observation"].item() == 1
     assert after["b"].batch_size == (2,)
     rewards = [("a", "reward"), ("b", "reward")]
     actions = [("a", "action"), ("b", "action")]
     after = step_mdp(step, reward_keys=rewards, action_keys=actions)
     assert set(after["a"].keys()) == {"observation", "done", "terminated", "mine"}
+    after = step_mdp(
+        step, reward_keys=rewards, action_keys=actions, keep_other=False, exclude_action=False
+    )
+    assert set(after["a"].keys()) == {"observation", "done", "terminated", "action"}
+
+
+def test_the_action_stays_without_other_entries(step: TensorDictBase) -> None:
+    after = step_mdp(step, keep_other=False, exclude_action=False)
+    assert set(after.keys()) == {"observation", "done", "terminated", "action"}
+    assert after["action"] is step["action"]
+
+
+def test_nested_tensordicts_without_entries_are_left_out(step: TensorDictBase) -> None:
+    step["group"] = TensorDict(action=torch.zeros(1))
+    step["other"] = TensorDict()
+    after = step_mdp(step, action_keys=["action", ("group", "action")])
+    assert set(after.keys()) == {"observation", "mine", "done", "terminated"}
+
+
+@pytest.mark.parametrize("keep_other", [True, False])
+@pytest.mark.parametrize("exclude_action", [True, False])
+def test_agents_of_different_sizes(keep_other: bool, exclude_action: bool) -> None:
+    def agents(**sizes: int) -> TensorDictBase:
+        rows = [
+            TensorDict({key: torch.full((size + i,), i) for key, size in sizes.items()})
+            for i in range(2)
+        ]
+        return lazy_stack(rows)
+
+    step = TensorDict(
+        agents=agents(observation=3, action=1, mine=2),
+        next=TensorDict(agents=agents(observation=4, reward=1)),
+    )
+    after = step_mdp(
+        step,
+        reward_keys=("agents", "reward"),
+        action_keys=("agents", "action"),
+        keep_other=keep_other,
+        exclude_action=exclude_action,
+    )
+    kept = {"observation"} | ({"mine"} if keep_other else set())
+    kept |= set() if exclude_action else {"action"}
+    for i, row in enumerate(after["agents"].tensordicts):
+        assert set(row.keys()) == kept
+        assert row["observation"].shape == (4 + i,)
+
+
+def test_the_envs_own_keeps_states_that_are_also_rewards_or_actions() -> None:
+    env = CountingEnv()
+    env.state_spec = Composite(reward=env.reward_spec, action=env.action_spec)
+    after = env.step_mdp(env.rand_step(env.reset()))
+    assert {"reward", "action"} <= set(after.keys())
 
 
 def test_non_tensors_move_along() -> None:
@@ -81,9 +133,9 @@ def test_non_tensors_move_along() -> None:
     assert isinstance(after.get("word"), (str, NonTensorData))
 
 
-def test_the_envs_own_drops_its_rewards() -> None:
+def test_the_envs_own_drops_rewards_and_actions() -> None:
     env = CountingEnv(batch_size=(2,))
     after = env.step_mdp(env.rand_step(env.reset()))
-    assert "reward" not in after.keys()
+    assert {"reward", "action"}.isdisjoint(after.keys())
     assert after.batch_size == (2,)
     assert after.device == env.device
