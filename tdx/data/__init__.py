@@ -1,20 +1,48 @@
-"""Replay buffers, their storages and their samplers."""
+"""Replay buffers, their storages, samplers and writers."""
 
-from tdx.data.buffer import ReplayBuffer, TensorDictReplayBuffer
+from tdx.data.buffer import ReplayBuffer
+from tdx.data.lazy_storages import LazyMemmapStorage, LazyTensorStorage
+from tdx.data.list_storage import LazyStackStorage, ListStorage
+from tdx.data.prioritized_sampler import PrioritizedSampler
 from tdx.data.samplers import RandomSampler, Sampler, SamplerWithoutReplacement
 from tdx.data.slice_sampler import SliceSampler
-from tdx.data.storage import ListStorage, Storage
-from tdx.data.tensor_storage import LazyMemmapStorage, LazyTensorStorage
+from tdx.data.slice_samplers import PrioritizedSliceSampler, SliceSamplerWithoutReplacement
+from tdx.data.storage import Storage
+from tdx.data.tensor_storage import TensorStorage
+from tdx.data.tensordict_buffers import (
+    PrioritizedReplayBuffer,
+    TensorDictPrioritizedReplayBuffer,
+    TensorDictReplayBuffer,
+)
+from tdx.data.writers import (
+    ImmutableDatasetWriter,
+    RoundRobinWriter,
+    TensorDictMaxValueWriter,
+    TensorDictRoundRobinWriter,
+    Writer,
+)
 
 __all__ = [
+    "ImmutableDatasetWriter",
     "LazyMemmapStorage",
+    "LazyStackStorage",
     "LazyTensorStorage",
     "ListStorage",
+    "PrioritizedReplayBuffer",
+    "PrioritizedSampler",
+    "PrioritizedSliceSampler",
     "RandomSampler",
     "ReplayBuffer",
+    "RoundRobinWriter",
     "Sampler",
     "SamplerWithoutReplacement",
     "SliceSampler",
+    "SliceSamplerWithoutReplacement",
     "Storage",
+    "TensorDictMaxValueWriter",
+    "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
+    "TensorDictRoundRobinWriter",
+    "TensorStorage",
+    "Writer",
 ]

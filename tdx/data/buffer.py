@@ -17,18 +17,14 @@ from tdx.core.transforms.callable_transform import as_transform
 from tdx.core.transforms.validation import check_integer
 from tdx.data import saved
 from tdx.data.batches import Batch, ChainProgram, InvertedTransform, Prefetcher
-from tdx.data.samplers import RandomSampler, Sampler
-from tdx.data.storage import (
-    ListStorage,
-    Storage,
-    collate,
-    find_time_dim,
-    to_time_first,
-    to_written_order,
-)
-from tdx.data.tensor_storage import LazyTensorStorage
-from tdx.errors import ArgumentError, ChainError
-from tdx.tensordicts import write
+from tdx.data.list_storage import LazyStackStorage, ListStorage, collate
+from tdx.data.parts import apply_state, build_part, collect_state, refuse_sharing
+from tdx.data.samplers import RandomSampler, Sampler, require_steps
+from tdx.data.storage import Storage, find_time_dim, to_time_first, to_written_order
+from tdx.data.tensor_storage import TensorStorage
+from tdx.data.writers import RoundRobinWriter, Writer
+from tdx.errors import ArgumentError
+from tdx.keys import NestedKey
 
 _BATCH_SIZE = ("batch_size", 1, "pass the number of steps in a batch")
 
@@ -44,16 +40,21 @@ class ReplayBuffer:
     Args:
         storage: Storage, or a function that creates one; ``ListStorage(1000)`` by default.
         sampler: Sampler, or a function that creates one; ``RandomSampler()`` by default.
+        writer: Writer, or a function that creates one; ``RoundRobinWriter()`` by default.
         collate_fn: Function that turns gathered items into a batch; for a list storage, of a
             list of items.
         pin_memory: Put batches into page-locked memory.
         prefetch: Number of batches to prepare in a thread. They contain what was stored when
             they were prepared; writing waits for them, so that a seed reproduces the batches.
         transform: Transform, chain, or function of a TensorDict.
+        transform_factory: Function that creates the transform, instead.
         batch_size: Default batch size of :meth:`sample`.
         dim_extend: Dim of the data along which :meth:`extend` appends: time. ``None``: the last
             of the storage's ``ndim`` dims, as in rollouts ``[B, T]``.
         generator: Random number generator. ``None``: torch's default generator.
+        shared: Must be false: a buffer belongs to one process.
+        compilable: No effect, as ``delayed_init``.
+        delayed_init: No effect.
 
     Raises:
         ArgumentError: An argument has an invalid type or value.
@@ -73,16 +74,24 @@ class ReplayBuffer:
         *,
         storage: Storage | Callable[[], Storage] | None = None,
         sampler: Sampler | Callable[[], Sampler] | None = None,
+        writer: Writer | Callable[[], Writer] | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
         prefetch: int | None = None,
         transform: Stage | None = None,
+        transform_factory: Callable[[], Stage] | None = None,
         batch_size: int | None = None,
         dim_extend: int | None = None,
         generator: torch.Generator | None = None,
+        shared: bool = False,
+        compilable: bool | None = None,
+        delayed_init: bool | None = None,
     ) -> None:
-        self._storage = _build(ListStorage(1000) if storage is None else storage, Storage)
-        self._sampler = _build(RandomSampler() if sampler is None else sampler, Sampler)
+        refuse_sharing(shared)
+        self._storage: Storage = build_part(storage, Storage, lambda: ListStorage(1000))
+        self._sampler: Sampler = build_part(sampler, Sampler, RandomSampler)
+        self._writer: Writer = build_part(writer, Writer, RoundRobinWriter)
+        self._writer.register_storage(self._storage)
         self._collate_fn = collate_fn
         self._pin_memory = pin_memory
         self._prefetcher = Prefetcher(0 if prefetch is None else prefetch)
@@ -90,6 +99,9 @@ class ReplayBuffer:
         self._dim_extend = find_time_dim(dim_extend, self._storage.ndim)
         self._lock = RLock()
         self._sampler.generator = generator
+        self._sampler.attach_to(self._storage)
+        if transform_factory is not None:
+            transform = transform_factory()
         self._transform = transform if type(transform) is Compose else Compose()
         self._program = ChainProgram(self._transform)
         self._transform.set_container(self)  # type: ignore[arg-type]
@@ -107,6 +119,11 @@ class ReplayBuffer:
     def sampler(self) -> Sampler:
         """Sampler of the batches."""
         return self._sampler
+
+    @property
+    def writer(self) -> Writer:
+        """Writer of the data."""
+        return self._writer
 
     @property
     def transform(self) -> Compose:
@@ -130,10 +147,19 @@ class ReplayBuffer:
 
     def set_sampler(self, sampler: Sampler) -> None:
         """Replace the sampler."""
-        new: Sampler = _build(sampler, Sampler)
+        new: Sampler = build_part(sampler, Sampler)
         with self._locked_without_prefetch():
             new.generator = self._sampler.generator
+            self._storage.detach(self._sampler)
             self._sampler = new
+            new.attach_to(self._storage)
+
+    def set_writer(self, writer: Writer) -> None:
+        """Replace the writer."""
+        new: Writer = build_part(writer, Writer)
+        with self._locked_for_write():
+            self._writer = new
+            new.register_storage(self._storage)
 
     def set_rng(self, generator: torch.Generator | None) -> None:
         """Replace the random number generator."""
@@ -141,22 +167,14 @@ class ReplayBuffer:
             self._sampler.generator = generator
 
     def append_transform(self, transform: Stage, *, invert: bool = False) -> Self:
-        """Append a transform to the chain.
-
-        Args:
-            transform: Transform, or function of a TensorDict.
-            invert: Map written data by its ``forward`` and sampled data by its inverse.
-
-        Raises:
-            ChainError: The transform is already part of another chain.
-        """
+        """Append a transform to the chain; see :meth:`insert_transform`."""
         return self.insert_transform(len(self._transform), transform, invert=invert)
 
     def insert_transform(self, index: int, transform: Stage, *, invert: bool = False) -> Self:
         """Insert a transform into the chain before an index.
 
         Args:
-            index: Index from 0, or negative to count from the end.
+            index: Index; a negative one counts from the end.
             transform: Transform, or function of a TensorDict.
             invert: Map written data by its ``forward`` and sampled data by its inverse.
 
@@ -184,7 +202,7 @@ class ReplayBuffer:
     def _discard_prefetched(self) -> None:
         first = self._prefetcher.discard()
         if first is not None:
-            self._sampler.restore(first.before)
+            self._sampler.rewind(first.before)
 
     def _chain_changed(self) -> None:
         self._program = ChainProgram(self._transform)
@@ -196,52 +214,39 @@ class ReplayBuffer:
 
     # Writing
 
-    def extend(self, data: Any) -> Tensor:
+    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
         """Write steps; when the buffer is full, overwrite the oldest.
 
         Args:
-            data: TensorDict or tensor ``[T, ...]`` with ``ndim`` dims that count steps, or a list
-                of steps.
+            data: TensorDict or tensor ``[T, ...]`` with ``ndim`` dims that count steps, a
+                tensorclass, nested dicts and tuples of tensors, or a list of steps.
+            update_priority: Set priorities from the data, in a :class:`TensorDictReplayBuffer`.
 
         Returns:
             Position of each step, int64 ``[T]`` or ``[T * B, ndim]``.
 
         Raises:
             ArgumentError: Keys, shapes or dtypes differ from those of the stored data.
+            ChainError: The writer does not accept the data.
             StorageError: The disk is full.
         """
-        if self._takes_tensors and isinstance(data, (list, tuple)) and data:
-            data = collate(list(data))
+        if self._takes_tensors and isinstance(data, list) and data:
+            data = collate(data)
         with self._locked_for_write():
-            data = to_time_first(self._invert(data), self._dim_extend)
-            return self._storage.row_positions(self._storage.extend(data))
+            return self._writer.extend(to_time_first(self._invert(data), self._dim_extend))
 
-    def add(self, data: Any) -> int | Tensor:
-        """Write one step.
-
-        Args:
-            data: TensorDict or tensor without a time dim, or any item of a list.
+    def add(self, data: Any) -> int | Tensor | None:
+        """Write one step: a TensorDict or tensor without a time dim, or any item of a list.
 
         Returns:
-            Position of the step: an index, or ``[B, ndim]``.
-
-        Raises:
-            ArgumentError: Keys, shapes or dtypes differ from those of the stored data.
+            Position of the step: an index, or ``[B, ndim]``; ``None`` if it is not written.
         """
         with self._locked_for_write():
-            data = self._invert(data)
-            if self._takes_tensors:
-                if not isinstance(data, (Tensor, TensorDictBase)):
-                    data = torch.as_tensor(data)
-                row = self._storage.extend(data.unsqueeze(0))
-            else:
-                row = self._storage.extend([data])
-            positions = self._storage.row_positions(row)
-            return positions if self._storage.ndim > 1 else int(positions[0])
+            return self._writer.add(self._invert(data))
 
     @property
     def _takes_tensors(self) -> bool:
-        return isinstance(self._storage, LazyTensorStorage)
+        return isinstance(self._storage, TensorStorage)
 
     def _invert(self, data: Any) -> Any:
         if isinstance(data, TensorDictBase) and self._transform.invertible:
@@ -249,14 +254,40 @@ class ReplayBuffer:
         return data
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Remove all steps.
-
-        Args:
-            empty_write_count: Reset ``write_count`` to 0.
-        """
+        """Remove all steps, and reset ``write_count`` if ``empty_write_count``."""
         with self._locked_without_prefetch():
             self._storage.empty(empty_write_count)
             self._sampler.reset()
+
+    def update_priority(self, index: Any, priority: Any) -> None:
+        """Set the priorities of steps, for a :class:`PrioritizedSampler`.
+
+        Args:
+            index: Positions of the steps, as in the ``index`` of a batch.
+            priority: One number, or one per step; ``[B, T]`` as written with several dims.
+        """
+        priority = torch.as_tensor(priority)
+        if priority.ndim > 1:
+            priority = to_time_first(priority, self._dim_extend)
+        with self._locked_for_write():
+            self._sampler.update_priority(index, priority, storage=self._storage)
+
+    def set_(self, key: NestedKey, value: Tensor) -> Self:
+        """Replace an entry of all stored steps in place."""
+        return self.set_at_(key, value, slice(None))
+
+    def set_at_(self, key: NestedKey, value: Tensor, index: Any) -> Self:
+        """Replace an entry of stored steps at an index in place."""
+        with self._locked_for_write():
+            to_written_order(self._storage[:], self._dim_extend).get(key)[index] = value
+            self._storage.version += 1
+        return self
+
+    def update_(self, data: TensorDictBase) -> Self:
+        """Replace the entries of all stored steps that the data has in place."""
+        for key in data.keys(True, True):
+            self.set_(key, data.get(key))
+        return self
 
     # Reading
 
@@ -299,25 +330,24 @@ class ReplayBuffer:
     def _prepare(self, size: int) -> Batch:
         with self._lock:
             storage, sampler = self._storage, self._sampler
-            if not storage.rows:
-                raise ChainError("the buffer is empty", hint="extend() it before you sample")
-            before = sampler.state() if self._prefetcher.ahead else {}
+            require_steps(storage)
+            before = sampler.position() if self._prefetcher.ahead else {}
             steps, notes = sampler.draw(storage, size)
             data = self._collate(storage.gather(steps, sampler.dim_name), sampler.dim_name)
             marks = sampler.mark(data, notes)
             index = storage.positions(steps)
             info = {"index": index[0] if len(index) == 1 else index, **marks}
-            data = self._map(self._with_index(data, index))
+            data = self._map(self._with_info(data, info))
             return Batch(data, info, sampler.ran_out, before)
 
     def _collate(self, data: Any, name: str) -> Any:
         if self._collate_fn is not None:
             return self._collate_fn(data)
-        if self._takes_tensors:
-            return data
-        return collate(data, name)
+        if isinstance(self._storage, LazyStackStorage):
+            return self._storage.stack(data)
+        return data if self._takes_tensors else collate(data, name)
 
-    def _with_index(self, data: Any, index: tuple[Tensor, ...]) -> Any:
+    def _with_info(self, data: Any, info: dict[Any, Any]) -> Any:
         return data
 
     def _map(self, data: Any) -> Any:
@@ -338,11 +368,12 @@ class ReplayBuffer:
     def __getitem__(self, index: Any) -> Any:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
         with self._lock:
-            if self._takes_tensors:
-                data = to_written_order(self._storage[:], self._dim_extend)[index]
+            storage: Any = self._storage
+            if self._dim_extend:
+                data = to_written_order(storage[:], self._dim_extend)[index]
             else:
-                data = self._storage[index]
-            if isinstance(data, list):
+                data = storage[:][index] if isinstance(index, str) else storage[index]
+            if isinstance(data, list) and not self._takes_tensors:
                 data = self._collate(data, "batch")
             if isinstance(data, TensorDictBase) and len(self._transform):
                 return self._map(data.clone(recurse=False))
@@ -351,27 +382,21 @@ class ReplayBuffer:
     def __setitem__(self, index: Any, data: Any) -> None:
         """Replace stored data, after the inverses of the transforms mapped the new data."""
         with self._locked_for_write():
-            if self._storage.ndim > 1:
-                raise ChainError(
-                    "item assignment is not supported with several dims of steps",
-                    hint="use extend() or add(), or buffer.storage[index] with time first",
-                )
-            self._storage[index] = self._invert(data)
+            data, storage = self._invert(data), self._storage
+            if isinstance(storage, TensorStorage) and storage.ndim > 1:
+                storage.assign(index, data, self._dim_extend)
+            else:
+                storage[index] = data
 
     # Files
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Save the data and the positions of writer and sampler, without pickle.
 
-        An earlier save in the folder is replaced when the new one is complete: after a crash
-        :meth:`loads` reads one of the two. Other files in the folder are not changed.
-
-        Args:
-            path: Folder; created if it does not exist.
+        An earlier save in the folder is replaced when the new one is complete.
 
         Raises:
-            ArgumentError: A list contains something other than tensors and TensorDicts of one
-                shape.
+            ArgumentError: A list contains other items than tensors and TensorDicts of one shape.
             StorageError: The disk is full, or the folder is not writable.
         """
         with self._locked_without_prefetch():
@@ -380,11 +405,7 @@ class ReplayBuffer:
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Load what :meth:`dumps` saved, and replace the stored data.
 
-        No code from the folder is run, and no link in it is followed. If loading fails, the
-        buffer is not changed.
-
-        Args:
-            path: Folder.
+        No code from the folder is run. If loading fails, the buffer is not changed.
 
         Raises:
             ArgumentError: The storage is too small for the data, or was created for other data.
@@ -393,56 +414,35 @@ class ReplayBuffer:
         found = saved.load(FilePath(path))
         with self._locked_without_prefetch():
             saved.restore(self._storage, self._sampler, found)
+            self._sampler.attach_to(self._storage)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the data and the state of every part."""
+        with self._locked_without_prefetch():
+            state = collect_state(self._storage, self._sampler, self._writer, self._transform)
+            return state | {"_batch_size": self._batch_size}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a copy of what :meth:`state_dict` returned."""
+        with self._locked_without_prefetch():
+            apply_state(state_dict, self._storage, self._sampler, self._writer, self._transform)
+            self._batch_size = state_dict["_batch_size"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the parts, without threads, locks and prefetched batches."""
+        with self._locked_without_prefetch():
+            parts = {"_lock": None, "_prefetcher": self._prefetcher.ahead, "_program": None}
+            return self.__dict__ | parts
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = RLock()
+        self._prefetcher = Prefetcher(state["_prefetcher"])
+        self._program = ChainProgram(self._transform)
+        self._transform.set_container(self)  # type: ignore[arg-type]
+        self._sampler.attach_to(self._storage)
 
     def __repr__(self) -> str:
         chain = f", transform={self._transform}" if len(self._transform) else ""
-        return (
-            f"{type(self).__name__}(storage={self._storage}, sampler={self._sampler}, "
-            f"batch_size={self._batch_size}{chain})"
-        )
-
-
-def _build(part: Any, kind: type) -> Any:
-    """Return a part of the buffer, or what a function creates for it.
-
-    Raises:
-        ArgumentError: It has another type.
-    """
-    if not isinstance(part, kind) and callable(part):
-        part = part()
-    if not isinstance(part, kind):
-        raise ArgumentError(
-            f"{kind.__name__.lower()} must be a {kind.__name__}, got {type(part).__name__}",
-            hint="or a function that creates one",
-        )
-    return part
-
-
-class TensorDictReplayBuffer(ReplayBuffer):
-    """A replay buffer of TensorDicts whose batches contain the positions of their steps.
-
-    Args:
-        **kwargs: Arguments of :class:`ReplayBuffer`.
-
-    Example:
-        >>> import torch
-        >>> from tensordict import TensorDict
-        >>> from tdx import LazyTensorStorage, SamplerWithoutReplacement, TensorDictReplayBuffer
-        >>> buffer = TensorDictReplayBuffer(
-        ...     storage=LazyTensorStorage(9),
-        ...     sampler=SamplerWithoutReplacement(shuffle=False),
-        ...     batch_size=4,
-        ... )
-        >>> _ = buffer.extend(TensorDict(reward=torch.ones(9, 1), batch_size=[9]))
-        >>> buffer.sample()["index"]
-        tensor([0, 1, 2, 3])
-    """
-
-    def _with_index(self, data: Any, index: tuple[Tensor, ...]) -> Any:
-        if not isinstance(data, TensorDictBase):
-            raise ChainError(
-                f"the batches are {type(data).__name__} instead of TensorDicts",
-                hint="use ReplayBuffer, which stores data of any kind",
-            )
-        write(data, "index", index[0] if len(index) == 1 else torch.stack(index, -1))
-        return data
+        parts = f"storage={self._storage}, sampler={self._sampler}, batch_size={self._batch_size}"
+        return f"{type(self).__name__}({parts}{chain})"

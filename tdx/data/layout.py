@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tdx.errors import ArgumentError, Where
 from tdx.keys import format_key, normalize_key
+from tdx.tensordicts import new_tensordict
 
 Path = tuple[str, ...]
 Leaves = dict[Path, Tensor]
@@ -136,6 +137,41 @@ def nest_leaves(leaves: Mapping[Path, Any], groups: Mapping[Path, torch.Size]) -
                 branch = branch[part]
             branch[path[-1]] = leaf
     return tree
+
+
+def build_tensordict(
+    tree: Mapping[str, Any],
+    groups: Mapping[Path, torch.Size],
+    batch: torch.Size,
+    device: torch.device,
+    names: list[str | None] | None = None,
+    values: Sequence[Tensor] = (),
+    path: Path = (),
+) -> Any:
+    """Return a TensorDict of nested dicts, without checks.
+
+    Args:
+        tree: Nested dicts of tensors, or of their numbers in ``values``.
+        groups: Batch dims of each nested TensorDict after ``batch``, by path.
+        batch: Batch dims of all of them.
+        device: Device of the tensors.
+        names: Names of the dims; missing ones have none.
+        values: Tensors by number.
+        path: Path of the tree.
+    """
+    fields = {}
+    for key, each in tree.items():
+        if type(each) is int:
+            fields[key] = values[each]
+        elif type(each) is dict:
+            inner = (*path, key)
+            fields[key] = build_tensordict(each, groups, batch, device, names, values, inner)
+        else:
+            fields[key] = each
+    size = torch.Size((*batch, *groups[path]))
+    if names is not None and len(names) != len(size):
+        names = [*names, *[None] * (len(size) - len(names))]
+    return new_tensordict(fields, size, device, names)
 
 
 def _other_keys(layout: Layout, known: Layout) -> ArgumentError:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import os
+from copy import deepcopy
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tdx.data.state_files import load_state, save_state
 from tdx.data.storage import Storage
-from tdx.errors import ArgumentError, StorageError
+from tdx.errors import ArgumentError, ChainError, StorageError
+
+SAMPLER_FILE = "sampler.json"
 
 _INVALID = "the state of the sampler is not valid"
 _SAVE_AGAIN = "the saved buffer is damaged: save it again"
 
 
-class Sampler(ABC):
+class Sampler:
     """Draws step numbers.
 
-    A subclass implements :meth:`draw`, which returns step numbers and notes. The notes are
-    passed to :meth:`mark` together with the batch.
+    A subclass implements :meth:`sample`, or :meth:`draw`, which returns step numbers and notes.
+    The notes are passed to :meth:`mark` together with the batch.
     """
 
     generator: torch.Generator | None = None
@@ -33,7 +37,29 @@ class Sampler(ABC):
         """Name of the first dim of a batch; only ``time`` is treated as a sequence."""
         return "batch"
 
-    @abstractmethod
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Any, dict[Any, Any]]:
+        """Choose steps, and return their positions.
+
+        Args:
+            storage: Storage to draw from.
+            batch_size: Number of steps.
+
+        Returns:
+            Index, int64 ``[N]``, or one such tensor per dim of the storage; and entries for the
+            batch.
+
+        Raises:
+            ChainError: The storage is empty.
+        """
+        require_steps(storage)
+        steps, notes = self.draw(storage, batch_size)
+        index = storage.positions(steps)
+        return index[0] if len(index) == 1 else index, self.describe(storage, steps, notes)
+
+    def describe(self, storage: Storage, steps: Tensor, notes: dict[str, Any]) -> dict[Any, Any]:
+        """Return the entries that :meth:`mark` writes, by key."""
+        return self.mark(None, notes)
+
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         """Choose steps.
 
@@ -44,14 +70,18 @@ class Sampler(ABC):
         Returns:
             Step numbers, int64 ``[N]``, and notes for :meth:`mark`.
         """
+        if type(self).sample is Sampler.sample:
+            raise NotImplementedError(f"{type(self).__name__} implements neither sample nor draw")
+        index, info = self.sample(storage, batch_size)
+        return storage.step_numbers(index).to(storage.device), {"info": info}
 
     def mark(self, data: Any, notes: dict[str, Any]) -> dict[Any, Tensor]:
         """Write entries into a batch ``[N]``; by default none.
 
         Returns:
-            Written entries by key.
+            Entries by key. A ``TensorDictReplayBuffer`` writes them if this method does not.
         """
-        return {}
+        return dict(notes.get("info", {}))
 
     def _integers(self, high: int, count: int) -> Tensor:
         generator = self.generator
@@ -63,6 +93,40 @@ class Sampler(ABC):
         """Discard the current pass."""
         self.ran_out = False
 
+    # Priorities
+
+    @property
+    def default_priority(self) -> float:
+        """Priority of new steps."""
+        return 1.0
+
+    def attach_to(self, storage: Storage) -> None:
+        """Handle each write to a storage, if the sampler does something with it."""
+        handlers = ("add", "extend", "mark_update")
+        if any(getattr(type(self), each) is not getattr(Sampler, each) for each in handlers):
+            storage.attach(self)
+
+    def add(self, index: int) -> None:
+        """Handle a new step; by default nothing."""
+
+    def extend(self, index: Tensor) -> None:
+        """Handle new steps, int64 ``[N]``; by default nothing."""
+
+    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+        """Handle steps that were written; by default as :meth:`extend`."""
+        self.extend(index)
+
+    def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
+        """Set the priorities of steps; by default nothing.
+
+        Args:
+            index: Positions of the steps, as returned by :meth:`sample`.
+            priority: One number, or one per step.
+            storage: Storage of the steps; required if it has several dims.
+        """
+
+    # State
+
     def state(self) -> dict[str, Any]:
         """Return what a saved buffer needs to continue drawing: plain data and tensors."""
         return {}
@@ -71,8 +135,49 @@ class Sampler(ABC):
         """Continue from what :meth:`state` returned."""
         self.ran_out = False
 
+    def position(self) -> dict[str, Any]:
+        """Return what :meth:`rewind` needs to draw the next batches again."""
+        return self.state()
+
+    def rewind(self, position: dict[str, Any]) -> None:
+        """Draw again from a :meth:`position`, since prefetched batches were discarded."""
+        self.restore(position)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the state."""
+        return deepcopy(self.state())
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a copy of what :meth:`state_dict` returned."""
+        self.restore(deepcopy(state_dict))
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Save the state in a folder, without pickle."""
+        save_state(path, SAMPLER_FILE, self.state())
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Load what :meth:`dumps` saved.
+
+        Raises:
+            StorageError: The folder has no valid state.
+        """
+        self.restore(load_state(path, SAMPLER_FILE))
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def require_steps(storage: Storage) -> None:
+    """Check that there is something to draw.
+
+    Raises:
+        ChainError: The storage is empty.
+    """
+    if not storage.rows:
+        raise ChainError(
+            "Cannot sample from an empty storage: the buffer is empty",
+            hint="extend() it before you sample",
+        )
 
 
 class RandomSampler(Sampler):
@@ -130,28 +235,39 @@ class SamplerWithoutReplacement(Sampler):
         self.ran_out = False
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        if self._left is None or self._size > len(storage):
-            self._start_pass(storage)
-        assert self._left is not None
-        if self.drop_last and batch_size > self._size:
+        if self._left is not None and self._size > len(storage):
+            self._left = None
+        return self.take(len(storage), batch_size).to(storage.device), {}
+
+    def take(self, size: int, count: int) -> Tensor:
+        """Return the next elements of the pass, int64 ``[count]``.
+
+        Args:
+            size: Number of elements of a new pass.
+            count: Number of elements; fewer at the end of a pass.
+
+        Raises:
+            ArgumentError: With ``drop_last``, a pass has fewer elements.
+        """
+        if self._left is None:
+            self._left, self._size = self._order(size), size
+        if self.drop_last and count > self._size:
             raise ArgumentError(
-                f"batch size {batch_size} is above the number of stored steps, {self._size}",
+                f"batch size {count} is above the number of stored steps, {self._size}",
                 hint="lower the batch size, or pass drop_last=False",
             )
-        batch, self._left = self._left[:batch_size], self._left[batch_size:]
-        least = batch_size if self.drop_last else 1
+        batch, self._left = self._left[:count], self._left[count:]
+        least = count if self.drop_last else 1
         self.ran_out = len(self._left) < least
         if self.ran_out:
             self._left = None
-        return batch.to(storage.device), {}
+        return batch
 
-    def _start_pass(self, storage: Storage) -> None:
-        self._size = len(storage)
+    def _order(self, size: int) -> Tensor:
         if not self.shuffle:
-            self._left = torch.arange(self._size)
-            return
+            return torch.arange(size)
         device = "cpu" if self.generator is None else self.generator.device
-        self._left = torch.randperm(self._size, generator=self.generator, device=device)
+        return torch.randperm(size, generator=self.generator, device=device)
 
     def state(self) -> dict[str, Any]:
         """Return the steps that the pass has left, int64 ``[n]``."""

@@ -25,6 +25,8 @@ from torch import Tensor
 
 from tdx.confined_files import open_below, open_folder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
+from tdx.data.lazy_storages import LazyTensorStorage
+from tdx.data.list_storage import ListStorage
 from tdx.data.samplers import Sampler
 from tdx.data.saved_manifest import (
     MANIFEST,
@@ -33,8 +35,8 @@ from tdx.data.saved_manifest import (
     manifest_text,
     parse_manifest,
 )
-from tdx.data.storage import ListStorage, Storage
-from tdx.data.tensor_storage import LazyTensorStorage
+from tdx.data.storage import Storage
+from tdx.data.tensor_storage import TensorStorage
 from tdx.errors import ArgumentError, StorageError
 from tdx.untrusted import MAX_HEADER_BYTES
 
@@ -309,8 +311,8 @@ def snapshot(storage: Storage, sampler: dict[str, Any]) -> Saved:
     )
 
 
-def _as_tensors(storage: Storage) -> LazyTensorStorage:
-    if isinstance(storage, LazyTensorStorage):
+def _as_tensors(storage: Storage) -> TensorStorage:
+    if isinstance(storage, TensorStorage):
         return storage
     assert isinstance(storage, ListStorage)
     copy = LazyTensorStorage(max(len(storage), 1))
@@ -329,7 +331,7 @@ def _as_tensors(storage: Storage) -> LazyTensorStorage:
     return copy
 
 
-def _filled_rows(storage: LazyTensorStorage) -> Leaves:
+def _filled_rows(storage: TensorStorage) -> Leaves:
     assert storage.layout is not None
     return {path: storage.leaves[path][: storage.rows] for path in storage.layout.shapes}
 
@@ -348,11 +350,26 @@ def restore(storage: Storage, sampler: Sampler, saved: Saved) -> None:
     before = sampler.state()
     sampler.reset()
     try:
-        sampler.restore(saved.sampler)
+        sampler.restore(_reorder(saved, storage))
         _restore_storage(storage, saved)
     except Exception:
         sampler.restore(before)
         raise
+
+
+def _reorder(saved: Saved, storage: Storage) -> dict[str, Any]:
+    """Return the state of the sampler in the order in which :func:`_fill` loads rows."""
+    width = torch.Size(saved.batch).numel()
+    if "priorities" not in saved.sampler or not _moves_oldest_first(saved, storage.max_size):
+        return saved.sampler
+    steps = saved.rows * width
+    priorities = saved.sampler["priorities"][:steps].roll(-saved.cursor * width)
+    return saved.sampler | {"priorities": priorities, "max_index": None}
+
+
+def _moves_oldest_first(saved: Saved, max_size: int) -> bool:
+    max_rows = max_size // max(torch.Size(saved.batch).numel(), 1)
+    return saved.rows == saved.max_rows and max_rows != saved.max_rows
 
 
 def _restore_storage(storage: Storage, saved: Saved) -> None:
@@ -363,7 +380,7 @@ def _restore_storage(storage: Storage, saved: Saved) -> None:
         if saved.rows:
             storage.extend(list(copy[:].unbind(0)))
     else:
-        assert isinstance(storage, LazyTensorStorage)
+        assert isinstance(storage, TensorStorage)
         _fill(storage, saved)
     storage.write_count = saved.write_count
     full = saved.rows == storage.max_rows
@@ -374,7 +391,7 @@ def _restore_storage(storage: Storage, saved: Saved) -> None:
         storage.cursor = 0 if full else saved.rows
 
 
-def _fill(storage: LazyTensorStorage, saved: Saved) -> None:
+def _fill(storage: TensorStorage, saved: Saved) -> None:
     steps = saved.rows * torch.Size(saved.batch).numel()
     if len(saved.batch) != storage.ndim - 1 and saved.layout is not None:
         raise ArgumentError(
@@ -391,7 +408,6 @@ def _fill(storage: LazyTensorStorage, saved: Saved) -> None:
         storage.empty()
         return
     order = torch.arange(saved.rows)
-    max_rows = storage.max_size // max(torch.Size(saved.batch).numel(), 1)
-    if saved.rows == saved.max_rows and max_rows != saved.max_rows:
+    if _moves_oldest_first(saved, storage.max_size):
         order = (order + saved.cursor) % saved.rows
     storage.fill(saved.layout, saved.batch, saved.leaves, saved.begins, order)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,27 +11,16 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.data.episodes import EpisodeBoundaries, Episodes
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
-from tdx.data.tensor_storage import LazyTensorStorage
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, normalize_key, sibling_key
+from tdx.data.tensor_storage import TensorStorage
+from tdx.errors import ArgumentError, ChainError
+from tdx.keys import NestedKey, normalize_key, sibling_key
 from tdx.tensordicts import read, write
 
-
-@dataclass(frozen=True)
-class Episodes:
-    """Stored episodes, in time order within each column.
-
-    Args:
-        first: Number of rows from the oldest row to the first step.
-        length: Number of steps.
-        column: Position in the row.
-    """
-
-    first: Tensor
-    length: Tensor
-    column: Tensor
+MASK = ("collector", "mask")
+Span = bool | int | Sequence[bool | int]
 
 
 @dataclass(frozen=True)
@@ -39,21 +29,26 @@ class Plan:
 
     Args:
         first: First row of each episode, not wrapped at the end of the ring.
-        length: Length of a slice of each episode.
+        length: Length of each episode.
         column: Position of each episode in the row.
         starts: Number of steps of each episode at which a slice can start, float64.
+        start: First of these steps, counted from the first step of the episode; negative if a
+            slice may begin before it.
         steps: Step offsets in a slice.
         last: Mask of the last step of each slice, if all have full length, ``[count, length]``.
         flags: Keys that mark the end of a slice.
+        init: Key that marks the first step of a slice, if it is stored.
     """
 
     first: Tensor
     length: Tensor
     column: Tensor
     starts: Tensor
+    start: Tensor
     steps: Tensor
     last: Tensor
     flags: tuple[NestedKey, ...]
+    init: NestedKey | None
 
 
 class SliceSampler(Sampler):
@@ -72,22 +67,35 @@ class SliceSampler(Sampler):
         num_slices: Number of slices in a batch; their length follows from the batch size.
         slice_len: Length of each slice; their number follows from the batch size.
         end_key: Flag of the last step of an episode; ``("next", "done")`` by default.
-        traj_key: Entry that identifies the episode, instead of a flag.
+        end_keys: Instead of ``end_key``, flags any of which ends an episode.
+        traj_key: Entry that identifies the episode, instead of a flag. With an ``end_key``, the
+            flag is used if this entry is missing. If neither is given and the data has no done
+            flag or no next states, ``("collector", "traj_ids")`` or ``"episode"``.
+        ends: Flags of all steps, ``[rows, *B]``, instead of entries; the data must not change.
+        trajectories: Identifiers of the episodes of all steps, instead of entries.
         cache_values: No effect: episodes are always cached until data is written.
         truncated_key: Flag that marks the end of each slice, together with its ``done`` flag.
             ``None``: no marks, and transforms do not treat the batch as sequences.
+        init_key: Flag that marks the start of each slice, if the data has it. ``None``: no marks.
         strict_length: Skip episodes shorter than a slice. Otherwise they are drawn as a whole,
             and the batch is smaller.
+        pad_output: Repeat the last step of shorter slices up to ``slice_len``, and mark the
+            other steps in ``("collector", "mask")``; requires ``strict_length=False``.
+        compile: No effect.
+        span: Let slices cross the start and the end of an episode and cut them there: ``True``
+            down to one step, an integer ``n`` by at most ``n`` steps. A pair: at the start, at
+            the end.
+        use_gpu: No effect: episodes are found on the CPU.
 
     Raises:
-        ArgumentError: Both or neither of ``num_slices`` and ``slice_len`` are given, the value is
-            not an integer of at least 1, or both ``end_key`` and ``traj_key`` are given.
+        ArgumentError: Both or neither of ``num_slices`` and ``slice_len`` are given, or a value
+            is not valid.
 
     Example:
-        >>> from tdx import GymEnv, LazyTensorStorage, ReplayBuffer, SliceSampler
+        >>> from tdx import GymEnv, TensorStorage, ReplayBuffer, SliceSampler
         >>> rollout = GymEnv("CartPole-v1").rollout(100, break_when_any_done=False)
         >>> buffer = ReplayBuffer(
-        ...     storage=LazyTensorStorage(100), sampler=SliceSampler(slice_len=5), batch_size=20
+        ...     storage=TensorStorage(100), sampler=SliceSampler(slice_len=5), batch_size=20
         ... )
         >>> _ = buffer.extend(rollout)
         >>> buffer.sample().reshape(-1, 5)["next", "truncated"].squeeze(-1)[0]
@@ -100,11 +108,48 @@ class SliceSampler(Sampler):
         num_slices: int | None = None,
         slice_len: int | None = None,
         end_key: NestedKey | None = None,
+        end_keys: Sequence[NestedKey] | None = None,
         traj_key: NestedKey | None = None,
+        ends: Tensor | None = None,
+        trajectories: Tensor | None = None,
         cache_values: bool = False,
         truncated_key: NestedKey | None = ("next", "truncated"),
+        init_key: NestedKey | None = "is_init",
         strict_length: bool = True,
+        pad_output: bool = False,
+        compile: bool | dict[str, Any] = False,
+        span: Span = False,
+        use_gpu: torch.device | bool = False,
     ) -> None:
+        self._check_sizes(num_slices, slice_len)
+        self.boundaries = EpisodeBoundaries(end_key, end_keys, traj_key, ends, trajectories)
+        if pad_output and strict_length:
+            raise ArgumentError(
+                "pad_output=True is incompatible with strict_length=True: no slice is shorter",
+                hint="pass strict_length=False",
+            )
+        self.num_slices, self.slice_len = num_slices, slice_len
+        self.cache_values = cache_values
+        self.truncated_key = None if truncated_key is None else normalize_key(truncated_key)
+        self.init_key = None if init_key is None else normalize_key(init_key)
+        self.strict_length = strict_length
+        self.pad_output = pad_output
+        pair = span if isinstance(span, (tuple, list)) else (span, span)
+        self.span = (pair[0], pair[1])
+        self._known: tuple[weakref.ref[Storage], tuple[int, int, int], Plan] | None = None
+
+    @property
+    def end_key(self) -> NestedKey:
+        """Flag of the last step of an episode."""
+        return self.boundaries.end_keys[0]
+
+    @property
+    def traj_key(self) -> NestedKey | None:
+        """Entry that identifies the episode."""
+        return self.boundaries.traj_key
+
+    @staticmethod
+    def _check_sizes(num_slices: int | None, slice_len: int | None) -> None:
         if (num_slices is None) == (slice_len is None):
             raise ArgumentError(
                 f"got num_slices={num_slices} and slice_len={slice_len}",
@@ -117,15 +162,10 @@ class SliceSampler(Sampler):
                     f"{name} must be an integer of at least 1, got {value!r}",
                     hint="pass a number of steps or slices",
                 )
-        if end_key is not None and traj_key is not None:
-            raise ArgumentError("end_key and traj_key are both given", hint="remove one of them")
-        self.num_slices, self.slice_len = num_slices, slice_len
-        self.end_key = normalize_key(("next", "done") if end_key is None else end_key)
-        self.traj_key = None if traj_key is None else normalize_key(traj_key)
-        self.cache_values = cache_values
-        self.truncated_key = None if truncated_key is None else normalize_key(truncated_key)
-        self.strict_length = strict_length
-        self._known: tuple[weakref.ref[Storage], tuple[int, int, int], Plan] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the arguments and the state, without cached episodes."""
+        return self.__dict__ | {"_known": None}
 
     @property
     def dim_name(self) -> str:
@@ -135,31 +175,57 @@ class SliceSampler(Sampler):
     # Drawing
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        if not isinstance(storage, LazyTensorStorage) or not (
-            storage.layout and storage.layout.groups
-        ):
+        if not isinstance(storage, TensorStorage) or not (storage.layout and storage.layout.groups):
             raise ChainError(
                 f"SliceSampler cannot find episodes in this {type(storage).__name__}",
                 hint="store TensorDicts in a LazyTensorStorage or a LazyMemmapStorage",
             )
         count, length = self._sizes(batch_size)
         plan = self._cached_plan(storage, count, length)
+        chosen, offset, info = self._choose(storage, plan, count)
+        notes: dict[str, Any] = {"flags": plan.flags, "info": info}
+        first = (plan.steps == 0).expand(len(chosen), length)
+        if self.strict_length and not any(self.span):
+            last = plan.last[: len(chosen)]
+            numbers = self._numbers(storage, plan, chosen, offset.unsqueeze(1) + plan.steps)
+        else:
+            longest = plan.length[chosen].clamp(max=length)
+            ends = torch.minimum(offset + longest, plan.length[chosen]).unsqueeze(1)
+            times = offset.clamp(min=0).unsqueeze(1) + plan.steps
+            inside, last = times < ends, times == ends - 1
+            numbers = self._numbers(storage, plan, chosen, torch.minimum(times, ends - 1))
+            notes["lengths"] = inside.sum(1)
+            if not self.pad_output:
+                numbers, last, first = numbers[inside], last[inside], first[inside]
+            elif not bool(inside.all()):
+                notes["mask"] = inside.flatten()
+        notes["last"] = last.reshape(-1, 1)
+        if plan.init is not None:
+            notes["first"] = (plan.init, first.reshape(-1, 1))
+        return numbers.flatten().to(storage.device), notes
+
+    def _choose(
+        self, storage: TensorStorage, plan: Plan, count: int
+    ) -> tuple[Tensor, Tensor, dict[Any, Tensor]]:
+        """Choose episodes, and the step of each at which its slice starts.
+
+        Returns:
+            Episodes and steps, int64 ``[count]``, and further entries of the batch.
+        """
         chosen = self._integers(len(plan.first), count)
         part = self._fractions(count, chosen.device).cpu()
         chosen = chosen.cpu()
         # Below 1 in float64, so that the product stays below its integer factor.
-        offset = (part * plan.starts[chosen]).long()
-        rows = (plan.first[chosen] + offset).unsqueeze(1) + plan.steps
+        return chosen, (part * plan.starts[chosen]).long() + plan.start[chosen], {}
+
+    @staticmethod
+    def _numbers(storage: Storage, plan: Plan, chosen: Tensor, times: Tensor) -> Tensor:
+        """Return the step numbers of times ``[count, length]`` in some episodes."""
+        rows = plan.first[chosen].unsqueeze(1) + times
         numbers = rows % storage.max_rows if storage.oldest else rows
         if storage.width > 1:
             numbers = numbers * storage.width + plan.column[chosen].unsqueeze(1)
-        last = plan.last
-        if not self.strict_length:
-            lengths = plan.length[chosen].unsqueeze(1)
-            inside, last = plan.steps < lengths, plan.steps == lengths - 1
-            numbers, last = numbers[inside], last[inside]
-        notes = {"last": last.reshape(-1, 1), "flags": plan.flags}
-        return numbers.flatten().to(storage.device), notes
+        return numbers
 
     def _fractions(self, count: int, device: torch.device) -> Tensor:
         return torch.rand(count, generator=self.generator, device=device, dtype=torch.float64)
@@ -177,7 +243,7 @@ class SliceSampler(Sampler):
             )
         return (given, rest) if self.num_slices else (rest, given)
 
-    def _cached_plan(self, storage: LazyTensorStorage, count: int, length: int) -> Plan:
+    def _cached_plan(self, storage: TensorStorage, count: int, length: int) -> Plan:
         """Return the plan, cached until data is written or the size changes."""
         size = (storage.version, count, length)
         if self._known is not None and self._known[0]() is storage and self._known[1] == size:
@@ -186,26 +252,47 @@ class SliceSampler(Sampler):
         self._known = (weakref.ref(storage), size, plan)
         return plan
 
-    def _plan(self, storage: LazyTensorStorage, count: int, length: int) -> Plan:
-        episodes = self._episodes(storage)
+    def _plan(self, storage: TensorStorage, count: int, length: int) -> Plan:
+        episodes = self.boundaries.find(storage)
         if self.strict_length:
             fits = episodes.length >= length
             if not fits.any():
                 raise self._too_short(episodes, length, storage)
             episodes = Episodes(episodes.first[fits], episodes.length[fits], episodes.column[fits])
-        lengths = episodes.length.clamp(max=length)
         steps = torch.arange(length)
+        start, stop = self._start_range(episodes.length, length)
         return Plan(
             first=episodes.first + storage.oldest,
-            length=lengths,
+            length=episodes.length,
             column=episodes.column,
-            starts=(episodes.length - lengths + 1).double(),
+            starts=(stop - start).double(),
+            start=start,
             steps=steps,
-            last=(steps == length - 1).repeat(count, 1),
+            last=(steps == length - 1).expand(count, length),
             flags=self._end_flags(storage),
+            init=self.init_key if storage.leaf(self.init_key or ()) is not None else None,
         )
 
-    def _too_short(self, episodes: Episodes, length: int, storage: LazyTensorStorage) -> ChainError:
+    def _start_range(self, lengths: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Return the first step at which a slice of each episode can start, and one past the last.
+
+        Raises:
+            ArgumentError: The span is as long as a slice.
+        """
+        for span in self.span:
+            if span is not True and span >= length:
+                raise ArgumentError(
+                    f"span {span} is not less than the slice length {length}",
+                    hint="pass the number of steps that may be missing",
+                )
+        longest = lengths.clamp(max=length)
+        left, right = (
+            longest - 1 if span is True else longest.sub(1).clamp(max=int(span))
+            for span in self.span
+        )
+        return -left, lengths - (longest - right) + 1
+
+    def _too_short(self, episodes: Episodes, length: int, storage: TensorStorage) -> ChainError:
         shortest, longest = int(episodes.length.min()), int(episodes.length.max())
         message = f"no stored episode has {length} steps: they have {shortest} to {longest}"
         hint = "use shorter slices, or strict_length=False"
@@ -215,62 +302,43 @@ class SliceSampler(Sampler):
             hint = "write steps in time order, or separate episodes by a traj_key"
         return ChainError(message, hint=hint)
 
-    # Episodes
-
-    def _episodes(self, storage: LazyTensorStorage) -> Episodes:
-        rows, width = storage.rows, storage.width
-        if self.traj_key is not None:
-            values = self._flags(storage, self.traj_key)
-            begins = torch.ones(rows, width, dtype=torch.bool)
-            begins[1:] = (values[1:] != values[:-1]).any(-1)
-        else:
-            ended = self._flags(storage, self.end_key).bool().any(-1)
-            begins = _in_time_order(storage.begins, storage)
-            begins[1:] |= ended[:-1]
-        begins[0] = True
-        first = begins.t().flatten().nonzero().squeeze(-1)
-        length = torch.diff(first, append=torch.tensor([rows * width]))
-        return Episodes(first % rows, length, first // rows)
-
-    def _flags(self, storage: LazyTensorStorage, key: NestedKey) -> Tensor:
-        """Return an entry in time order, ``[rows, width, n]``."""
-        leaf = storage.leaf(key)
-        if leaf is None:
-            known = [] if storage.layout is None else storage.layout.shapes
-            names = sorted(format_key(path) for path in known)
-            raise KeyNotFoundError(
-                f"the buffer has no {format_key(key)!r} to separate episodes",
-                hint=f"pass end_key or traj_key; existing keys: {', '.join(names)}",
-                where=Where(key=key),
-            )
-        if storage.layout is not None and storage.layout.groups[()]:
-            raise ChainError(
-                "each stored step is itself a sequence of shape "
-                f"{tuple(storage.layout.groups[()])}",
-                hint="extend with rollout.reshape(-1), or use a storage with ndim=2",
-            )
-        ordered = _in_time_order(leaf, storage).cpu()
-        return ordered.reshape(storage.rows, storage.width, -1)
-
     # The batch
 
     def mark(self, data: Any, notes: dict[str, Any]) -> dict[Any, Tensor]:
+        written: dict[Any, Tensor] = super().mark(data, notes)
+        if "mask" in notes:
+            written[MASK] = notes["mask"]
         if self.truncated_key is None or not isinstance(data, TensorDictBase):
-            return super().mark(data, notes)
-        last, written = notes["last"].to(data.device), {}
-        for key in notes["flags"]:
+            return written
+        last = notes["last"].to(data.device)
+        marks = dict.fromkeys(notes["flags"], last)
+        if "first" in notes:
+            key, first = notes["first"]
+            marks[key] = first.to(data.device)
+        for key, marked in marks.items():
             before = read(data, key)
             if before is None:
-                flag = last.clone()
+                flag = marked.clone()
             elif before.ndim == 2:
-                flag = before | last
+                flag = before | marked
             else:
-                flag = before | last.reshape(-1, *[1] * (before.ndim - 1))
+                flag = before | marked.reshape(-1, *[1] * (before.ndim - 1))
             write(data, key, flag)
             written[key] = flag
+        if MASK in written:
+            data.set(MASK, written[MASK].to(data.device))
         return written
 
-    def _end_flags(self, storage: LazyTensorStorage) -> tuple[NestedKey, ...]:
+    def describe(self, storage: Storage, steps: Tensor, notes: dict[str, Any]) -> dict[Any, Any]:
+        batch = storage.gather(steps, self.dim_name)
+        info = self.mark(batch, notes)
+        if self.truncated_key is not None:
+            key = sibling_key(self.truncated_key, "terminated")
+            flag = read(batch, key)
+            info[key] = torch.zeros_like(info[self.truncated_key]) if flag is None else flag
+        return info
+
+    def _end_flags(self, storage: TensorStorage) -> tuple[NestedKey, ...]:
         """Return the flags that end an episode: the given ones and those of every group."""
         if self.truncated_key is None or storage.layout is None:
             return ()
@@ -285,8 +353,3 @@ class SliceSampler(Sampler):
     def __repr__(self) -> str:
         size = f"num_slices={self.num_slices}" if self.num_slices else f"slice_len={self.slice_len}"
         return f"SliceSampler({size}, strict_length={self.strict_length})"
-
-
-def _in_time_order(values: Tensor, storage: Storage) -> Tensor:
-    """Return a copy of the filled rows, oldest first."""
-    return torch.cat([values[storage.oldest : storage.rows], values[: storage.oldest]])

@@ -1,17 +1,28 @@
-"""Storages of a replay buffer: the ring of rows, and a list of objects."""
+"""Storage of a replay buffer: a ring of rows."""
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase
 from torch import Tensor
 
+from tdx.data.forms import map_tree
 from tdx.errors import ArgumentError
+
+
+class WriteListener(Protocol):
+    """Is notified when steps are written, as a sampler with priorities."""
+
+    def mark_update(self, index: Tensor, *, storage: Storage | None = None) -> None:
+        """Handle new steps.
+
+        Args:
+            index: Step numbers, int64 ``[N]``.
+            storage: Storage of the steps.
+        """
 
 
 class Storage(ABC):
@@ -45,6 +56,7 @@ class Storage(ABC):
         """Incremented by every change."""
         self.rows = 0
         """Number of filled rows."""
+        self._listeners: list[WriteListener] = []
 
     @property
     def max_rows(self) -> int:
@@ -85,7 +97,8 @@ class Storage(ABC):
         Raises:
             ArgumentError: The data is empty, or does not fit the stored data.
         """
-        count = self._prepare(data)
+        newest = (self.cursor - 1) % self.max_rows if self.rows else None
+        count = self._prepare(data, newest)
         index = (self.cursor + torch.arange(count)) % self.max_rows
         skipped = max(0, count - self.max_rows)
         done = skipped
@@ -98,11 +111,89 @@ class Storage(ABC):
         self.cursor = (self.cursor + count) % self.max_rows
         self.write_count += count
         self.version += 1
+        self._notify(index)
         return index
 
     @abstractmethod
-    def _prepare(self, data: Any) -> int:
-        """Check data before it is written, and return its number of rows."""
+    def append(self, item: Any) -> Tensor:
+        """Write one row after the newest, and return its index, int64 ``[1]``.
+
+        Raises:
+            ArgumentError: The item does not fit the stored data.
+        """
+
+    def set(self, index: Any, data: Any, *, set_cursor: bool = True) -> None:
+        """Write rows at an index; rows are added as needed.
+
+        Args:
+            index: Row, or rows: a range, slice, list, or int64 tensor.
+            data: One row, or rows along the first dim.
+            set_cursor: No effect: only a writer moves the cursor.
+
+        Raises:
+            ArgumentError: The data does not fit the stored data or the index.
+            IndexError: The index is out of range.
+        """
+        rows = self._set(index, data)
+        self.rows = max(self.rows, int(rows.max()) + 1)
+        self.version += 1
+        self._notify(rows)
+
+    @abstractmethod
+    def _set(self, index: Any, data: Any) -> Tensor:
+        """Write rows at an index, and return the rows, int64 ``[N]``."""
+
+    def get(self, index: Any) -> Any:
+        """Return stored data at an index, as ``storage[index]``."""
+        return self[index]
+
+    def contains(self, index: int) -> bool:
+        """Return True if a row is filled."""
+        return -self.rows <= index < self.rows
+
+    @property
+    def listeners(self) -> tuple[WriteListener, ...]:
+        """Attached samplers."""
+        return tuple(self._listeners)
+
+    def attach(self, listener: WriteListener) -> None:
+        """Notify a sampler of each write. Stored steps count as written."""
+        if not any(each is listener for each in self._listeners):
+            self._listeners.append(listener)
+
+    def detach(self, listener: WriteListener) -> None:
+        """Stop to notify a sampler."""
+        self._listeners = [each for each in self._listeners if each is not listener]
+
+    def _notify(self, rows: Tensor) -> None:
+        for listener in self._listeners:
+            listener.mark_update(self.row_steps(rows), storage=self)
+
+    def row_steps(self, rows: Tensor) -> Tensor:
+        """Return the numbers of the steps in some rows, int64 ``[rows * width]``."""
+        if self.width == 1:
+            return rows
+        return (rows.unsqueeze(1) * self.width + torch.arange(self.width)).flatten()
+
+    def step_numbers(self, index: Any) -> Tensor:
+        """Return step numbers, the inverse of :meth:`positions`.
+
+        Args:
+            index: Step, int64 ``[N]``, ``[N, ndim]``, or a tuple of one tensor per dim.
+        """
+        if isinstance(index, tuple):
+            index = torch.stack([torch.as_tensor(each) for each in index], -1)
+        steps: Tensor = torch.as_tensor(index, dtype=torch.int64)
+        return steps
+
+    @abstractmethod
+    def _prepare(self, data: Any, newest: int | None) -> int:
+        """Check data before it is written, and return its number of rows.
+
+        Args:
+            data: Rows along the first dim.
+            newest: Row that the data follows, if any.
+        """
 
     @abstractmethod
     def _write_rows(self, at: int, data: Any, first: int, count: int) -> None:
@@ -133,6 +224,19 @@ class Storage(ABC):
     def __setitem__(self, index: Any, data: Any) -> None:
         """Replace stored data at an index."""
 
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of the data, for :meth:`load_state_dict`."""
+
+    @abstractmethod
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Replace the data by a copy of what :meth:`state_dict` returned.
+
+        Raises:
+            ArgumentError: The storage is too small, or was created for other data.
+            StorageError: The state has another form.
+        """
+
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove all steps.
 
@@ -148,101 +252,41 @@ class Storage(ABC):
         return f"{type(self).__name__}(len={len(self)}, max_size={self.max_size})"
 
 
-class ListStorage(Storage):
-    """Stores items of any type and shape without copying them.
+def is_single(index: Any) -> bool:
+    """Return True if an index selects one row."""
+    return isinstance(index, int) or (isinstance(index, Tensor) and not index.ndim)
+
+
+def as_rows(index: Any, rows: int) -> Tensor:
+    """Return the rows of an index, int64 ``[N]``.
 
     Args:
-        max_size: Capacity in items. ``None``: unlimited.
-        device: Device to move tensors and TensorDicts to. ``None``: do not move them.
-
-    Example:
-        >>> from tdx import ListStorage, ReplayBuffer
-        >>> buffer = ReplayBuffer(storage=ListStorage(3))
-        >>> buffer.extend(["a", "b", "c", "d"])
-        tensor([0, 1, 2, 0])
-        >>> buffer[:]
-        ['d', 'b', 'c']
+        index: Row, range, slice, list, mask, or int64 tensor.
+        rows: Number of rows, to resolve slices and negative rows.
     """
-
-    def __init__(
-        self, max_size: int | None = None, *, device: torch.device | str | None = None
-    ) -> None:
-        super().__init__(sys.maxsize if max_size is None else max_size)
-        self._device = None if device is None else torch.device(device)
-        self._items: list[Any] = []
-
-    def _prepare(self, data: Any) -> int:
-        try:
-            count = len(data)
-        except TypeError:
-            raise ArgumentError(
-                f"extend takes several items, got {type(data).__name__}",
-                hint="use add() for one item",
-            ) from None
-        if not count:
-            raise ArgumentError("the data is empty", hint="pass at least one item to extend()")
-        return count
-
-    def _write_rows(self, at: int, data: Any, first: int, count: int) -> None:
-        items = [self._to_device(data[i]) for i in range(first, first + count)]
-        self._items += [None] * (at + count - len(self._items))
-        self._items[at : at + count] = items
-
-    def _to_device(self, item: Any) -> Any:
-        if self._device is not None and isinstance(item, (Tensor, TensorDictBase)):
-            return item.to(self._device)
-        return item
-
-    def gather(self, steps: Tensor, name: str | None = None) -> Any:
-        """Return items by number; :func:`collate` turns them into a batch."""
-        return [self._items[step] for step in steps.tolist()]
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, Tensor):
-            index = index.nonzero().flatten() if index.dtype == torch.bool else index
-            index = index.tolist()
-        if isinstance(index, (list, tuple, range)):
-            return [self._items[step] for step in index]
-        return self._items[index]
-
-    def __setitem__(self, index: Any, data: Any) -> None:
-        if isinstance(index, int):
-            self._items[index] = self._to_device(data)
-        else:
-            steps = range(len(self._items))[index] if isinstance(index, slice) else list(index)
-            for step, item in zip(steps, data, strict=True):
-                self._items[int(step)] = self._to_device(item)
-        self.version += 1
-
-    def empty(self, empty_write_count: bool = True) -> None:
-        super().empty(empty_write_count)
-        self._items = []
+    if isinstance(index, slice):
+        index = range(rows)[index]
+    found = torch.tensor(index) if isinstance(index, range) else torch.as_tensor(index)
+    if found.dtype is torch.bool:
+        found = found.nonzero()
+    found = found.reshape(-1).long().cpu()
+    return torch.where(found < 0, found + rows, found)
 
 
-def collate(items: list[Any], name: str | None = None) -> Any:
-    """Return a batch of items: TensorDicts, tensors and numbers stacked, others as a list.
+def check_rows(rows: Tensor, count: int, max_rows: int) -> None:
+    """Check that data of ``count`` rows can be written to some rows.
 
-    Args:
-        items: Items to stack along a new first dim.
-        name: Name of the new dim of TensorDicts.
-
-    Example:
-        >>> collate([1, 2])
-        tensor([1, 2])
+    Raises:
+        ArgumentError: The number of rows differs.
+        IndexError: A row is out of range.
     """
-    if all(isinstance(item, TensorDictBase) for item in items):
-        try:
-            batch: TensorDictBase = torch.stack(items)
-        except (RuntimeError, KeyError):
-            batch = LazyStackedTensorDict(*items)
-        if name is not None:
-            batch.names = [name, *batch.names[1:]]
-        return batch
-    if all(isinstance(item, Tensor) for item in items):
-        return torch.stack(items)
-    if all(isinstance(item, (bool, int, float)) for item in items):
-        return torch.tensor(items)
-    return items
+    if len(rows) != count:
+        raise ArgumentError(
+            f"the index has {len(rows)} rows, the data has {count}",
+            hint="pass one row of data for each row of the index",
+        )
+    if count and not 0 <= int(rows.min()) <= int(rows.max()) < max_rows:
+        raise IndexError(f"row {int(rows.max())} is out of range for {max_rows} rows")
 
 
 def find_time_dim(dim: int | None, ndim: int) -> int:
@@ -266,7 +310,11 @@ def find_time_dim(dim: int | None, ndim: int) -> int:
 
 def to_time_first(data: Any, dim: int) -> Any:
     """Move the time dim of tensors and TensorDicts to the front; other data is not changed."""
-    if dim == 0 or not isinstance(data, (Tensor, TensorDictBase)) or data.ndim <= dim:
+    if dim == 0:
+        return data
+    if isinstance(data, (dict, tuple)):
+        return map_tree(lambda leaf: to_time_first(leaf, dim), data)
+    if not hasattr(data, "permute") or data.ndim <= dim:
         return data
     return data.permute(dim, *(each for each in range(data.ndim) if each != dim))
 
@@ -275,4 +323,6 @@ def to_written_order(stored: Any, dim: int) -> Any:
     """Move the first dim of stored data back to where it was when it was written."""
     if dim == 0:
         return stored
+    if not hasattr(stored, "permute"):
+        return map_tree(lambda leaf: to_written_order(leaf, dim), stored)
     return stored.permute(*range(1, dim + 1), 0, *range(dim + 1, stored.ndim))

@@ -1,57 +1,106 @@
-"""Storages of tensors: in memory, and in memory-mapped files."""
+"""Storages of tensors in memory."""
 
 from __future__ import annotations
 
 import math
-import os
-import shutil
-import tempfile
-import weakref
-from pathlib import Path as FilePath
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.data.layout import Continuity, Layout, Leaves, Path, leaves_of, nest_leaves
-from tdx.data.storage import Storage
+from tdx.data.forms import Form, as_entries
+from tdx.data.layout import (
+    Continuity,
+    Layout,
+    Leaves,
+    Path,
+    build_tensordict,
+    leaves_of,
+    nest_leaves,
+)
+from tdx.data.storage import Storage, as_rows, check_rows, is_single, to_written_order
 from tdx.errors import ArgumentError, StorageError
 from tdx.keys import NestedKey
-from tdx.tensordicts import new_tensordict
 
 
-class LazyTensorStorage(Storage):
-    """Stores steps in tensors in memory, which are allocated with the first data.
+class TensorStorage(Storage):
+    """Stores steps in given tensors, which are filled rows.
 
     Args:
-        max_size: Capacity in steps, over all dims.
-        device: Device of the tensors.
-        ndim: Number of dims that count steps: 2 for rollouts ``[B, T]`` of a batch of envs.
+        storage: Tensor, TensorDict, tensorclass, or nested dicts, lists and tuples of tensors,
+            ``[rows, ...]``. Writing to the storage changes it.
+        max_size: Number of steps in it, if given.
+        device: Device to move it to. ``None``: its device.
+        ndim: Number of dims that count steps: 2 for ``[T, B]``.
+        compilable: No effect.
 
     Raises:
-        ArgumentError: An argument is not an integer of at least 1.
+        ArgumentError: The data has another type or size.
 
     Example:
         >>> import torch
-        >>> from tdx import LazyTensorStorage, ReplayBuffer
-        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(4))
-        >>> buffer.extend(torch.arange(6))
-        tensor([0, 1, 2, 3, 0, 1])
+        >>> from tdx import ReplayBuffer, TensorStorage
+        >>> buffer = ReplayBuffer(storage=TensorStorage(torch.arange(4)))
+        >>> buffer.extend(torch.tensor([7]))
+        tensor([0])
         >>> buffer[:]
-        tensor([4, 5, 2, 3])
+        tensor([7, 1, 2, 3])
     """
 
-    def __init__(self, max_size: int, *, device: torch.device | str = "cpu", ndim: int = 1) -> None:
-        super().__init__(max_size, ndim)
-        self._device = torch.device(device)
-        self.layout: Layout | None = None
-        self._batch: torch.Size = torch.Size()
-        self._leaves: Leaves = {}
-        self._packs: list[Tensor] = []
+    layout: Layout | None
+    _form: Form | None
+    _batch: torch.Size
+    _leaves: Leaves
+    _packs: list[Tensor]
+    _tree: dict[str, Any]
+    _incoming: Leaves
+
+    def __init__(
+        self,
+        storage: Any,
+        max_size: int | None = None,
+        *,
+        device: torch.device | str | None = "cpu",
+        ndim: int = 1,
+        compilable: bool = False,
+    ) -> None:
+        if storage is None:
+            raise ArgumentError(
+                "Expected storage to be non-null: the data is missing",
+                hint="pass data, or use LazyTensorStorage(max_size)",
+            )
+        entries, form = as_entries(storage, ndim)
+        steps = entries.shape[:ndim].numel()
+        if max_size is not None and max_size != steps:
+            raise ArgumentError(
+                f"The max-size and the storage shape mismatch: {max_size} and {steps} steps",
+                hint="leave out max_size",
+            )
+        super().__init__(steps, ndim)
+        self._prepare_empty(entries.device if device is None else device)
+        entries = entries.to(self._device)
+        leaves = leaves_of(entries, ndim)
+        self.layout = Layout.of(entries, leaves, ndim)
+        self._form = form
+        self.rows, self._batch = entries.shape[0], entries.shape[1:ndim]
+        self._leaves = dict(leaves)
+        self._packs = [leaf.view(1, steps, *leaf.shape[ndim:]) for leaf in leaves.values()]
+        self._tree = nest_leaves({path: i for i, path in enumerate(leaves)}, self.layout.groups)
+        self._continuity = Continuity(self.layout.shapes, self.rows, self.width)
+
+    def _prepare_empty(self, device: torch.device | str | None) -> None:
+        self._device = torch.device("cpu" if device is None else device)
+        self.layout = None
+        self._form = None
+        self._batch = torch.Size()
+        self._leaves, self._packs, self._tree, self._incoming = {}, [], {}, {}
         self._continuity = Continuity()
-        self._tree: dict[str, Any] = {}
-        self._incoming: Leaves = {}
+
+    @property
+    def initialized(self) -> bool:
+        """True if the tensors are allocated."""
+        return self.layout is not None
 
     @property
     def width(self) -> int:
@@ -91,8 +140,14 @@ class LazyTensorStorage(Storage):
     def row_positions(self, rows: Tensor) -> Tensor:
         if self.ndim == 1:
             return rows
-        steps = rows.unsqueeze(1) * self.width + torch.arange(self.width)
-        return torch.stack(self.positions(steps.flatten()), -1)
+        return torch.stack(self.positions(self.row_steps(rows)), -1)
+
+    def step_numbers(self, index: Any) -> Tensor:
+        steps = super().step_numbers(index)
+        if self.ndim == 1 or not steps.ndim or steps.shape[-1] != self.ndim:
+            return steps
+        sizes = torch.tensor([*self._batch, 1]).flip(0).cumprod(0).flip(0)
+        return (steps * sizes.to(steps.device)).sum(-1)
 
     def leaf(self, key: NestedKey) -> Tensor | None:
         """Return the tensor of a key, ``[max_rows, *B, ...]``, or ``None``."""
@@ -100,7 +155,8 @@ class LazyTensorStorage(Storage):
 
     # Writing
 
-    def _prepare(self, data: Any) -> int:
+    def _prepare(self, data: Any, newest: int | None) -> int:
+        data, form = as_entries(data, self.ndim)
         leaves = leaves_of(data, self.ndim)
         batch = data.shape[: self.ndim]
         if not math.prod(batch):
@@ -112,11 +168,51 @@ class LazyTensorStorage(Storage):
         if self.layout is None:
             self.allocate(layout, batch[1:])
         self._check(layout, batch[1:])
+        self._require_form(form)
         self._incoming = leaves
         count = batch[0]
-        newest = None if not self.rows else (self.cursor - 1) % self.max_rows
         self._continuity.compare(leaves, self._leaves, newest, (count, self.width))
         return count
+
+    def _require_form(self, form: Form | None) -> None:
+        if form is None or form == self._form:
+            return
+        if self._form is not None or self.rows:
+            raise ArgumentError(
+                "the data is nested in another way than that of the storage",
+                hint="write data of one type and structure",
+            )
+        self._form = form
+
+    def append(self, item: Any) -> Tensor:
+        if not isinstance(item, (Tensor, TensorDictBase, dict, list, tuple)):
+            item = item if hasattr(item, "unsqueeze") else torch.as_tensor(item)
+        return self.extend(self._as_row(item))
+
+    def _as_row(self, item: Any) -> Any:
+        entries, form = as_entries(item, self.ndim - 1)
+        row = entries.unsqueeze(0)
+        return row if form is None else form(row)
+
+    def _set(self, index: Any, data: Any) -> Tensor:
+        if is_single(index):
+            index, data = [int(index)], self._as_row(data)
+        elif isinstance(data, list):
+            data = torch.stack(data)
+        try:
+            count = self._prepare(data, None)
+            rows = as_rows(index, max(self.rows, count))
+            check_rows(rows, count, self.max_rows)
+            first = int(rows[0])
+            if torch.equal(rows, torch.arange(first, first + count)):
+                self._write_rows(first, data, 0, count)
+            else:
+                for path, leaf in self._leaves.items():
+                    leaf[rows] = self._incoming[path].to(leaf.device)
+                self._continuity.clear(rows)
+        finally:
+            self._incoming = {}
+        return rows
 
     def allocate(self, layout: Layout, batch: torch.Size) -> None:
         """Allocate memory for steps of a layout.
@@ -223,27 +319,9 @@ class LazyTensorStorage(Storage):
         if not self.layout.groups:
             return values[0]
         names = [name, *self.layout.names] if name or self.layout.names else None
-        return self._nest(self._tree, values, len(steps), (), names)
-
-    def _nest(
-        self,
-        tree: dict[str, Any],
-        values: list[Tensor],
-        count: int,
-        path: Path,
-        names: list[str | None] | None,
-    ) -> Any:
-        assert self.layout is not None
-        fields = {
-            key: values[at]
-            if type(at) is int
-            else self._nest(at, values, count, (*path, key), names)
-            for key, at in tree.items()
-        }
-        group = self.layout.groups[path]
-        if names is not None and len(names) != len(group) + 1:
-            names = names + [None] * (len(group) + 1 - len(names))
-        return new_tensordict(fields, torch.Size((count, *group)), self._device, names)
+        size, groups = torch.Size((len(steps),)), self.layout.groups
+        batch = build_tensordict(self._tree, groups, size, self._device, names, values)
+        return batch if self._form is None else self._form(batch)
 
     def _view(self) -> Any:
         """Return all stored data, ``[rows, *B, ...]``, without copying."""
@@ -252,13 +330,31 @@ class LazyTensorStorage(Storage):
         tree = {path: leaf[: self.rows] for path, leaf in self._leaves.items()}
         if not self.layout.groups:
             return tree[()]
-        return _tensordict(nest_leaves(tree, self.layout.groups), self.shape, self)
+        nested = nest_leaves(tree, self.layout.groups)
+        return build_tensordict(nested, self.layout.groups, self.shape, self._device)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._view()[index]
+        if isinstance(index, range):
+            index = torch.tensor(index)
+        found = self._view()[index]
+        if self._form is None or not isinstance(found, TensorDictBase):
+            return found
+        return self._form(found)
+
+    def assign(self, index: Any, data: Any, dim: int) -> None:
+        """Replace stored data at an index into data whose time dim is ``dim``."""
+        target = to_written_order(self._view(), dim)
+        target[index] = as_entries(data, 0)[0]
+        marks = self.begins[: self.rows].view(*self.shape)
+        to_written_order(marks, dim)[index] = False
+        self.version += 1
 
     def __setitem__(self, index: Any, data: Any) -> None:
         stored = self._view()
+        if self._form is not None:
+            data = as_entries(data, 0)[0]
+        if isinstance(index, range):
+            index = torch.tensor(index)
         if isinstance(stored, TensorDictBase):
             target = stored[index]
             ndim = target.ndim - len(self.layout.groups[()]) if self.layout else 0
@@ -275,115 +371,67 @@ class LazyTensorStorage(Storage):
         super().empty(empty_write_count)
         self._continuity.empty()
 
+    # State
 
-def _tensordict(
-    tree: dict[str, Any], batch: torch.Size, storage: LazyTensorStorage, path: Path = ()
-) -> Any:
-    assert storage.layout is not None
-    fields = {
-        key: _tensordict(value, batch, storage, (*path, key)) if type(value) is dict else value
-        for key, value in tree.items()
-    }
-    size = torch.Size((*batch, *storage.layout.groups[path]))
-    return new_tensordict(fields, size, storage.device)
+    def state_dict(self) -> dict[str, Any]:
+        if self.layout is None:
+            return {"_storage": None, "_len": 0}
+        view = self._view()
+        return {
+            "_storage": view.clone() if isinstance(view, Tensor) else view.clone().to_dict(),
+            "_len": self.rows,
+            "groups": [(path, tuple(dims)) for path, dims in self.layout.groups.items()],
+            "begins": self.begins[: self.rows].clone(),
+        }
 
-
-class LazyMemmapStorage(LazyTensorStorage):
-    """Stores steps in memory-mapped files, which are created with the first data.
-
-    Disk space is allocated at once, so that a full disk is detected immediately and not in the
-    middle of a run.
-
-    Args:
-        max_size: Capacity in steps, over all dims.
-        scratch_dir: Folder of the files. ``None``: a temporary folder.
-        device: Device of the tensors; must be ``cpu``.
-        ndim: Number of dims that count steps: 2 for rollouts ``[B, T]`` of a batch of envs.
-        existsok: Overwrite existing files in ``scratch_dir``.
-        auto_cleanup: Remove the files with the storage. ``None``: only from a temporary folder.
-
-    Raises:
-        ArgumentError: An argument is not an integer of at least 1, or ``device`` is not ``cpu``.
-        StorageError: The disk is full, or the files already exist (with the first data).
-
-    Example:
-        >>> import torch
-        >>> from tdx import LazyMemmapStorage, ReplayBuffer
-        >>> buffer = ReplayBuffer(storage=LazyMemmapStorage(1000), batch_size=2)
-        >>> _ = buffer.extend(torch.zeros(10, 84, 84))
-        >>> buffer.sample().shape
-        torch.Size([2, 84, 84])
-    """
-
-    def __init__(
-        self,
-        max_size: int,
-        *,
-        scratch_dir: str | os.PathLike[str] | None = None,
-        device: torch.device | str = "cpu",
-        ndim: int = 1,
-        existsok: bool = False,
-        auto_cleanup: bool | None = None,
-    ) -> None:
-        if torch.device(device).type != "cpu":
-            raise ArgumentError(
-                f"device must be cpu for memory-mapped files, got {str(device)!r}",
-                hint="to move samples, append a DeviceCastTransform to the buffer",
-            )
-        super().__init__(max_size, device="cpu", ndim=ndim)
-        self.scratch_dir = None if scratch_dir is None else FilePath(scratch_dir)
-        self.existsok = existsok
-        self.auto_cleanup = scratch_dir is None if auto_cleanup is None else auto_cleanup
-        self._files: list[FilePath] = []
-
-    def allocate(self, layout: Layout, batch: torch.Size) -> None:
-        """Create the files for steps of a layout.
-
-        Raises:
-            ArgumentError: There is no room for a single row.
-            StorageError: The disk is full, or the files already exist.
-        """
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         try:
-            if self.scratch_dir is None:
-                self.scratch_dir = FilePath(tempfile.mkdtemp(prefix="tdx-buffer-"))
-                if self.auto_cleanup:
-                    weakref.finalize(self, shutil.rmtree, self.scratch_dir, ignore_errors=True)
-            else:
-                self.scratch_dir.mkdir(parents=True, exist_ok=True)
-            super().allocate(layout, batch)
-        except OSError as error:
-            _remove(self._files)
-            if isinstance(error, StorageError):
-                raise
+            data, rows = state_dict["_storage"], state_dict["_len"]
+            if rows and not isinstance(data, Tensor):
+                data = TensorDict(data, [])
+                for path, dims in state_dict["groups"]:
+                    group = data.get(path) if path else data
+                    leaf = next(iter(group.values(True, True)), None)
+                    group.batch_size = [] if leaf is None else leaf.shape[: self.ndim + len(dims)]
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise StorageError(
-                f"cannot store the buffer in {self.scratch_dir}: {error.strerror or error}",
-                hint="choose a scratch_dir on a larger disk, or lower max_size",
+                f"the state of a storage of tensors is expected: {error}",
+                hint="pass what state_dict() of such a storage returned",
             ) from error
-        if self.auto_cleanup:
-            weakref.finalize(self, _remove, list(self._files))
+        if not rows:
+            self.empty(empty_write_count=False)
+            return
+        self._load(data[:rows], state_dict.get("begins"))
 
-    def _allocate_pack(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        assert self.scratch_dir is not None
-        if not shape.numel():
-            return torch.empty(shape, dtype=dtype)
-        file = self.scratch_dir / f"{len(self._files):03}.bin"
-        flags = os.O_RDWR | os.O_CREAT | (os.O_TRUNC if self.existsok else os.O_EXCL)
-        try:
-            descriptor = os.open(file, flags, 0o600)
-        except FileExistsError:
-            raise StorageError(
-                f"{file} already exists",
-                hint="it may belong to another buffer: use another scratch_dir, or existsok=True",
-            ) from None
-        self._files.append(file)
-        try:
-            os.posix_fallocate(descriptor, 0, shape.numel() * dtype.itemsize)
-        finally:
-            os.close(descriptor)
-        flat = torch.from_file(str(file), shared=True, size=shape.numel(), dtype=dtype)
-        return flat.view(shape)
+    def _load(self, data: Any, begins: Tensor | None) -> None:
+        """Replace all rows by a copy of data ``[rows, *B, ...]``."""
+        leaves = leaves_of(data, self.ndim)
+        rows, batch = data.shape[0], data.shape[1 : self.ndim]
+        if rows > self.max_size // max(math.prod(batch), 1):
+            raise ArgumentError(
+                f"the state has {rows} rows, this storage has room for fewer",
+                hint=f"use a storage with max_size={rows * math.prod(batch)} or more",
+            )
+        if begins is None:
+            begins = torch.zeros(rows, math.prod(batch), dtype=torch.bool)
+        layout = Layout.of(data, leaves, self.ndim)
+        self.fill(layout, tuple(batch), leaves, begins, torch.arange(rows))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the filled rows, each leaf once."""
+        saved = None if self.layout is None else (self._view().clone(), self.begins[: self.rows])
+        state: dict[str, Any] = {
+            "_leaves": {},
+            "_packs": [],
+            "_tree": {},
+            "_incoming": {},
+            "_listeners": [],
+        }
+        return self.__dict__ | state | {"layout": None, "_continuity": saved}
 
-def _remove(files: list[FilePath]) -> None:
-    for file in files:
-        file.unlink(missing_ok=True)
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        saved, self._continuity = state["_continuity"], Continuity()
+        if saved is not None:
+            self._load(*saved)
+            self.cursor, self.version = state["cursor"], state["version"]

@@ -18,6 +18,7 @@ from tdx.core.transforms import Compose
 from tdx.errors import ArgumentError, KeyNotFoundError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key
 from tdx.specs import Unbounded
+from tdx.transforms.episode.init_tracker import InitTracker
 from tdx.transforms.episode.tensordict_primer import TensorDictPrimer
 
 IS_INIT = "is_init"
@@ -125,6 +126,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
             value.reshape(count, steps, value.shape[-1]),
             states,
             starts.reshape(count, steps),
+            zero_starts=not sequences,
         )
         for key, result in zip(self.out_keys, (output, *after), strict=True):
             tensordict.set(key, result.reshape(*lead, *result.shape[2:]))
@@ -190,6 +192,10 @@ def _collect_keys(
     key: NestedKey | None, keys: Sequence[NestedKey] | None, states: Sequence[NestedKey], name: str
 ) -> list[NestedKey]:
     """Return all keys, given as such or by the first key alone."""
+    if isinstance(keys, str):
+        raise ArgumentError(
+            f"{name}s must be a list of keys, got {keys!r}", hint=f"pass {name}={keys!r}"
+        )
     if (key is None) == (keys is None):
         raise ArgumentError(
             f"pass {name} or {name}s" + ("" if key is None else ", not both"),
@@ -208,7 +214,7 @@ def build_network(
     """Return the given network, or a new one.
 
     Args:
-        kind: ``nn.GRU`` or ``nn.LSTM``.
+        kind: ``nn.GRU`` or ``nn.LSTM``, or a class that extends it.
         network: Existing network, if any.
         input_size: Input size of a new network.
         hidden_size: Hidden size of a new network.
@@ -226,7 +232,7 @@ def build_network(
                 hint="pass either the sizes or a network",
             )
         network = kind(input_size, hidden_size, **options)
-    elif not isinstance(network, kind):
+    elif not isinstance(network, nn.GRU if issubclass(kind, nn.GRU) else nn.LSTM):
         raise ArgumentError(
             f"{name.lower()} must be an nn.{name}, got {type(network).__name__}",
             hint="pass a torch.nn module of this class, or the two sizes",
@@ -241,6 +247,45 @@ def build_network(
             "batch_first must be true: batch dims come before time", hint="remove batch_first"
         )
     return network
+
+
+def check_backend(backend: str) -> None:
+    """Check the choice of kernels.
+
+    Raises:
+        ArgumentError: The backend is not available.
+    """
+    if backend not in ("auto", "pad"):
+        raise ArgumentError(
+            f"recurrent_backend {backend!r} is not available", hint='use "pad" or "auto"'
+        )
+
+
+def get_env_transforms_from_module(
+    module: nn.Module, init_key: str = "is_init"
+) -> InitTracker | Compose:
+    """Return the transforms that an env needs for a policy with recurrent modules.
+
+    Args:
+        module: Policy.
+        init_key: Flag of the first step of an episode.
+
+    Returns:
+        ``InitTracker``, followed by the primers of the module if it has any.
+
+    Raises:
+        ArgumentError: Two modules use the same key for a state.
+
+    Example:
+        >>> from tdx import GRUModule, GymEnv, TransformedEnv, get_env_transforms_from_module
+        >>> gru = GRUModule(3, 4, in_key="observation", out_key="features")
+        >>> env = TransformedEnv(GymEnv("Pendulum-v1"), get_env_transforms_from_module(gru))
+        >>> gru(env.reset())["features"].shape
+        torch.Size([4])
+    """
+    primers = get_primers_from_module(module, warn=False)
+    tracker = InitTracker(init_key)
+    return tracker if primers is None else Compose(tracker, primers)
 
 
 def get_primers_from_module(
@@ -289,33 +334,31 @@ def _check_distinct(primers: list[TensorDictPrimer]) -> None:
 
 
 def run_sequences(
-    network: nn.Module, value: Tensor, states: States, starts: Tensor
+    network: nn.Module, value: Tensor, states: States, starts: Tensor, *, zero_starts: bool
 ) -> tuple[Tensor, States]:
-    """Run a network over ``N`` sequences of ``T`` steps; each episode starts with a zero state.
+    """Run a network over ``N`` sequences of ``T`` steps; each episode starts with its own state.
 
     Args:
         network: ``nn.GRU`` or ``nn.LSTM``, batch first.
         value: Inputs ``[N, T, F]``.
-        states: States ``[N, T, L, H]``. Only the first step is read, unless an episode starts
-            there.
+        states: States ``[N, T, L, H]``. Those of the first step and of steps that start an
+            episode are read.
         starts: Mask of the steps that start an episode, ``[N, T]``.
+        zero_starts: Start episodes with a zero state instead.
 
     Returns:
         Outputs ``[N, T, G]`` and states ``[N, T, L, H]``: the state after the last step of each
         episode and sequence, zeros elsewhere.
     """
-    first = tuple(_zero_at_starts(state[:, 0], starts[:, 0]) for state in states)
+    if zero_starts:
+        states = tuple(torch.where(starts[..., None, None], 0.0, state) for state in states)
+    first = tuple(state[:, 0] for state in states)
     steps = value.shape[1]
     if steps == 1 or not bool(starts[:, 1:].any()):
         output, last = _run(network, value, first)
         rows = torch.arange(len(value), device=value.device)
         return output, _at_ends(states, rows, torch.full_like(rows, steps - 1), last)
     return _run_episodes(network, value, states, starts)
-
-
-def _zero_at_starts(state: Tensor, starts: Tensor) -> Tensor:
-    """Return the state ``[N, L, H]``, zero at the start of an episode."""
-    return torch.where(starts[:, None, None], torch.zeros_like(state), state)
 
 
 def _run_episodes(
@@ -333,8 +376,7 @@ def _run_episodes(
     padded = value.new_zeros(len(lengths), int(lengths.max()), value.shape[-1])
     padded = padded.index_put((row, place), value.flatten(0, 1))
     packed = pack_padded_sequence(padded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-    zeroed = starts.flatten()[flat]
-    first = tuple(_zero_at_starts(state.flatten(0, 1)[flat], zeroed) for state in states)
+    first = tuple(state.flatten(0, 1)[flat] for state in states)
     output, last = _run(network, packed, first)
     output = pad_packed_sequence(output, batch_first=True)[0][row, place]
     sequence = torch.arange(count, device=value.device).repeat_interleave(first_steps.sum(1))

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
 
 from tdx.keys import NestedKey
-from tdx.modules.recurrent_module import RecurrentModule, build_network
+from tdx.modules.python_networks import GRU, LSTM, rebuild_network
+from tdx.modules.recurrent_module import RecurrentModule, build_network, check_backend
 
 
 class GRUModule(RecurrentModule):
     """An ``nn.GRU`` that reads its input and state from a TensorDict.
 
     In recurrent mode the last batch dim is time, otherwise each element of the TensorDict is one
-    step (:class:`set_recurrent_mode`). The state is reset to zero where ``is_init`` is true, also
-    within a sequence. Add ``InitTracker`` to the env, which writes ``is_init``, and the primer
+    step (:class:`set_recurrent_mode`). Where ``is_init`` is true, a single step starts with a zero
+    state, and a sequence continues with the state in the data, which is zero at the start of an
+    episode. Add ``InitTracker`` to the env, which writes ``is_init``, and the primer
     of ``get_primers_from_module``, which carries the state.
 
     Args:
@@ -28,6 +30,9 @@ class GRUModule(RecurrentModule):
         batch_first: Must be true.
         dropout: Dropout probability between layers, in training.
         bidirectional: Run a second network backwards over each episode.
+        python_based: Use tensor operations instead of the kernels of ``torch.nn``: slower, but
+            usable under ``torch.vmap``.
+        recurrent_backend: How episodes in a sequence are run; "pad", or "auto", which is the same.
         in_key: Key of the input; the state is ``recurrent_state``.
         in_keys: Instead of ``in_key``, the keys of the input and the state, and of ``is_init`` if
             it has another name.
@@ -63,6 +68,8 @@ class GRUModule(RecurrentModule):
         batch_first: bool = True,
         dropout: float = 0,
         bidirectional: bool = False,
+        python_based: bool = False,
+        recurrent_backend: str = "pad",
         *,
         in_key: NestedKey | None = None,
         in_keys: Sequence[NestedKey] | None = None,
@@ -73,8 +80,9 @@ class GRUModule(RecurrentModule):
         default_recurrent_mode: bool | None = None,
     ) -> None:
         super().__init__(in_key, in_keys, out_key, out_keys, default_recurrent_mode)
+        check_backend(recurrent_backend)
         self.gru = build_network(
-            nn.GRU,
+            GRU if python_based else nn.GRU,
             gru,
             input_size,
             hidden_size,
@@ -91,6 +99,16 @@ class GRUModule(RecurrentModule):
         """GRU."""
         return self.gru
 
+    def make_python_based(self) -> Self:
+        """Replace the network by one in tensor operations with the same parameters."""
+        self.gru = rebuild_network(self.gru, GRU)
+        return self
+
+    def make_cudnn_based(self) -> Self:
+        """Replace the network by that of ``torch.nn`` with the same parameters."""
+        self.gru = rebuild_network(self.gru, nn.GRU)
+        return self
+
     def _state_sizes(self) -> tuple[tuple[int, int], ...]:
         layers = self.gru.num_layers * (2 if self.gru.bidirectional else 1)
         return ((layers, self.gru.hidden_size),)
@@ -100,8 +118,9 @@ class LSTMModule(RecurrentModule):
     """An ``nn.LSTM`` that reads its input and both states from a TensorDict.
 
     In recurrent mode the last batch dim is time, otherwise each element of the TensorDict is one
-    step (:class:`set_recurrent_mode`). The states are reset to zero where ``is_init`` is true,
-    also within a sequence. Add ``InitTracker`` to the env, which writes ``is_init``, and the
+    step (:class:`set_recurrent_mode`). Where ``is_init`` is true, a single step starts with zero
+    states, and a sequence continues with the states in the data, which are zero at the start of
+    an episode. Add ``InitTracker`` to the env, which writes ``is_init``, and the
     primer of ``get_primers_from_module``, which carries the states.
 
     Args:
@@ -113,6 +132,9 @@ class LSTMModule(RecurrentModule):
         dropout: Dropout probability between layers, in training.
         proj_size: Size to which outputs and hidden state are projected; 0: no projection.
         bidirectional: Run a second network backwards over each episode.
+        python_based: Use tensor operations instead of the kernels of ``torch.nn``: slower, but
+            usable under ``torch.vmap``.
+        recurrent_backend: How episodes in a sequence are run; "pad", or "auto", which is the same.
         in_key: Key of the input; the states are ``recurrent_state_h`` and
             ``recurrent_state_c``.
         in_keys: Instead of ``in_key``, the keys of the input, the hidden state and the cell
@@ -150,6 +172,8 @@ class LSTMModule(RecurrentModule):
         dropout: float = 0,
         proj_size: int = 0,
         bidirectional: bool = False,
+        python_based: bool = False,
+        recurrent_backend: str = "pad",
         *,
         in_key: NestedKey | None = None,
         in_keys: Sequence[NestedKey] | None = None,
@@ -160,8 +184,9 @@ class LSTMModule(RecurrentModule):
         default_recurrent_mode: bool | None = None,
     ) -> None:
         super().__init__(in_key, in_keys, out_key, out_keys, default_recurrent_mode)
+        check_backend(recurrent_backend)
         self.lstm = build_network(
-            nn.LSTM,
+            LSTM if python_based else nn.LSTM,
             lstm,
             input_size,
             hidden_size,
@@ -178,6 +203,16 @@ class LSTMModule(RecurrentModule):
     def network(self) -> Any:
         """LSTM."""
         return self.lstm
+
+    def make_python_based(self) -> Self:
+        """Replace the network by one in tensor operations with the same parameters."""
+        self.lstm = rebuild_network(self.lstm, LSTM)
+        return self
+
+    def make_cudnn_based(self) -> Self:
+        """Replace the network by that of ``torch.nn`` with the same parameters."""
+        self.lstm = rebuild_network(self.lstm, nn.LSTM)
+        return self
 
     def _state_sizes(self) -> tuple[tuple[int, int], ...]:
         layers = self.lstm.num_layers * (2 if self.lstm.bidirectional else 1)

@@ -187,7 +187,8 @@ def test_never_across_episodes(draw: st.DataObject) -> None:
         ({"num_slices": 2, "slice_len": 3}, "got num_slices=2 and slice_len=3"),
         ({"slice_len": 0}, "slice_len must be an integer of at least 1, got 0"),
         ({"num_slices": 1.5}, "num_slices must be an integer"),
-        ({"slice_len": 2, "end_key": "a", "traj_key": "b"}, "end_key and traj_key are both given"),
+        ({"slice_len": 2, "end_key": "a", "end_keys": ["b"]}, "given in two ways"),
+        ({"slice_len": 2, "pad_output": True}, "pad_output=True is incompatible"),
     ],
 )
 def test_invalid_arguments(kwargs: dict[str, Any], message: str) -> None:

@@ -67,7 +67,8 @@ def test_a_sequence_equals_its_steps(make: Make, starts: tuple[tuple[int, ...], 
     module = make(3, 4, num_layers=2, in_key="x", out_key="y")
     sequences = data(3, 7, starts=starts)
     for key in module.state_keys:
-        sequences[key] = torch.randn(3, 7, 2, 4)
+        states = torch.randn(3, 7, 2, 4)
+        sequences[key] = states.masked_fill(sequences["is_init"].unsqueeze(-1), 0.0)
     expected, after = step_by_step(module, sequences)
     with set_recurrent_mode(True):
         result = module(sequences.clone())

@@ -116,8 +116,19 @@ class BurnInTransform(Transform):
         rest: TensorDictBase = tensordict[..., self.burn_in :].clone(False)
         for key in self.out_keys:
             state = warm.get(join_keys("next", key)).select(tensordict.ndim - 1, -1)
-            rest.set(key, _with_first_state(rest.get(key, None), state.detach(), rest.batch_size))
+            starts = self._starts(rest, key)
+            known = rest.get(key, None)
+            rest.set(key, _with_first_state(known, state.detach(), rest.batch_size, starts))
         return rest
+
+    def _starts(self, rest: TensorDictBase, key: NestedKey) -> Tensor | None:
+        """Return the flag of the module of a state that marks the start of an episode."""
+        for module in self._recurrent:
+            keys: list[NestedKey] = getattr(module, "in_keys", [])
+            flag = rest.get(keys[-1], None) if key in keys else None
+            if isinstance(flag, Tensor) and flag.dtype is torch.bool:
+                return flag
+        return None
 
     def _run_modules(self, first: TensorDictBase) -> TensorDictBase:
         """Run the modules over the first steps, ``[*B, burn_in]``."""
@@ -133,17 +144,25 @@ class BurnInTransform(Transform):
         return f"BurnInTransform(burn_in={self.burn_in}, keys=[{keys}])"
 
 
-def _with_first_state(known: Tensor | None, state: Tensor, batch_size: torch.Size) -> Tensor:
+def _with_first_state(
+    known: Tensor | None, state: Tensor, batch_size: torch.Size, starts: Tensor | None
+) -> Tensor:
     """Return the states of the remaining steps ``[*B, T, ...]``, the first one replaced.
+
+    It is kept where an episode starts.
 
     Args:
         known: States in the data. ``None``: zeros after the first step, which are never read.
         state: State of the first step, ``[*B, ...]``.
         batch_size: ``[*B, T]``.
+        starts: Flag of the steps that start an episode, ``[*B, T, ...]``, if there is one.
     """
     dim = len(batch_size) - 1
     if known is None:
         known = state.new_zeros(*batch_size, *state.shape[dim:])
+    if starts is not None:
+        first = starts.select(dim, 0).reshape(*batch_size[:-1], *[1] * (state.ndim - dim))
+        state = torch.where(first, known.select(dim, 0).to(state), state)
     rest = known.narrow(dim, 1, batch_size[-1] - 1)
     return torch.cat((state.unsqueeze(dim).to(known), rest), dim)
 

@@ -1,0 +1,287 @@
+"""Prioritized sampling."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdx.data.samplers import Sampler
+from tdx.data.segment_tree import SegmentTree
+from tdx.data.storage import Storage
+from tdx.data.writers import REDUCTIONS
+from tdx.errors import ArgumentError, StorageError
+
+WEIGHT = "priority_weight"
+
+
+class PrioritizedSampler(Sampler):
+    """Draws steps in proportion to their priorities, with replacement.
+
+    The probability of a step is proportional to ``(priority + eps) ** alpha``. New steps get the
+    largest priority so far. A batch comes with importance weights ``priority_weight`` ``[N]``:
+    ``(p / min p) ** -beta``, at most 1.
+
+    Args:
+        max_capacity: Capacity of the storage in steps; it grows with the storage.
+        alpha: Exponent of the priorities; 0: uniform.
+        beta: Exponent of the importance weights.
+        eps: Small number added to priorities, so that no step has probability zero.
+        dtype: Dtype of the weights. Priorities are float64.
+        reduction: How the priority entry of a step with several elements becomes one number:
+            ``max``, ``min``, ``mean`` or ``median``.
+        max_priority_within_buffer: New steps get the largest priority of the stored steps.
+        device: Must be ``None`` or ``cpu``.
+
+    Raises:
+        ArgumentError: An argument is out of range.
+
+    Example:
+        >>> import torch
+        >>> from tdx import LazyTensorStorage, PrioritizedSampler, ReplayBuffer
+        >>> sampler = PrioritizedSampler(max_capacity=9, alpha=0.7, beta=0.5)
+        >>> buffer = ReplayBuffer(storage=LazyTensorStorage(9), sampler=sampler, batch_size=4)
+        >>> index = buffer.extend(torch.arange(9))
+        >>> buffer.update_priority(index, torch.tensor([0.0] * 8 + [1e9]))
+        >>> batch, info = buffer.sample(return_info=True)
+        >>> batch
+        tensor([8, 8, 8, 8])
+    """
+
+    def __init__(
+        self,
+        max_capacity: int,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float32,
+        reduction: str = "max",
+        max_priority_within_buffer: bool = False,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if alpha < 0 or beta < 0:
+            name = "alpha" if alpha < 0 else "beta"
+            raise ArgumentError(f"{name} must be greater or equal to 0", hint="0 means uniform")
+        if reduction not in REDUCTIONS:
+            raise ArgumentError(
+                f"unknown reduction {reduction!r}", hint=f"use one of {', '.join(REDUCTIONS)}"
+            )
+        if device is not None and torch.device(device).type != "cpu":
+            raise ArgumentError(
+                f"priorities are on the CPU, got device {str(device)!r}", hint="remove device"
+            )
+        self._max_capacity = max_capacity
+        self._alpha, self.beta, self._eps = alpha, beta, eps
+        self.dtype = dtype
+        self.reduction = reduction
+        self._max_priority_within_buffer = max_priority_within_buffer
+        self.reset()
+
+    @property
+    def max_size(self) -> int:
+        """Capacity in steps."""
+        return self._max_capacity
+
+    @property
+    def alpha(self) -> float:
+        """Exponent of the priorities. A new value maps the current ones."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, alpha: float) -> None:
+        if alpha < 0:
+            raise ArgumentError("alpha must be greater or equal to 0", hint="0 means uniform")
+        written = np.flatnonzero(self._sum_tree.values)
+        if len(written) and alpha != self._alpha:
+            if self._alpha == 0:
+                warnings.warn(
+                    "changing alpha away from 0 keeps equal priorities until they are updated",
+                    stacklevel=2,
+                )
+            else:
+                self._write(written, self._sum_tree[written] ** float(alpha / self._alpha))
+        self._alpha = alpha
+
+    def reset(self) -> None:
+        """Forget all priorities."""
+        super().reset()
+        self._create_trees()
+        self._max_priority: tuple[float | None, int | None] = (None, None)
+
+    # Drawing
+
+    def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
+        if not any(each is self for each in storage.listeners):
+            self.fill_missing(storage)
+        part = torch.rand(batch_size, generator=self.generator, dtype=torch.float64)
+        steps = self._sum_tree.find(part.numpy() * self._sum_tree.total)
+        return torch.from_numpy(steps).to(storage.device), {
+            "info": {WEIGHT: self.weights(steps, storage)}
+        }
+
+    def weights(self, steps: Any, storage: Storage) -> Tensor:
+        """Return the importance weight of each step, ``[N]``."""
+        ratio = self._sum_tree[steps] / self._min_tree.query(0, len(storage))
+        weights = torch.from_numpy(ratio ** -float(self.beta))
+        return weights.to(device=storage.device, dtype=self.dtype)
+
+    def fill_missing(self, storage: Storage) -> None:
+        """Give the default priority to stored steps that have none."""
+        count = len(storage)
+        self._grow(count)
+        missing = np.flatnonzero(self._sum_tree.values[:count] == 0)
+        if len(missing):
+            self.mark_update(torch.from_numpy(missing))
+
+    def attach_to(self, storage: Storage) -> None:
+        self.fill_missing(storage)
+        super().attach_to(storage)
+
+    # Priorities
+
+    @property
+    def default_priority(self) -> float:
+        """Priority of new steps: the largest one so far, or 1."""
+        largest = self._max_priority[0]
+        return 1.0 if largest is None else largest
+
+    def add(self, index: int) -> None:
+        self.mark_update(index)
+
+    def extend(self, index: Any) -> None:
+        self.mark_update(index)
+
+    def mark_update(self, index: Any, *, storage: Storage | None = None) -> None:
+        """Give new steps the default priority."""
+        steps = self._steps(index, storage)
+        if self._max_priority_within_buffer and self._max_priority[1] in steps:
+            self._write(steps, 0.0)
+            self._find_largest()
+        self.update_priority(steps, self.default_priority)
+
+    def update_priority(self, index: Any, priority: Any, *, storage: Storage | None = None) -> None:
+        """Set the priorities of steps.
+
+        Args:
+            index: Steps, int64 ``[N]``, or their positions ``[N, ndim]`` or one tensor per dim.
+                Negative ones are skipped.
+            priority: One number, or one per step.
+            storage: Storage of the steps; required if it has several dims.
+
+        Raises:
+            ArgumentError: The numbers of steps and priorities differ, or one is negative.
+        """
+        steps = self._steps(index, storage)
+        values = torch.as_tensor(priority).detach().cpu().double().reshape(-1).numpy()
+        if len(values) not in (1, len(steps)):
+            raise ArgumentError(
+                f"got {len(values)} priorities for {len(steps)} steps",
+                hint="pass one priority, or one per step",
+            )
+        if (values < 0).any():
+            raise ArgumentError("priorities must not be negative", hint="pass absolute errors")
+        values = np.broadcast_to(values, steps.shape)[steps >= 0]
+        steps = steps[steps >= 0]
+        if not len(steps):
+            return
+        largest, place = self._max_priority
+        highest = int(values.argmax())
+        rises = largest is None or values[highest] > largest
+        if rises:
+            self._max_priority = (float(values[highest]), int(steps[highest]))
+        self._write(steps, (values + self._eps) ** float(self._alpha))
+        if self._max_priority_within_buffer and (rises or place in steps):
+            self._find_largest()
+
+    def _steps(self, index: Any, storage: Storage | None) -> Any:
+        """Return step numbers, int64 ``[N]``."""
+        if isinstance(index, np.ndarray):
+            return index
+        found = torch.as_tensor(index) if storage is None else storage.step_numbers(index)
+        if found.ndim > 1 and found.shape[-1] > 1:
+            raise ArgumentError(
+                f"an index of shape {tuple(found.shape)} needs the storage",
+                hint="pass storage=, or use update_priority of the buffer",
+            )
+        return found.reshape(-1).cpu().numpy()
+
+    def _grow(self, count: int) -> None:
+        """Make room for the priorities of a larger storage."""
+        if count <= self._max_capacity:
+            return
+        values = self._sum_tree.values
+        self._max_capacity = max(count, 2 * self._max_capacity)
+        self._create_trees()
+        self._write(np.arange(len(values)), values)
+
+    def _create_trees(self) -> None:
+        self._sum_tree = SegmentTree(self._max_capacity, np.add, 0.0)
+        self._min_tree = SegmentTree(self._max_capacity, np.minimum, float("inf"))
+
+    def _write(self, steps: Any, values: Any) -> None:
+        self._grow(int(steps.max()) + 1 if len(steps) else 0)
+        self._sum_tree[steps] = values
+        self._min_tree[steps] = np.where(np.asarray(values) > 0, values, np.inf)
+
+    def _find_largest(self) -> None:
+        """Find the largest stored priority; with ``alpha=0`` it is not stored."""
+        if self._alpha == 0:
+            return
+        place = int(self._sum_tree.values.argmax())
+        value = float(self._sum_tree[place])
+        raw = max(value ** (1 / float(self._alpha)) - self._eps, 0.0)
+        self._max_priority = (raw, place) if value else (None, None)
+
+    # State
+
+    def state(self) -> dict[str, Any]:
+        """Return the priorities, float64 ``[max_capacity]``, and the parameters."""
+        largest, place = self._max_priority
+        return {
+            "priorities": torch.from_numpy(self._sum_tree.values.copy()),
+            "max_priority": largest,
+            "max_index": place,
+            "alpha": float(self._alpha),
+            "beta": float(self.beta),
+            "eps": self._eps,
+        }
+
+    def position(self) -> dict[str, Any]:
+        """Return nothing: drawing changes no priority."""
+        return {}
+
+    def rewind(self, position: dict[str, Any]) -> None:
+        """Do nothing."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue from what :meth:`state` returned.
+
+        Raises:
+            StorageError: It is not such a state.
+        """
+        super().restore(state)
+        if "priorities" not in state:
+            return
+        try:
+            values = torch.as_tensor(state["priorities"], dtype=torch.float64).numpy()
+            numbers = [float(state[name]) for name in ("alpha", "beta", "eps")]
+            largest, place = state["max_priority"], state["max_index"]
+            found = (None if largest is None else float(largest), place)
+            valid = np.isfinite(values).all() and (values >= 0).all() and min(numbers) >= 0
+            if values.ndim != 1 or not valid:
+                raise ValueError(f"priorities of shape {values.shape}")
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise StorageError(
+                f"the state of the priorities is not valid: {error}",
+                hint="save the buffer again",
+            ) from error
+        self.reset()
+        self._alpha, self.beta, self._eps = numbers
+        self._write(np.arange(len(values)), values)
+        self._max_priority = found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(alpha={self._alpha}, beta={self.beta}, eps={self._eps})"

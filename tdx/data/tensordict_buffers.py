@@ -1,0 +1,244 @@
+"""Replay buffers of TensorDicts, and buffers with priorities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.data.buffer import ReplayBuffer, Stage
+from tdx.data.list_storage import ListStorage
+from tdx.data.parts import build_part
+from tdx.data.prioritized_sampler import PrioritizedSampler
+from tdx.data.storage import Storage, to_time_first
+from tdx.data.writers import reduce_elements
+from tdx.errors import ChainError
+from tdx.keys import NestedKey, normalize_key
+from tdx.tensordicts import read, write
+
+
+class TensorDictReplayBuffer(ReplayBuffer):
+    """A replay buffer of TensorDicts whose batches contain the positions of their steps.
+
+    With a :class:`PrioritizedSampler` they also contain importance weights, and
+    :meth:`update_tensordict_priority` updates the priorities from a batch.
+
+    Args:
+        priority_key: Entry with the priority of each step. Written data that has it sets
+            priorities.
+        **kwargs: Arguments of :class:`ReplayBuffer`.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import LazyTensorStorage, SamplerWithoutReplacement, TensorDictReplayBuffer
+        >>> buffer = TensorDictReplayBuffer(
+        ...     storage=LazyTensorStorage(9),
+        ...     sampler=SamplerWithoutReplacement(shuffle=False),
+        ...     batch_size=4,
+        ... )
+        >>> _ = buffer.extend(TensorDict(reward=torch.ones(9, 1), batch_size=[9]))
+        >>> buffer.sample()["index"]
+        tensor([0, 1, 2, 3])
+    """
+
+    def __init__(self, *, priority_key: NestedKey = "td_error", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.priority_key = normalize_key(priority_key)
+
+    def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
+        index = super().extend(data)
+        if update_priority is not False and isinstance(data, TensorDictBase):
+            priority = read(data, self.priority_key)
+            if priority is not None and isinstance(self._sampler, PrioritizedSampler):
+                ndim = self._storage.ndim
+                time_first = to_time_first(priority, self._dim_extend).flatten(0, ndim - 1)
+                self.update_priority(index, self._reduce(time_first))
+        return index
+
+    def add(self, data: Any) -> int | Tensor | None:
+        index = super().add(data)
+        if index is not None and isinstance(data, TensorDictBase):
+            priority = read(data, self.priority_key)
+            if priority is not None and isinstance(self._sampler, PrioritizedSampler):
+                rows = priority.unsqueeze(0) if isinstance(index, int) else priority
+                self.update_priority(index, self._reduce(rows))
+        return index
+
+    def _reduce(self, priority: Tensor) -> Tensor:
+        """Return one priority per step, ``[N]``."""
+        assert isinstance(self._sampler, PrioritizedSampler)
+        return reduce_elements(priority.reshape(len(priority), -1), self._sampler.reduction)
+
+    def update_tensordict_priority(self, data: TensorDictBase) -> None:
+        """Set the priorities of the steps of a batch.
+
+        Args:
+            data: Batch with ``index`` and the entry ``priority_key``, of any shape. Steps without
+                the entry get the default priority.
+        """
+        if not isinstance(self._sampler, PrioritizedSampler):
+            return
+        index, priority = data.get("index"), read(data, self.priority_key)
+        if self._storage.ndim > 1:
+            index = index.reshape(-1, self._storage.ndim)
+        elif index.ndim > 1 and bool(
+            (index == index.flatten(1)[:, :1].view_as(index[:, :1])).all()
+        ):
+            index = index.flatten(1)[:, 0]
+        else:
+            index = index.reshape(-1)
+        if priority is None:
+            self.update_priority(index, self._sampler.default_priority)
+        else:
+            self.update_priority(index, self._reduce(priority.reshape(len(index), -1)))
+
+    def sample(
+        self,
+        batch_size: int | None = None,
+        return_info: bool = False,
+        include_info: bool | None = None,
+    ) -> Any:
+        """Sample a batch of steps and map it by the transforms.
+
+        Args:
+            batch_size: Number of steps. ``None``: that of the buffer.
+            return_info: Also return the positions and entries of the sampler as a dict.
+            include_info: No effect: batches always contain them.
+
+        Returns:
+            Batch ``[N, ...]``; or the batch and the dict.
+
+        Raises:
+            ArgumentError: There is no batch size, or the sampler does not support it.
+            ChainError: The buffer is empty, or has other data than TensorDicts.
+        """
+        return super().sample(batch_size, return_info)
+
+    def _with_info(self, data: Any, info: dict[Any, Any]) -> Any:
+        if not isinstance(data, TensorDictBase):
+            raise ChainError(
+                f"the batches are {type(data).__name__} instead of TensorDicts",
+                hint="use ReplayBuffer, which stores data of any kind",
+            )
+        index = info["index"]
+        if data.ndim > 1 or len(info) > 1:
+            for key, value in info.items():
+                entry = torch.stack(value, -1) if isinstance(value, tuple) else value
+                _write_info(data, key, entry)
+        else:
+            write(data, "index", torch.stack(index, -1) if isinstance(index, tuple) else index)
+        return data
+
+
+def _write_info(data: TensorDictBase, key: Any, value: Tensor) -> None:
+    """Write an entry ``[N, ...]``, repeated over the other batch dims of the data."""
+    missing = data.ndim - value.ndim
+    if missing > 0:
+        value = value.reshape(*value.shape, *[1] * missing).expand(data.shape)
+    data.set(key, value)
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """A replay buffer that draws steps in proportion to their priorities.
+
+    Args:
+        alpha: Exponent of the priorities; 0: uniform.
+        beta: Exponent of the importance weights.
+        eps: Small number added to priorities.
+        dtype: Dtype of the importance weights.
+        storage: Storage; ``ListStorage(1000)`` by default.
+        sampler: Sampler to use instead of a new :class:`PrioritizedSampler`.
+        **kwargs: Other arguments of :class:`ReplayBuffer`.
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float,
+        beta: float,
+        eps: float = 1e-8,
+        dtype: torch.dtype = torch.float32,
+        storage: Storage | Callable[[], Storage] | None = None,
+        sampler: PrioritizedSampler | None = None,
+        **kwargs: Any,
+    ) -> None:
+        built: Storage = build_part(storage, Storage, lambda: ListStorage(1000))
+        if sampler is None:
+            sampler = PrioritizedSampler(built.max_size, alpha, beta, eps, dtype)
+        super().__init__(storage=built, sampler=sampler, **kwargs)
+
+
+class TensorDictPrioritizedReplayBuffer(TensorDictReplayBuffer):
+    """A :class:`TensorDictReplayBuffer` that draws steps in proportion to their priorities.
+
+    Args:
+        alpha: Exponent of the priorities; 0: uniform.
+        beta: Exponent of the importance weights.
+        priority_key: Entry with the priority of each step.
+        eps: Small number added to priorities.
+        storage: Storage; ``ListStorage(1000)`` by default.
+        collate_fn: See :class:`ReplayBuffer`, as the other arguments.
+        pin_memory: See :class:`ReplayBuffer`.
+        prefetch: See :class:`ReplayBuffer`.
+        transform: See :class:`ReplayBuffer`.
+        reduction: How a priority of several elements becomes one number: ``max``, ``min``,
+            ``mean`` or ``median``.
+        batch_size: See :class:`ReplayBuffer`.
+        dim_extend: See :class:`ReplayBuffer`.
+        generator: See :class:`ReplayBuffer`.
+        shared: Must be false.
+        compilable: No effect.
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import LazyTensorStorage, TensorDictPrioritizedReplayBuffer
+        >>> buffer = TensorDictPrioritizedReplayBuffer(
+        ...     alpha=0.7, beta=0.5, storage=LazyTensorStorage(9), batch_size=4
+        ... )
+        >>> data = TensorDict(step=torch.arange(9), td_error=torch.rand(9), batch_size=[9])
+        >>> _ = buffer.extend(data)
+        >>> batch = buffer.sample()
+        >>> batch["priority_weight"].shape
+        torch.Size([4])
+        >>> batch["td_error"] = torch.ones(4)
+        >>> buffer.update_tensordict_priority(batch)
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float,
+        beta: float,
+        priority_key: NestedKey = "td_error",
+        eps: float = 1e-8,
+        storage: Storage | Callable[[], Storage] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        prefetch: int | None = None,
+        transform: Stage | None = None,
+        reduction: str = "max",
+        batch_size: int | None = None,
+        dim_extend: int | None = None,
+        generator: torch.Generator | None = None,
+        shared: bool = False,
+        compilable: bool = False,
+    ) -> None:
+        built: Storage = build_part(storage, Storage, lambda: ListStorage(1000))
+        super().__init__(
+            priority_key=priority_key,
+            storage=built,
+            sampler=PrioritizedSampler(built.max_size, alpha, beta, eps, reduction=reduction),
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            prefetch=prefetch,
+            transform=transform,
+            batch_size=batch_size,
+            dim_extend=dim_extend,
+            generator=generator,
+            shared=shared,
+        )

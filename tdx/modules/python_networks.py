@@ -1,0 +1,173 @@
+"""GRU and LSTM written in tensor operations, for ``torch.vmap`` and other function transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, linear
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from tdx.errors import ArgumentError
+
+States = tuple[Tensor, ...]
+
+
+class _PythonNetwork(nn.RNNBase):
+    """Loop over layers and steps that both networks share."""
+
+    def _step(self, value: Tensor, states: States, layer: int) -> States:
+        """Return the states after one step; the first is the output."""
+        raise NotImplementedError
+
+    def _weights(self, layer: int) -> tuple[Tensor | None, ...]:
+        """Return the input and hidden weights of a layer, and their biases."""
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return tuple(getattr(self, f"{name}_l{layer}", None) for name in names)
+
+    def _gates(self, value: Tensor, hidden: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        weight_ih, weight_hh, bias_ih, bias_hh = self._weights(layer)
+        assert weight_ih is not None
+        assert weight_hh is not None
+        return linear(value, weight_ih, bias_ih), linear(hidden, weight_hh, bias_hh)
+
+    def _run(self, value: Any, first: States | None, sizes: tuple[int, ...]) -> tuple[Any, States]:
+        """Run all layers.
+
+        Args:
+            value: Input in the form of ``torch.nn``.
+            first: States ``[L, N, H]``, ``[L, H]`` for a single sequence. ``None``: zeros.
+            sizes: Size of each state.
+        """
+        if self.bidirectional:
+            raise ArgumentError(
+                "networks in Python are not bidirectional", hint="pass python_based=False"
+            )
+        packed = isinstance(value, PackedSequence)
+        lengths: Tensor | None = None
+        if packed:
+            value, lengths = pad_packed_sequence(value, batch_first=True)
+        single = value.ndim == 2
+        if single:
+            value = value.unsqueeze(0)
+            first = None if first is None else tuple(each.unsqueeze(1) for each in first)
+        elif not packed and not self.batch_first:
+            value = value.transpose(0, 1)
+        if first is None:
+            first = tuple(value.new_zeros(self.num_layers, len(value), size) for size in sizes)
+        active = None if lengths is None else self._active(lengths, value)
+        last: list[States] = []
+        for layer in range(self.num_layers):
+            states = tuple(each[layer] for each in first)
+            value, states = self._run_layer(value, states, layer, active)
+            last.append(states)
+            if layer < self.num_layers - 1:
+                value = dropout(value, self.dropout, self.training)
+        after = tuple(torch.stack(each) for each in zip(*last, strict=True))
+        if packed:
+            assert lengths is not None
+            value = pack_padded_sequence(value, lengths, batch_first=True, enforce_sorted=False)
+        elif single:
+            value, after = value.squeeze(0), tuple(each.squeeze(1) for each in after)
+        elif not self.batch_first:
+            value = value.transpose(0, 1)
+        return value, after
+
+    @staticmethod
+    def _active(lengths: Tensor, value: Tensor) -> Tensor:
+        steps = torch.arange(value.shape[1], device=value.device)
+        return (steps < lengths.to(value.device).unsqueeze(1)).unsqueeze(-1)
+
+    def _run_layer(
+        self, value: Tensor, states: States, layer: int, active: Tensor | None
+    ) -> tuple[Tensor, States]:
+        outputs = []
+        for time, each in enumerate(value.unbind(1)):
+            after = self._step(each, states, layer)
+            if active is not None:
+                pairs = zip(after, states, strict=True)
+                after = tuple(torch.where(active[:, time], new, old) for new, old in pairs)
+            states = after
+            outputs.append(states[0])
+        return torch.stack(outputs, 1), states
+
+
+class GRU(_PythonNetwork, nn.GRU):
+    """An ``nn.GRU`` written in tensor operations: slower, but usable under ``torch.vmap``.
+
+    Args:
+        input_size: See ``torch.nn.GRU``, as the other arguments. ``bidirectional`` must be false.
+
+    Example:
+        >>> import torch
+        >>> from tdx import GRU
+        >>> output, state = GRU(3, 4, batch_first=True)(torch.zeros(2, 5, 3))
+        >>> output.shape, state.shape
+        (torch.Size([2, 5, 4]), torch.Size([1, 2, 4]))
+    """
+
+    def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
+        """Return the outputs and the last state, as ``torch.nn.GRU``."""
+        first = None if hx is None else (hx,)
+        output, last = self._run(input, first, (self.hidden_size,))
+        return output, last[0]
+
+    def _step(self, value: Tensor, states: States, layer: int) -> States:
+        (hidden,) = states
+        from_input, from_hidden = self._gates(value, hidden, layer)
+        reset_in, update_in, new_in = from_input.chunk(3, -1)
+        reset_hidden, update_hidden, new_hidden = from_hidden.chunk(3, -1)
+        update = torch.sigmoid(update_in + update_hidden)
+        new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_hidden) * new_hidden)
+        return (new + update * (hidden - new),)
+
+
+class LSTM(_PythonNetwork, nn.LSTM):
+    """An ``nn.LSTM`` written in tensor operations: slower, but usable under ``torch.vmap``.
+
+    Args:
+        input_size: See ``torch.nn.LSTM``, as the other arguments. ``bidirectional`` must be
+            false.
+
+    Example:
+        >>> import torch
+        >>> from tdx import LSTM
+        >>> output, (hidden, cell) = LSTM(3, 4, batch_first=True)(torch.zeros(2, 5, 3))
+        >>> output.shape, cell.shape
+        (torch.Size([2, 5, 4]), torch.Size([1, 2, 4]))
+    """
+
+    def forward(self, input: Any, hx: Any = None) -> tuple[Any, tuple[Tensor, Tensor]]:
+        """Return the outputs and the last states, as ``torch.nn.LSTM``."""
+        sizes = (self.proj_size or self.hidden_size, self.hidden_size)
+        output, last = self._run(input, None if hx is None else tuple(hx), sizes)
+        return output, (last[0], last[1])
+
+    def _step(self, value: Tensor, states: States, layer: int) -> States:
+        hidden, cell = states
+        from_input, from_hidden = self._gates(value, hidden, layer)
+        enter, forget, new, leave = (from_input + from_hidden).chunk(4, -1)
+        cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(new)
+        hidden = torch.sigmoid(leave) * torch.tanh(cell)
+        if self.proj_size:
+            hidden = linear(hidden, getattr(self, f"weight_hr_l{layer}"))
+        return hidden, cell
+
+
+def rebuild_network(network: Any, kind: type[Any]) -> Any:
+    """Return a network of another class with the same parameters.
+
+    Args:
+        network: ``nn.GRU``, ``nn.LSTM``, or one of the classes here.
+        kind: Class of the new network.
+    """
+    names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout"]
+    names += ["bidirectional"]
+    options = {name: getattr(network, name) for name in names}
+    if isinstance(network, nn.LSTM):
+        options["proj_size"] = network.proj_size
+    built = kind(**options, device="meta")
+    for name, parameter in network.named_parameters():
+        setattr(built, name, parameter)
+    return built.train(network.training)
