@@ -40,6 +40,8 @@ class ChainSpecs(EnvSpecs):
     def __init__(self, inner: EnvBase, chain: Transform) -> None:
         self.inner, self.chain = inner, chain
         self._changes = 0
+        self._known_version: float = -1
+        self._placed_version: float = -1
         self.invalidate()
         self.placed()
 
@@ -50,7 +52,7 @@ class ChainSpecs(EnvSpecs):
         return tuple(chain) if isinstance(chain, Compose) else (chain,)
 
     @property
-    def version(self) -> int:  # type: ignore[override]
+    def version(self) -> float:  # type: ignore[override]
         """Number that grows whenever a spec changes, here or in the env inside."""
         return self._changes + self.inner._specs.version
 
@@ -73,6 +75,24 @@ class ChainSpecs(EnvSpecs):
         self.compute()
         assert self._input_spec is not None
         return self._input_spec
+
+    @property
+    def is_locked(self) -> bool:  # type: ignore[override]
+        """True if the specs of the env inside cannot be changed in place."""
+        return self.inner._specs.is_locked
+
+    @property
+    def lone_flag(self) -> NestedKey | None:  # type: ignore[override]
+        """Key of the only done flag that the env inside was given."""
+        return self.inner._specs.lone_flag
+
+    def lock(self) -> None:
+        """Lock the specs of the env inside."""
+        self.inner._specs.lock()
+
+    def unlock(self) -> None:
+        """Unlock the specs of the env inside; those after the chain follow from them."""
+        self.inner._specs.unlock()
 
     def invalidate(self) -> None:
         """Drop everything derived from the env inside and the chain."""

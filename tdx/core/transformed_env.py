@@ -71,7 +71,11 @@ class TransformedEnv(EnvBase):
                 f"env must be an env, got {type(env).__name__}",
                 hint="wrap a Gymnasium env first: GymWrapper(env)",
             )
-        super().__init__(device=env.device, batch_size=env.batch_size)
+        super().__init__(
+            device=env.device,
+            batch_size=env.batch_size,
+            allow_done_after_reset=env.allow_done_after_reset,
+        )
         if device is not None:
             env.to(device)
         self._program: EagerProgram | None = None
@@ -262,10 +266,10 @@ class TransformedEnv(EnvBase):
             found.update(dict.fromkeys(planned.root))
         return tuple(found)
 
-    def close(self) -> None:
+    def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the transforms and the env inside."""
         self._chain.close()
-        self.base_env.close()
+        self.base_env.close(raise_if_closed=raise_if_closed)
         super().close()
 
     def __getattr__(self, name: str) -> Any:

@@ -298,7 +298,7 @@ class GymWrapper(EnvBase):
         super()._move(device)
         self._update_conversion()
 
-    def close(self) -> None:
+    def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the Gymnasium env. Closing it again has no effect."""
         if not self.is_closed:
             super().close()
