@@ -33,7 +33,7 @@ from tdx.core.envs.spec_attributes import (
 )
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.envs.step_mdp import advance, step_anywhere
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.tensordicts import (
     is_step_result,
@@ -145,11 +145,11 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
     _meter: Any = None
     """The meter of a profiled env; see :mod:`tdx.core.meter`."""
 
-    _specs: EnvSpecs
-    _batch_locked: bool
-
     _services: ClassVar[services.EnvServices]
     """Set by :mod:`tdx.core`."""
+
+    _specs: EnvSpecs
+    _batch_locked: bool
 
     @property
     def _step_fields(self) -> StepFields | None:
@@ -178,16 +178,14 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
     def __new__(
         cls, *args: Any, _inplace_update: bool = False, _batch_locked: bool = True, **kwargs: Any
     ) -> Self:
-        """Create an env whose specs are not locked yet.
-
-        A class may declare them as ``_input_spec`` and ``_output_spec``.
-        """
+        """Create an env; its class may declare ``_input_spec`` and ``_output_spec``."""
         env = super().__new__(cls)
         specs = EnvSpecs(None, torch.Size())
         specs.completes_done = cls.auto_complete_done_specs
         specs.unlock()
         specs.declare(getattr(cls, "_input_spec", None), getattr(cls, "_output_spec", None))
-        env.__dict__.update(_specs=specs, _batch_locked=_batch_locked)
+        env.__dict__["_specs"] = specs
+        env._batch_locked = _batch_locked
         return env
 
     def __init__(
@@ -227,6 +225,10 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
     def batch_locked(self) -> bool:
         """True if the env takes TensorDicts of its own batch size only."""
         return self._batch_locked
+
+    @batch_locked.setter
+    def batch_locked(self, value: bool) -> None:
+        raise EnvError("batch_locked is a read-only property", hint="pass it to the constructor")
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Make one step; same as :meth:`step`."""
@@ -370,6 +372,7 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
     iter_rollout = services.iter_rollout
     check_env_specs = services.check_env_specs
     auto_specs_ = spec_inference.auto_specs_
+    set_spec_lock_ = spec_inference.set_spec_lock_
     add_truncated_keys = spec_inference.add_truncated_keys
 
     def append_transform(
@@ -387,7 +390,7 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
 
     def ndimension(self) -> int:
         """Return the number of batch dims."""
-        return len(self.batch_size)
+        return self.ndim
 
     def numel(self) -> int:
         """Return the number of single envs."""
@@ -430,8 +433,7 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
         """Release the resources of the env; it cannot be used afterwards.
 
         Args:
-            raise_if_closed: Envs of tdx may be closed again. An own env that raises an error then
-                should not do so if this is False.
+            raise_if_closed: If False, an env that raises an error if it is closed does not.
         """
         self.is_closed = True
 
@@ -442,6 +444,5 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
         self.close()
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(batch_size={torch.Size(self.batch_size)}, device={self.device})"
-        )
+        size = torch.Size(self.batch_size)
+        return f"{type(self).__name__}(batch_size={size}, device={self.device})"

@@ -22,7 +22,7 @@ from tdx.specs.arguments import as_device
 from tdx.tensordicts import new_tensordict
 
 _SIDES = {
-    "full_observation_spec": ("output_spec", None),
+    "full_observation_spec": ("output_spec", "observation"),
     "full_reward_spec": ("output_spec", "reward"),
     "full_done_spec": ("output_spec", "done"),
     "full_action_spec": ("input_spec", "action"),
@@ -155,6 +155,15 @@ class EnvSpecs:
             keys = cache["rewards"] = self.keys("full_reward_spec")
         return keys
 
+    def has_dynamic_shapes(self) -> bool:
+        """Return True if a shape varies: it is declared with a dim of -1."""
+        cache = self.cache
+        found: bool | None = cache.get("dynamic")
+        if found is None:
+            leaves = (*self.output_spec.values(True, True), *self.input_spec.values(True, True))
+            found = cache["dynamic"] = any(-1 in leaf.shape for leaf in leaves)
+        return found
+
     def fake_tensordict(self) -> TensorDict:
         """Return zeros for every key of a step, in the declared shapes, dtypes and device."""
         observation = self.part("full_observation_spec").zero()
@@ -185,11 +194,8 @@ class EnvSpecs:
         """Forbid changes in place."""
         if not self.is_locked:
             self.is_locked = True
-            if self.completes_done and self._output_spec is not None:
-                flags = self.part("full_done_spec")
-                given = list(flags.keys(True, True))
-                self.lone_flag = given[0] if len(given) == 1 else None
-                complete_done_spec(flags)
+            if self._output_spec is not None:
+                self._complete_done(self.part("full_done_spec"))
             self.version, self.cache = self._locked_version + 1, {}
         self._apply_lock()
 
@@ -223,6 +229,10 @@ class EnvSpecs:
         value = self._as_part(name, leaf_name, value).to(self.device)
         if name == "full_done_spec":
             self.lone_flag = None
+            if not self.is_locked:
+                # Only while the env is constructed: a spec that is assigned later is kept.
+                value = value.clone()
+                self._complete_done(value)
         whole: Composite = getattr(self, side)
         if self.is_locked:
             whole = whole.clone()
@@ -231,6 +241,15 @@ class EnvSpecs:
         setattr(self, f"_{side}", whole)
         self._apply_lock()
         self.invalidate()
+
+    def _complete_done(self, flags: Composite) -> None:
+        """Add missing done flags in place, and remember the given one if it is the only one."""
+        given = list(flags.keys(True, True))
+        if len(given) == 1:
+            self.lone_flag = given[0]
+        if self.completes_done:
+            flags.unlock_()
+            complete_done_spec(flags)
 
     def _as_part(self, name: str, leaf_name: str | None, value: Any) -> Composite:
         if not isinstance(value, TensorSpec):

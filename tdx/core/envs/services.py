@@ -6,13 +6,14 @@ them when it is imported, so that no module of this folder imports the layers ab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tensordict import TensorDictBase, is_tensor_collection
 
 from tdx.core.envs.spec_violations import SpecViolation
+from tdx.errors import ArgumentError
 from tdx.tensordicts import new_tensordict, read
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -70,11 +71,13 @@ def rollout(
     *,
     auto_reset: bool = True,
     auto_cast_to_device: bool = False,
-    break_when_any_done: bool = True,
-    break_when_all_done: bool = False,
-    return_contiguous: bool = True,
+    break_when_any_done: bool | None = True,
+    break_when_all_done: bool | None = False,
+    return_contiguous: bool | None = None,
     tensordict: TensorDictBase | None = None,
     set_truncated: bool = False,
+    actions: Iterable[Any] | None = None,
+    storing_device: Any = None,
 ) -> TensorDictBase:
     """Step the env until it is done, at most ``max_steps`` times.
 
@@ -87,29 +90,48 @@ def rollout(
         callback: Called after each step with the env and the TensorDict of the step.
         auto_reset: If True, reset the env first.
         auto_cast_to_device: If True, the policy gets its input on its own device.
-        break_when_any_done: If True, stop at the first done flag. Otherwise done rows are
-            reset and the rollout continues.
+        break_when_any_done: If False, done rows are reset and the rollout continues. Otherwise
+            it stops at the first done flag.
         break_when_all_done: If True, stop once every row is done.
-        return_contiguous: If True, return one block; otherwise a lazy stack.
+        return_contiguous: If True, return one block; if False, a lazy stack. ``None``: one block,
+            unless a declared shape varies.
         tensordict: Input of the first step if ``auto_reset`` is False.
         set_truncated: If True, mark the last step as truncated and done.
+        actions: Actions to play one after another instead of a policy, each ``[*B, ...]``. If
+            their number is known, the rollout has at most as many steps.
+        storing_device: Device of the result; that of the env by default.
 
     Returns:
         TensorDict of shape ``[*B, T]``; the name of its last dim is ``time``.
 
     Raises:
-        ArgumentError: ``max_steps`` is below 1, or the input of the first step is missing.
+        ArgumentError: ``max_steps`` is below 1, the input of the first step is missing, or both
+            a policy and actions are given.
     """
-    stops_at_any = break_when_any_done and not break_when_all_done
-    return type(env)._services.rollout(
+    if actions is not None:
+        if policy is not None:
+            raise ArgumentError("policy and actions are both given", hint="pass one of the two")
+        policy = _play(iter(actions), next(iter(env.full_action_spec.keys())))
+        max_steps = min(max_steps, len(actions)) if isinstance(actions, Sized) else max_steps
+    if return_contiguous is None:
+        return_contiguous = not env._specs.has_dynamic_shapes()
+    stops_at_all = bool(break_when_all_done)
+    stops_at_any = break_when_any_done is not False and not stops_at_all
+    result: TensorDictBase = type(env)._services.rollout(
         env,
         max_steps,
-        RolloutRequest(policy, callback, auto_cast_to_device, stops_at_any, break_when_all_done),
+        RolloutRequest(policy, callback, auto_cast_to_device, stops_at_any, stops_at_all),
         auto_reset=auto_reset,
         return_contiguous=return_contiguous,
         tensordict=tensordict,
         set_truncated=set_truncated,
     )
+    return result if storing_device is None else result.to(storing_device)
+
+
+def _play(actions: Iterator[Any], key: str) -> Policy:
+    """Return a policy that writes the next action in each step."""
+    return lambda tensordict: tensordict.set(key, next(actions))
 
 
 def iter_rollout(

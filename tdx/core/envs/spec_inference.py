@@ -1,4 +1,4 @@
-"""Specs of an env from the data of its first steps."""
+"""Methods of an env that change its specs: from the data of its first steps, or in place."""
 
 from __future__ import annotations
 
@@ -115,6 +115,20 @@ def _leaf(key: NestedKey, shape: torch.Size, value: Tensor) -> TensorSpec:
 
 def _is_leaf(kind: type) -> bool:
     return not issubclass(kind, TensorDictBase) or is_non_tensor(kind)
+
+
+def set_spec_lock_(env: Any, mode: bool = True) -> Any:
+    """Lock the specs against changes in place, or unlock them.
+
+    Args:
+        env: The env.
+        mode: If False, unlock them.
+
+    Returns:
+        The env.
+    """
+    env.is_spec_locked = mode
+    return env
 
 
 def add_truncated_keys(env: Any) -> Any:
