@@ -73,7 +73,7 @@ def rollout(
     auto_cast_to_device: bool = False,
     break_when_any_done: bool | None = True,
     break_when_all_done: bool | None = False,
-    return_contiguous: bool | None = None,
+    return_contiguous: bool | None = True,
     tensordict: TensorDictBase | None = None,
     set_truncated: bool = False,
     actions: Iterable[Any] | None = None,
