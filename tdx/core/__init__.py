@@ -12,10 +12,15 @@ from tdx.core.chain_violations import find_stage_violations
 from tdx.core.envs import EnvBase
 from tdx.core.envs.services import EnvServices
 from tdx.core.planned import executor
+from tdx.core.spec_check import check_env_specs as _check_env_specs
 from tdx.core.transformed_env import TransformedEnv
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 EnvBase._services = EnvServices(
-    executor.rollout, executor.iter_rollout, TransformedEnv, find_stage_violations
+    executor.rollout,
+    executor.iter_rollout,
+    TransformedEnv,
+    find_stage_violations,
+    _check_env_specs,
 )

@@ -6,16 +6,19 @@ transform alone; hooks that a subclass overrides are called as they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
 from weakref import WeakSet
 
 import torch
+from tensordict import TensorDictBase
 
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.env_specs import EnvSpecs, spec_on
 from tdx.core.envs.failures import stage_failure
+from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.kernels import ChunkKernel, DictStep
@@ -40,6 +43,8 @@ class ChainSpecs(EnvSpecs):
     def __init__(self, inner: EnvBase, chain: Transform) -> None:
         self.inner, self.chain = inner, chain
         self._changes = 0
+        self._known_version: float = -1
+        self._placed_version: float = -1
         self.invalidate()
         self.placed()
 
@@ -50,7 +55,7 @@ class ChainSpecs(EnvSpecs):
         return tuple(chain) if isinstance(chain, Compose) else (chain,)
 
     @property
-    def version(self) -> int:  # type: ignore[override]
+    def version(self) -> float:  # type: ignore[override]
         """Number that grows whenever a spec changes, here or in the env inside."""
         return self._changes + self.inner._specs.version
 
@@ -73,6 +78,24 @@ class ChainSpecs(EnvSpecs):
         self.compute()
         assert self._input_spec is not None
         return self._input_spec
+
+    @property
+    def is_locked(self) -> bool:  # type: ignore[override]
+        """True if the specs of the env inside cannot be changed in place."""
+        return self.inner._specs.is_locked
+
+    @property
+    def lone_flag(self) -> NestedKey | None:  # type: ignore[override]
+        """Key of the only done flag that the env inside was given."""
+        return self.inner._specs.lone_flag
+
+    def lock(self) -> None:
+        """Lock the specs of the env inside."""
+        self.inner._specs.lock()
+
+    def unlock(self) -> None:
+        """Unlock the specs of the env inside; those after the chain follow from them."""
+        self.inner._specs.unlock()
 
     def invalidate(self) -> None:
         """Drop everything derived from the env inside and the chain."""
@@ -398,6 +421,36 @@ def _may_see_input(kind: type) -> bool:
     if kind is CallableTransform:
         return False
     return any(_overrides(kind, hook) for hook in _HOOKS if hook != "_call")
+
+
+FieldsOf = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
+"""Step of an env as a function to a dict of root entries, and the info."""
+
+
+def dict_step_of(env: EnvBase) -> FieldsOf | None:
+    """Return the step of an env as a function to a dict, measured if the env is."""
+    fields_of = env._step_fields
+    if fields_of is None or env._meter is None:
+        return fields_of
+    measured: FieldsOf = env._meter.timed(base_parts(env)[0], fields_of)
+    return measured
+
+
+def leading_dict_steps(
+    env: EnvBase, stages: tuple[Transform, ...]
+) -> tuple[tuple[Transform, DictStep], ...]:
+    """Return the leading stages that have a function over dicts, measured if the env is."""
+    found: list[tuple[Transform, DictStep]] = []
+    for stage in stages:
+        kind: type = type(stage)
+        step = stage._step_dict() if has_step_dict(kind) else None
+        if step is None:
+            break
+        found.append((stage, step))
+    if env._meter is None:
+        return tuple(found)
+    timed = env._meter.in_turn([step for _, step in found])
+    return tuple((stage, step) for (stage, _), step in zip(found, timed, strict=True))
 
 
 def with_stage(error: Exception, planned: PlannedStage) -> TdxError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -10,10 +9,15 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
-from tdx.core.chain import ChainSpecs, flatten_chain, has_step_dict, plan_stage
+from tdx.core.chain import (
+    ChainSpecs,
+    dict_step_of,
+    flatten_chain,
+    leading_dict_steps,
+    plan_stage,
+)
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import note_stage
-from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
 from tdx.core.transforms.kernels import DictStep
@@ -36,6 +40,10 @@ class TransformedEnv(EnvBase):
         env: The env inside, which may be transformed itself.
         transform: A transform, a ``Compose`` of transforms, or a function over a TensorDict; none
             by default.
+        cache_specs: Accepted for compatibility; specs always follow changes of the chain.
+        base_env: Same as ``env``.
+        auto_unwrap: If True and ``env`` is transformed, wrap its base env by clones of its stages
+            and the transform, instead of nesting both.
         device: Device to move the env to; its own device by default.
         planned: If True, rollouts may run by a plan that applies deferred stages to many steps at
             once. The result is the same either way.
@@ -59,19 +67,29 @@ class TransformedEnv(EnvBase):
 
     def __init__(
         self,
-        env: EnvBase,
+        env: EnvBase | None = None,
         transform: Transform | TensorDictFunction | None = None,
+        cache_specs: bool = True,
         *,
+        base_env: EnvBase | None = None,
+        auto_unwrap: bool = False,
         device: torch.device | str | int | None = None,
         planned: bool = True,
         compile: bool | str = False,
     ) -> None:
+        env = base_env if env is None else env
         if not isinstance(env, EnvBase):
             raise ArgumentError(
                 f"env must be an env, got {type(env).__name__}",
                 hint="wrap a Gymnasium env first: GymWrapper(env)",
             )
-        super().__init__(device=env.device, batch_size=env.batch_size)
+        if auto_unwrap and isinstance(env, TransformedEnv):
+            env, transform = _unwrapped(env, transform)
+        super().__init__(
+            device=env.device,
+            batch_size=env.batch_size,
+            allow_done_after_reset=env.allow_done_after_reset,
+        )
         if device is not None:
             env.to(device)
         self._program: EagerProgram | None = None
@@ -169,9 +187,12 @@ class TransformedEnv(EnvBase):
         return TransformedEnv(self.base_env)
 
     @property
-    def batch_locked(self) -> bool:
-        """True if the env takes TensorDicts of its own batch size only."""
+    def _batch_locked(self) -> bool:
         return self.base_env.batch_locked
+
+    @_batch_locked.setter
+    def _batch_locked(self, value: bool) -> None:
+        """Keep that of the env inside."""
 
     def _move(self, device: torch.device) -> None:
         self.base_env._move_to(device)
@@ -262,10 +283,10 @@ class TransformedEnv(EnvBase):
             found.update(dict.fromkeys(planned.root))
         return tuple(found)
 
-    def close(self) -> None:
+    def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the transforms and the env inside."""
         self._chain.close()
-        self.base_env.close()
+        self.base_env.close(raise_if_closed=raise_if_closed)
         super().close()
 
     def __getattr__(self, name: str) -> Any:
@@ -304,8 +325,12 @@ class TransformedEnv(EnvBase):
         return f"TransformedEnv(\n    env={inner},\n    transform={chain})"
 
 
-FieldsOf = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
-"""Step of an env as a function to a dict of root entries, and the info."""
+def _unwrapped(
+    env: TransformedEnv, transform: Transform | TensorDictFunction | None
+) -> tuple[EnvBase, Compose]:
+    """Return the base env, and a chain of clones of its stages and the transform."""
+    added = () if transform is None else (transform,)
+    return env.base_env, Compose(*(each.clone() for each in env.stages), *added)
 
 
 class EagerProgram:
@@ -330,7 +355,7 @@ class EagerProgram:
         self._on_dicts: tuple[tuple[Transform, DictStep], ...] = ()
         self._make: TensorDictFactory = make_tensordict_factory(inner.batch_size, inner.device)
         if self._fields_of is not None:
-            self._on_dicts = _leading_dict_steps(inner, stages)
+            self._on_dicts = leading_dict_steps(inner, stages)
         self._rest = stages[len(self._on_dicts) :]
 
     def step(self, tensordict: TensorDictBase, preset: TensorDictBase | None) -> TensorDictBase:
@@ -409,32 +434,6 @@ class EagerProgram:
             if not isinstance(chain, Compose):
                 _note_only_stage(error, chain)
             raise
-
-
-def dict_step_of(env: EnvBase) -> FieldsOf | None:
-    """Return the step of an env as a function to a dict, measured if the env is."""
-    fields_of = env._step_fields
-    if fields_of is None or env._meter is None:
-        return fields_of
-    measured: FieldsOf = env._meter.timed(base_parts(env)[0], fields_of)
-    return measured
-
-
-def _leading_dict_steps(
-    env: EnvBase, stages: tuple[Transform, ...]
-) -> tuple[tuple[Transform, DictStep], ...]:
-    """Return the leading stages that have a function over dicts, measured if the env is."""
-    found: list[tuple[Transform, DictStep]] = []
-    for stage in stages:
-        kind: type = type(stage)
-        step = stage._step_dict() if has_step_dict(kind) else None
-        if step is None:
-            break
-        found.append((stage, step))
-    if env._meter is None:
-        return tuple(found)
-    timed = env._meter.in_turn([step for _, step in found])
-    return tuple((stage, step) for (stage, _), step in zip(found, timed, strict=True))
 
 
 def _note_only_stage(error: Exception, stage: Transform) -> None:

@@ -43,14 +43,10 @@ KEYS: dict[str, Any] = {"in_keys": ["pixels"]}
     [
         (UnsqueezeTransform(-1, **KEYS), (4, 5), (4, 5, 1)),
         (UnsqueezeTransform(-3, **KEYS), (4, 5), (1, 4, 5)),
-        (UnsqueezeTransform(0, **KEYS, allow_positive_dim=True), (4, 5), (1, 4, 5)),
-        (UnsqueezeTransform(2, **KEYS, allow_positive_dim=True), (4, 5), (4, 5, 1)),
         (SqueezeTransform(-2, **KEYS), (4, 1, 5), (4, 5)),
-        (SqueezeTransform(0, **KEYS, allow_positive_dim=True), (1, 1, 5), (1, 5)),
+        (SqueezeTransform(-2, **KEYS), (4, 3, 5), (4, 3, 5)),
         (FlattenObservation(-3, -2), (2, 3, 4), (6, 4)),
         (FlattenObservation(-1, -1), (2, 3, 4), (2, 3, 4)),
-        (FlattenObservation(0, 1, allow_positive_dim=True), (2, 3, 4), (6, 4)),
-        (FlattenObservation(0, -1, allow_positive_dim=True), (2, 3, 4), (24,)),
         (PermuteTransform((-2, -1, -3), **KEYS), (2, 3, 4), (3, 4, 2)),
         (PermuteTransform((-1, -2), **KEYS), (2, 3, 4), (2, 4, 3)),
     ],
@@ -87,6 +83,31 @@ def test_one_hot_stays_so_while_its_last_dim_does() -> None:
     assert unsqueezed.shape == (1, 3, 3)
     assert isinstance(turned, Binary)
     assert turned.dtype is torch.bool
+
+
+@pytest.mark.parametrize(
+    ("transform", "before", "after"),
+    [
+        (UnsqueezeTransform(2, **KEYS, allow_positive_dim=True), (2, 4, 5), (2, 4, 1, 5)),
+        (SqueezeTransform(1, **KEYS, allow_positive_dim=True), (2, 1, 5), (2, 5)),
+        (FlattenObservation(1, 2, allow_positive_dim=True), (2, 3, 4), (2, 12)),
+        (FlattenObservation(1, -1, allow_positive_dim=True), (2, 3, 4), (2, 12)),
+    ],
+    ids=repr,
+)
+def test_without_an_env_positive_dims_count_from_the_first(
+    transform: Transform, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    data = TensorDict({"pixels": torch.rand(before)}, batch_size=[2])
+    assert transform(data)["pixels"].shape == after
+    leaf: Any = Bounded(0.0, 1.0, shape=before)
+    assert transform.transform_observation_spec(leaf).shape == after
+
+
+def test_a_positive_dim_does_not_reach_into_the_batch() -> None:
+    data = TensorDict({"pixels": torch.rand(2, 3, 4)}, batch_size=[2, 3])
+    with pytest.raises(RuntimeError, match="batch dimension mismatch"):
+        UnsqueezeTransform(1, **KEYS, allow_positive_dim=True)(data)
 
 
 def test_a_positive_dim_waits_for_no_chunk() -> None:
@@ -174,7 +195,7 @@ def test_invalid_arguments(make: Callable[[], Transform], message: str) -> None:
             UnsqueezeTransform(-5, **KEYS),
             "dim=-5 is out of range for the 3 dims .6, 7, 3.",
         ),
-        (SqueezeTransform(-1, **KEYS), "has size 3, only a dim of size 1 can be removed"),
+        (SqueezeTransform(-1, in_keys_inv=["action"]), "does not have size 1, so it cannot be"),
         (SqueezeTransform(-4, **KEYS), "dim=-4 is out of range for the 3 dims"),
         (
             FlattenObservation(-4, -1),

@@ -42,24 +42,28 @@ def complete_done(tensordict: TensorDictBase, full_done_spec: Composite, reset: 
     """Add the declared done flags that the env did not write, and reshape the others.
 
     ``done = terminated | truncated``. A lone ``done`` counts as ``terminated``. After a reset,
-    missing flags are false.
+    missing flags are false, and so are those of a group without any flag if another group has one.
 
     Args:
         tensordict: Output of the env, ``[*B]``; written to.
         full_done_spec: The declared flags.
         reset: True if it is the output of a reset.
     """
+    missing: list[tuple[NestedKey, TensorSpec]] = []
+    leaves = 0
     for key, spec in full_done_spec.items(True, True):
-        value = read(tensordict, key)
-        if value is not None:
+        value, leaves = read(tensordict, key), leaves + 1
+        if value is None:
+            missing.append((key, spec))
+        else:
             write(tensordict, key, reshape_to_spec(value, spec, key))
-    for key, spec in full_done_spec.items(True, True):
-        if read(tensordict, key) is None:
-            write(tensordict, key, _derived_flag(tensordict, key, spec, reset))
+    others_known = len(missing) < leaves
+    for key, spec in missing:
+        write(tensordict, key, _derived_flag(tensordict, key, spec, reset or others_known))
 
 
 def _derived_flag(
-    tensordict: TensorDictBase, key: NestedKey, spec: TensorSpec, reset: bool
+    tensordict: TensorDictBase, key: NestedKey, spec: TensorSpec, default_false: bool
 ) -> Tensor:
     name = split_key(key)[-1]
     sources = {
@@ -74,7 +78,7 @@ def _derived_flag(
         return flags[0].clone() if truncated is None else flags[0] & ~truncated
     if flags:
         return flags[0] | flags[1] if len(flags) == 2 else flags[0].clone()
-    if name == "truncated" or reset:
+    if name == "truncated" or default_false:
         return spec.zero()
     raise EnvError(
         "the env's step wrote no done flag",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDictBase
 from torch import nn
 
+from tdx.core.envs import services, spec_inference
+from tdx.core.envs.construction import EnvMeta
 from tdx.core.envs.done_flags import (
     any_done,
     complete_done,
@@ -18,39 +20,32 @@ from tdx.core.envs.done_flags import (
     write_reset,
     write_reset_masks,
 )
-from tdx.core.envs.env_specs import (
+from tdx.core.envs.env_specs import EnvSpecs, available_device
+from tdx.core.envs.spec_attributes import (
     BatchSize,
-    EnvSpecs,
     FullSpec,
     LeafKeys,
     LeafSpec,
     OnlyKey,
+    SpecLock,
     SpecsAttribute,
-    available_device,
-)
-from tdx.core.envs.services import (
-    Callback,
-    EnvServices,
-    Policy,
-    RolloutRequest,
+    UnbatchedSpec,
 )
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.envs.step_mdp import advance, step_anywhere
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.tensordicts import (
     is_step_result,
     mark_step_result,
-    new_tensordict,
     plain_entries,
-    read,
     update_entries,
 )
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
 
-class EnvBase(nn.Module):
+class EnvBase(nn.Module, metaclass=EnvMeta):
     """Abstract env over TensorDicts.
 
     A subclass sets its specs in ``__init__`` and implements :meth:`_step`, :meth:`_reset` and
@@ -60,6 +55,8 @@ class EnvBase(nn.Module):
     Args:
         device: Device of the env's tensors; the CPU by default.
         batch_size: Number of envs that run at once, ``[*B]``; empty for a single env.
+        run_type_checks: If True, each step checks the dtypes of its output.
+        allow_done_after_reset: If True, an episode may be done right after its reset.
         _batch_locked: If True, the env takes TensorDicts of its batch size only. An env without
             state of its own may also take ``[*A, *B]``.
 
@@ -108,6 +105,19 @@ class EnvBase(nn.Module):
     output_spec = SpecsAttribute(lambda specs: specs.output_spec, "What the env returns; locked.")
     input_spec = SpecsAttribute(lambda specs: specs.input_spec, "What the env takes; locked.")
     specs = SpecsAttribute(EnvSpecs.whole, "All specs of the env in one composite.")
+    full_observation_spec_unbatched = UnbatchedSpec("full_observation_spec")
+    full_reward_spec_unbatched = UnbatchedSpec("full_reward_spec")
+    full_done_spec_unbatched = UnbatchedSpec("full_done_spec")
+    full_action_spec_unbatched = UnbatchedSpec("full_action_spec")
+    full_state_spec_unbatched = UnbatchedSpec("full_state_spec")
+    observation_spec_unbatched = UnbatchedSpec("observation_spec")
+    reward_spec_unbatched = UnbatchedSpec("reward_spec")
+    done_spec_unbatched = UnbatchedSpec("done_spec")
+    action_spec_unbatched = UnbatchedSpec("action_spec")
+    state_spec_unbatched = UnbatchedSpec("state_spec")
+    output_spec_unbatched = UnbatchedSpec("output_spec")
+    input_spec_unbatched = UnbatchedSpec("input_spec")
+    is_spec_locked = SpecLock()
 
     batch_size = BatchSize()
     device = SpecsAttribute(lambda specs: specs.placed().device, "Device of the env's tensors.")
@@ -119,6 +129,9 @@ class EnvBase(nn.Module):
 
     _writes_all_outputs: ClassVar[bool] = False
     """True if ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""
+
+    auto_complete_done_specs: ClassVar[bool] = True
+    """If True, done flags that declare only ``done`` or ``terminated`` get the other one."""
 
     _steps_some_rows: bool = False
     """True if ``_step`` leaves rows alone whose ``_step`` entry, a mask ``[*B]``, is false."""
@@ -132,8 +145,11 @@ class EnvBase(nn.Module):
     _meter: Any = None
     """The meter of a profiled env; see :mod:`tdx.core.meter`."""
 
-    _services: ClassVar[EnvServices]
+    _services: ClassVar[services.EnvServices]
     """Set by :mod:`tdx.core`."""
+
+    _specs: EnvSpecs
+    _batch_locked: bool
 
     @property
     def _step_fields(self) -> StepFields | None:
@@ -159,16 +175,34 @@ class EnvBase(nn.Module):
         """True if steps or resets draw from torch's global generator. ``None``: unknown."""
         return None
 
+    def __new__(
+        cls, *args: Any, _inplace_update: bool = False, _batch_locked: bool = True, **kwargs: Any
+    ) -> Self:
+        """Create an env; its class may declare ``_input_spec`` and ``_output_spec``."""
+        env = super().__new__(cls)
+        specs = EnvSpecs(None, torch.Size())
+        specs.completes_done = cls.auto_complete_done_specs
+        specs.unlock()
+        specs.declare(getattr(cls, "_input_spec", None), getattr(cls, "_output_spec", None))
+        env.__dict__["_specs"] = specs
+        env._batch_locked = _batch_locked
+        return env
+
     def __init__(
         self,
         *,
         device: torch.device | str | int | None = None,
         batch_size: torch.Size | tuple[int, ...] | list[int] | None = None,
-        _batch_locked: bool = True,
+        run_type_checks: bool = False,
+        allow_done_after_reset: bool = False,
+        _batch_locked: bool | None = None,
     ) -> None:
         super().__init__()
-        self._specs = EnvSpecs(device, torch.Size(batch_size or ()))
-        self._batch_locked = _batch_locked
+        self._specs.place(device, batch_size)
+        if _batch_locked is not None:
+            self._batch_locked = _batch_locked
+        self.run_type_checks = run_type_checks
+        self.allow_done_after_reset = allow_done_after_reset
         self.is_closed = False
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -191,6 +225,10 @@ class EnvBase(nn.Module):
     def batch_locked(self) -> bool:
         """True if the env takes TensorDicts of its own batch size only."""
         return self._batch_locked
+
+    @batch_locked.setter
+    def batch_locked(self, value: bool) -> None:
+        raise EnvError("batch_locked is a read-only property", hint="pass it to the constructor")
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Make one step; same as :meth:`step`."""
@@ -234,6 +272,8 @@ class EnvBase(nn.Module):
             rewards, flags = self.full_reward_spec, self.full_done_spec
             complete_rewards(following, self._expanded(rewards, following))
             complete_done(following, self._expanded(flags, following), reset=False)
+            if self.run_type_checks:
+                self._specs.check_dtypes(following)
         return following
 
     def _completed_reset(
@@ -310,29 +350,10 @@ class EnvBase(nn.Module):
         tensordict = self.step(tensordict)
         return tensordict, self.maybe_reset(self.step_mdp(tensordict))
 
-    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Write a random action from the action spec.
-
-        Args:
-            tensordict: Where to write, ``[*B]``; a new TensorDict by default.
-        """
-        if tensordict is None:
-            tensordict = new_tensordict({}, self.batch_size, self.device)
-        drawn = self._expanded(self.full_action_spec, tensordict).rand()
-        for name in drawn.keys():
-            value, held = read(drawn, name), read(tensordict, name)
-            if held is not None and is_tensor_collection(value):
-                held.update(value)
-            else:
-                tensordict.set(name, value)
-        return tensordict
+    rand_action = services.rand_action
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-        """Make one step with a random action.
-
-        Args:
-            tensordict: Input of the step, ``[*B]``; a new TensorDict by default.
-        """
+        """Make one step with a random action; see :meth:`rand_action`."""
         return self.step(self.rand_action(tensordict))
 
     def set_seed(self, seed: int | None = None, static_seed: bool = False) -> int | None:
@@ -350,107 +371,12 @@ class EnvBase(nn.Module):
             return seed
         return seed + max(self.numel(), 1)
 
-    def rollout(
-        self,
-        max_steps: int,
-        policy: Policy | None = None,
-        callback: Callback | None = None,
-        *,
-        auto_reset: bool = True,
-        auto_cast_to_device: bool = False,
-        break_when_any_done: bool = True,
-        break_when_all_done: bool = False,
-        return_contiguous: bool = True,
-        tensordict: TensorDictBase | None = None,
-        set_truncated: bool = False,
-    ) -> TensorDictBase:
-        """Step the env until it is done, at most ``max_steps`` times.
-
-        Args:
-            max_steps: Maximum number of steps.
-            policy: Writes the action into the TensorDict that it is called with; random actions
-                by default. A module over tensors is called with the observations that its
-                arguments are named after, or with all of them in order, and returns the action.
-            callback: Called after each step with the env and the TensorDict of the step.
-            auto_reset: If True, reset the env first.
-            auto_cast_to_device: If True, the policy gets its input on its own device.
-            break_when_any_done: If True, stop at the first done flag. Otherwise done rows are
-                reset and the rollout continues.
-            break_when_all_done: If True, stop once every row is done.
-            return_contiguous: If True, return one block; otherwise a lazy stack.
-            tensordict: Input of the first step if ``auto_reset`` is False.
-            set_truncated: If True, mark the last step as truncated and done.
-
-        Returns:
-            TensorDict of shape ``[*B, T]``; the name of its last dim is ``time``.
-
-        Raises:
-            ArgumentError: ``max_steps`` is below 1, or the input of the first step is missing.
-        """
-        stops_at_any = break_when_any_done and not break_when_all_done
-        return type(self)._services.rollout(
-            self,
-            max_steps,
-            RolloutRequest(
-                policy, callback, auto_cast_to_device, stops_at_any, break_when_all_done
-            ),
-            auto_reset=auto_reset,
-            return_contiguous=return_contiguous,
-            tensordict=tensordict,
-            set_truncated=set_truncated,
-        )
-
-    def iter_rollout(
-        self,
-        max_steps: int | None = None,
-        policy: Policy | None = None,
-        callback: Callback | None = None,
-        *,
-        chunk_steps: int | None = None,
-        chunk_bytes: int | None = None,
-        auto_reset: bool = True,
-        auto_cast_to_device: bool = False,
-        break_when_any_done: bool = False,
-        tensordict: TensorDictBase | None = None,
-    ) -> Iterator[TensorDictBase]:
-        """Iterate over the chunks of a rollout of any length, in constant memory.
-
-        The concatenated chunks equal the result of :meth:`rollout`. If a step raises, the chunk
-        with the steps before it is yielded first. The other arguments are those of
-        :meth:`rollout`.
-
-        Args:
-            max_steps: Maximum number of steps; unlimited by default.
-            policy: See :meth:`rollout`.
-            callback: See :meth:`rollout`.
-            chunk_steps: Number of steps of a chunk; chosen by their size by default.
-            chunk_bytes: Memory of a chunk, as an alternative to ``chunk_steps``.
-            auto_reset: See :meth:`rollout`.
-            auto_cast_to_device: See :meth:`rollout`.
-            break_when_any_done: See :meth:`rollout`.
-            tensordict: See :meth:`rollout`.
-
-        Yields:
-            TensorDicts of shape ``[*B, t]``; the name of their last dim is ``time``.
-
-        Raises:
-            ArgumentError: A number of steps or a size is below 1, or both sizes are given.
-
-        Example:
-            >>> from tdx import GymEnv
-            >>> chunks = GymEnv("Pendulum-v1").iter_rollout(1000, chunk_steps=400)
-            >>> [chunk.shape[0] for chunk in chunks]
-            [400, 400, 200]
-        """
-        return type(self)._services.iter_rollout(
-            self,
-            max_steps,
-            RolloutRequest(policy, callback, auto_cast_to_device, break_when_any_done, False),
-            chunk_steps=chunk_steps,
-            chunk_bytes=chunk_bytes,
-            auto_reset=auto_reset,
-            tensordict=tensordict,
-        )
+    rollout = services.rollout
+    iter_rollout = services.iter_rollout
+    check_env_specs = services.check_env_specs
+    auto_specs_ = spec_inference.auto_specs_
+    set_spec_lock_ = spec_inference.set_spec_lock_
+    add_truncated_keys = spec_inference.add_truncated_keys
 
     def append_transform(
         self, transform: nn.Module | Callable[[TensorDictBase], TensorDictBase]
@@ -467,7 +393,7 @@ class EnvBase(nn.Module):
 
     def ndimension(self) -> int:
         """Return the number of batch dims."""
-        return len(self.batch_size)
+        return self.ndim
 
     def numel(self) -> int:
         """Return the number of single envs."""
@@ -506,8 +432,12 @@ class EnvBase(nn.Module):
         """Return zeros for every key of a step, in the declared shapes, dtypes and device."""
         return self._specs.fake_tensordict()
 
-    def close(self) -> None:
-        """Release the resources of the env; it cannot be used afterwards."""
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Release the resources of the env; it cannot be used afterwards.
+
+        Args:
+            raise_if_closed: If False, an env that raises an error if it is closed does not.
+        """
         self.is_closed = True
 
     def __enter__(self) -> Self:
@@ -517,6 +447,5 @@ class EnvBase(nn.Module):
         self.close()
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}(batch_size={torch.Size(self.batch_size)}, device={self.device})"
-        )
+        size = torch.Size(self.batch_size)
+        return f"{type(self).__name__}(batch_size={size}, device={self.device})"

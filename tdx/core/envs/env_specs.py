@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar, overload
+from typing import Any, Self
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.default_specs import (
+    complete_done_spec,
+    default_input_spec,
+    default_output_spec,
+)
 from tdx.errors import DeviceError, KeyNotFoundError, SpecError
 from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, split_key, unique_keys
-from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
+from tdx.specs import Categorical, Composite, TensorSpec
 from tdx.specs.arguments import as_device
 from tdx.tensordicts import new_tensordict
 
 _SIDES = {
-    "full_observation_spec": ("output_spec", None),
+    "full_observation_spec": ("output_spec", "observation"),
     "full_reward_spec": ("output_spec", "reward"),
     "full_done_spec": ("output_spec", "done"),
     "full_action_spec": ("input_spec", "action"),
@@ -26,8 +31,17 @@ _SIDES = {
 """For each part, the composite that holds it, and the key of a lone leaf."""
 
 
+class _NoCache(dict[str, Any]):
+    """Cache of specs that may change at any time: it keeps nothing."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Drop the value."""
+
+
 class EnvSpecs:
     """Specs, batch size and device of an env. Every part of the specs is a composite.
+
+    Unlocked specs may be changed in place, so nothing is derived from them in advance.
 
     Args:
         device: Device of the tensors. ``None``: the CPU.
@@ -40,26 +54,33 @@ class EnvSpecs:
         (['action'], torch.Size([2, 1]))
     """
 
+    completes_done = True
+    """If True, :meth:`lock` adds ``terminated`` to groups of flags with only ``done``, and back."""
+
     def __init__(self, device: torch.device | str | int | None, batch_size: torch.Size) -> None:
         self.device = available_device(device)
         self.batch_size = batch_size
-        self.version = 0
+        self.version: float = 0
         self.cache: dict[str, Any] = {}
+        self.is_locked = True
+        self.lone_flag: NestedKey | None = None
         self._input_spec: Composite | None = None
         self._output_spec: Composite | None = None
 
     @property
     def output_spec(self) -> Composite:
-        """What the env returns; locked."""
+        """What the env returns."""
         if self._output_spec is None:
-            self._output_spec = default_output_spec(self.batch_size, self.device).lock_()
+            self._output_spec = default_output_spec(self.batch_size, self.device)
+            self._apply_lock()
         return self._output_spec
 
     @property
     def input_spec(self) -> Composite:
-        """What the env takes; locked."""
+        """What the env takes."""
         if self._input_spec is None:
-            self._input_spec = default_input_spec(self.batch_size, self.device).lock_()
+            self._input_spec = default_input_spec(self.batch_size, self.device)
+            self._apply_lock()
         return self._input_spec
 
     def placed(self) -> Self:
@@ -76,10 +97,15 @@ class EnvSpecs:
         return part
 
     def leaf(self, name: str) -> TensorSpec:
-        """Return the only leaf of a part; the composite if there is more than one leaf."""
+        """Return the only leaf of a part; the composite if there is more than one leaf.
+
+        A flag that was added to the only done flag does not count.
+        """
         full = self.part(name)
-        leaves = list(full.values(True, True))
-        return leaves[0] if len(leaves) == 1 else full
+        leaves = dict(full.items(True, True))
+        if len(leaves) == 2 and name == "full_done_spec" and self.lone_flag in leaves:
+            return leaves[self.lone_flag]
+        return next(iter(leaves.values())) if len(leaves) == 1 else full
 
     def keys(self, name: str) -> list[NestedKey]:
         """Return the keys of the leaves of a part."""
@@ -134,6 +160,15 @@ class EnvSpecs:
             keys = cache["dropped"] = [key for key in outputs if key not in states]
         return keys
 
+    def has_dynamic_shapes(self) -> bool:
+        """Return True if a shape varies: it is declared with a dim of -1."""
+        cache = self.cache
+        found: bool | None = cache.get("dynamic")
+        if found is None:
+            leaves = (*self.output_spec.values(True, True), *self.input_spec.values(True, True))
+            found = cache["dynamic"] = any(-1 in leaf.shape for leaf in leaves)
+        return found
+
     def fake_tensordict(self) -> TensorDict:
         """Return zeros for every key of a step, in the declared shapes, dtypes and device."""
         observation = self.part("full_observation_spec").zero()
@@ -149,12 +184,45 @@ class EnvSpecs:
         root.set("next", following)
         return root
 
+    def check_dtypes(self, following: TensorDictBase) -> None:
+        """Check the dtypes of the output of a step.
+
+        Raises:
+            SpecError: The dtype of an entry differs.
+        """
+        for part in self.output_spec.values():
+            part.type_check(following)
+
     # Writing
+
+    def lock(self) -> None:
+        """Forbid changes in place."""
+        if not self.is_locked:
+            self.is_locked = True
+            if self._output_spec is not None:
+                self._complete_done(self.part("full_done_spec"))
+            self.version, self.cache = self._locked_version + 1, {}
+        self._apply_lock()
+
+    def unlock(self) -> None:
+        """Allow changes in place."""
+        if self.is_locked:
+            self.is_locked = False
+            # NaN equals no version, so that whatever depends on the specs reads them each time.
+            self._locked_version, self.version = self.version, math.nan
+            self.cache = _NoCache()
+        self._apply_lock()
+
+    def _apply_lock(self) -> None:
+        for spec in (self._input_spec, self._output_spec):
+            if spec is not None:
+                spec.lock_() if self.is_locked else spec.unlock_()
 
     def invalidate(self) -> None:
         """Drop everything derived from the specs, as after each change of one of them."""
-        self.cache = {}
-        self.version += 1
+        if self.is_locked:
+            self.cache = {}
+            self.version += 1
 
     def set_part(self, name: str, value: TensorSpec) -> None:
         """Replace one part.
@@ -163,6 +231,32 @@ class EnvSpecs:
             SpecError: ``value`` is not a spec, or its shape does not start with the batch size.
         """
         side, leaf_name = _SIDES[name]
+        value = self._as_part(name, leaf_name, value).to(self.device)
+        if name == "full_done_spec":
+            self.lone_flag = None
+            if not self.is_locked:
+                # Only while the env is constructed: a spec that is assigned later is kept.
+                value = value.clone()
+                self._complete_done(value)
+        whole: Composite = getattr(self, side)
+        if self.is_locked:
+            whole = whole.clone()
+            whole.unlock_()
+        whole[name] = value
+        setattr(self, f"_{side}", whole)
+        self._apply_lock()
+        self.invalidate()
+
+    def _complete_done(self, flags: Composite) -> None:
+        """Add missing done flags in place, and remember the given one if it is the only one."""
+        given = list(flags.keys(True, True))
+        if len(given) == 1:
+            self.lone_flag = given[0]
+        if self.completes_done:
+            flags.unlock_()
+            complete_done_spec(flags)
+
+    def _as_part(self, name: str, leaf_name: str | None, value: Any) -> Composite:
         if not isinstance(value, TensorSpec):
             raise SpecError(
                 f"{name} takes a spec, got {type(value).__name__}", hint="for example Unbounded(1)"
@@ -180,16 +274,43 @@ class EnvSpecs:
                 f"batch size {tuple(self.batch_size)}",
                 hint="expand the spec first: spec.expand(*env.batch_size, *spec.shape)",
             )
-        whole = getattr(self, side).clone()
-        whole.unlock_()
-        whole[name] = value.to(self.device)
-        setattr(self, f"_{side}", whole.lock_())
-        self.invalidate()
+        return value
 
     def set_specs(self, input_spec: Composite, output_spec: Composite) -> None:
         """Replace all parts by specs of the same batch size and device."""
+        if not self.is_locked:
+            # Another env may use them, or they may be part of a locked composite.
+            input_spec, output_spec = input_spec.clone(), output_spec.clone()
         self._input_spec, self._output_spec = input_spec, output_spec
+        self._apply_lock()
         self.invalidate()
+
+    def declare(self, input_spec: Composite | None, output_spec: Composite | None) -> None:
+        """Adopt specs that the class of an env declares; missing parts get their defaults."""
+        given = output_spec if output_spec is not None else input_spec
+        if given is None:
+            return
+        self.batch_size = given.shape
+        sides = (self.input_spec, input_spec), (self.output_spec, output_spec)
+        for side, declared in sides:
+            for name, spec in () if declared is None else declared.items():
+                value = spec.clone()
+                side[name] = self._as_part(name, _SIDES[name][1], value).to(self.device)
+        self.invalidate()
+
+    def place(self, device: torch.device | str | int | None, batch_size: Any) -> None:
+        """Set device and batch size, also those of specs that are set already; ``None``: keep.
+
+        Raises:
+            SpecError: The specs have another batch size.
+        """
+        if batch_size is not None and torch.Size(batch_size) != self.batch_size:
+            self.batch_size = torch.Size(batch_size)
+            for spec in (self._input_spec, self._output_spec):
+                if spec is not None:
+                    spec.shape = self.batch_size
+        if device is not None and available_device(device) != self.device:
+            self.move(available_device(device))
 
     def set_batch_size(self, batch_size: torch.Size) -> None:
         """Change the batch size of an env whose specs are not set yet."""
@@ -208,108 +329,6 @@ def spec_on(spec: Composite, device: torch.device) -> Composite:
     moved = spec.clone()
     moved.unlock_()
     return moved.to(device).lock_()
-
-
-class _SpecOwner(Protocol):
-    """An env, as far as the attributes below are concerned."""
-
-    @property
-    def _specs(self) -> EnvSpecs: ...
-
-
-_T = TypeVar("_T")
-
-
-class SpecsAttribute(Generic[_T]):
-    """Read-only attribute of an env that its :class:`EnvSpecs` computes.
-
-    Args:
-        read: Returns the value.
-        doc: Docstring of the attribute.
-    """
-
-    def __init__(self, read: Callable[[EnvSpecs], _T], doc: str) -> None:
-        self.read, self.__doc__ = read, doc
-
-    @overload
-    def __get__(self, env: None, kind: type) -> Self: ...
-
-    @overload
-    def __get__(self, env: _SpecOwner, kind: type) -> _T: ...
-
-    def __get__(self, env: _SpecOwner | None, kind: type) -> Self | _T:
-        return self if env is None else self.read(env._specs)
-
-    def __set__(self, env: _SpecOwner, value: Any) -> None:
-        raise AttributeError("this attribute follows from the specs and cannot be set")
-
-
-class BatchSize(SpecsAttribute[torch.Size]):
-    """Attribute for the batch size; set before the specs."""
-
-    def __init__(self) -> None:
-        doc = "Number of envs that run at once, ``[*B]``; empty for a single env."
-        super().__init__(lambda specs: specs.placed().batch_size, doc)
-
-    def __set__(self, env: _SpecOwner, value: torch.Size | tuple[int, ...] | list[int]) -> None:
-        env._specs.set_batch_size(torch.Size(value))
-
-
-class FullSpec(SpecsAttribute[Composite]):
-    """Attribute for a part of the specs as a composite.
-
-    Args:
-        part: Name of the part, such as ``full_reward_spec``.
-        doc: Docstring of the attribute.
-    """
-
-    def __init__(self, part: str, doc: str) -> None:
-        super().__init__(lambda specs: specs.part(part), doc)
-        self.part = part
-
-    def __set__(self, env: _SpecOwner, value: TensorSpec) -> None:
-        env._specs.set_part(self.part, value)
-
-
-class LeafSpec(SpecsAttribute[TensorSpec]):
-    """Attribute for the only leaf of a part; for the composite if there is more than one leaf.
-
-    Args:
-        part: Name of the part, such as ``full_reward_spec``.
-        doc: Docstring of the attribute.
-    """
-
-    def __init__(self, part: str, doc: str) -> None:
-        super().__init__(lambda specs: specs.leaf(part), doc)
-        self.part = part
-
-    def __set__(self, env: _SpecOwner, value: TensorSpec) -> None:
-        env._specs.set_part(self.part, value)
-
-
-class LeafKeys(SpecsAttribute[list[NestedKey]]):
-    """Attribute for the keys of the leaves of a part.
-
-    Args:
-        part: Name of the part, such as ``full_reward_spec``.
-        doc: Docstring of the attribute.
-    """
-
-    def __init__(self, part: str, doc: str) -> None:
-        super().__init__(lambda specs: specs.keys(part), doc)
-
-
-class OnlyKey(SpecsAttribute[NestedKey]):
-    """Attribute for the only key of a part; raises a ``KeyNotFoundError`` if there are others.
-
-    Args:
-        part: Name of the part, such as ``full_reward_spec``.
-        kind: Kind of key, for messages, such as ``reward``.
-    """
-
-    def __init__(self, part: str, kind: str) -> None:
-        doc = f"Key of the {kind}; a ``KeyNotFoundError`` if there is not exactly one."
-        super().__init__(lambda specs: only_key(specs.keys(part), kind), doc)
 
 
 def only_key(keys: list[NestedKey], kind: str) -> NestedKey:
@@ -390,39 +409,7 @@ def done_groups(full_done_spec: Composite) -> tuple[DoneGroup, ...]:
     return tuple(groups.values())
 
 
-# Defaults
-
-
-def default_done_spec(batch_size: torch.Size, device: torch.device) -> Composite:
-    """Return ``done``, ``terminated`` and ``truncated`` as bool specs of shape ``[*B, 1]``."""
-    flag = Categorical(2, shape=(*batch_size, 1), dtype=torch.bool, device=device)
-    return Composite(
-        {name: flag.clone() for name in ("done", "terminated", "truncated")},
-        shape=batch_size,
-        device=device,
-    )
-
-
-def default_output_spec(batch_size: torch.Size, device: torch.device) -> Composite:
-    """Return the output spec of an env that declares none: a reward and the done flags."""
-    reward = Unbounded(shape=(*batch_size, 1), device=device)
-    return Composite(
-        full_observation_spec=Composite(shape=batch_size, device=device),
-        full_reward_spec=Composite({"reward": reward}, shape=batch_size, device=device),
-        full_done_spec=default_done_spec(batch_size, device),
-        shape=batch_size,
-        device=device,
-    )
-
-
-def default_input_spec(batch_size: torch.Size, device: torch.device) -> Composite:
-    """Return the input spec of an env that declares none: no state and no action."""
-    return Composite(
-        full_state_spec=Composite(shape=batch_size, device=device),
-        full_action_spec=Composite(shape=batch_size, device=device),
-        shape=batch_size,
-        device=device,
-    )
+# Devices
 
 
 def available_device(device: torch.device | str | int | None) -> torch.device:

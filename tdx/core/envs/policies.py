@@ -284,13 +284,20 @@ class ActionCheck:
                     f"the policy wrote {type(action).__name__} into {format_key(key)!r}",
                     hint="write a tensor of env.action_spec",
                 )
-            if action.shape != shape or action.is_floating_point() != floating:
+            if action.shape != shape or not _same_kind(action, floating):
                 raise ArgumentError(
                     f"the policy wrote {format_key(key)!r} of shape {tuple(action.shape)} and "
                     f"{action.dtype}, the action spec says {tuple(shape)} and "
                     f"{'floats' if floating else 'integers'}",
                     hint="compare it with env.action_spec",
                 )
+
+
+def _same_kind(action: Tensor, floating: bool) -> bool:
+    """Return True for floats, or for integers, which may be stored as floats."""
+    if action.is_floating_point() and not floating:
+        return action.device.type == "cpu" and torch.equal(action, action.round())
+    return action.is_floating_point() == floating
 
 
 def first_nan(actions: Tensor) -> int | None:

@@ -151,7 +151,10 @@ def _act(
             f"the policy returned {name}, it must return a TensorDict",
             hint="end the policy with `return tensordict`",
         )
-    return result if device is None else result.to(env.device)
+    if device is not None:
+        result = result.to(env.device)
+    # A policy may return a new TensorDict with nothing but its actions.
+    return result if result is current else current.clone(recurse=False).update(result)
 
 
 def reset_done_rows(env: EnvBase, tensordict: TensorDictBase, step: int) -> TensorDictBase:

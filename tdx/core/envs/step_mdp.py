@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensor_collection
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
@@ -155,7 +155,8 @@ def _overlaid(
             if name not in names:
                 fields[name] = level._get_str(name, None)
     for name, value in list(fields.items()):
-        if is_tensor_collection(value) and not _is_non_tensor(value):
+        # A tensorclass is a value: its fields are not merged.
+        if isinstance(value, TensorDictBase) and not _is_non_tensor(value):
             below, above = (
                 None if level is None else level._get_str(name, None) for level in (under, over)
             )

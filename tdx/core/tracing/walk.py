@@ -126,7 +126,7 @@ class TracedWalk:
     def __init__(self, env: EnvBase) -> None:
         self.env = env
         self.record: Recorder
-        self.version = -1
+        self.version: float = -1
         self._stages: dict[int, list[Place]] = {}
         self.inner = env
         while isinstance(self.inner, TransformedEnv) and is_plain(self.inner):

@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
+from tensordict import TensorDictBase
 from torch import nn
 
 from tdx.errors import ChainError
@@ -21,6 +22,8 @@ _UNSET = object()
 
 class ChainMember(nn.Module):
     """A module that is part of at most one chain, and notifies the chain of changes.
+
+    The stages after a module may have another batch size or device than those before it.
 
     A chain derives specs and programs from its members. It must derive them again after an
     assignment to an attribute that a constructor declares, after a state was loaded and after a
@@ -103,6 +106,33 @@ class ChainMember(nn.Module):
             held = [*self.parameters(), *self.buffers()]
         if any(tensor is not None and tensor.device != device for tensor in held):
             self.to(device)
+
+    def _bind_in_env(self) -> None:
+        """Read what the constructor left open from the specs of the env, if there is one."""
+        specs = getattr(self.container, "_specs", None)
+        if specs is not None:
+            specs.part("full_done_spec")
+
+    # Batch size and device
+
+    _changes_batch: bool = False
+    """True if downstream stages have another batch size or device than upstream ones."""
+
+    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return the input of a step as downstream stages see it."""
+        return tensordict
+
+    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Return the input of a reset as upstream stages see it."""
+        return tensordict
+
+    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
+        """Return the env's batch size after this transform."""
+        return batch_size
+
+    def transform_env_device(self, device: torch.device) -> torch.device:
+        """Return the env's device after this transform."""
+        return device
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_container_ref") is None:

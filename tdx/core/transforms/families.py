@@ -148,6 +148,7 @@ class ShapeTransform(ObservationTransform):
     """
 
     time_behavior = TimeBehavior.POINTWISE
+    _counts_from_start = False
 
     def __init__(
         self,
@@ -159,6 +160,12 @@ class ShapeTransform(ObservationTransform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         # Number of dims before the features: the batch dims of the env or of the stored data.
         self._leading = 0
+
+    def _set_counted_from_start(self, *dims: int) -> None:
+        """Set whether a dim is counted from the start: a chunk of steps has leading dims."""
+        self._counts_from_start = any(dim >= 0 for dim in dims)
+        if self._counts_from_start:
+            self.time_behavior = TimeBehavior.CONTROL
 
     @abstractmethod
     def _check_features(self, shape: torch.Size) -> None:
@@ -187,12 +194,12 @@ class ShapeTransform(ObservationTransform):
             )
         return spec.apply_view(self._apply_transform)
 
-    def _map_spec(self, spec: Composite) -> Composite:
-        self._leading = len(spec.shape)
+    def _map_spec(self, spec: Any) -> Any:
+        self._leading = len(spec.shape) if isinstance(spec, Composite) else 0
         return super()._map_spec(spec)
 
-    def _map_inverse_spec(self, spec: Composite) -> Composite:
-        self._leading = len(spec.shape)
+    def _map_inverse_spec(self, spec: Any) -> Any:
+        self._leading = len(spec.shape) if isinstance(spec, Composite) else 0
         return super()._map_inverse_spec(spec)
 
     @dispatch(source="in_keys", dest="out_keys")
@@ -200,12 +207,14 @@ class ShapeTransform(ObservationTransform):
         """Rearrange stored data in place.
 
         Args:
-            tensordict: Data of any shape; its batch dims keep their positions.
+            tensordict: Data of any shape; its batch dims keep their positions. Without an env,
+                dims from 0 count from the first one.
 
         Raises:
             ArgumentError: An entry has too few dims after the batch dims.
         """
-        env_leading, self._leading = self._leading, tensordict.ndim
+        env_leading, in_env = self._leading, hasattr(self.container, "base_env")
+        self._leading = 0 if self._counts_from_start and not in_env else tensordict.ndim
         try:
             for key in self.in_keys:
                 value = read(tensordict, key)

@@ -22,6 +22,7 @@ from tdx.core.transforms.kernels import (
     map_entries,
 )
 from tdx.core.transforms.spec_maps import (
+    KeyPairs,
     map_leaves,
     map_parts,
     missing_key_error,
@@ -36,6 +37,8 @@ from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite, TensorSpec
 from tdx.tensordicts import read
 
+_DATA_HOOKS = ("_call", "_step", "_reset", "forward")
+
 
 class Transform(ChainMember):
     """Maps the output of an env, its input, or both. Also works without an env.
@@ -48,7 +51,8 @@ class Transform(ChainMember):
 
     Args:
         in_keys: Entries of the env's output to read.
-        out_keys: Keys to write, one per in-key. ``None``: the in-keys.
+        out_keys: Keys to write, one per in-key; any number if the subclass implements a hook for
+            whole TensorDicts. ``None``: the in-keys.
         in_keys_inv: Entries of the env's input to write.
         out_keys_inv: Keys that the policy writes, one per inverse in-key. ``None``:
             ``in_keys_inv``.
@@ -106,7 +110,10 @@ class Transform(ChainMember):
     ) -> None:
         self._in_keys = normalize_keys(in_keys, "in_keys")
         self._out_keys = normalize_keys(out_keys, "out_keys")
-        self._pairs = pair_keys(self._in_keys, self._out_keys, "in_keys and out_keys")
+        self._pairs: KeyPairs = ()
+        own_hooks = not self._is_verified and self._overrides(*_DATA_HOOKS)
+        if len(self._in_keys) == len(self._out_keys) or not own_hooks:
+            self._pairs = pair_keys(self._in_keys, self._out_keys, "in_keys and out_keys")
 
     def _set_inverse_keys(
         self, in_keys_inv: Sequence[NestedKey] | None, out_keys_inv: Sequence[NestedKey] | None
@@ -345,13 +352,17 @@ class Transform(ChainMember):
         """Return the spec of the policy's tensor, given the spec of the env's tensor."""
         return spec
 
-    def _map_spec(self, spec: Composite) -> Composite:
-        """Map one part of the output spec."""
+    def _map_spec(self, spec: Any) -> Any:
+        """Map one part of the output spec, or the spec of a lone entry."""
+        if not isinstance(spec, Composite):
+            return self._transform_spec(spec)
         name = type(self).__name__ if self._overrides("_transform_spec") else None
         return map_leaves(spec, self._pairs, self._transform_spec, name)
 
-    def _map_inverse_spec(self, spec: Composite) -> Composite:
-        """Map one part of the input spec."""
+    def _map_inverse_spec(self, spec: Any) -> Any:
+        """Map one part of the input spec, or the spec of a lone entry."""
+        if not isinstance(spec, Composite):
+            return self._inv_transform_spec(spec)
         name = type(self).__name__ if self._overrides("_transform_spec") else None
         return map_leaves(spec, self._inverse_pairs, self._inv_transform_spec, name, rename=True)
 
@@ -421,27 +432,6 @@ class Transform(ChainMember):
         if self._overrides("transform_output_spec"):
             output_spec = unlocked_copy(output_spec)
         return self.transform_input_spec(input_spec), self.transform_output_spec(output_spec)
-
-    # Batch size and device
-
-    _changes_batch: bool = False
-    """True if downstream stages have another batch size or device than upstream ones."""
-
-    def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the input of a step as downstream stages see it."""
-        return tensordict
-
-    def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the input of a reset as upstream stages see it."""
-        return tensordict
-
-    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """Return the env's batch size after this transform."""
-        return batch_size
-
-    def transform_env_device(self, device: torch.device) -> torch.device:
-        """Return the env's device after this transform."""
-        return device
 
     def close(self) -> None:
         """Release resources of the transform."""

@@ -10,7 +10,6 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms.episodes import episode_starts, steps_since_start
 from tdx.core.transforms.families import ObservationTransform
 from tdx.core.transforms.kernels import (
     Chunk,
@@ -22,12 +21,11 @@ from tdx.core.transforms.kernels import (
     new_column,
 )
 from tdx.core.transforms.scan import follow_device, reset_rows
+from tdx.core.transforms.stored_windows import Window, known_steps, stored_window
 from tdx.errors import KeyNotFoundError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.tensordicts import read, write
-
-Window = list[Tensor]
 
 
 class WindowTransform(ObservationTransform):
@@ -43,11 +41,13 @@ class WindowTransform(ObservationTransform):
         out_keys: Keys to write. ``None``: the in-keys.
         as_inverse: Do nothing in an env, and map stored data in ``inv``.
         reset_key: Reset mask to follow. ``None``: the mask of the entry's group.
-        done_key: Done flag that separates stored episodes. ``None``: ``("next", "done")``.
+        done_key: Done flag under ``next`` that separates stored episodes. ``None``: ``done``.
     """
 
     time_behavior = TimeBehavior.SCAN
     _episode_memory = ("_earlier",)
+    _looks_ahead = False
+    """True if windows contain the following entries, which only stored data has."""
 
     def __init__(
         self,
@@ -60,7 +60,9 @@ class WindowTransform(ObservationTransform):
         super().__init__(in_keys, out_keys)
         self.as_inverse = as_inverse
         self.reset_key = None if reset_key is None else normalize_key(reset_key)
-        self.done_key: NestedKey = ("next", "done") if done_key is None else normalize_key(done_key)
+        done_key = "done" if done_key is None else done_key
+        stored = split_key(done_key)[0] == "next"
+        self.done_key: NestedKey = done_key if stored else join_keys("next", done_key)
         self._earlier: dict[NestedKey, list[Tensor]] = {}
         if as_inverse:
             self._set_inverse_keys(self.out_keys, self.in_keys)
@@ -92,13 +94,17 @@ class WindowTransform(ObservationTransform):
         """Return the entry that precedes the first one of an episode."""
         return first if self._constant is None else torch.full_like(first, self._constant)
 
+    def _before_reset(self, newest: Tensor) -> Tensor:
+        """Return the entry that precedes the first one that was seen, without a reset."""
+        return self._pad(newest)
+
     # Step by step
 
     def _push(self, in_key: NestedKey, newest: Tensor) -> Tensor:
         """Add an entry to the window of a key and map the window."""
         earlier = self._earlier.get(in_key)
         if earlier is None:
-            earlier = [self._pad(newest)] * (self._size - 1)
+            earlier = [self._before_reset(newest)] * (self._size - 1)
         window = [*earlier, newest]
         self._earlier[in_key] = window[1:]
         return self._combine(window)
@@ -173,7 +179,7 @@ class WindowTransform(ObservationTransform):
                 raise self._missing_key(in_key, chunk.steps)
             earlier = self._earlier.get(in_key)
             if earlier is None:
-                earlier = [self._pad(entries[0])] * (self._size - 1)
+                earlier = [self._before_reset(entries[0])] * (self._size - 1)
             pool = _concatenate([*(entry.unsqueeze(0) for entry in earlier), entries])
             # Step t sees the rows t to t + size - 1 of the pool.
             window = [pool[first : first + chunk.length] for first in range(self._size)]
@@ -269,10 +275,18 @@ class WindowTransform(ObservationTransform):
         return tensordict if self.as_inverse else self._map_stored(tensordict)
 
     def _map_stored(self, tensordict: TensorDictBase) -> TensorDictBase:
+        names = tensordict.names if tensordict.ndim else []
+        if "time" in names[:-1]:
+            last, time = tensordict.ndim - 1, names.index("time")
+            moved = self._map_stored(tensordict.transpose(time, last).copy())
+            return tensordict.update(moved.transpose(time, last))
+        known = known_steps(tensordict, self.done_key, self._looks_ahead)
         results: dict[NestedKey, Tensor] = {}
         for in_key, out_key in self._pairs:
             parts = split_key(in_key)
             root_key = normalize_key(parts[1:]) if parts[0] == "next" else in_key
+            if self._looks_ahead:
+                root_key = in_key
             newest, root = read(tensordict, in_key), read(tensordict, root_key)
             if newest is None and self._missing_tolerance:
                 continue
@@ -280,44 +294,26 @@ class WindowTransform(ObservationTransform):
                 raise self._missing_key(in_key, tensordict)
             if root is None:
                 raise self._no_earlier_entries(in_key, root_key)
-            time = tensordict.ndim - 1
-            ages = steps_since_start(episode_starts(tensordict, self.done_key), time)
-            window = self._stored_window(newest, root, ages, int(root_key != in_key))
-            results[out_key] = self._combine(window)
+            results[out_key] = self._map_windows(newest, root, known, int(root_key != in_key))
             next_key = join_keys("next", in_key)
             following = None if next_key in self.in_keys else read(tensordict, next_key)
-            if following is not None and root_key == in_key:
-                window = self._stored_window(following, root, ages, 1)
-                results[join_keys("next", out_key)] = self._combine(window)
+            if following is not None and root_key == in_key and not self._looks_ahead:
+                next_out = join_keys("next", out_key)
+                results[next_out] = self._map_windows(following, root, known, 1)
         # Written last, since an in-key may be the out-key of another.
         for key, value in results.items():
             tensordict.set(key, value)
         return tensordict
 
-    def _stored_window(
-        self, newest: Tensor, root: Tensor, ages: Tensor, ahead: int
-    ) -> list[Tensor]:
-        """Return the window of each step of a stored rollout.
+    def _map_windows(self, newest: Tensor, root: Tensor, known: Tensor, ahead: int) -> Tensor:
+        """Map the windows of a stored rollout, see :func:`stored_window`."""
+        pad = None if self._constant is None else self._pad
+        forward = self._looks_ahead
+        return self._combine(
+            stored_window(newest, root, known, self._size, ahead=ahead, forward=forward, pad=pad)
+        )
 
-        Args:
-            newest: Newest entry of each window, ``[*B, T, ...]``.
-            root: Entries at the root, ``[*B, T, ...]``.
-            ages: Steps since the start of the episode, ``[*B, T]``.
-            ahead: 1 if ``newest`` is one step ahead of ``root``, else 0.
-        """
-        time_dim = ages.ndim - 1
-        time = torch.arange(ages.shape[-1], device=ages.device)
-        window = [newest]
-        for back in range(1, self._size):
-            distance = back - ahead
-            inside = ages >= distance
-            source = time - torch.where(inside, distance, ages)
-            index = source.reshape(*source.shape, *([1] * (root.ndim - time_dim - 1)))
-            entry = root.gather(time_dim, index.expand(root.shape))
-            if self._constant is not None:
-                entry = entry.where(inside.reshape(index.shape), self._pad(entry))
-            window.insert(0, entry)
-        return window
+    unfolding = forward
 
     def _no_earlier_entries(self, in_key: NestedKey, root_key: NestedKey) -> KeyNotFoundError:
         return KeyNotFoundError(

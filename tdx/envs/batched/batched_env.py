@@ -136,7 +136,7 @@ class BatchedEnv(EnvBase):
             self._metadata = self._start()
             self.is_closed = False
 
-    def close(self) -> None:
+    def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the envs. :meth:`reset` and :meth:`start` create them again."""
         if not self.is_closed:
             self.is_closed = True

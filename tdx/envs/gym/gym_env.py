@@ -114,6 +114,7 @@ class GymEnv(GymWrapper):
             disable_env_checker=disable_env_checker,
         )
         self._initialize(env, env_name, categorical_action_encoding, device, seed)
+        self.from_pixels, self.pixels_only, self.frame_skip = from_pixels, pixels_only, frame_skip
 
     @property
     def env_name(self) -> str:

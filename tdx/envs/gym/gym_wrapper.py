@@ -79,6 +79,15 @@ class GymWrapper(EnvBase):
     available_envs = _AvailableEnvs()
     """Ids of the envs of Gymnasium and of known, installed packages."""
 
+    from_pixels: bool
+    """True if observations contain the rendered frame."""
+
+    pixels_only: bool
+    """True if rendered frames replace the observation of the env."""
+
+    frame_skip: int | None
+    """Number of times that each action is applied. ``None``: as the env does."""
+
     def __init__(
         self,
         env: Any,
@@ -102,6 +111,7 @@ class GymWrapper(EnvBase):
                 env, from_pixels=from_pixels, pixels_only=pixels_only, frame_skip=frame_skip
             )
         self._initialize(env, _name_of(env), categorical_action_encoding, device, seed)
+        self.from_pixels, self.pixels_only, self.frame_skip = from_pixels, pixels_only, frame_skip
 
     def _initialize(
         self,
@@ -298,7 +308,7 @@ class GymWrapper(EnvBase):
         super()._move(device)
         self._update_conversion()
 
-    def close(self) -> None:
+    def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the Gymnasium env. Closing it again has no effect."""
         if not self.is_closed:
             super().close()

@@ -96,7 +96,7 @@ class RecordingEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         self.inner._set_seed(seed)
 
-    def close(self) -> None:
+    def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the recorded env."""
         super().close()
         self.inner.close()

@@ -105,7 +105,7 @@ class TorchRLBase(EnvBase):
         self.__dict__["original"] = self.original.to(device)
         super()._move(device)
 
-    def close(self) -> None:
+    def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the env of TorchRL."""
         if not self.original.is_closed:
             self.original.close()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Self
 
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ActionTransform, action_leaf, has_range, shared_bounds
-from tdx.core.transforms.parameters import AffineTransform, require_floating
+from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform, require_floating
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey
@@ -83,6 +84,89 @@ class ActionScaling(ActionTransform, AffineTransform):
                 "scale must not be zero: every action would become the same",
                 hint="pass half the width of the env's range",
             )
+
+    @classmethod
+    def from_stats(
+        cls,
+        *,
+        mean: Tensor | None = None,
+        std: Tensor | None = None,
+        low: Tensor | None = None,
+        high: Tensor | None = None,
+        eps: float = SMALLEST_SCALE,
+        **kwargs: Any,
+    ) -> Self:
+        """Return a scaling by the statistics of a dataset.
+
+        Args:
+            mean: Mean of each element of the actions, mapped to 0.
+            std: Standard deviation of each element, mapped to 1.
+            low: Smallest value of each element, mapped to -1.
+            high: Largest value of each element, mapped to 1.
+            eps: Smallest scale.
+            **kwargs: Further arguments of the constructor.
+
+        Raises:
+            ArgumentError: Not exactly one of the two pairs is given, or its shapes differ.
+
+        Example:
+            >>> import torch
+            >>> stats = {"low": torch.tensor([0.0]), "high": torch.tensor([10.0])}
+            >>> ActionScaling.from_stats(**stats).normalize(torch.tensor([5.0, 10.0]))
+            tensor([0., 1.])
+        """
+        pairs = [pair for pair in ((mean, std), (low, high)) if pair != (None, None)]
+        if len(pairs) != 1:
+            raise ArgumentError(
+                "exactly one pair of statistics is needed",
+                hint="pass mean and std, or low and high",
+            )
+        first, second = pairs[0]
+        if first is None or second is None:
+            raise ArgumentError(
+                "mean and std, or low and high, have to be given together", hint="pass both"
+            )
+        if first.shape != second.shape:
+            raise ArgumentError(
+                f"the statistics must have the same shape, got {tuple(first.shape)} and "
+                f"{tuple(second.shape)}",
+                hint="pass one number for each element of the action",
+            )
+        loc, scale = (
+            (first, second)
+            if mean is not None
+            else (
+                (first + second) / 2,
+                (second - first) / 2,
+            )
+        )
+        return cls(loc=loc, scale=scale.clamp_min(eps), **kwargs)
+
+    def normalize(self, action: Tensor) -> Tensor:
+        """Map an action of the env ``[*B, n]`` to the policy's range.
+
+        Raises:
+            ArgumentError: The scale has another number of elements.
+        """
+        return self._apply_transform(self._fitting(action))
+
+    def denormalize(self, action: Tensor) -> Tensor:
+        """Map an action of the policy ``[*B, n]`` to the env's range.
+
+        Raises:
+            ArgumentError: The scale has another number of elements.
+        """
+        return self._inv_apply_transform(self._fitting(action))
+
+    def _fitting(self, action: Tensor) -> Tensor:
+        size = self._loc_and_scale()[1].shape[-1:]
+        if size.numel() > 1 and size != action.shape[-1:]:
+            raise ArgumentError(
+                f"the action of shape {tuple(action.shape)} does not match the {size.numel()} "
+                "elements of loc and scale",
+                hint="pass actions [*B, n] with one element for each of the scale",
+            )
+        return action
 
     def _loc_and_scale(self) -> tuple[Tensor, Tensor]:
         loc, scale = self._buffers["loc"], self._buffers["scale"]

@@ -50,6 +50,12 @@ class InitTracker(Transform):
         self._groups: dict[NestedKey, DoneGroup] = {}
         """Group of done flags of each flag, by the key of the flag."""
 
+    @property
+    def init_keys(self) -> list[NestedKey]:
+        """Key of the flag of each group of done flags."""
+        self._bind_in_env()
+        return list(self.out_keys)
+
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         groups = done_groups(output_spec["full_done_spec"])
         self._groups = {group.sibling(self.init_key): group for group in groups}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -70,6 +70,24 @@ class StepCounter(RunningTransform):
         """Group of done flags of each counter, by the key of the counter."""
         self._counters: tuple[tuple[None, NestedKey], ...] = ((None, self.step_count_key),)
 
+    @property
+    def step_count_keys(self) -> list[NestedKey]:
+        """Key of the counter of each group of done flags."""
+        self._bind_in_env()
+        return [key for _, key in self._counters]
+
+    @property
+    def all_truncated_keys(self) -> list[NestedKey]:
+        """Key of the ``truncated`` flag of each group of done flags."""
+        self._bind_in_env()
+        return [group.sibling(self.truncated_key) for group in self._groups.values()]
+
+    @property
+    def all_done_keys(self) -> list[NestedKey]:
+        """Key of the ``done`` flag of each group of done flags."""
+        self._bind_in_env()
+        return [group.sibling("done") for group in self._groups.values()]
+
     # Kernels
 
     def _increment(self, key: NestedKey, values: Tensor | None) -> int:
@@ -131,7 +149,10 @@ class StepCounter(RunningTransform):
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         next_tensordict = super()._step(tensordict, next_tensordict)
         get = partial(read, next_tensordict)
-        for key, group in self._groups.items() if self.max_steps is not None else ():
+        groups: Mapping[NestedKey, DoneGroup | StoredGroup] = self._groups
+        # Without an env, there is a single group at the root.
+        groups = groups or {self.step_count_key: StoredGroup((), ())}
+        for key, group in groups.items() if self.max_steps is not None else ():
             for flag_key, flag in self._truncate(group, get(key), get).items():
                 write(next_tensordict, flag_key, flag)
         return next_tensordict

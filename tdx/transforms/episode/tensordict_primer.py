@@ -325,6 +325,8 @@ def _to_composite(
 
 
 def _check_default(value: DefaultValue, keys: list[NestedKey], random: bool | None) -> Any:
+    if random and isinstance(value, (int, float)) and value == 0:
+        return None
     if random and value is not None:
         raise ArgumentError("random and default_value are both given", hint="remove one of the two")
     if not isinstance(value, Mapping):

@@ -16,7 +16,6 @@ from tdx.core.transforms.images import (
     crop_matrix,
     image_size,
 )
-from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 
@@ -26,6 +25,8 @@ MOST_CHANNELS = max(LIKELY_CHANNELS)
 class CenterCrop(ObservationTransform):
     """Crop the center ``[*B, C, w, h]`` of images ``[*B, C, H, W]``.
 
+    A smaller image is padded with zeros.
+
     Args:
         w: Size of the second to last dim of the result.
         h: Size of the last dim of the result; ``w`` by default.
@@ -34,7 +35,7 @@ class CenterCrop(ObservationTransform):
 
     Raises:
         ArgumentError: A size is not an integer of at least 1, or (when its specs are computed, or
-            in a call) an image is smaller, has fewer than 3 dims or has its channels last.
+            in a call) an image has fewer than 3 dims or has its channels last.
 
     Example:
         >>> import torch
@@ -62,34 +63,26 @@ class CenterCrop(ObservationTransform):
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         shape, w, h = tensor.shape, self.w, self.h
-        if len(shape) < 3 or shape[-1] <= MOST_CHANNELS or shape[-1] < h or shape[-2] < w:
-            self._check_image(shape)
+        if len(shape) < 3 or shape[-1] <= MOST_CHANNELS:
+            check_channels_first(shape, "CenterCrop")
         return _kernel()(tensor, [w, h])
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
-        self._check_image(spec.shape)
+        check_channels_first(spec.shape, "CenterCrop")
         return spec.apply_view(self._apply_transform)
 
     def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
         if dtype != LinearImage.out_dtype:
             return None
-        self._check_image(torch.Size(shape))
+        check_channels_first(torch.Size(shape), "CenterCrop")
         (_, height, width), (w, h) = shape, (self.w, self.h)
+        if height < w or width < h:
+            return None
         # torchvision rounds half to even.
         rows = crop_matrix(height, round((height - w) / 2), w)
         return LinearImage(
             shape, dtype, rows=rows, cols=crop_matrix(width, round((width - h) / 2), h)
         )
-
-    def _check_image(self, shape: torch.Size) -> None:
-        check_channels_first(shape, "CenterCrop")
-        if shape[-2] < self.w or shape[-1] < self.h:
-            raise ArgumentError(
-                f"a crop of {self.w} × {self.h} is larger than the image, which has "
-                f"{shape[-2]} × {shape[-1]} in shape {tuple(shape)}",
-                hint=f"w can be up to {shape[-2]} and h up to {shape[-1]}; or put a Resize "
-                "before it",
-            )
 
     def __repr__(self) -> str:
         return f"CenterCrop(w={self.w}, h={self.h}, keys={self.in_keys})"

@@ -7,13 +7,20 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.spec_maps import require_keys, require_leaf
+from tdx.core.transforms.stored_windows import (
+    Window,
+    known_steps,
+    padded_entries,
+    stored_window,
+)
 from tdx.core.transforms.validation import check_integer
-from tdx.core.transforms.windows import Window, WindowTransform
-from tdx.errors import ArgumentError, Where
+from tdx.core.transforms.windows import WindowTransform
+from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey
 from tdx.specs import Binary, Bounded, Composite, MultiOneHot, OneHot, TensorSpec
 
@@ -35,10 +42,15 @@ class CatFrames(WindowTransform):
         as_inverse: Do nothing in an env, and stack frames when data is written to a replay
             buffer.
         reset_key: Reset mask to follow; that of the frame's group by default.
-        done_key: Done flag that separates stored episodes; ``("next", "done")`` by default.
+        done_key: Done flag under ``next`` that separates stored episodes; ``done`` by default.
+        future: Stack the next ``N`` frames, oldest first, instead of the last ones; for stored
+            data only.
+        mask_key: Key for a mask of the padded frames, bool ``[*B, T, N]``; for stored data only.
+            Not written by default.
 
     Raises:
         ArgumentError: ``N`` is below 1, ``dim`` is not negative, or ``padding`` is unknown.
+        ChainError: ``future`` or ``mask_key`` is used in an env (when its specs are computed).
 
     Example:
         >>> from tdx import CatFrames, GymEnv, TransformedEnv
@@ -65,6 +77,8 @@ class CatFrames(WindowTransform):
         as_inverse: bool = False,
         reset_key: NestedKey | None = None,
         done_key: NestedKey | None = None,
+        future: bool = False,
+        mask_key: NestedKey | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, as_inverse, reset_key, done_key)
         check_integer(N, "N", 1, "for example N=4")
@@ -80,6 +94,8 @@ class CatFrames(WindowTransform):
             )
         self.N, self.dim = N, dim
         self.padding, self.padding_value = padding, padding_value
+        self.future = self._looks_ahead = bool(future)
+        self.mask_key = mask_key
 
     @property
     def _size(self) -> int:
@@ -89,6 +105,9 @@ class CatFrames(WindowTransform):
     def _constant(self) -> float | None:
         return self.padding_value if self.padding == "constant" else None
 
+    def _before_reset(self, newest: Tensor) -> Tensor:
+        return torch.zeros_like(newest) if self._constant is None else self._pad(newest)
+
     def _combine(self, window: Window, out: Tensor | None = None) -> Tensor:
         return torch.cat(window, self.dim, out=out)
 
@@ -97,7 +116,20 @@ class CatFrames(WindowTransform):
         sizes[self.dim] *= self.N
         return torch.Size(sizes)
 
+    def _map_stored(self, tensordict: TensorDictBase) -> TensorDictBase:
+        tensordict = super()._map_stored(tensordict)
+        if self.mask_key is not None and "time" not in tensordict.names[:-1]:
+            known = known_steps(tensordict, self.done_key, self.future)
+            tensordict.set(self.mask_key, padded_entries(known, self.N, self.future))
+        return tensordict
+
     def _check_in_keys(self, output_spec: Composite) -> None:
+        if self.future or self.mask_key is not None:
+            raise ChainError(
+                "future and mask_key need whole episodes: the stage works offline only",
+                hint="use it in a replay buffer or on a stored rollout",
+                where=Where(transform="CatFrames"),
+            )
         if self.as_inverse or self._missing_tolerance:
             return
         parts = ("full_observation_spec", "full_done_spec")
@@ -135,3 +167,48 @@ def _check_frame(dim: int, shape: torch.Size, key: NestedKey | None) -> None:
             where=Where(key=key),
             hint="count from the end of the frame: dim=-1 is its last dim",
         )
+
+
+def cat_frames(
+    tensor: Tensor,
+    N: int,
+    dim: int,
+    *,
+    padding: Literal["same", "constant"] = "same",
+    padding_value: float = 0.0,
+    time_dim: int = -1,
+    done_mask: Tensor | None = None,
+) -> Tensor:
+    """Concatenate the last ``N`` frames of each step of a tensor, oldest first.
+
+    Args:
+        tensor: Frames, with time along ``time_dim``.
+        N: Number of frames.
+        dim: Dim along which to concatenate; negative.
+        padding: As in :class:`CatFrames`.
+        padding_value: As in :class:`CatFrames`.
+        time_dim: Dim of time; negative.
+        done_mask: Frames of each window that are outside the episode, bool ``[*B, T, N]``.
+            ``None``: the tensor is one episode.
+
+    Raises:
+        ArgumentError: ``N`` is below 1, a dim is not negative, or ``padding`` is unknown.
+
+    Example:
+        >>> cat_frames(torch.tensor([[1.0], [2.0], [3.0]]), 2, -1, time_dim=-2)
+        tensor([[1., 1.],
+                [1., 2.],
+                [2., 3.]])
+    """
+    stack = CatFrames(N, dim, padding=padding, padding_value=padding_value)
+    if time_dim >= 0:
+        raise ArgumentError(
+            f"time_dim must be < 0, got {time_dim}", hint="count from the end, such as -2"
+        )
+    shape = tensor.shape[: tensor.ndim + time_dim + 1]
+    if done_mask is None:
+        known = torch.arange(shape[-1], device=tensor.device).expand(shape)
+    else:
+        known = (~done_mask).sum(-1) - 1
+    pad = None if padding == "same" else stack._pad
+    return stack._combine(stored_window(tensor, tensor, known, N, pad=pad))

@@ -22,8 +22,8 @@ class FlattenObservation(ShapeTransform):
         last_dim: Last dim to flatten.
         in_keys: Observations to read; ``pixels`` by default.
         out_keys: Keys to write; the in-keys by default.
-        allow_positive_dim: Accept dims from 0, counted from the first dim after the batch dims
-            of the env or of the stored data.
+        allow_positive_dim: Accept dims from 0: in an env counted from the first dim after its
+            batch dims, else from the first dim.
 
     Raises:
         ArgumentError: A dim is not a negative integer, the first dim comes after the last, or
@@ -59,9 +59,7 @@ class FlattenObservation(ShapeTransform):
             raise ArgumentError(
                 f"first_dim={first_dim} comes after last_dim={last_dim}", hint="swap them"
             )
-        if max(self.first_dim, self.last_dim) >= 0:
-            # A chunk of steps has leading dims, a single step has none.
-            self.time_behavior = TimeBehavior.CONTROL
+        self._set_counted_from_start(self.first_dim, self.last_dim)
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         first, last = (

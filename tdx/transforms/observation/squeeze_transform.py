@@ -13,10 +13,13 @@ from tdx.core.transforms.spec_maps import require_some_keys
 from tdx.core.transforms.validation import check_dim
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
+from tdx.specs import TensorSpec
 
 
 class SqueezeTransform(ShapeTransform):
     """Remove a dim of size 1 from entries, and insert it into inputs of the env.
+
+    A dim of another size stays, as in ``torch.squeeze``.
 
     Args:
         dim: Dim to remove. Negative, so that batch dims do not count.
@@ -24,12 +27,12 @@ class SqueezeTransform(ShapeTransform):
         out_keys: Keys to write; the in-keys by default.
         in_keys_inv: Inputs of the env to insert the dim into. Default: no keys.
         out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
-        allow_positive_dim: Accept a dim from 0, counted from the first dim after the batch dims
-            of the env or of the stored data.
+        allow_positive_dim: Accept a dim from 0: in an env counted from the first dim after its
+            batch dims, else from the first dim.
 
     Raises:
         ArgumentError: There are no keys, ``dim`` is not a negative integer, or (when its specs
-            are computed, or in ``forward``) an entry has no such dim or its size is not 1.
+            are computed, or in ``forward``) an entry has no such dim.
 
     Example:
         >>> import torch
@@ -58,9 +61,7 @@ class SqueezeTransform(ShapeTransform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dim = check_dim(dim, "dim", allow_positive_dim)
         self.allow_positive_dim = allow_positive_dim
-        if self.dim >= 0:
-            # A chunk of steps has leading dims, a single step has none.
-            self.time_behavior = TimeBehavior.CONTROL
+        self._set_counted_from_start(self.dim)
 
     @property
     def _position(self) -> int:
@@ -80,12 +81,16 @@ class SqueezeTransform(ShapeTransform):
                 "batch dims",
                 hint="count from the end: -1 is the last dim",
             )
-        if shape[self.dim] != 1:
+
+    def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
+        mapped = super()._inv_transform_spec(spec)
+        if mapped.ndim == spec.ndim:
             raise ArgumentError(
-                f"dim={self.dim} of {tuple(shape)} has size {shape[self.dim]}, "
-                "only a dim of size 1 can be removed",
-                hint="FlattenObservation joins dims of any size",
+                f"dim={self.dim} of {tuple(spec.shape)} does not have size 1, so it cannot be "
+                "inserted into the input of the env",
+                hint="remove the key from in_keys_inv",
             )
+        return mapped
 
     def __repr__(self) -> str:
         return f"SqueezeTransform(dim={self.dim}, keys={self.in_keys or self.in_keys_inv})"

@@ -20,8 +20,8 @@ class UnsqueezeTransform(ShapeTransform):
 
     Args:
         dim: Position of the new dim in the result. Negative, so that batch dims do not count.
-        allow_positive_dim: Accept a dim from 0, counted from the first dim after the batch dims
-            of the env or of the stored data.
+        allow_positive_dim: Accept a dim from 0: in an env counted from the first dim after its
+            batch dims, else from the first dim.
         in_keys: Entries to read. Default: no keys if ``in_keys_inv`` are given.
         out_keys: Keys to write; the in-keys by default.
         in_keys_inv: Inputs of the env to remove the dim from. Default: no keys.
@@ -58,9 +58,7 @@ class UnsqueezeTransform(ShapeTransform):
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dim = check_dim(dim, "dim", allow_positive_dim)
         self.allow_positive_dim = allow_positive_dim
-        if self.dim >= 0:
-            # A chunk of steps has leading dims, a single step has none.
-            self.time_behavior = TimeBehavior.CONTROL
+        self._set_counted_from_start(self.dim)
 
     @property
     def _position(self) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from tdx.core.envs.env_specs import batched_shape
 from tdx.core.transforms import RunningTransform, TimeBehavior
 from tdx.core.transforms.episodes import stored_group_of
+from tdx.core.transforms.kernels import ChunkKernel
 from tdx.core.transforms.spec_maps import missing_key_error, sum_dtype, with_entries
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
@@ -30,6 +31,7 @@ class RewardSum(RunningTransform):
         in_keys: Rewards to read; all rewards of the env by default.
         out_keys: Keys to write; ``episode_reward`` for ``reward`` by default.
         reset_keys: Reset mask to follow for each reward; that of its group by default.
+        reward_spec: Declare the sums as rewards instead of observations.
 
     Raises:
         ArgumentError: The numbers of keys differ.
@@ -51,6 +53,8 @@ class RewardSum(RunningTransform):
         in_keys: Sequence[NestedKey] | None = None,
         out_keys: Sequence[NestedKey] | None = None,
         reset_keys: Sequence[NestedKey] | None = None,
+        *,
+        reward_spec: bool = False,
     ) -> None:
         if in_keys is None and out_keys is not None:
             in_keys = ["reward"]
@@ -61,14 +65,20 @@ class RewardSum(RunningTransform):
         else:
             self._set_keys(in_keys, _sum_keys(self.in_keys) if out_keys is None else out_keys)
         self.reset_keys = None if reset_keys is None else list(reset_keys)
+        self.reward_spec = reward_spec
+        self._reset_key_of: dict[NestedKey, NestedKey] = {}
+        if not self._finds_keys:
+            self._pair_reset_keys()
+        self._sum_specs: dict[NestedKey, TensorSpec] = {}
+        self._batch_dims = 0
+
+    def _pair_reset_keys(self) -> None:
         if self.reset_keys is not None and len(self.reset_keys) != len(self.in_keys):
             raise ArgumentError(
                 f"{len(self.reset_keys)} reset_keys for {len(self.in_keys)} rewards",
                 hint="give one for each reward",
             )
         self._reset_key_of = dict(zip(self.out_keys, self.reset_keys or (), strict=False))
-        self._sum_specs: dict[NestedKey, TensorSpec] = {}
-        self._batch_dims = 0
 
     def _on_keys_assigned(self) -> None:
         self._finds_keys = False
@@ -91,6 +101,16 @@ class RewardSum(RunningTransform):
         assert values is not None
         dtype = sum_dtype(values.dtype)
         return values if values.dtype is dtype else values.to(dtype)
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        result = super()._reset(tensordict, tensordict_reset)
+        # A reset returns no rewards.
+        return result.exclude(*self.out_keys) if self.reward_spec else result
+
+    def _chunk_kernel(self) -> ChunkKernel | None:
+        return None if self.reward_spec else super()._chunk_kernel()
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Sum the rewards of a stored rollout, at the root and in ``next``, in place.
@@ -143,6 +163,7 @@ class RewardSum(RunningTransform):
         if self._finds_keys:
             in_keys = list(rewards.keys(True, True))
             self._set_keys(in_keys, _sum_keys(in_keys))
+            self._pair_reset_keys()
         self._sum_specs, self._batch_dims = {}, len(output_spec.shape)
         for in_key, out_key in self._pairs:
             spec = rewards.get(in_key, None)
@@ -153,16 +174,20 @@ class RewardSum(RunningTransform):
             )
 
     def transform_reward_spec(self, reward_spec: Composite) -> Composite:
-        """Return the reward spec unchanged."""
-        return reward_spec
+        """Return the reward spec, with the sums if they are declared as rewards."""
+        return with_entries(reward_spec, self._sum_specs) if self.reward_spec else reward_spec
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """Return the observation spec with the sums."""
-        return with_entries(observation_spec, self._sum_specs)
+        """Return the observation spec with the sums, unless they are declared as rewards."""
+        return (
+            observation_spec
+            if self.reward_spec
+            else with_entries(observation_spec, self._sum_specs)
+        )
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """Return the state spec with the sums, which a step reads."""
-        return with_entries(state_spec, self._sum_specs)
+        return state_spec if self.reward_spec else with_entries(state_spec, self._sum_specs)
 
     def __repr__(self) -> str:
         return f"RewardSum(keys=[{', '.join(repr(format_key(key)) for key in self.in_keys)}])"

@@ -216,6 +216,7 @@ def test_a_lazy_stack_keeps_what_does_not_stack() -> None:
     env.observation_spec = Composite(observation=Unbounded((-1,)))
     with pytest.raises(EnvError, match=re.escape("rollout(..., return_contiguous=False)")):
         env.rollout(3)
+    assert isinstance(env.rollout(3, return_contiguous=None), LazyStackedTensorDict)
     lazy = env.rollout(3, return_contiguous=False)
     assert isinstance(lazy, LazyStackedTensorDict)
     assert lazy.names == ["time"]

@@ -9,6 +9,7 @@ from tdx import (
     Categorical,
     Composite,
     EnvBase,
+    EnvError,
     KeyNotFoundError,
     SpecError,
     Unbounded,
@@ -117,7 +118,7 @@ def test_setters_say_what_they_take() -> None:
     with pytest.raises(SpecError, match="full_action_spec takes a spec, got int"):
         env.action_spec = 3  # type: ignore[assignment]
     with pytest.raises(SpecError, match="takes a Composite, got UnboundedContinuous"):
-        env.observation_spec = Unbounded((2, 1))
+        env.state_spec = Unbounded((2, 1))
     with pytest.raises(SpecError, match=r"\(3,\) must begin with the composite's \(2,\)"):
         env.reward_spec = Unbounded(3)
     with pytest.raises(SpecError, match=r"does not start with the env's batch size \(2,\)"):
@@ -131,8 +132,8 @@ def test_the_shape_of_the_batch() -> None:
     assert env.numel() == 6
     assert CountingEnv().numel() == 1
     assert env.batch_locked
-    with pytest.raises(AttributeError):
-        env.batch_locked = False  # type: ignore[misc]
+    with pytest.raises(EnvError, match="batch_locked is a read-only property"):
+        env.batch_locked = False
 
 
 def test_the_fake_tensordict_is_like_a_step() -> None:

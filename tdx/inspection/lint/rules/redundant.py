@@ -40,9 +40,9 @@ def stage_without_effect(context: LintContext) -> Iterator[Violation]:
             continue
         has_no_effect, why = _NO_EFFECT.get(stage.name, (lambda _: False, ""))
         if not has_no_effect(stage.arguments):
-            if stage.name not in ("Resize", "CenterCrop") or not _same_size(stage):
+            if stage.name not in _SAME_SHAPE or not _same_size(stage):
                 continue
-            why = "the images already have this size"
+            why = _SAME_SHAPE[stage.name]
         fix = remove_stage(stage.index, stage.config)
         key = stage.in_keys[0] if stage.in_keys else None
         yield Violation(why, "remove the stage, or change its arguments", stage.index, key, fix)
@@ -141,3 +141,10 @@ _NO_EFFECT: dict[str, tuple[Callable[[_Arguments], bool], str]] = {
         "dtype_in equals dtype_out",
     ),
 }
+
+_SAME_SHAPE = {
+    "Resize": "the images already have this size",
+    "CenterCrop": "the images already have this size",
+    "SqueezeTransform": "the dim has another size than 1, so it stays",
+}
+"""Stages that do nothing if the shape stays the same."""

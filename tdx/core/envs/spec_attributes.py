@@ -1,0 +1,148 @@
+"""Attributes of an env that follow from its specs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, Self, TypeVar, overload
+
+import torch
+
+from tdx.core.envs.env_specs import EnvSpecs, only_key
+from tdx.keys import NestedKey
+from tdx.specs import Composite, TensorSpec
+
+
+class _SpecOwner(Protocol):
+    """An env, as far as the attributes below are concerned."""
+
+    @property
+    def _specs(self) -> EnvSpecs: ...
+
+
+_T = TypeVar("_T")
+
+
+class SpecsAttribute(Generic[_T]):
+    """Read-only attribute of an env that its :class:`EnvSpecs` computes.
+
+    Args:
+        read: Returns the value.
+        doc: Docstring of the attribute.
+    """
+
+    def __init__(self, read: Callable[[EnvSpecs], _T], doc: str) -> None:
+        self.read, self.__doc__ = read, doc
+
+    @overload
+    def __get__(self, env: None, kind: type) -> Self: ...
+
+    @overload
+    def __get__(self, env: _SpecOwner, kind: type) -> _T: ...
+
+    def __get__(self, env: _SpecOwner | None, kind: type) -> Self | _T:
+        return self if env is None else self.read(env._specs)
+
+    def __set__(self, env: _SpecOwner, value: Any) -> None:
+        raise AttributeError("this attribute follows from the specs and cannot be set")
+
+
+class BatchSize(SpecsAttribute[torch.Size]):
+    """Attribute for the batch size; set before the specs."""
+
+    def __init__(self) -> None:
+        doc = "Number of envs that run at once, ``[*B]``; empty for a single env."
+        super().__init__(lambda specs: specs.placed().batch_size, doc)
+
+    def __set__(self, env: _SpecOwner, value: torch.Size | tuple[int, ...] | list[int]) -> None:
+        env._specs.set_batch_size(torch.Size(value))
+
+
+class FullSpec(SpecsAttribute[Composite]):
+    """Attribute for a part of the specs as a composite.
+
+    Args:
+        part: Name of the part, such as ``full_reward_spec``.
+        doc: Docstring of the attribute.
+    """
+
+    def __init__(self, part: str, doc: str) -> None:
+        super().__init__(lambda specs: specs.part(part), doc)
+        self.part = part
+
+    def __set__(self, env: _SpecOwner, value: TensorSpec) -> None:
+        env._specs.set_part(self.part, value)
+
+
+class LeafSpec(SpecsAttribute[TensorSpec]):
+    """Attribute for the only leaf of a part; for the composite if there is more than one leaf.
+
+    Args:
+        part: Name of the part, such as ``full_reward_spec``.
+        doc: Docstring of the attribute.
+    """
+
+    def __init__(self, part: str, doc: str) -> None:
+        super().__init__(lambda specs: specs.leaf(part), doc)
+        self.part = part
+
+    def __set__(self, env: _SpecOwner, value: TensorSpec) -> None:
+        env._specs.set_part(self.part, value)
+
+
+class LeafKeys(SpecsAttribute[list[NestedKey]]):
+    """Attribute for the keys of the leaves of a part.
+
+    Args:
+        part: Name of the part, such as ``full_reward_spec``.
+        doc: Docstring of the attribute.
+    """
+
+    def __init__(self, part: str, doc: str) -> None:
+        super().__init__(lambda specs: specs.keys(part), doc)
+
+
+class OnlyKey(SpecsAttribute[NestedKey]):
+    """Attribute for the only key of a part; raises a ``KeyNotFoundError`` if there are others.
+
+    Args:
+        part: Name of the part, such as ``full_reward_spec``.
+        kind: Kind of key, for messages, such as ``reward``.
+    """
+
+    def __init__(self, part: str, kind: str) -> None:
+        doc = f"Key of the {kind}; a ``KeyNotFoundError`` if there is not exactly one."
+        super().__init__(lambda specs: only_key(specs.keys(part), kind), doc)
+
+
+class UnbatchedSpec(SpecsAttribute[Any]):
+    """Attribute for a spec of a single env, without batch dims.
+
+    An assigned spec is expanded to the batch size.
+
+    Args:
+        name: Attribute with batch dims, such as ``full_reward_spec``.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda specs: None, f"``{name}`` of a single env, without batch dims.")
+        self.name = name
+
+    def __get__(self, env: Any, kind: type) -> Any:
+        if env is None:
+            return self
+        spec = getattr(env, self.name)
+        return spec[(0,) * env.ndim] if env.ndim else spec
+
+    def __set__(self, env: Any, value: TensorSpec) -> None:
+        setattr(env, self.name, value.expand(*env.batch_size, *value.shape))
+
+
+class SpecLock(SpecsAttribute[bool]):
+    """Attribute that is True if the specs cannot be changed in place."""
+
+    def __init__(self) -> None:
+        doc = "True if the specs cannot be changed in place; may be assigned."
+        super().__init__(lambda specs: specs.is_locked, doc)
+
+    def __set__(self, env: _SpecOwner, value: bool) -> None:
+        env._specs.lock() if value else env._specs.unlock()
