@@ -131,10 +131,12 @@ from .transforms.action.flatten_action import FlattenAction as FlattenAction
 from .transforms.casting.device_cast_transform import DeviceCastTransform as DeviceCastTransform
 from .transforms.casting.double_to_float import DoubleToFloat as DoubleToFloat
 from .transforms.casting.dtype_cast_transform import DTypeCastTransform as DTypeCastTransform
+from .transforms.casting.pin_memory_transform import PinMemoryTransform as PinMemoryTransform
 from .transforms.encoders.r3m_transform import R3MTransform as R3MTransform
 from .transforms.episode.batch_size_transform import BatchSizeTransform as BatchSizeTransform
 from .transforms.episode.burn_in_transform import BurnInTransform as BurnInTransform
 from .transforms.episode.expand_as import ExpandAs as ExpandAs
+from .transforms.episode.finite_tensor_dict_check import FiniteTensorDictCheck as FiniteTensorDictCheck
 from .transforms.episode.frame_skip_transform import FrameSkipTransform as FrameSkipTransform
 from .transforms.episode.init_tracker import InitTracker as InitTracker
 from .transforms.episode.noop_reset_env import NoopResetEnv as NoopResetEnv
@@ -142,6 +144,7 @@ from .transforms.episode.step_counter import StepCounter as StepCounter
 from .transforms.episode.tensordict_primer import TensorDictPrimer as TensorDictPrimer
 from .transforms.episode.terminate_transform import TerminateTransform as TerminateTransform
 from .transforms.image.center_crop import CenterCrop as CenterCrop
+from .transforms.image.crop import Crop as Crop
 from .transforms.image.gray_scale import GrayScale as GrayScale
 from .transforms.image.resize import Resize as Resize
 from .transforms.image.to_tensor_image import ToTensorImage as ToTensorImage
@@ -149,10 +152,13 @@ from .transforms.keys.exclude_transform import ExcludeTransform as ExcludeTransf
 from .transforms.keys.rename_transform import RenameTransform as RenameTransform
 from .transforms.keys.select_transform import SelectTransform as SelectTransform
 from .transforms.observation.cat_frames import CatFrames as CatFrames
+from .transforms.observation.cat_tensors import CatTensors as CatTensors
+from .transforms.observation.clip_transform import ClipTransform as ClipTransform
 from .transforms.observation.flatten_observation import FlattenObservation as FlattenObservation
 from .transforms.observation.next_observation_delta import NextObservationDelta as NextObservationDelta
 from .transforms.observation.observation_norm import ObservationNorm as ObservationNorm
 from .transforms.observation.permute_transform import PermuteTransform as PermuteTransform
+from .transforms.observation.sign_transform import SignTransform as SignTransform
 from .transforms.observation.squeeze_transform import SqueezeTransform as SqueezeTransform
 from .transforms.observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform
 from .transforms.observation.vec_norm import VecNorm as VecNorm

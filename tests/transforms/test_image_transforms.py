@@ -18,6 +18,7 @@ from tdx import (
     CenterCrop,
     Compose,
     Composite,
+    Crop,
     GrayScale,
     GymEnv,
     InitTracker,
@@ -51,8 +52,12 @@ def images(leading: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         (GrayScale, functional.rgb_to_grayscale),
         (partial(CenterCrop, 4, 7), partial(functional.center_crop, output_size=[4, 7])),
         (partial(CenterCrop, 10, 12), lambda image: image),
+        (
+            partial(Crop, 4, 7, top=2, left=5),
+            partial(functional.crop, top=2, left=5, height=4, width=7),
+        ),
     ],
-    ids=["gray", "crop", "whole"],
+    ids=["gray", "center", "whole", "crop"],
 )
 def test_images_are_what_torchvision_makes_of_them(
     make: Callable[[], Transform],
@@ -118,6 +123,7 @@ def test_an_atari_chain() -> None:
         (partial(CenterCrop, 4, in_keys=["observation"]), r"got shape \(3,\)"),
         (partial(CenterCrop, 7, in_keys=["image"]), r"a crop of 7 × 7 is larger than the image"),
         (partial(CenterCrop, 6, 8, ["image"]), r"w can be up to 6 and h up to 7"),
+        (partial(Crop, 4, 3, 3, in_keys=["image"]), r"a crop of 4 × 3 at \(3, 0\) does not fit"),
     ],
 )
 def test_incompatible_images(make: Callable[[], Transform], message: str) -> None:

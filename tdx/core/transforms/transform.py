@@ -83,6 +83,8 @@ class Transform(ChainMember):
     _steps_env: ClassVar[bool] = False
     """True if its hooks step or reset the env inside."""
 
+    _joins: bool = False  # True if all in-keys are mapped to a single out-key.
+
     def __init__(
         self,
         in_keys: Sequence[NestedKey] | None = None,
@@ -103,7 +105,8 @@ class Transform(ChainMember):
     ) -> None:
         self._in_keys = normalize_keys(in_keys, "in_keys")
         self._out_keys = normalize_keys(out_keys, "out_keys")
-        self._pairs = pair_keys(self._in_keys, self._out_keys, "in_keys and out_keys")
+        joined = () if self._joins else self._in_keys
+        self._pairs = pair_keys(list(joined), self._out_keys, "in_keys and out_keys")
 
     def _set_inverse_keys(
         self, in_keys_inv: Sequence[NestedKey] | None, out_keys_inv: Sequence[NestedKey] | None

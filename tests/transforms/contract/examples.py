@@ -103,10 +103,34 @@ EXAMPLES: dict[str, Example] = {
         nested={"N": 2, "dim": -1, "in_keys": [SOLO, PAIR]},
         out={"N": 3, "dim": -1, "in_keys": ["observation"], "out_keys": [("stack", "frames")]},
     ),
+    "CatTensors": Example(
+        arguments={"in_keys": ["observation", "precise"], "out_key": "vector"},
+        nested={"in_keys": [SOLO, ("solo", "precise")], "out_key": ("solo", "vector")},
+        out={
+            "in_keys": ["observation", "precise"],
+            "out_key": ("more", "vector"),
+            "del_keys": False,
+        },
+    ),
     "CenterCrop": Example(
         arguments={"w": 4, "h": 3, "in_keys": ["image"]},
         nested={"w": 4, "in_keys": IMAGES},
         out={"w": 4, "h": 3, "in_keys": ["image"], "out_keys": ["middle"]},
+    ),
+    "ClipTransform": Example(
+        arguments={"in_keys": ["observation", "reward"], "low": -1.5},
+        nested={
+            "in_keys": [*REWARDS, SOLO],
+            "in_keys_inv": [("pair", "action")],
+            "low": -1.0,
+            "high": 1.5,
+        },
+        out={"in_keys": ["reward"], "out_keys": ["clipped"], "low": 0, "high": 2},
+    ),
+    "Crop": Example(
+        arguments={"w": 4, "h": 3, "top": 1, "left": 2, "in_keys": ["image"]},
+        nested={"w": 4, "in_keys": IMAGES},
+        out={"w": 4, "h": 3, "top": 2, "in_keys": ["image"], "out_keys": ["part"]},
     ),
     "DTypeCastTransform": Example(
         arguments={"dtype_in": torch.float32, "dtype_out": torch.float64},
@@ -135,6 +159,10 @@ EXAMPLES: dict[str, Example] = {
         arguments={"in_key": "reward", "ref_key": "observation"},
         nested={"in_key": ("solo", "reward"), "ref_key": ("solo", "observation")},
         out={"in_key": "done", "ref_key": "observation", "out_key": ("wide", "done")},
+    ),
+    "FiniteTensorDictCheck": Example(
+        arguments={},
+        nested={},
     ),
     "FlattenAction": Example(
         arguments={},
@@ -181,6 +209,10 @@ EXAMPLES: dict[str, Example] = {
         arguments={"dims": (-1, -3, -2), "in_keys": ["pixels"], "out_keys": ["turned"]},
         nested={"dims": (-1, -3, -2), "in_keys": PIXELS},
         out={"dims": (-1, -2), "in_keys": ["pixels"], "out_keys": ["turned"]},
+    ),
+    "PinMemoryTransform": Example(
+        arguments={},
+        nested={},
     ),
     "R3MTransform": Example(
         arguments={
@@ -241,6 +273,11 @@ EXAMPLES: dict[str, Example] = {
     "SelectTransform": Example(
         arguments={"*": ["observation", "pixels"]},
         nested={"*": ["solo", ("pair", "precise")]},
+    ),
+    "SignTransform": Example(
+        arguments={"in_keys": ["observation", "pixels"]},
+        nested={"in_keys": [*REWARDS, SOLO], "in_keys_inv": [("pair", "action")]},
+        out={"in_keys": ["reward"], "out_keys": ["sign"]},
     ),
     "SqueezeTransform": Example(
         arguments={"dim": -1, "in_keys": ["reward"], "out_keys": ["bare"]},
