@@ -143,6 +143,7 @@ from .transforms.episode.noop_reset_env import NoopResetEnv as NoopResetEnv
 from .transforms.episode.step_counter import StepCounter as StepCounter
 from .transforms.episode.tensordict_primer import TensorDictPrimer as TensorDictPrimer
 from .transforms.episode.terminate_transform import TerminateTransform as TerminateTransform
+from .transforms.episode.traj_counter import TrajCounter as TrajCounter
 from .transforms.image.center_crop import CenterCrop as CenterCrop
 from .transforms.image.crop import Crop as Crop
 from .transforms.image.gray_scale import GrayScale as GrayScale
@@ -160,13 +161,16 @@ from .transforms.observation.observation_norm import ObservationNorm as Observat
 from .transforms.observation.permute_transform import PermuteTransform as PermuteTransform
 from .transforms.observation.sign_transform import SignTransform as SignTransform
 from .transforms.observation.squeeze_transform import SqueezeTransform as SqueezeTransform
+from .transforms.observation.time_max_pool import TimeMaxPool as TimeMaxPool
 from .transforms.observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform
 from .transforms.observation.vec_norm import VecNorm as VecNorm
 from .transforms.reward.binarize_reward import BinarizeReward as BinarizeReward
+from .transforms.reward.linearise_rewards import LineariseRewards as LineariseRewards
 from .transforms.reward.reward2_go_transform import Reward2GoTransform as Reward2GoTransform
 from .transforms.reward.reward_clipping import RewardClipping as RewardClipping
 from .transforms.reward.reward_scaling import RewardScaling as RewardScaling
 from .transforms.reward.reward_sum import RewardSum as RewardSum
+from .transforms.reward.target_return import TargetReturn as TargetReturn
 # transforms: end
 
 __all__: list[str]

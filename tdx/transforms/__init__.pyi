@@ -26,6 +26,7 @@ from .episode.noop_reset_env import NoopResetEnv as NoopResetEnv
 from .episode.step_counter import StepCounter as StepCounter
 from .episode.tensordict_primer import TensorDictPrimer as TensorDictPrimer
 from .episode.terminate_transform import TerminateTransform as TerminateTransform
+from .episode.traj_counter import TrajCounter as TrajCounter
 from .image.center_crop import CenterCrop as CenterCrop
 from .image.crop import Crop as Crop
 from .image.gray_scale import GrayScale as GrayScale
@@ -43,13 +44,16 @@ from .observation.observation_norm import ObservationNorm as ObservationNorm
 from .observation.permute_transform import PermuteTransform as PermuteTransform
 from .observation.sign_transform import SignTransform as SignTransform
 from .observation.squeeze_transform import SqueezeTransform as SqueezeTransform
+from .observation.time_max_pool import TimeMaxPool as TimeMaxPool
 from .observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform
 from .observation.vec_norm import VecNorm as VecNorm
 from .reward.binarize_reward import BinarizeReward as BinarizeReward
+from .reward.linearise_rewards import LineariseRewards as LineariseRewards
 from .reward.reward2_go_transform import Reward2GoTransform as Reward2GoTransform
 from .reward.reward_clipping import RewardClipping as RewardClipping
 from .reward.reward_scaling import RewardScaling as RewardScaling
 from .reward.reward_sum import RewardSum as RewardSum
+from .reward.target_return import TargetReturn as TargetReturn
 # transforms: end
 
 __all__: list[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,6 +45,14 @@ PENDULUM: dict[str, Stages] = {
     "ClipTransform-inverse": lambda m: [m.ClipTransform(in_keys_inv=["action"], high=0.5)],
     "SignTransform": lambda m: [m.SignTransform(["observation", "reward"])],
     "SignTransform-inverse": lambda m: [m.SignTransform(in_keys_inv=["action"])],
+    "TargetReturn": lambda m: [m.StepCounter(7), m.TargetReturn(10.0)],
+    "TargetReturn-constant": lambda m: [
+        m.StepCounter(7),
+        m.TargetReturn(10.0, "constant", ["reward"], ["goal"]),
+    ],
+    "TimeMaxPool": lambda m: [m.StepCounter(7), m.TimeMaxPool(T=3)],
+    "TimeMaxPool-one": lambda m: [m.TimeMaxPool(["observation"], ["highest"])],
+    "LineariseRewards": lambda m: [m.LineariseRewards(["reward"], ["total"], weights=[0.3])],
     "FiniteTensorDictCheck": lambda m: [m.FiniteTensorDictCheck()],
 }
 
@@ -97,3 +106,29 @@ def test_crops(place: dict[str, int]) -> None:
     image = torch.rand(2, 3, 9, 10)
     ours, theirs = (m.Crop(5, **place)(TensorDict(pixels=image)) for m in (tdx, ORACLE))
     assert_same_values(ours, theirs)
+
+
+@pytest.mark.parametrize("weights", [None, [0.5, -2.0, 0.1]])
+def test_objectives(weights: Any) -> None:
+    data = TensorDict(reward=torch.randn(5, 3), batch_size=[5])
+    ours, theirs = (m.LineariseRewards(["reward"], weights=weights) for m in (tdx, ORACLE))
+    assert_same_values(ours(data.clone()), theirs(data.clone()))
+    low, high = torch.tensor([-1.0, 0.0, 2.0]), torch.tensor([1.0, 3.0, 2.5])
+    mine, wanted = (
+        transform.transform_reward_spec(m.Composite(reward=m.Bounded(low, high)))["reward"]
+        for transform, m in ((ours, tdx), (theirs, ORACLE))
+    )
+    torch.testing.assert_close(mine.low, wanted.space.low)
+    torch.testing.assert_close(mine.high, wanted.space.high)
+
+
+@pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
+def test_numbers_of_episodes(workers: int | None) -> None:
+    """From the first number on: the libraries reset a different number of times before."""
+    rollouts = []
+    for m in (tdx, ORACLE):
+        env = chained(m, "Pendulum-v1", lambda m: [m.StepCounter(3), m.TrajCounter()], workers)
+        numbers = fixed_rollout(env, 10)
+        numbers = numbers.select("traj_count", ("next", "traj_count"))
+        rollouts.append(numbers.apply(partial(torch.sub, other=numbers["traj_count"].min())))
+    assert_same_values(rollouts[0], rollouts[1])

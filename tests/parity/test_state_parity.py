@@ -18,6 +18,8 @@ DIFFERENT = {
     "BurnInTransform": "its modules are not part of a chain's state, as they are the policy's",
     "CatFrames": "frames of the running episode are not state: every reset overwrites them",
     "R3MTransform": "the oracle is a chain of five transforms, whose constants it saves too",
+    "TimeMaxPool": "steps of the running episode are not state, as with CatFrames",
+    "TrajCounter": "its count is a tensor, which the state of an env contains too",
     "VecNorm": "statistics are buffers; the oracle puts them into an extra state",
 }
 """Transforms whose state is another one than the oracle's, and why."""

@@ -189,6 +189,11 @@ EXAMPLES: dict[str, Example] = {
         nested={},
         out={"init_key": "first"},
     ),
+    "LineariseRewards": Example(
+        arguments={"in_keys": ["reward"], "weights": [0.5]},
+        nested={"in_keys": REWARDS},
+        out={"in_keys": ["reward"], "out_keys": ["total"], "weights": [-2.0]},
+    ),
     "NextObservationDelta": Example(
         arguments={"in_keys": ["observation", "precise"]},
         nested={"in_keys": [SOLO, PAIR]},
@@ -289,6 +294,11 @@ EXAMPLES: dict[str, Example] = {
         nested={"max_steps": 2},
         out={"step_count_key": "count"},
     ),
+    "TargetReturn": Example(
+        arguments={"target_return": 10.0},
+        nested={"target_return": 3, "mode": "constant"},
+        out={"target_return": 10.0, "in_keys": ["reward"], "out_keys": [("left", "reward")]},
+    ),
     "TensorDictPrimer": Example(
         arguments={"primers": {"hidden": Unbounded((2,))}, "default_value": 3.0},
         nested={
@@ -301,10 +311,21 @@ EXAMPLES: dict[str, Example] = {
         arguments={"stop": high},
         nested={"stop": solo_high},
     ),
+    "TimeMaxPool": Example(
+        arguments={"T": 3},
+        nested={"in_keys": [SOLO, PAIR], "T": 2},
+        out={"in_keys": ["image"], "out_keys": ["brightest"], "T": 2},
+    ),
     "ToTensorImage": Example(
         arguments={},
         nested={"in_keys": PIXELS},
         out={"in_keys": ["pixels"], "out_keys": ["image"]},
+    ),
+    "TrajCounter": Example(
+        arguments={},
+        nested={"out_key": ("pair", "traj_count")},
+        out={"out_key": "episode"},
+        lasting=True,
     ),
     "UnsqueezeTransform": Example(
         arguments={
@@ -379,7 +400,7 @@ def skip_if_lasting(name: str) -> None:
 
 
 def whole_chain() -> Compose:
-    """Every transform for ``RowsEnv`` in one chain, but the one that drops what others write.
+    """Every transform for ``RowsEnv`` in one chain, but those that cannot be compared there.
 
     Each writes to its own keys if possible; transforms that change what others need come last.
     """
@@ -393,6 +414,7 @@ def whole_chain() -> Compose:
     ]
     names = [name for name in online() if example_of(name).rows is RowsEnv]
     names.remove("SelectTransform")
+    names.remove("TrajCounter")  # clones of it share their count
     places = {name: last.index(name) if name in last else 0 for name in names}
     names.sort(key=lambda name: (places[name], name))
     # The primer's own draws at random, which worker processes do in their own way.

@@ -21,6 +21,7 @@ REFUSED = {
     "FrameSkipTransform": "stored data has none",
     "NoopResetEnv": "stored data has none",
     "StepCounter": "continues after max_steps=3",
+    "TrajCounter": "stored data has none",
 }
 """Transforms that refuse this rollout, with what they say of it."""
 
@@ -44,7 +45,10 @@ DECLARED = {
 ONE_OUT_KEY = {"CatTensors", "R3MTransform"}
 """Transforms of several in-keys to one out-key, so that they cannot name those in next too."""
 
-MAPS_NEXT = {"CatFrames", "InitTracker", "NextObservationDelta", "RewardSum", "SelectTransform"}
+MAPS_NEXT = {
+    *("CatFrames", "InitTracker", "NextObservationDelta", "RewardSum", "SelectTransform"),
+    *("TargetReturn", "TimeMaxPool"),
+}
 """Transforms that map entries under ``next`` by default."""
 
 

@@ -113,6 +113,7 @@ REFUSED = {
     "FrameSkipTransform": "stored data has none",
     "NoopResetEnv": "stored data has none",
     "StepCounter": "continues after max_steps=3",
+    "TrajCounter": "stored data has none",
 }
 
 
