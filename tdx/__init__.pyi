@@ -135,11 +135,14 @@ from .transforms.casting.pin_memory_transform import PinMemoryTransform as PinMe
 from .transforms.encoders.r3m_transform import R3MTransform as R3MTransform
 from .transforms.episode.batch_size_transform import BatchSizeTransform as BatchSizeTransform
 from .transforms.episode.burn_in_transform import BurnInTransform as BurnInTransform
+from .transforms.episode.end_of_life_transform import EndOfLifeTransform as EndOfLifeTransform
 from .transforms.episode.expand_as import ExpandAs as ExpandAs
 from .transforms.episode.finite_tensor_dict_check import FiniteTensorDictCheck as FiniteTensorDictCheck
 from .transforms.episode.frame_skip_transform import FrameSkipTransform as FrameSkipTransform
 from .transforms.episode.init_tracker import InitTracker as InitTracker
 from .transforms.episode.noop_reset_env import NoopResetEnv as NoopResetEnv
+from .transforms.episode.random_crop_tensor_dict import RandomCropTensorDict as RandomCropTensorDict
+from .transforms.episode.random_truncation_transform import RandomTruncationTransform as RandomTruncationTransform
 from .transforms.episode.step_counter import StepCounter as StepCounter
 from .transforms.episode.tensordict_primer import TensorDictPrimer as TensorDictPrimer
 from .transforms.episode.terminate_transform import TerminateTransform as TerminateTransform

@@ -18,11 +18,14 @@ from .casting.pin_memory_transform import PinMemoryTransform as PinMemoryTransfo
 from .encoders.r3m_transform import R3MTransform as R3MTransform
 from .episode.batch_size_transform import BatchSizeTransform as BatchSizeTransform
 from .episode.burn_in_transform import BurnInTransform as BurnInTransform
+from .episode.end_of_life_transform import EndOfLifeTransform as EndOfLifeTransform
 from .episode.expand_as import ExpandAs as ExpandAs
 from .episode.finite_tensor_dict_check import FiniteTensorDictCheck as FiniteTensorDictCheck
 from .episode.frame_skip_transform import FrameSkipTransform as FrameSkipTransform
 from .episode.init_tracker import InitTracker as InitTracker
 from .episode.noop_reset_env import NoopResetEnv as NoopResetEnv
+from .episode.random_crop_tensor_dict import RandomCropTensorDict as RandomCropTensorDict
+from .episode.random_truncation_transform import RandomTruncationTransform as RandomTruncationTransform
 from .episode.step_counter import StepCounter as StepCounter
 from .episode.tensordict_primer import TensorDictPrimer as TensorDictPrimer
 from .episode.terminate_transform import TerminateTransform as TerminateTransform

@@ -12,6 +12,7 @@ from tensordict import TensorDict
 import tdx
 from tests.parity.twins import (
     ORACLE,
+    Actions,
     Stages,
     assert_same_values,
     chained,
@@ -101,7 +102,7 @@ def test_stored_entries_are_concatenated(arguments: dict[str, Any]) -> None:
     assert_same_values(ours, theirs)
 
 
-@pytest.mark.parametrize("place", [{}, {"top": 2, "left": 1}, {"h": 4, "left": 6}])
+@pytest.mark.parametrize("place", [{}, {"top": 2, "left": 1}, {"h": 4, "left": 6}, {"top": 6}])
 def test_crops(place: dict[str, int]) -> None:
     image = torch.rand(2, 3, 9, 10)
     ours, theirs = (m.Crop(5, **place)(TensorDict(pixels=image)) for m in (tdx, ORACLE))
@@ -131,4 +132,19 @@ def test_numbers_of_episodes(workers: int | None) -> None:
         numbers = fixed_rollout(env, 10)
         numbers = numbers.select("traj_count", ("next", "traj_count"))
         rollouts.append(numbers.apply(partial(torch.sub, other=numbers["traj_count"].min())))
+    assert_same_values(rollouts[0], rollouts[1])
+
+
+@pytest.mark.parametrize("probabilities", [{}, {"prob": 0.5}, {"first_episode_prob": 1.0}])
+def test_random_lengths(probabilities: dict[str, float]) -> None:
+    """The same draws from the same seed."""
+    rollouts = []
+    for m in (tdx, ORACLE):
+        env = chained(m, "Pendulum-v1", lambda m: [m.StepCounter()], 3)
+        env.set_seed(5, static_seed=True)
+        env.reset()
+        env.append_transform(m.RandomTruncationTransform(3, 9, **probabilities))
+        torch.manual_seed(0)
+        rollout = env.rollout(60, Actions(env), break_when_any_done=False)
+        rollouts.append(rollout.select(("next", "truncated"), ("next", "done"), "step_count"))
     assert_same_values(rollouts[0], rollouts[1])

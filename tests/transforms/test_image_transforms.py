@@ -56,8 +56,12 @@ def images(leading: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             partial(Crop, 4, 7, top=2, left=5),
             partial(functional.crop, top=2, left=5, height=4, width=7),
         ),
+        (
+            partial(Crop, 9, 7, top=2, left=8),
+            partial(functional.crop, top=2, left=8, height=9, width=7),
+        ),
     ],
-    ids=["gray", "center", "whole", "crop"],
+    ids=["gray", "center", "whole", "crop", "padded"],
 )
 def test_images_are_what_torchvision_makes_of_them(
     make: Callable[[], Transform],
@@ -123,7 +127,7 @@ def test_an_atari_chain() -> None:
         (partial(CenterCrop, 4, in_keys=["observation"]), r"got shape \(3,\)"),
         (partial(CenterCrop, 7, in_keys=["image"]), r"a crop of 7 × 7 is larger than the image"),
         (partial(CenterCrop, 6, 8, ["image"]), r"w can be up to 6 and h up to 7"),
-        (partial(Crop, 4, 3, 3, in_keys=["image"]), r"a crop of 4 × 3 at \(3, 0\) does not fit"),
+        (partial(Crop, 4, 3, 6, in_keys=["image"]), r"a crop at \(6, 0\) is outside the image"),
     ],
 )
 def test_incompatible_images(make: Callable[[], Transform], message: str) -> None:
@@ -171,3 +175,9 @@ def test_bytes_without_bounds_become_floats_with_bounds() -> None:
     assert (spec.low.min().item(), spec.high.max().item()) == (0, 1)
     kept = TransformedEnv(Rendered(), ToTensorImage(from_int=False))
     assert isinstance(kept.observation_spec["pixels"], Unbounded)
+
+
+def test_a_padded_crop_is_within_its_spec() -> None:
+    env = TransformedEnv(RowsEnv((2,)), Crop(9, 5, top=1, in_keys=["image"], out_keys=["part"]))
+    check_env_specs(env)
+    assert env.observation_spec["part"].high[..., -1, :].max() == 0

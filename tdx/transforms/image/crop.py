@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import (
@@ -14,6 +15,7 @@ from tdx.core.transforms.images import (
     crop_matrix,
     image_size,
 )
+from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
@@ -22,6 +24,8 @@ from tdx.specs import TensorSpec
 
 class Crop(ObservationTransform):
     """Crop the part ``[*B, C, w, h]`` of images ``[*B, C, H, W]`` that starts at a position.
+
+    Where an image ends before the crop, the rest is zero.
 
     Args:
         w: Size of the second to last dim of the result.
@@ -33,8 +37,8 @@ class Crop(ObservationTransform):
 
     Raises:
         ArgumentError: A size is not an integer of at least 1, a position is negative, or (when its
-            specs are computed, or in a call) the image ends before the crop, has fewer than 3
-            dims or has its channels last.
+            specs are computed, or in a call) the image ends before the position, has fewer than
+            3 dims or has its channels last.
 
     Example:
         >>> import torch
@@ -67,27 +71,34 @@ class Crop(ObservationTransform):
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         self._check_image(tensor.shape)
         rows, cols = (self.top, self.top + self.w), (self.left, self.left + self.h)
-        return tensor[..., rows[0] : rows[1], cols[0] : cols[1]]
+        part = tensor[..., rows[0] : rows[1], cols[0] : cols[1]]
+        missing = self.w - part.shape[-2], self.h - part.shape[-1]
+        return part if missing == (0, 0) else pad(part, (0, missing[1], 0, missing[0]))
+
+    def _is_inside(self, shape: torch.Size) -> bool:
+        return self.top + self.w <= shape[-2] and self.left + self.h <= shape[-1]
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         self._check_image(spec.shape)
-        return spec.apply_view(self._apply_transform)
+        if self._is_inside(spec.shape):
+            return spec.apply_view(self._apply_transform)
+        return map_bounds(spec, self._apply_transform)
 
     def _linear_image(self, shape: tuple[int, int, int], dtype: torch.dtype) -> LinearImage | None:
-        if dtype != LinearImage.out_dtype:
-            return None
         self._check_image(torch.Size(shape))
+        if dtype != LinearImage.out_dtype or not self._is_inside(torch.Size(shape)):
+            return None
         _, height, width = shape
         rows, cols = crop_matrix(height, self.top, self.w), crop_matrix(width, self.left, self.h)
         return LinearImage(shape, dtype, rows=rows, cols=cols)
 
     def _check_image(self, shape: torch.Size) -> None:
         check_channels_first(shape, "Crop")
-        if shape[-2] < self.top + self.w or shape[-1] < self.left + self.h:
+        if shape[-2] <= self.top or shape[-1] <= self.left:
             raise ArgumentError(
-                f"a crop of {self.w} × {self.h} at ({self.top}, {self.left}) does not fit the "
-                f"image, which has {shape[-2]} × {shape[-1]} in shape {tuple(shape)}",
-                hint="choose a smaller size or an earlier position, or put a Resize before it",
+                f"a crop at ({self.top}, {self.left}) is outside the image, which has "
+                f"{shape[-2]} × {shape[-1]} in shape {tuple(shape)}",
+                hint=f"top can be up to {shape[-2] - 1} and left up to {shape[-1] - 1}",
             )
 
     def __repr__(self) -> str:

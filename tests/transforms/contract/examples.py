@@ -23,6 +23,7 @@ from tests.transforms.action_envs import (
     MatrixGroupsEnv,
     MatrixRowsEnv,
 )
+from tests.transforms.counted_envs import CountedGroupsEnv, CountedRowsEnv
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.reset_envs import (
     Adding,
@@ -151,6 +152,18 @@ EXAMPLES: dict[str, Example] = {
         nested={},
         out={"in_keys": ["precise"], "out_keys": ["short"]},
     ),
+    "EndOfLifeTransform": Example(
+        arguments={"eol_attribute": "lives"},
+        nested={
+            "eol_key": ("solo", "eol"),
+            "lives_key": ("solo", "lives"),
+            "done_key": ("solo", "done"),
+            "eol_attribute": "lives",
+        },
+        out={"eol_key": ("more", "eol"), "lives_key": "chances", "eol_attribute": "lives"},
+        rows=CountedRowsEnv,
+        groups=CountedGroupsEnv,
+    ),
     "ExcludeTransform": Example(
         arguments={"*": ["precise", "truncated"]},
         nested={"*": [("solo", "precise"), ("pair", "terminated")]},
@@ -240,6 +253,16 @@ EXAMPLES: dict[str, Example] = {
             "size": 8,
             "tensor_pixels_keys": ["pixels"],
         },
+    ),
+    "RandomCropTensorDict": Example(
+        arguments={"sub_seq_len": 1},
+        offline=True,
+    ),
+    "RandomTruncationTransform": Example(
+        arguments={"min_horizon": 1, "max_horizon": 1},
+        nested={"min_horizon": 1, "max_horizon": 1},
+        rows=CountedRowsEnv,
+        groups=CountedGroupsEnv,
     ),
     "RenameTransform": Example(
         arguments={

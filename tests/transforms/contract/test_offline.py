@@ -18,8 +18,10 @@ from tests.transforms.contract.examples import NAMES, made, rows_of
 from tests.transforms.fixed_rollouts import ROUNDED, entries, fixed_rollout
 
 REFUSED = {
+    "EndOfLifeTransform": "stored data has none",
     "FrameSkipTransform": "stored data has none",
     "NoopResetEnv": "stored data has none",
+    "RandomTruncationTransform": "stored data has none",
     "StepCounter": "continues after max_steps=3",
     "TrajCounter": "stored data has none",
 }
