@@ -124,6 +124,7 @@ from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump
 
 # transforms: generated
+from .transforms.action.action_chunk_transform import ActionChunkTransform as ActionChunkTransform
 from .transforms.action.action_discretizer import ActionDiscretizer as ActionDiscretizer
 from .transforms.action.action_mask import ActionMask as ActionMask
 from .transforms.action.action_scaling import ActionScaling as ActionScaling
@@ -169,6 +170,7 @@ from .transforms.observation.unsqueeze_transform import UnsqueezeTransform as Un
 from .transforms.observation.vec_norm import VecNorm as VecNorm
 from .transforms.reward.binarize_reward import BinarizeReward as BinarizeReward
 from .transforms.reward.linearise_rewards import LineariseRewards as LineariseRewards
+from .transforms.reward.multi_step_transform import MultiStepTransform as MultiStepTransform
 from .transforms.reward.reward2_go_transform import Reward2GoTransform as Reward2GoTransform
 from .transforms.reward.reward_clipping import RewardClipping as RewardClipping
 from .transforms.reward.reward_scaling import RewardScaling as RewardScaling

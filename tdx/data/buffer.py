@@ -213,7 +213,10 @@ class ReplayBuffer:
         if self._takes_tensors and isinstance(data, (list, tuple)) and data:
             data = collate(list(data))
         with self._locked_for_write():
-            data = to_time_first(self._invert(data), self._dim_extend)
+            mapped = self._invert(data)
+            if mapped is not data and 0 in mapped.batch_size:  # a stage waits for later steps
+                return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
+            data = to_time_first(mapped, self._dim_extend)
             return self._storage.row_positions(self._storage.extend(data))
 
     def add(self, data: Any) -> int | Tensor:

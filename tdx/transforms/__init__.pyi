@@ -7,6 +7,7 @@ from .base import TimeBehavior as TimeBehavior
 from .base import Transform as Transform
 
 # transforms: generated
+from .action.action_chunk_transform import ActionChunkTransform as ActionChunkTransform
 from .action.action_discretizer import ActionDiscretizer as ActionDiscretizer
 from .action.action_mask import ActionMask as ActionMask
 from .action.action_scaling import ActionScaling as ActionScaling
@@ -52,6 +53,7 @@ from .observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTran
 from .observation.vec_norm import VecNorm as VecNorm
 from .reward.binarize_reward import BinarizeReward as BinarizeReward
 from .reward.linearise_rewards import LineariseRewards as LineariseRewards
+from .reward.multi_step_transform import MultiStepTransform as MultiStepTransform
 from .reward.reward2_go_transform import Reward2GoTransform as Reward2GoTransform
 from .reward.reward_clipping import RewardClipping as RewardClipping
 from .reward.reward_scaling import RewardScaling as RewardScaling

@@ -148,3 +148,41 @@ def test_random_lengths(probabilities: dict[str, float]) -> None:
         rollout = env.rollout(60, Actions(env), break_when_any_done=False)
         rollouts.append(rollout.select(("next", "truncated"), ("next", "done"), "step_count"))
     assert_same_values(rollouts[0], rollouts[1])
+
+
+def steps_of_episodes(batch: tuple[int, ...], steps: int) -> TensorDict:
+    torch.manual_seed(0)
+    size = [*batch, steps]
+    done = torch.rand(*size, 1) < 0.2
+    following = {
+        "observation": torch.rand(*size, 3),
+        "reward": torch.rand(*size, 1),
+        "done": done,
+        "terminated": done,
+    }
+    entries = {"observation": torch.rand(*size, 3), "action": torch.rand(*size, 2)}
+    return TensorDict({**entries, "next": following}, size).auto_batch_size_(len(size))
+
+
+@pytest.mark.parametrize("batch", [(), (3,)], ids=str)
+@pytest.mark.parametrize("arguments", [{}, {"n_steps": 1}, {"n_steps": 5, "gamma": 0.5}])
+def test_steps_look_ahead(batch: tuple[int, ...], arguments: dict[str, Any]) -> None:
+    """Written in one piece, and in several: the oracle returns nothing where it only waits."""
+    arguments = {"n_steps": 3, "gamma": 0.9, **arguments}
+    data = steps_of_episodes(batch, 30)
+    for split in (30, 10, 7, 2):
+        ours, theirs = (m.MultiStepTransform(**arguments) for m in (tdx, ORACLE))
+        for part in data.split(split, len(batch)):
+            mine, wanted = ours.inv(part), theirs.inv(part)
+            if wanted is None:
+                assert not mine.shape[-1]
+                continue
+            assert_same_values(mine, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("done_key", ["done", None])
+@pytest.mark.parametrize("size", [1, 4])
+def test_chunks_of_actions(size: int, done_key: Any) -> None:
+    data = steps_of_episodes((3,), 12)
+    ours, theirs = (m.ActionChunkTransform(size, done_key=done_key) for m in (tdx, ORACLE))
+    assert_same_values(ours(data.clone()), theirs(data.clone()))

@@ -15,6 +15,7 @@ from tests.transforms.contract.examples import NAMES, example_of, made, rows_of
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 DIFFERENT = {
+    "ActionChunkTransform": "the oracle is a chain of two transforms",
     "BurnInTransform": "its modules are not part of a chain's state, as they are the policy's",
     "CatFrames": "frames of the running episode are not state: every reset overwrites them",
     "R3MTransform": "the oracle is a chain of five transforms, whose constants it saves too",

@@ -72,6 +72,10 @@ PIXELS = [("solo", "pixels"), ("pair", "pixels")]
 IMAGES = [("solo", "image"), ("pair", "image")]
 
 EXAMPLES: dict[str, Example] = {
+    "ActionChunkTransform": Example(
+        arguments={"chunk_size": 3},
+        nested={"chunk_size": 2, "action_key": ("pair", "action")},
+    ),
     "ActionDiscretizer": Example(
         arguments={"num_intervals": 5},
         nested={"num_intervals": [3, 4], "action_key": ("pair", "action"), "sampling": "low"},
@@ -206,6 +210,10 @@ EXAMPLES: dict[str, Example] = {
         arguments={"in_keys": ["reward"], "weights": [0.5]},
         nested={"in_keys": REWARDS},
         out={"in_keys": ["reward"], "out_keys": ["total"], "weights": [-2.0]},
+    ),
+    "MultiStepTransform": Example(
+        arguments={"n_steps": 2, "gamma": 0.5},
+        offline=True,
     ),
     "NextObservationDelta": Example(
         arguments={"in_keys": ["observation", "precise"]},

@@ -28,6 +28,7 @@ REFUSED = {
 """Transforms that refuse this rollout, with what they say of it."""
 
 DECLARED = {
+    "ActionChunkTransform": "writes chunks of stored actions; in steps the later ones are unknown",
     "ActionDiscretizer": "stored actions stay: their bins are not known",
     "ActionScaling": "stored actions are mapped; in steps the policy gives others",
     "CatTensors": "joins the entries that it names, those in next only by name",
