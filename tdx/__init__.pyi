@@ -168,6 +168,7 @@ from .transforms.observation.squeeze_transform import SqueezeTransform as Squeez
 from .transforms.observation.time_max_pool import TimeMaxPool as TimeMaxPool
 from .transforms.observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform
 from .transforms.observation.vec_norm import VecNorm as VecNorm
+from .transforms.observation.vec_norm_v2 import VecNormV2 as VecNormV2
 from .transforms.reward.binarize_reward import BinarizeReward as BinarizeReward
 from .transforms.reward.linearise_rewards import LineariseRewards as LineariseRewards
 from .transforms.reward.multi_step_transform import MultiStepTransform as MultiStepTransform

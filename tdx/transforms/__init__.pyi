@@ -51,6 +51,7 @@ from .observation.squeeze_transform import SqueezeTransform as SqueezeTransform
 from .observation.time_max_pool import TimeMaxPool as TimeMaxPool
 from .observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform
 from .observation.vec_norm import VecNorm as VecNorm
+from .observation.vec_norm_v2 import VecNormV2 as VecNormV2
 from .reward.binarize_reward import BinarizeReward as BinarizeReward
 from .reward.linearise_rewards import LineariseRewards as LineariseRewards
 from .reward.multi_step_transform import MultiStepTransform as MultiStepTransform

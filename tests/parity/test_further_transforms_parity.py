@@ -13,6 +13,7 @@ import tdx
 from tests.parity.twins import (
     ORACLE,
     Actions,
+    Doubles,
     Stages,
     assert_same_values,
     chained,
@@ -186,3 +187,29 @@ def test_chunks_of_actions(size: int, done_key: Any) -> None:
     data = steps_of_episodes((3,), 12)
     ours, theirs = (m.ActionChunkTransform(size, done_key=done_key) for m in (tdx, ORACLE))
     assert_same_values(ours(data.clone()), theirs(data.clone()))
+
+
+@pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"decay": 0.9, "eps": 1e-2}, {"decay": 1.0}, {"decay": 0.9, "reduce_batch_dims": True}],
+    ids=str,
+)
+def test_statistics_of_each_env(arguments: dict[str, Any], workers: int | None) -> None:
+    """In float64, in which the oracle averages too, apart from a correction in float32."""
+    rollouts = []
+    for m in (tdx, ORACLE):
+        make = partial(doubles_of, m)
+        env = m.TransformedEnv(make() if workers is None else m.SerialEnv(workers, make))
+        env.set_seed(5, static_seed=True)
+        if m is tdx:
+            env.reset()
+        env.append_transform(m.VecNormV2(["observation", "reward"], **arguments))
+        rollout = env.rollout(40, Actions(env), break_when_any_done=False)
+        # The first values have no variance, so rounding decides what the scale is.
+        rollouts.append(rollout[..., 4:].contiguous())
+    assert_same_values(rollouts[0], rollouts[1], rtol=5e-4, atol=1e-4)
+
+
+def doubles_of(m: Any) -> Any:
+    return m.GymWrapper(Doubles())

@@ -22,6 +22,7 @@ DIFFERENT = {
     "TimeMaxPool": "steps of the running episode are not state, as with CatFrames",
     "TrajCounter": "its count is a tensor, which the state of an env contains too",
     "VecNorm": "statistics are buffers; the oracle puts them into an extra state",
+    "VecNormV2": "statistics are buffers; the oracle puts them into an extra state",
 }
 """Transforms whose state is another one than the oracle's, and why."""
 

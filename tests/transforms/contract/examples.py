@@ -374,6 +374,12 @@ EXAMPLES: dict[str, Example] = {
         out={"in_keys": ["reward", "pixels"], "out_keys": ["unit", ("normal", "pixels")]},
         lasting=True,
     ),
+    "VecNormV2": Example(
+        arguments={"in_keys": ["observation", "reward"], "decay": 0.9},
+        nested={"in_keys": [*REWARDS, SOLO, PAIR], "reduce_batch_dims": True},
+        out={"in_keys": ["reward", "pixels"], "out_keys": ["unit", ("normal", "pixels")]},
+        lasting=True,
+    ),
 }
 
 

@@ -24,6 +24,7 @@ REFUSED = {
     "RandomTruncationTransform": "stored data has none",
     "StepCounter": "continues after max_steps=3",
     "TrajCounter": "stored data has none",
+    "VecNormV2": "the statistics have shape",
 }
 """Transforms that refuse this rollout, with what they say of it."""
 
