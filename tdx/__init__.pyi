@@ -119,6 +119,7 @@ from .rollouts.dump.reading import Dump as Dump
 from .rollouts.dump.reading import open_dump as open_dump
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
+from .rollouts.formats.video_folder import VideoFolder as VideoFolder
 from .rollouts.recording.existing_steps import keep_rollout as keep_rollout
 from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump
@@ -153,6 +154,7 @@ from .transforms.image.crop import Crop as Crop
 from .transforms.image.gray_scale import GrayScale as GrayScale
 from .transforms.image.resize import Resize as Resize
 from .transforms.image.to_tensor_image import ToTensorImage as ToTensorImage
+from .transforms.image.video_recorder import VideoRecorder as VideoRecorder
 from .transforms.keys.exclude_transform import ExcludeTransform as ExcludeTransform
 from .transforms.keys.rename_transform import RenameTransform as RenameTransform
 from .transforms.keys.select_transform import SelectTransform as SelectTransform

@@ -36,6 +36,7 @@ from .image.crop import Crop as Crop
 from .image.gray_scale import GrayScale as GrayScale
 from .image.resize import Resize as Resize
 from .image.to_tensor_image import ToTensorImage as ToTensorImage
+from .image.video_recorder import VideoRecorder as VideoRecorder
 from .keys.exclude_transform import ExcludeTransform as ExcludeTransform
 from .keys.rename_transform import RenameTransform as RenameTransform
 from .keys.select_transform import SelectTransform as SelectTransform

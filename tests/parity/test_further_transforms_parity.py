@@ -213,3 +213,51 @@ def test_statistics_of_each_env(arguments: dict[str, Any], workers: int | None) 
 
 def doubles_of(m: Any) -> Any:
     return m.GymWrapper(Doubles())
+
+
+class Videos:
+    """A logger that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    def log_video(self, **kwargs: Any) -> None:
+        self.calls.append(kwargs)
+
+
+@pytest.mark.parametrize("workers", [None, 3], ids=["single", "serial"])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"skip": 3, "fps": 7, "center_crop": 20}, {"max_frames": 2}], ids=str
+)
+def test_videos(arguments: dict[str, Any], workers: int | None) -> None:
+    loggers = []
+    for m in (tdx, ORACLE):
+        logger = Videos()
+        env = chained(m, "CartPole-v1", lambda m: [], workers, from_pixels=True, pixels_only=False)
+        env.set_seed(5, static_seed=True)
+        if m is tdx:
+            env.reset()
+        env.append_transform(m.VideoRecorder(logger, "run", **arguments))
+        env.rollout(6, Actions(env), break_when_any_done=False)
+        env.transform.dump()
+        env.transform.dump(suffix="empty")
+        env.rollout(2, Actions(env), break_when_any_done=False)
+        env.transform.dump(suffix="more")
+        loggers.append(logger)
+    ours, theirs = loggers
+    assert len(ours.calls) == len(theirs.calls) == 2
+    for mine, wanted in zip(ours.calls, theirs.calls, strict=True):
+        assert torch.equal(mine.pop("video"), wanted.pop("video"))
+        assert mine == wanted
+
+
+@pytest.mark.parametrize(
+    "shape", [(5, 3, 8, 9), (5, 8, 9, 3), (5, 1, 8, 9), (8, 9), (2, 5, 8, 9, 3)]
+)
+@pytest.mark.parametrize("make_grid", [None, True])
+def test_videos_of_stored_images(shape: tuple[int, ...], make_grid: Any) -> None:
+    images = torch.randint(256, shape, dtype=torch.uint8)
+    ours, theirs = (m.VideoRecorder(None, "run", make_grid=make_grid) for m in (tdx, ORACLE))
+    for recorder in (ours, theirs):
+        recorder(TensorDict(pixels=images))
+    assert torch.equal(torch.stack(ours.obs), torch.stack(theirs.obs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, Self
+from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -59,12 +59,6 @@ class TrajCounter(Transform):
     def _take_lock(self, lock: Lock) -> None:
         """Use a lock shared by all instances that share the count."""
         self.lock = lock
-
-    def clone(self) -> Self:
-        """Return a copy outside any chain that shares the count."""
-        copied = super().clone()
-        copied._buffers["traj_count"] = self._buffers["traj_count"]
-        return copied
 
     # Data
 

@@ -380,6 +380,11 @@ EXAMPLES: dict[str, Example] = {
         out={"in_keys": ["reward", "pixels"], "out_keys": ["unit", ("normal", "pixels")]},
         lasting=True,
     ),
+    "VideoRecorder": Example(
+        arguments={"logger": None, "tag": "run"},
+        nested={"logger": None, "tag": None, "in_keys": PIXELS, "make_grid": False},
+        out={"logger": None, "tag": "run", "out_keys": ["copy"], "skip": 1, "max_frames": 3},
+    ),
 }
 
 
