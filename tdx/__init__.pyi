@@ -148,6 +148,7 @@ from .transforms.episode.random_truncation_transform import RandomTruncationTran
 from .transforms.episode.step_counter import StepCounter as StepCounter
 from .transforms.episode.tensordict_primer import TensorDictPrimer as TensorDictPrimer
 from .transforms.episode.terminate_transform import TerminateTransform as TerminateTransform
+from .transforms.episode.timer import Timer as Timer
 from .transforms.episode.traj_counter import TrajCounter as TrajCounter
 from .transforms.image.center_crop import CenterCrop as CenterCrop
 from .transforms.image.crop import Crop as Crop

@@ -30,6 +30,7 @@ from .episode.random_truncation_transform import RandomTruncationTransform as Ra
 from .episode.step_counter import StepCounter as StepCounter
 from .episode.tensordict_primer import TensorDictPrimer as TensorDictPrimer
 from .episode.terminate_transform import TerminateTransform as TerminateTransform
+from .episode.timer import Timer as Timer
 from .episode.traj_counter import TrajCounter as TrajCounter
 from .image.center_crop import CenterCrop as CenterCrop
 from .image.crop import Crop as Crop

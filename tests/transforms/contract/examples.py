@@ -347,6 +347,11 @@ EXAMPLES: dict[str, Example] = {
         nested={"in_keys": [SOLO, PAIR], "T": 2},
         out={"in_keys": ["image"], "out_keys": ["brightest"], "T": 2},
     ),
+    "Timer": Example(
+        arguments={},
+        nested={"out_keys": [("solo", "step"), ("solo", "policy"), ("solo", "reset")]},
+        out={"time_key": "seconds"},
+    ),
     "ToTensorImage": Example(
         arguments={},
         nested={"in_keys": PIXELS},
@@ -456,6 +461,7 @@ def whole_chain() -> Compose:
     ]
     names = [name for name in online() if example_of(name).rows is RowsEnv]
     names.remove("SelectTransform")
+    names.remove("Timer")  # worker processes have a clock that runs
     names.remove("TrajCounter")  # clones of it share their count
     places = {name: last.index(name) if name in last else 0 for name in names}
     names.sort(key=lambda name: (places[name], name))

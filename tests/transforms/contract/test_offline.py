@@ -23,6 +23,7 @@ REFUSED = {
     "NoopResetEnv": "stored data has none",
     "RandomTruncationTransform": "stored data has none",
     "StepCounter": "continues after max_steps=3",
+    "Timer": "stored data has none",
     "TrajCounter": "stored data has none",
     "VecNormV2": "the statistics have shape",
 }
