@@ -163,12 +163,14 @@ from .transforms.observation.cat_frames import CatFrames as CatFrames
 from .transforms.observation.cat_tensors import CatTensors as CatTensors
 from .transforms.observation.clip_transform import ClipTransform as ClipTransform
 from .transforms.observation.flatten_observation import FlattenObservation as FlattenObservation
+from .transforms.observation.hash import Hash as Hash
 from .transforms.observation.next_observation_delta import NextObservationDelta as NextObservationDelta
 from .transforms.observation.observation_norm import ObservationNorm as ObservationNorm
 from .transforms.observation.permute_transform import PermuteTransform as PermuteTransform
 from .transforms.observation.sign_transform import SignTransform as SignTransform
 from .transforms.observation.squeeze_transform import SqueezeTransform as SqueezeTransform
 from .transforms.observation.time_max_pool import TimeMaxPool as TimeMaxPool
+from .transforms.observation.unary_transform import UnaryTransform as UnaryTransform
 from .transforms.observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform
 from .transforms.observation.vec_norm import VecNorm as VecNorm
 from .transforms.observation.vec_norm_v2 import VecNormV2 as VecNormV2

@@ -45,12 +45,14 @@ from .observation.cat_frames import CatFrames as CatFrames
 from .observation.cat_tensors import CatTensors as CatTensors
 from .observation.clip_transform import ClipTransform as ClipTransform
 from .observation.flatten_observation import FlattenObservation as FlattenObservation
+from .observation.hash import Hash as Hash
 from .observation.next_observation_delta import NextObservationDelta as NextObservationDelta
 from .observation.observation_norm import ObservationNorm as ObservationNorm
 from .observation.permute_transform import PermuteTransform as PermuteTransform
 from .observation.sign_transform import SignTransform as SignTransform
 from .observation.squeeze_transform import SqueezeTransform as SqueezeTransform
 from .observation.time_max_pool import TimeMaxPool as TimeMaxPool
+from .observation.unary_transform import UnaryTransform as UnaryTransform
 from .observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform
 from .observation.vec_norm import VecNorm as VecNorm
 from .observation.vec_norm_v2 import VecNormV2 as VecNormV2

@@ -21,6 +21,11 @@ from tests.parity.twins import (
     leaves,
 )
 
+
+def cubed(value: torch.Tensor) -> torch.Tensor:
+    return value**3
+
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 COPY = (["observation"], ["copy"])
@@ -55,6 +60,12 @@ PENDULUM: dict[str, Stages] = {
     "TimeMaxPool": lambda m: [m.StepCounter(7), m.TimeMaxPool(T=3)],
     "TimeMaxPool-one": lambda m: [m.TimeMaxPool(["observation"], ["highest"])],
     "LineariseRewards": lambda m: [m.LineariseRewards(["reward"], ["total"], weights=[0.3])],
+    "UnaryTransform": lambda m: [
+        m.UnaryTransform(["observation", "reward"], ["cubed", "reward"], fn=cubed),
+    ],
+    "UnaryTransform-inverse": lambda m: [
+        m.UnaryTransform([], [], ["action"], ["action"], fn=torch.clone, inv_fn=torch.neg),
+    ],
     "FiniteTensorDictCheck": lambda m: [m.FiniteTensorDictCheck()],
 }
 
@@ -261,3 +272,10 @@ def test_videos_of_stored_images(shape: tuple[int, ...], make_grid: Any) -> None
     for recorder in (ours, theirs):
         recorder(TensorDict(pixels=images))
     assert torch.equal(torch.stack(ours.obs), torch.stack(theirs.obs))
+
+
+@pytest.mark.parametrize("seed", [None, "salt"])
+def test_hashes(seed: Any) -> None:
+    data = TensorDict(text="north", number=torch.tensor(3))
+    ours, theirs = (m.Hash(["text"], ["hash"], seed=seed)(data.clone()) for m in (tdx, ORACLE))
+    assert torch.equal(ours["hash"], theirs["hash"])

@@ -18,6 +18,7 @@ DIFFERENT = {
     "ActionChunkTransform": "the oracle is a chain of two transforms",
     "BurnInTransform": "its modules are not part of a chain's state, as they are the policy's",
     "CatFrames": "frames of the running episode are not state: every reset overwrites them",
+    "Hash": "its repertoire holds any values, and belongs to the caller",
     "R3MTransform": "the oracle is a chain of five transforms, whose constants it saves too",
     "TimeMaxPool": "steps of the running episode are not state, as with CatFrames",
     "TrajCounter": "its count is a tensor, which the state of an env contains too",

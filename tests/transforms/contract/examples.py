@@ -29,6 +29,7 @@ from tests.transforms.reset_envs import (
     Adding,
     SteppedGroupsEnv,
     SteppedRowsEnv,
+    cubed,
     high,
     same_size,
     solo_high,
@@ -201,6 +202,15 @@ EXAMPLES: dict[str, Example] = {
         nested={"in_keys": IMAGES},
         out={"in_keys": ["image"], "out_keys": ["gray"]},
     ),
+    "Hash": Example(
+        arguments={"in_keys": ["observation"], "out_keys": ["hash"], "hash_fn": cubed},
+        nested={
+            "in_keys": [SOLO, PAIR],
+            "out_keys": [("solo", "hash"), ("pair", "hash")],
+            "hash_fn": cubed,
+        },
+        out={"in_keys": ["reward"], "out_keys": ["hash"], "hash_fn": cubed},
+    ),
     "InitTracker": Example(
         arguments={},
         nested={},
@@ -362,6 +372,15 @@ EXAMPLES: dict[str, Example] = {
         nested={"out_key": ("pair", "traj_count")},
         out={"out_key": "episode"},
         lasting=True,
+    ),
+    "UnaryTransform": Example(
+        arguments={"in_keys": ["observation"], "out_keys": ["observation"], "fn": cubed},
+        nested={
+            "in_keys": REWARDS,
+            "out_keys": [("solo", "cubed"), ("pair", "cubed")],
+            "fn": cubed,
+        },
+        out={"in_keys": ["precise"], "out_keys": [("more", "cubed")], "fn": cubed},
     ),
     "UnsqueezeTransform": Example(
         arguments={
