@@ -12,10 +12,14 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import (
+    ActionChunkTransform,
     BurnInTransform,
     DeviceCastTransform,
     GRUModule,
     LazyTensorStorage,
+    MultiStepTransform,
+    PinMemoryTransform,
+    RandomCropTensorDict,
     ReplayBuffer,
     Reward2GoTransform,
     SliceSampler,
@@ -53,6 +57,31 @@ def filled_buffer() -> ReplayBuffer:
     buffer.append_transform(DeviceCastTransform(DEVICE, orig_device="cpu"))
     buffer.append_transform(lambda steps: steps.reshape(-1, STEPS_PER_SEQUENCE))
     buffer.append_transform(BurnInTransform([gru], burn_in=2))
+    buffer.extend(collect())
+    return buffer
+
+
+def chunk_buffer() -> ReplayBuffer:
+    """Create a buffer of sequences with chunks of actions."""
+    buffer = ReplayBuffer(
+        storage=LazyTensorStorage(1000, ndim=2),
+        sampler=SliceSampler(slice_len=STEPS_PER_SEQUENCE, end_key=("next", "done")),
+        batch_size=4 * STEPS_PER_SEQUENCE,
+    )
+    # On sampling: half of each sequence, and the four actions that follow each of its steps.
+    buffer.append_transform(lambda steps: steps.reshape(-1, STEPS_PER_SEQUENCE))
+    buffer.append_transform(RandomCropTensorDict(STEPS_PER_SEQUENCE // 2))
+    buffer.append_transform(ActionChunkTransform(4))
+    buffer.extend(collect())
+    return buffer
+
+
+def transition_buffer() -> ReplayBuffer:
+    """Create a buffer of single steps with returns over three steps."""
+    buffer = ReplayBuffer(storage=LazyTensorStorage(1000, ndim=2), batch_size=32)
+    # On storing: the discounted rewards of three steps, and the observation after them.
+    buffer.append_transform(MultiStepTransform(n_steps=3, gamma=0.99))
+    buffer.append_transform(PinMemoryTransform())
     buffer.extend(collect())
     return buffer
 

@@ -136,11 +136,13 @@ from .rollouts.dump.reading import Dump as Dump
 from .rollouts.dump.reading import open_dump as open_dump
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
+from .rollouts.formats.video_folder import VideoFolder as VideoFolder
 from .rollouts.recording.existing_steps import keep_rollout as keep_rollout
 from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump
 
 # transforms: generated
+from .transforms.action.action_chunk_transform import ActionChunkTransform as ActionChunkTransform
 from .transforms.action.action_discretizer import ActionDiscretizer as ActionDiscretizer
 from .transforms.action.action_mask import ActionMask as ActionMask
 from .transforms.action.action_scaling import ActionScaling as ActionScaling
@@ -148,36 +150,55 @@ from .transforms.action.flatten_action import FlattenAction as FlattenAction
 from .transforms.casting.device_cast_transform import DeviceCastTransform as DeviceCastTransform
 from .transforms.casting.double_to_float import DoubleToFloat as DoubleToFloat
 from .transforms.casting.dtype_cast_transform import DTypeCastTransform as DTypeCastTransform
+from .transforms.casting.pin_memory_transform import PinMemoryTransform as PinMemoryTransform
 from .transforms.encoders.r3m_transform import R3MTransform as R3MTransform
 from .transforms.episode.batch_size_transform import BatchSizeTransform as BatchSizeTransform
 from .transforms.episode.burn_in_transform import BurnInTransform as BurnInTransform
+from .transforms.episode.end_of_life_transform import EndOfLifeTransform as EndOfLifeTransform
 from .transforms.episode.expand_as import ExpandAs as ExpandAs
+from .transforms.episode.finite_tensor_dict_check import FiniteTensorDictCheck as FiniteTensorDictCheck
 from .transforms.episode.frame_skip_transform import FrameSkipTransform as FrameSkipTransform
 from .transforms.episode.init_tracker import InitTracker as InitTracker
 from .transforms.episode.noop_reset_env import NoopResetEnv as NoopResetEnv
+from .transforms.episode.random_crop_tensor_dict import RandomCropTensorDict as RandomCropTensorDict
+from .transforms.episode.random_truncation_transform import RandomTruncationTransform as RandomTruncationTransform
 from .transforms.episode.step_counter import StepCounter as StepCounter
 from .transforms.episode.tensordict_primer import TensorDictPrimer as TensorDictPrimer
 from .transforms.episode.terminate_transform import TerminateTransform as TerminateTransform
+from .transforms.episode.timer import Timer as Timer
+from .transforms.episode.traj_counter import TrajCounter as TrajCounter
 from .transforms.image.center_crop import CenterCrop as CenterCrop
+from .transforms.image.crop import Crop as Crop
 from .transforms.image.gray_scale import GrayScale as GrayScale
 from .transforms.image.resize import Resize as Resize
 from .transforms.image.to_tensor_image import ToTensorImage as ToTensorImage
+from .transforms.image.video_recorder import VideoRecorder as VideoRecorder
 from .transforms.keys.exclude_transform import ExcludeTransform as ExcludeTransform
 from .transforms.keys.rename_transform import RenameTransform as RenameTransform
 from .transforms.keys.select_transform import SelectTransform as SelectTransform
 from .transforms.observation.cat_frames import CatFrames as CatFrames
+from .transforms.observation.cat_tensors import CatTensors as CatTensors
+from .transforms.observation.clip_transform import ClipTransform as ClipTransform
 from .transforms.observation.flatten_observation import FlattenObservation as FlattenObservation
+from .transforms.observation.hash import Hash as Hash
 from .transforms.observation.next_observation_delta import NextObservationDelta as NextObservationDelta
 from .transforms.observation.observation_norm import ObservationNorm as ObservationNorm
 from .transforms.observation.permute_transform import PermuteTransform as PermuteTransform
+from .transforms.observation.sign_transform import SignTransform as SignTransform
 from .transforms.observation.squeeze_transform import SqueezeTransform as SqueezeTransform
+from .transforms.observation.time_max_pool import TimeMaxPool as TimeMaxPool
+from .transforms.observation.unary_transform import UnaryTransform as UnaryTransform
 from .transforms.observation.unsqueeze_transform import UnsqueezeTransform as UnsqueezeTransform
 from .transforms.observation.vec_norm import VecNorm as VecNorm
+from .transforms.observation.vec_norm_v2 import VecNormV2 as VecNormV2
 from .transforms.reward.binarize_reward import BinarizeReward as BinarizeReward
+from .transforms.reward.linearise_rewards import LineariseRewards as LineariseRewards
+from .transforms.reward.multi_step_transform import MultiStepTransform as MultiStepTransform
 from .transforms.reward.reward2_go_transform import Reward2GoTransform as Reward2GoTransform
 from .transforms.reward.reward_clipping import RewardClipping as RewardClipping
 from .transforms.reward.reward_scaling import RewardScaling as RewardScaling
 from .transforms.reward.reward_sum import RewardSum as RewardSum
+from .transforms.reward.target_return import TargetReturn as TargetReturn
 # transforms: end
 
 __all__: list[str]

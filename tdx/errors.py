@@ -298,13 +298,18 @@ def explain_call_error(error: BaseException) -> str:
 def find_similar_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """Return the known names most similar to a misspelled one, best first, ignoring case.
 
+    Names that are much less similar than the best one are left out.
+
     Example:
-        >>> find_similar_names("StepCouter", ["StepCounter", "RewardSum"])
+        >>> find_similar_names("StepCouter", ["StepCounter", "TrajCounter", "RewardSum"])
         ['StepCounter']
     """
     by_folded = {candidate.casefold(): candidate for candidate in known}
     folded = difflib.get_close_matches(name.casefold(), by_folded, n=limit, cutoff=0.6)
-    return [by_folded[match] for match in folded]
+    scores = [difflib.SequenceMatcher(None, match, name.casefold()).ratio() for match in folded]
+    best = max(scores, default=0.0)
+    near = zip(folded, scores, strict=True)
+    return [by_folded[match] for match, score in near if score > best - 0.2]
 
 
 @overload

@@ -233,7 +233,10 @@ class ReplayBuffer:
         if self._takes_tensors and isinstance(data, list) and data:
             data = collate(data)
         with self._locked_for_write():
-            return self._writer.extend(to_time_first(self._invert(data), self._dim_extend))
+            mapped = self._invert(data)
+            if mapped is not data and 0 in mapped.batch_size:  # a stage waits for later steps
+                return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
+            return self._writer.extend(to_time_first(mapped, self._dim_extend))
 
     def add(self, data: Any) -> int | Tensor | None:
         """Write one step: a TensorDict or tensor without a time dim, or any item of a list.

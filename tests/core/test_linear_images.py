@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tdx import CenterCrop, GrayScale, Resize, ToTensorImage
+from tdx import CenterCrop, Crop, GrayScale, Resize, ToTensorImage
 from tdx.core.plan.image_fusion import ImageKernel, compile_image, has_linear_image, linear_form
 from tdx.core.transforms import Transform
 from tdx.transforms.image.resize import INTERPOLATIONS
@@ -93,6 +93,7 @@ def test_one_kernel_equals_its_stages(
         (ToTensorImage(), Resize(84, 84)),
         (ToTensorImage(), GrayScale(), Resize(110, 84), CenterCrop(84)),
         (ToTensorImage(), CenterCrop(160), GrayScale()),
+        (ToTensorImage(), Crop(160, 120, top=30, left=7), GrayScale()),
         (ToTensorImage(),),
     ],
     ids=lambda stages: "-".join(type(stage).__name__ for stage in stages),

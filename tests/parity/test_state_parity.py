@@ -15,10 +15,15 @@ from tests.transforms.contract.examples import NAMES, example_of, made, rows_of
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 DIFFERENT = {
+    "ActionChunkTransform": "the oracle is a chain of two transforms",
     "BurnInTransform": "its modules are not part of a chain's state, as they are the policy's",
     "CatFrames": "frames of the running episode are not state: every reset overwrites them",
+    "Hash": "its repertoire holds any values, and belongs to the caller",
     "R3MTransform": "the oracle is a chain of five transforms, whose constants it saves too",
+    "TimeMaxPool": "steps of the running episode are not state, as with CatFrames",
+    "TrajCounter": "its count is a tensor, which the state of an env contains too",
     "VecNorm": "statistics are buffers; the oracle puts them into an extra state",
+    "VecNormV2": "statistics are buffers; the oracle puts them into an extra state",
 }
 """Transforms whose state is another one than the oracle's, and why."""
 

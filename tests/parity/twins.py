@@ -17,8 +17,10 @@ import tdx
 
 torchrl_data = pytest.importorskip("torchrl.data")
 torchrl_envs = pytest.importorskip("torchrl.envs")
+torchrl_record = pytest.importorskip("torchrl.record")
 
-ORACLE = SimpleNamespace(**{**vars(torchrl_data), **vars(torchrl_envs)})
+MODULES = (torchrl_record, torchrl_data, torchrl_envs)
+ORACLE = SimpleNamespace(**{name: each for m in MODULES for name, each in vars(m).items()})
 Stages = Callable[[Any], list[Any]]
 
 # A sum leaves the bounds of what it sums; the oracle promises them for it all the same.

@@ -97,7 +97,7 @@ MODES = Type("literal", values=("fast", "exact"))
             "TensorDictPrimer({'a': Unbonded(3)})",
             ArgumentError,
             "primers holds Unbonded(3), expected a spec such as Unbounded(shape=(3,))",
-            "did you mean Unbounded or Bounded or UnboundedDiscrete?",
+            "did you mean Unbounded or Bounded?",
         ),
         (
             "InitTracker('a', 'b')",

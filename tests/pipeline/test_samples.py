@@ -18,7 +18,7 @@ from tdx.pipeline import Pipeline, build_env, load_catalog, read_pipeline
 
 FOLDER = Path(__file__).parents[2] / "sample_pipelines"
 SAMPLES = sorted(FOLDER.glob("*.yaml"))
-NEEDS = {"atari_pixels": "ale_py", "mujoco": "mujoco"}
+NEEDS = {"atari_lives": "ale_py", "atari_pixels": "ale_py", "mujoco": "mujoco"}
 SCRIPT = FOLDER / "offline_returns.py"
 
 
@@ -100,6 +100,25 @@ def test_offline_returns_cover_whole_episodes() -> None:
     going_on = ~done[:, :-1]
     assert torch.allclose(returns[:, :-1][going_on], 1 + 0.99 * returns[:, 1:][going_on])
     assert (batch["hidden"][:, 0] != 0).any()
+
+
+def test_offline_chunks_are_of_the_actions_that_follow() -> None:
+    module = import_module("sample_pipelines.offline_returns")
+    batch = module.chunk_buffer().sample()
+    assert batch.shape == (4, 4)
+    chunks, padded = batch["vla_action", "chunk"], batch["action_is_pad"]
+    assert torch.equal(chunks[..., 0, :], batch["action"])
+    following = ~padded[:, :-1, 1]
+    assert torch.equal(chunks[:, :-1, 1][following], batch["action"][:, 1:][following])
+
+
+def test_offline_transitions_are_of_three_steps() -> None:
+    module = import_module("sample_pipelines.offline_returns")
+    batch = module.transition_buffer().sample()
+    steps = batch["steps_to_next_obs"]
+    assert set(steps.tolist()) <= {1, 2, 3}
+    rewards = torch.tensor([1.0, 1.99, 2.9701])[steps - 1]
+    torch.testing.assert_close(batch["next", "reward"].flatten(), rewards)
 
 
 def test_r3m_encoder_replaces_images_by_vectors() -> None:

@@ -44,6 +44,11 @@ def same_size(tensordict: TensorDictBase) -> TensorDictBase:
     return reshaped
 
 
+def cubed(value: Tensor) -> Tensor:
+    """A function of one entry."""
+    return value**3
+
+
 def high(tensordict: TensorDictBase) -> Tensor:
     """True at some steps of ``RowsEnv``, ``[*B]``."""
     return tensordict["precise"][..., 0] > 0.9

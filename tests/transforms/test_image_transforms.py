@@ -18,6 +18,7 @@ from tdx import (
     CenterCrop,
     Compose,
     Composite,
+    Crop,
     GrayScale,
     GymEnv,
     InitTracker,
@@ -51,8 +52,16 @@ def images(leading: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         (GrayScale, functional.rgb_to_grayscale),
         (partial(CenterCrop, 4, 7), partial(functional.center_crop, output_size=[4, 7])),
         (partial(CenterCrop, 10, 12), lambda image: image),
+        (
+            partial(Crop, 4, 7, top=2, left=5),
+            partial(functional.crop, top=2, left=5, height=4, width=7),
+        ),
+        (
+            partial(Crop, 9, 7, top=2, left=8),
+            partial(functional.crop, top=2, left=8, height=9, width=7),
+        ),
     ],
-    ids=["gray", "crop", "whole"],
+    ids=["gray", "center", "whole", "crop", "padded"],
 )
 def test_images_are_what_torchvision_makes_of_them(
     make: Callable[[], Transform],
@@ -127,6 +136,7 @@ def test_a_crop_pads_a_smaller_image_with_zeros() -> None:
         (partial(CenterCrop, 4), r"CenterCrop .*\(6, 7, 3\) has its channels last .put ToTensor"),
         (partial(GrayScale, ["observation"]), r"images \[\*B, C, H, W\], got shape \(3,\)"),
         (partial(CenterCrop, 4, in_keys=["observation"]), r"got shape \(3,\)"),
+        (partial(Crop, 4, 3, 6, in_keys=["image"]), r"a crop at \(6, 0\) is outside the image"),
     ],
 )
 def test_incompatible_images(make: Callable[[], Transform], message: str) -> None:
@@ -173,3 +183,9 @@ def test_bytes_without_bounds_become_floats_with_bounds() -> None:
     assert (spec.low.min().item(), spec.high.max().item()) == (0, 1)
     kept = TransformedEnv(Rendered(), ToTensorImage(from_int=False))
     assert isinstance(kept.observation_spec["pixels"], Unbounded)
+
+
+def test_a_padded_crop_is_within_its_spec() -> None:
+    env = TransformedEnv(RowsEnv((2,)), Crop(9, 5, top=1, in_keys=["image"], out_keys=["part"]))
+    check_env_specs(env)
+    assert env.observation_spec["part"].high[..., -1, :].max() == 0

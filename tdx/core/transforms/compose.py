@@ -286,6 +286,13 @@ class Compose(Transform):
             raise self._located(error, stage, "an inverse call") from error.__cause__
         return tensordict
 
+    def dump(self, **kwargs: Any) -> None:
+        """Call ``dump`` of each stage that records something, such as ``VideoRecorder``."""
+        for stage in self._stages:
+            dump: Callable[..., None] | None = getattr(stage, "dump", None)
+            if dump is not None:
+                dump(**kwargs)
+
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
         for stage in reversed(self._stages):
             tensordict = stage._reset_env_preprocess(tensordict)

@@ -90,6 +90,8 @@ class Transform(ChainMember):
     _needs_declared_input: ClassVar[bool] = False
     """True if the batched envs of its library pass on actions and declared state only."""
 
+    _joins: bool = False  # True if all in-keys are mapped to a single out-key.
+
     def __init__(
         self,
         in_keys: Sequence[NestedKey] | None = None,
@@ -112,7 +114,8 @@ class Transform(ChainMember):
         self._out_keys = normalize_keys(out_keys, "out_keys")
         self._pairs: KeyPairs = ()
         own_hooks = not self._is_verified and self._overrides(*_DATA_HOOKS)
-        if len(self._in_keys) == len(self._out_keys) or not own_hooks:
+        joined = self._joins or (len(self._in_keys) != len(self._out_keys) and own_hooks)
+        if not joined:
             self._pairs = pair_keys(self._in_keys, self._out_keys, "in_keys and out_keys")
 
     def _set_inverse_keys(

@@ -205,7 +205,7 @@ def write_mp4(source: ExportSource, target: Path, options: ExportOptions) -> tup
     video = Video.of(source, options)
     lossless = not options.lossy and _LOSSLESS_CODEC in av.codecs_available
     for path, frames in video.files(target, ".mp4", options.split):
-        _encode_mp4(path, frames, options.fps, lossless)
+        encode_mp4(path, frames, options.fps, lossless)
     if lossless:
         return ("lossless: mpv, VLC and ffmpeg play it; for a browser add --lossy",)
     if not options.lossy:
@@ -213,7 +213,8 @@ def write_mp4(source: ExportSource, target: Path, options: ExportOptions) -> tup
     return ("lossy: colors are rounded",)
 
 
-def _encode_mp4(path: Path, frames: Iterator[Array], fps: int, lossless: bool) -> None:
+def encode_mp4(path: Path, frames: Iterator[Array], fps: int, lossless: bool) -> None:
+    """Write frames, ``[H, W, 3]`` bytes each, as one video."""
     import av
 
     with av.open(str(path), "w", format="mp4") as container:

@@ -23,11 +23,13 @@ from tests.transforms.action_envs import (
     MatrixGroupsEnv,
     MatrixRowsEnv,
 )
+from tests.transforms.counted_envs import CountedGroupsEnv, CountedRowsEnv
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.reset_envs import (
     Adding,
     SteppedGroupsEnv,
     SteppedRowsEnv,
+    cubed,
     high,
     same_size,
     solo_high,
@@ -71,6 +73,10 @@ PIXELS = [("solo", "pixels"), ("pair", "pixels")]
 IMAGES = [("solo", "image"), ("pair", "image")]
 
 EXAMPLES: dict[str, Example] = {
+    "ActionChunkTransform": Example(
+        arguments={"chunk_size": 3},
+        nested={"chunk_size": 2, "action_key": ("pair", "action")},
+    ),
     "ActionDiscretizer": Example(
         arguments={"num_intervals": 5},
         nested={"num_intervals": [3, 4], "action_key": ("pair", "action"), "sampling": "low"},
@@ -103,10 +109,34 @@ EXAMPLES: dict[str, Example] = {
         nested={"N": 2, "dim": -1, "in_keys": [SOLO, PAIR]},
         out={"N": 3, "dim": -1, "in_keys": ["observation"], "out_keys": [("stack", "frames")]},
     ),
+    "CatTensors": Example(
+        arguments={"in_keys": ["observation", "precise"], "out_key": "vector"},
+        nested={"in_keys": [SOLO, ("solo", "precise")], "out_key": ("solo", "vector")},
+        out={
+            "in_keys": ["observation", "precise"],
+            "out_key": ("more", "vector"),
+            "del_keys": False,
+        },
+    ),
     "CenterCrop": Example(
         arguments={"w": 4, "h": 3, "in_keys": ["image"]},
         nested={"w": 4, "in_keys": IMAGES},
         out={"w": 4, "h": 3, "in_keys": ["image"], "out_keys": ["middle"]},
+    ),
+    "ClipTransform": Example(
+        arguments={"in_keys": ["observation", "reward"], "low": -1.5},
+        nested={
+            "in_keys": [*REWARDS, SOLO],
+            "in_keys_inv": [("pair", "action")],
+            "low": -1.0,
+            "high": 1.5,
+        },
+        out={"in_keys": ["reward"], "out_keys": ["clipped"], "low": 0, "high": 2},
+    ),
+    "Crop": Example(
+        arguments={"w": 4, "h": 3, "top": 1, "left": 2, "in_keys": ["image"]},
+        nested={"w": 4, "in_keys": IMAGES},
+        out={"w": 4, "h": 3, "top": 2, "in_keys": ["image"], "out_keys": ["part"]},
     ),
     "DTypeCastTransform": Example(
         arguments={"dtype_in": torch.float32, "dtype_out": torch.float64},
@@ -127,6 +157,18 @@ EXAMPLES: dict[str, Example] = {
         nested={},
         out={"in_keys": ["precise"], "out_keys": ["short"]},
     ),
+    "EndOfLifeTransform": Example(
+        arguments={"eol_attribute": "lives"},
+        nested={
+            "eol_key": ("solo", "eol"),
+            "lives_key": ("solo", "lives"),
+            "done_key": ("solo", "done"),
+            "eol_attribute": "lives",
+        },
+        out={"eol_key": ("more", "eol"), "lives_key": "chances", "eol_attribute": "lives"},
+        rows=CountedRowsEnv,
+        groups=CountedGroupsEnv,
+    ),
     "ExcludeTransform": Example(
         arguments={"*": ["precise", "truncated"]},
         nested={"*": [("solo", "precise"), ("pair", "terminated")]},
@@ -135,6 +177,10 @@ EXAMPLES: dict[str, Example] = {
         arguments={"in_key": "reward", "ref_key": "observation"},
         nested={"in_key": ("solo", "reward"), "ref_key": ("solo", "observation")},
         out={"in_key": "done", "ref_key": "observation", "out_key": ("wide", "done")},
+    ),
+    "FiniteTensorDictCheck": Example(
+        arguments={},
+        nested={},
     ),
     "FlattenAction": Example(
         arguments={},
@@ -156,10 +202,28 @@ EXAMPLES: dict[str, Example] = {
         nested={"in_keys": IMAGES},
         out={"in_keys": ["image"], "out_keys": ["gray"]},
     ),
+    "Hash": Example(
+        arguments={"in_keys": ["observation"], "out_keys": ["hash"], "hash_fn": cubed},
+        nested={
+            "in_keys": [SOLO, PAIR],
+            "out_keys": [("solo", "hash"), ("pair", "hash")],
+            "hash_fn": cubed,
+        },
+        out={"in_keys": ["reward"], "out_keys": ["hash"], "hash_fn": cubed},
+    ),
     "InitTracker": Example(
         arguments={},
         nested={},
         out={"init_key": "first"},
+    ),
+    "LineariseRewards": Example(
+        arguments={"in_keys": ["reward"], "weights": [0.5]},
+        nested={"in_keys": REWARDS},
+        out={"in_keys": ["reward"], "out_keys": ["total"], "weights": [-2.0]},
+    ),
+    "MultiStepTransform": Example(
+        arguments={"n_steps": 2, "gamma": 0.5},
+        offline=True,
     ),
     "NextObservationDelta": Example(
         arguments={"in_keys": ["observation", "precise"]},
@@ -182,6 +246,10 @@ EXAMPLES: dict[str, Example] = {
         nested={"dims": (-1, -3, -2), "in_keys": PIXELS},
         out={"dims": (-1, -2), "in_keys": ["pixels"], "out_keys": ["turned"]},
     ),
+    "PinMemoryTransform": Example(
+        arguments={},
+        nested={},
+    ),
     "R3MTransform": Example(
         arguments={
             "model_name": "resnet18",
@@ -203,6 +271,16 @@ EXAMPLES: dict[str, Example] = {
             "size": 8,
             "tensor_pixels_keys": ["pixels"],
         },
+    ),
+    "RandomCropTensorDict": Example(
+        arguments={"sub_seq_len": 1},
+        offline=True,
+    ),
+    "RandomTruncationTransform": Example(
+        arguments={"min_horizon": 1, "max_horizon": 1},
+        nested={"min_horizon": 1, "max_horizon": 1},
+        rows=CountedRowsEnv,
+        groups=CountedGroupsEnv,
     ),
     "RenameTransform": Example(
         arguments={
@@ -242,6 +320,11 @@ EXAMPLES: dict[str, Example] = {
         arguments={"*": ["observation", "pixels"]},
         nested={"*": ["solo", ("pair", "precise")]},
     ),
+    "SignTransform": Example(
+        arguments={"in_keys": ["observation", "pixels"]},
+        nested={"in_keys": [*REWARDS, SOLO], "in_keys_inv": [("pair", "action")]},
+        out={"in_keys": ["reward"], "out_keys": ["sign"]},
+    ),
     "SqueezeTransform": Example(
         arguments={"dim": -1, "in_keys": ["reward"], "out_keys": ["bare"]},
         nested={"dim": -1, "in_keys": REWARDS, "out_keys": ["solo_bare", "pair_bare"]},
@@ -251,6 +334,11 @@ EXAMPLES: dict[str, Example] = {
         arguments={"max_steps": 3},
         nested={"max_steps": 2},
         out={"step_count_key": "count"},
+    ),
+    "TargetReturn": Example(
+        arguments={"target_return": 10.0},
+        nested={"target_return": 3, "mode": "constant"},
+        out={"target_return": 10.0, "in_keys": ["reward"], "out_keys": [("left", "reward")]},
     ),
     "TensorDictPrimer": Example(
         arguments={"primers": {"hidden": Unbounded((2,))}, "default_value": 3.0},
@@ -264,10 +352,35 @@ EXAMPLES: dict[str, Example] = {
         arguments={"stop": high},
         nested={"stop": solo_high},
     ),
+    "TimeMaxPool": Example(
+        arguments={"T": 3},
+        nested={"in_keys": [SOLO, PAIR], "T": 2},
+        out={"in_keys": ["image"], "out_keys": ["brightest"], "T": 2},
+    ),
+    "Timer": Example(
+        arguments={},
+        nested={"out_keys": [("solo", "step"), ("solo", "policy"), ("solo", "reset")]},
+        out={"time_key": "seconds"},
+    ),
     "ToTensorImage": Example(
         arguments={},
         nested={"in_keys": PIXELS},
         out={"in_keys": ["pixels"], "out_keys": ["image"]},
+    ),
+    "TrajCounter": Example(
+        arguments={},
+        nested={"out_key": ("pair", "traj_count")},
+        out={"out_key": "episode"},
+        lasting=True,
+    ),
+    "UnaryTransform": Example(
+        arguments={"in_keys": ["observation"], "out_keys": ["observation"], "fn": cubed},
+        nested={
+            "in_keys": REWARDS,
+            "out_keys": [("solo", "cubed"), ("pair", "cubed")],
+            "fn": cubed,
+        },
+        out={"in_keys": ["precise"], "out_keys": [("more", "cubed")], "fn": cubed},
     ),
     "UnsqueezeTransform": Example(
         arguments={
@@ -284,6 +397,17 @@ EXAMPLES: dict[str, Example] = {
         nested={"in_keys": [*REWARDS, SOLO, PAIR]},
         out={"in_keys": ["reward", "pixels"], "out_keys": ["unit", ("normal", "pixels")]},
         lasting=True,
+    ),
+    "VecNormV2": Example(
+        arguments={"in_keys": ["observation", "reward"], "decay": 0.9},
+        nested={"in_keys": [*REWARDS, SOLO, PAIR], "reduce_batch_dims": True},
+        out={"in_keys": ["reward", "pixels"], "out_keys": ["unit", ("normal", "pixels")]},
+        lasting=True,
+    ),
+    "VideoRecorder": Example(
+        arguments={"logger": None, "tag": "run"},
+        nested={"logger": None, "tag": None, "in_keys": PIXELS, "make_grid": False},
+        out={"logger": None, "tag": "run", "out_keys": ["copy"], "skip": 1, "max_frames": 3},
     ),
 }
 
@@ -342,7 +466,7 @@ def skip_if_lasting(name: str) -> None:
 
 
 def whole_chain() -> Compose:
-    """Every transform for ``RowsEnv`` in one chain, but the one that drops what others write.
+    """Every transform for ``RowsEnv`` in one chain, but those that cannot be compared there.
 
     Each writes to its own keys if possible; transforms that change what others need come last.
     """
@@ -356,6 +480,8 @@ def whole_chain() -> Compose:
     ]
     names = [name for name in online() if example_of(name).rows is RowsEnv]
     names.remove("SelectTransform")
+    names.remove("Timer")  # worker processes have a clock that runs
+    names.remove("TrajCounter")  # clones of it share their count
     places = {name: last.index(name) if name in last else 0 for name in names}
     names.sort(key=lambda name: (places[name], name))
     # The primer's own draws at random, which worker processes do in their own way.

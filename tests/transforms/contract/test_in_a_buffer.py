@@ -53,6 +53,8 @@ def called(transform: Transform, data: TensorDictBase) -> TensorDictBase | type[
 
 def test_in_a_replay_buffer(any_name: str) -> None:
     """A batch of one whole episode is what ``forward`` makes of that episode."""
+    if any_name == "RandomCropTensorDict":
+        pytest.skip("it draws steps at random, as the sampler does")
     data = written(any_name)[:2]
     assert data["next", "done"].flatten().tolist() == [False, True]
     torch.manual_seed(1)

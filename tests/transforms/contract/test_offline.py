@@ -18,15 +18,22 @@ from tests.transforms.contract.examples import NAMES, made, rows_of
 from tests.transforms.fixed_rollouts import ROUNDED, entries, fixed_rollout
 
 REFUSED = {
+    "EndOfLifeTransform": "stored data has none",
     "FrameSkipTransform": "stored data has none",
     "NoopResetEnv": "stored data has none",
+    "RandomTruncationTransform": "stored data has none",
     "StepCounter": "continues after max_steps=3",
+    "Timer": "stored data has none",
+    "TrajCounter": "stored data has none",
+    "VecNormV2": "the statistics have shape",
 }
 """Transforms that refuse this rollout, with what they say of it."""
 
 DECLARED = {
+    "ActionChunkTransform": "writes chunks of stored actions; in steps the later ones are unknown",
     "ActionDiscretizer": "stored actions stay: their bins are not known",
     "ActionScaling": "stored actions are mapped; in steps the policy gives others",
+    "CatTensors": "joins the entries that it names, those in next only by name",
     "DTypeCastTransform": "stored actions are cast; in steps the policy gives others",
     "ExcludeTransform": "drops the keys that it names, those in next only by name",
     "NextObservationDelta": "restores next observations, which this rollout has",
@@ -40,7 +47,13 @@ DECLARED = {
 }
 """Transforms whose offline form differs from their steps by definition, and in what."""
 
-MAPS_NEXT = {"CatFrames", "InitTracker", "NextObservationDelta", "RewardSum", "SelectTransform"}
+ONE_OUT_KEY = {"CatTensors", "R3MTransform"}
+"""Transforms of several in-keys to one out-key, so that they cannot name those in next too."""
+
+MAPS_NEXT = {
+    *("CatFrames", "InitTracker", "NextObservationDelta", "RewardSum", "SelectTransform"),
+    *("TargetReturn", "TimeMaxPool"),
+}
 """Transforms that map entries under ``next`` by default."""
 
 
@@ -50,7 +63,7 @@ def prepared(name: str, batch_size: tuple[int, ...]) -> Transform:
     base = rows_of(name, batch_size)
     TransformedEnv(base, transform).output_spec  # noqa: B018
     transform.reset_parent()
-    if name not in {*MAPS_NEXT, "R3MTransform"} and transform.in_keys:
+    if name not in {*MAPS_NEXT, *ONE_OUT_KEY} and transform.in_keys:
         stored = fixed_rollout(base, 1)
         pairs = zip(transform.in_keys, transform.out_keys, strict=True)
         doubled: list[tuple[NestedKey, NestedKey]] = []

@@ -1,0 +1,65 @@
+"""Stop at values that are not finite."""
+
+from __future__ import annotations
+
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.core.transforms import TimeBehavior, Transform
+from tdx.errors import SpecError, Where
+from tdx.keys import format_key, normalize_key
+
+
+class FiniteTensorDictCheck(Transform):
+    """Raise an error if the env's output, or stored data, contains NaN or infinity.
+
+    It checks all entries that upstream stages and the env write, in each step.
+
+    Raises:
+        SpecError: A value is not finite (in a step, a reset or a call).
+
+    Example:
+        >>> import torch
+        >>> from tensordict import TensorDict
+        >>> from tdx import FiniteTensorDictCheck
+        >>> FiniteTensorDictCheck()(TensorDict(reward=torch.ones(1)))["reward"]
+        tensor([1.])
+    """
+
+    _is_verified = True
+
+    time_behavior = TimeBehavior.CONTROL
+
+    def __init__(self) -> None:
+        super().__init__(in_keys=[])
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        for key, value in next_tensordict.items(True, True):
+            is_checked = isinstance(value, Tensor) and (
+                value.is_floating_point() or value.is_complex()
+            )
+            if is_checked and not bool(value.isfinite().all()):
+                count = int((~value.isfinite()).sum())
+                raise SpecError(
+                    f"{count} of {value.numel()} values of {format_key(normalize_key(key))!r} are "
+                    "not finite",
+                    hint="find the step and the stage with: tdx inspect values",
+                    where=Where(key=normalize_key(key), transform="FiniteTensorDictCheck"),
+                )
+        return next_tensordict
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        return self._call(tensordict_reset)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Check stored data; it is returned unchanged.
+
+        Raises:
+            SpecError: A value is not finite.
+        """
+        return self._call(tensordict)
+
+    def __repr__(self) -> str:
+        return "FiniteTensorDictCheck()"
