@@ -146,8 +146,7 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
             facts.writes[stage.direction].update(dict.fromkeys(changed))
             if stage.direction == "forward":
                 known = context.leaves[max(stage.index, 0)]
-                dropped = [key for key in stage.dropped if key in known]
-                facts.writes["forward"].update(dict.fromkeys(dropped))
+                facts.drops = facts.drops or any(key in known for key in stage.dropped)
                 facts.reads.update(dict.fromkeys(version.key for version in stage.read))
                 _add_reward(facts, values.get("reward"), stage.written.get("reward"))
                 old, new = values.get("truncated"), stage.written.get("truncated")
