@@ -28,8 +28,9 @@ class StageFacts:
     """What one stage did in the steps of a check.
 
     Args:
-        writes: Keys that it changed or dropped, by direction.
+        writes: Keys that it changed, by direction.
         reads: Keys that it declares to read. Empty: not declared.
+        drops: True if it removed a key that its input has.
         rewards: Reward before and after it, of each step of the first sub-env.
         hidden_truncation: Number of steps in which it cleared ``truncated``.
         overwritten: Keys that it returned in the memory of their value of the previous step.
@@ -39,6 +40,7 @@ class StageFacts:
         default_factory=lambda: {"forward": {}, "inverse": {}}
     )
     reads: dict[NestedKey, None] = field(default_factory=dict)
+    drops: bool = False
     rewards: list[tuple[float, float]] = field(default_factory=list)
     hidden_truncation: int = 0
     overwritten: dict[NestedKey, None] = field(default_factory=dict)

@@ -143,9 +143,11 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
                 for key, version in stage.written.items()
                 if key not in before or not _is_equal(before[key].value, version.value)
             ]
-            facts.writes[stage.direction].update(dict.fromkeys((*changed, *stage.dropped)))
+            facts.writes[stage.direction].update(dict.fromkeys(changed))
             facts.overwritten.update(dict.fromkeys(stage.overwritten))
             if stage.direction == "forward":
+                known = context.leaves[max(stage.index, 0)]
+                facts.drops = facts.drops or any(key in known for key in stage.dropped)
                 facts.reads.update(dict.fromkeys(version.key for version in stage.read))
                 _add_reward(facts, values.get("reward"), stage.written.get("reward"))
                 old, new = values.get("truncated"), stage.written.get("truncated")

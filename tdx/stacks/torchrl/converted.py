@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from inspect import getmodule
 from typing import Any
 
 from gymnasium.vector import VectorEnv
@@ -79,8 +79,9 @@ def _name_single_env(base: Any) -> tuple[EnvConfig, Missing | None]:
     if isinstance(base, rl.GymWrapper):
         return _name_gym_env(base), None
     kind = type(base)
-    found = getattr(sys.modules.get(kind.__module__), kind.__qualname__, None)
-    reference = f"{kind.__module__}:{kind.__qualname__}" if found is kind else "module:function"
+    module, reference = getmodule(kind), "module:function"
+    if module is not None and getattr(module, kind.__qualname__, None) is kind:
+        reference = f"{module.__name__}:{kind.__qualname__}"
     reason = f"{kind.__name__} is not a GymEnv: its class and its arguments are Python code"
     advice = f"name a function as `env`, module:function, that returns the {kind.__name__}"
     return EnvConfig(reference), Missing(reason, advice)

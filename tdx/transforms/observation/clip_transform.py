@@ -13,7 +13,7 @@ from tdx.core.transforms.validation import check_number, check_range
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
-from tdx.specs.spaces import clip
+from tdx.specs.intervals import clip
 
 
 class ClipTransform(ScalarTransform):

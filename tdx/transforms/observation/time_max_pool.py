@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
+from tdx.core.transforms.stored_windows import Window
 from tdx.core.transforms.validation import check_integer
-from tdx.core.transforms.windows import Window, WindowTransform
+from tdx.core.transforms.windows import WindowTransform
 from tdx.keys import NestedKey
 from tdx.specs import Binary, Bounded, MultiOneHot, OneHot, TensorSpec
 

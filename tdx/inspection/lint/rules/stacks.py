@@ -111,7 +111,11 @@ def wrapper_without_effect(context: StackContext) -> Iterator[Violation]:
 def _has_effect(context: StackContext, index: int) -> bool:
     stage = context.stages[index]
     facts = context.facts_of(stage)
-    if any(facts.writes.values()) or context.leaves[index] != context.leaves[index + 1]:
+    if (
+        facts.drops
+        or any(facts.writes.values())
+        or context.leaves[index] != context.leaves[index + 1]
+    ):
         return True
     return bool(context.after.get(index)) or stage.name in _PASSIVE
 
