@@ -100,7 +100,7 @@ class ChainSpecs(EnvSpecs):
     def invalidate(self) -> None:
         """Drop everything derived from the env inside and the chain."""
         self._changes += 1
-        self._known_version = self._placed_version = self._stages_version = -1
+        self._known_version = self._placed_version = self._stages_version = -1.0
         self._input_spec = self._output_spec = None
         self._cache: dict[str, Any] = {}
         self._stage_specs: list[StageSpecs] = []

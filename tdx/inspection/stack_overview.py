@@ -19,13 +19,11 @@ from tdx.inspection.overview import (
 )
 from tdx.inspection.spec_report import EnvFacts, compare_leaves
 from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper
-from tdx.stacks.conversion import Convertible
-from tdx.stacks.stack import StageInfo, format_argument
+from tdx.stacks.stack import Stack, StageInfo, format_argument
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs
     from tdx.pipeline import Pipeline
-    from tdx.stacks.stack import Stack
 
 
 def inspect_target(pipeline: Pipeline, cache: EnvCache) -> ChainOverview:
@@ -82,7 +80,7 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
         stack.kind,
         tuple(_describe(stage) for stage in stack.stages),
         tuple(stack.notes),
-        can_extend=isinstance(stack, Convertible) or stack.chain_env is not None,
+        can_extend=_can_become_env(stack),
         runs_as_chain=stack.chain_env is not None,
         takes_env_settings=stack.takes_env_settings,
     )
@@ -91,6 +89,11 @@ def inspect_stack(stack: Stack, env: str) -> ChainOverview:
     except TdxError as error:
         return _without_specs(facts, Problem.of(error))
     return _with_flow(_with_specs(facts, specs), stack)
+
+
+def _can_become_env(stack: Stack) -> bool:
+    """Return True if the stack defines ``as_env``, so that a chain of tdx can be around it."""
+    return getattr(type(stack), "as_env", Stack.as_env) is not Stack.as_env
 
 
 def _describe(stage: StageInfo) -> Wrapper:

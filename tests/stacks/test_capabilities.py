@@ -12,6 +12,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import tdx
 from tdx.errors import ArgumentError, EnvError
+from tdx.inspection.stack_overview import inspect_stack
 from tdx.inspection.values_report import inspect_state
 from tdx.stacks import open_stack
 from tests.stacks.toy_framework import make as make_toy
@@ -75,6 +76,17 @@ def test_kind_without_as_env_says_so() -> None:
     assert stack.chain_env is None
     with pytest.raises(ArgumentError, match="a stack of the kind 'toy' cannot be the env"):
         stack.as_env()
+
+
+def test_a_chain_can_be_added_in_the_app_to_each_kind_with_as_env() -> None:
+    class Steppable(ToyStack):
+        def as_env(self) -> Any:
+            raise NotImplementedError
+
+    native = open_stack(tdx.TransformedEnv(tdx.PendulumEnv(), tdx.RewardSum()))
+    stacks = [ToyStack(make_toy()), Steppable(make_toy()), open_stack(limited()), native]
+    found = [inspect_stack(stack, "my_envs:make").stack for stack in stacks]
+    assert [facts is not None and facts.can_extend for facts in found] == [False, True, True, True]
 
 
 def test_stages_of_a_chain_have_their_arguments() -> None:

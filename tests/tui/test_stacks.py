@@ -108,6 +108,13 @@ async def test_checking_with_steps_names_the_wrapper_that_violates_its_space() -
         assert "TDX401 it holds" in app.text("StageTab")
 
 
+async def test_checking_with_steps_names_the_wrapper_that_raises() -> None:
+    async with driven(env=f"{MODULE}:make_failing", allow_code=True) as app:
+        await app.press("k")
+        await app.settle()
+        assert "✕ 2 _Failing" in app.text("ChainPane"), (app.notices, app.text())
+
+
 async def test_a_wrapper_without_a_space_is_the_stage_that_fails() -> None:
     async with driven(env=f"{MODULE}:make_without_space", allow_code=True) as app:
         chain = app.text("ChainPane")
@@ -235,6 +242,13 @@ def test_a_vec_env_of_stable_baselines3_is_stepped() -> None:
         assert [cell.steps for cell in topics["cells"]] == [3, 3]
 
 
+def test_episodes_of_a_vec_env_end_as_their_infos_tell() -> None:
+    with player("make_vec_normalize", seed=0) as (found, topics):
+        state = do(found, Run(until="terminated"))
+        assert "terminated is set" in state.message
+        assert {each.end for each in topics["episodes"] if each.end} == {"terminated"}
+
+
 @pytest.mark.parametrize(
     ("until", "message", "steps"),
     [
@@ -341,6 +355,15 @@ def test_the_profile_has_a_row_for_each_wrapper() -> None:
     steps = [row.label for row in mode.rows if row.lane == "step"]
     wrappers = [f"{at} {name}" for at, name in enumerate((*NAMES, "FrameStackObservation"))]
     assert steps == ["env Pendulum-v1", *wrappers]
+
+
+def test_a_step_that_raises_while_it_is_measured_names_the_key_that_finds_the_stage() -> None:
+    from tdx.tui.profile.worker import measure_pipeline
+
+    request = MeasurePipeline(
+        Pipeline.of(f"{MODULE}:make_failing"), ("planned",), 20, 1, 2, allow_code=True
+    )
+    assert measure_pipeline(request, job()).error == "RuntimeError: sensor lost (k names the stage)"
 
 
 def test_there_are_no_changes_to_try() -> None:
