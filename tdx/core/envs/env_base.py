@@ -324,9 +324,9 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
             )
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the input of the next step: the root updated with ``next``.
+        """Return the input of the next step: the root updated with ``next``, without rewards.
 
-        It has no rewards and actions, unless they are also a state.
+        A reward that is also a state stays.
         """
         return advance(tensordict, self._specs.dropped_keys())
 

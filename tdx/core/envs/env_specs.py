@@ -150,14 +150,14 @@ class EnvSpecs:
     def dropped_keys(self) -> list[NestedKey]:
         """Return the keys that ``step_mdp`` leaves out, the same list for each call.
 
-        These are the rewards and actions that are not also a state.
+        These are the rewards that are not also a state.
         """
         cache = self.cache
         keys: list[NestedKey] | None = cache.get("dropped")
         if keys is None:
             states = self.keys("full_state_spec")
-            outputs = [*self.keys("full_reward_spec"), *self.keys("full_action_spec")]
-            keys = cache["dropped"] = [key for key in outputs if key not in states]
+            rewards = self.keys("full_reward_spec")
+            keys = cache["dropped"] = [key for key in rewards if key not in states]
         return keys
 
     def has_dynamic_shapes(self) -> bool:

@@ -65,7 +65,7 @@ def test_nested_groups_are_merged() -> None:
     step = env.rand_step(env.reset())
     step["a", "mine"] = torch.ones(1)
     after = env.step_mdp(step)
-    assert set(after["a"].keys()) == {"observation", "done", "terminated", "mine"}
+    assert set(after["a"].keys()) == {"observation", "done", "terminated", "mine", "action"}
     assert after["a", "observation"].item() == 1
     assert after["b"].batch_size == (2,)
     rewards = [("a", "reward"), ("b", "reward")]
@@ -119,11 +119,11 @@ def test_agents_of_different_sizes(keep_other: bool, exclude_action: bool) -> No
         assert row["observation"].shape == (4 + i,)
 
 
-def test_the_envs_own_keeps_states_that_are_also_rewards_or_actions() -> None:
+def test_the_envs_own_keeps_rewards_that_are_also_a_state() -> None:
     env = CountingEnv()
-    env.state_spec = Composite(reward=env.reward_spec, action=env.action_spec)
+    env.state_spec = Composite(reward=env.reward_spec)
     after = env.step_mdp(env.rand_step(env.reset()))
-    assert {"reward", "action"} <= set(after.keys())
+    assert "reward" in after.keys()
 
 
 def test_non_tensors_move_along() -> None:
@@ -133,9 +133,10 @@ def test_non_tensors_move_along() -> None:
     assert isinstance(after.get("word"), (str, NonTensorData))
 
 
-def test_the_envs_own_drops_rewards_and_actions() -> None:
+def test_the_envs_own_drops_its_rewards() -> None:
     env = CountingEnv(batch_size=(2,))
     after = env.step_mdp(env.rand_step(env.reset()))
-    assert {"reward", "action"}.isdisjoint(after.keys())
+    assert "reward" not in after.keys()
+    assert "action" in after.keys()
     assert after.batch_size == (2,)
     assert after.device == env.device
