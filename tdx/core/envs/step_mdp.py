@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
-from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
+from tensordict import LazyStackedTensorDict, TensorDictBase
 
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
@@ -121,8 +121,15 @@ def advance(
 
 def _overlaid(
     under: TensorDictBase | None, over: TensorDictBase | None, dropped: Collection[tuple[str, ...]]
-) -> TensorDict:
+) -> TensorDictBase:
     present = [level for level in (under, over) if level is not None]
+    for level in present:
+        if type(level) is LazyStackedTensorDict:
+            # The entries of the rows may not stack.
+            size, dim = len(level.tensordicts), level.stack_dim
+            levels = [[None] * size if each is None else each.unbind(dim) for each in (under, over)]
+            rows = [_overlaid(*pair, dropped) for pair in zip(*levels, strict=True)]
+            return LazyStackedTensorDict.lazy_stack(rows, dim)
     nested_drops: dict[str, set[tuple[str, ...]]] = {}
     names = set()
     for parts in dropped:
