@@ -281,12 +281,33 @@ def _restore_level(
         if is_tensor_collection(value) and not is_non_tensor(value):
             if is_tensor_collection(before):
                 inner = value.clone(recurse=False)
-                _restore_level(inner, before, masks, batch_dims, (*outer, name))
+                if type(inner) is LazyStackedTensorDict:
+                    _restore_agents(inner, before, masks, batch_dims, (*outer, name))
+                else:
+                    _restore_level(inner, before, masks, batch_dims, (*outer, name))
                 result.set(name, inner)
             continue
         mask = mask_for_entry((*outer, name), masks, batch_dims)
         if mask is not None and before.shape == value.shape:
             result.set(name, _merge(mask, value, before, batch_dims))
+
+
+def _restore_agents(
+    result: LazyStackedTensorDict,
+    previous: TensorDictBase,
+    masks: dict[NestedKey, Tensor],
+    batch_dims: int,
+    outer: tuple[str, ...],
+) -> None:
+    """Restore a group of agents whose entries may not stack; masks may have a dim for them."""
+    dim = result.stack_dim
+    pairs = zip(result.tensordicts, previous.unbind(dim), strict=True)
+    for index, (agent, before) in enumerate(pairs):
+        mine = {
+            key: mask.select(dim, index) if mask.ndim > dim + 1 else mask
+            for key, mask in masks.items()
+        }
+        _restore_level(agent, before, mine, batch_dims, outer)
 
 
 def _merge(mask: Tensor, value: Any, before: Any, batch_dims: int) -> Any:

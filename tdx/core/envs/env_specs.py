@@ -48,6 +48,7 @@ class EnvSpecs:
         batch_size: Leading dims of everything that the env takes and returns, ``[*B]``.
 
     Example:
+        >>> from tdx import Unbounded
         >>> specs = EnvSpecs(None, torch.Size([2]))
         >>> specs.set_part("full_action_spec", Unbounded((2, 3)))
         >>> specs.keys("full_action_spec"), specs.part("full_done_spec")["done"].shape

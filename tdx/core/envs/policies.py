@@ -237,10 +237,15 @@ class ActionCheck:
         self._expected = [
             (key, spec[key].shape, spec[key].dtype, spec[key].dtype.is_floating_point)
             for key in env.action_keys
+            # Actions of unlike rows do not stack.
+            if -1 not in spec[key].shape
         ]
+        self.keys = [key for key, *_ in self._expected]
 
     def fast_check(self) -> Callable[[Any], bool]:
         """Return a function that is True for an action of exactly the declared shape and dtype."""
+        if not self._expected:
+            return lambda action: True
         _, shape, dtype, _ = self._expected[0]
 
         def is_exact(action: Any) -> bool:

@@ -176,7 +176,7 @@ def _check_action(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase) 
     """Check the action that a policy wrote against the action spec."""
     check(lambda key: read(tensordict, key))
     if env.device.type == "cpu":
-        for key in env.action_keys:
+        for key in check.keys:
             if first_nan(read(tensordict, key).unsqueeze(0)) is not None:
                 raise nan_error(key)
 

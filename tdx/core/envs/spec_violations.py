@@ -155,7 +155,7 @@ def check_value(
         check_dtype: If True, compare dtypes.
     """
     if isinstance(value, list):
-        for row, part in zip(leaf.unbind(), value, strict=True):
+        for row, part in zip(leaf.unbind(getattr(leaf, "stack_dim", 0)), value, strict=True):
             yield from check_value(key, row, part, phase, check_dtype)
         return
     if not isinstance(value, Tensor):
