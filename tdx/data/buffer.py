@@ -204,7 +204,8 @@ class ReplayBuffer:
                 of steps.
 
         Returns:
-            Position of each step, int64 ``[T]`` or ``[T * B, ndim]``.
+            Position of each step, int64 ``[T]`` or ``[T * B, ndim]``; those that a transform holds
+            back until later ones are written have none.
 
         Raises:
             ArgumentError: Keys, shapes or dtypes differ from those of the stored data.
@@ -226,13 +227,17 @@ class ReplayBuffer:
             data: TensorDict or tensor without a time dim, or any item of a list.
 
         Returns:
-            Position of the step: an index, or ``[B, ndim]``.
+            Position of the step: an index, or ``[B, ndim]``; empty if a transform holds the step
+            back until later ones are written.
 
         Raises:
             ArgumentError: Keys, shapes or dtypes differ from those of the stored data.
         """
         with self._locked_for_write():
-            data = self._invert(data)
+            mapped = self._invert(data)
+            if mapped is not data and 0 in mapped.batch_size:  # a stage waits for later steps
+                return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
+            data = mapped
             if self._takes_tensors:
                 if not isinstance(data, (Tensor, TensorDictBase)):
                     data = torch.as_tensor(data)

@@ -279,3 +279,14 @@ def test_hashes(seed: Any) -> None:
     data = TensorDict(text="north", number=torch.tensor(3))
     ours, theirs = (m.Hash(["text"], ["hash"], seed=seed)(data.clone()) for m in (tdx, ORACLE))
     assert torch.equal(ours["hash"], theirs["hash"])
+
+
+@pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
+def test_rendered_images(workers: int | None) -> None:
+    rollouts = []
+    for m in (tdx, ORACLE):
+        env = chained(m, "CartPole-v1", lambda m: [], workers, render_mode="rgb_array")
+        env.reset()  # the oracle's batch starts its envs
+        env.append_transform(m.PixelRenderTransform())
+        rollouts.append(fixed_rollout(env, 4))
+    assert_same_values(rollouts[0], rollouts[1])
