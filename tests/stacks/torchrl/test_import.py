@@ -60,7 +60,7 @@ SAME: dict[str, tuple[Make, str]] = {
         "RewardScaling(loc=-8.0, scale=4.0, standard_normal=True)",
     ),
     "clipping": (lambda: rl.RewardClipping(-2.0, -0.5), "RewardClipping(clamp_min=-2.0, "),
-    "clip": (lambda: rl.ClipTransform(low=-1.0, high=1.0, **KEYS), "ClipTransform(low=-1.0, high=1.0, "),
+    "clip": (lambda: rl.ClipTransform(low=-1.0, high=1.0, **KEYS), "ClipTransform(low=-1.0, "),
     "clipped-actions": (
         lambda: rl.ClipTransform(in_keys_inv=["action"], low=-1.0),
         "ClipTransform(low=-1.0, in_keys_inv",
