@@ -170,6 +170,7 @@ from .transforms.episode.traj_counter import TrajCounter as TrajCounter
 from .transforms.image.center_crop import CenterCrop as CenterCrop
 from .transforms.image.crop import Crop as Crop
 from .transforms.image.gray_scale import GrayScale as GrayScale
+from .transforms.image.pixel_render_transform import PixelRenderTransform as PixelRenderTransform
 from .transforms.image.resize import Resize as Resize
 from .transforms.image.to_tensor_image import ToTensorImage as ToTensorImage
 from .transforms.image.video_recorder import VideoRecorder as VideoRecorder

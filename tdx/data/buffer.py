@@ -223,7 +223,8 @@ class ReplayBuffer:
             update_priority: Set priorities from the data, in a :class:`TensorDictReplayBuffer`.
 
         Returns:
-            Position of each step, int64 ``[T]`` or ``[T * B, ndim]``.
+            Position of each step, int64 ``[T]`` or ``[T * B, ndim]``; those that a transform holds
+            back until later ones are written have none.
 
         Raises:
             ArgumentError: Keys, shapes or dtypes differ from those of the stored data.
@@ -234,18 +235,22 @@ class ReplayBuffer:
             data = collate(data)
         with self._locked_for_write():
             mapped = self._invert(data)
-            if mapped is not data and 0 in mapped.batch_size:  # a stage waits for later steps
-                return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
+            if self._holds_back(data, mapped):
+                return self._no_positions()
             return self._writer.extend(to_time_first(mapped, self._dim_extend))
 
     def add(self, data: Any) -> int | Tensor | None:
         """Write one step: a TensorDict or tensor without a time dim, or any item of a list.
 
         Returns:
-            Position of the step: an index, or ``[B, ndim]``; ``None`` if it is not written.
+            Position of the step: an index, or ``[B, ndim]``; empty if a transform holds the step
+            back until later ones are written, ``None`` if the writer leaves it out.
         """
         with self._locked_for_write():
-            return self._writer.add(self._invert(data))
+            mapped = self._invert(data)
+            return (
+                self._no_positions() if self._holds_back(data, mapped) else self._writer.add(mapped)
+            )
 
     @property
     def _takes_tensors(self) -> bool:
@@ -255,6 +260,12 @@ class ReplayBuffer:
         if isinstance(data, TensorDictBase) and self._transform.invertible:
             return self._transform.inv(data)
         return data
+
+    def _holds_back(self, data: Any, mapped: Any) -> bool:
+        return mapped is not data and 0 in mapped.batch_size
+
+    def _no_positions(self) -> Tensor:
+        return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove all steps, and reset ``write_count`` if ``empty_write_count``."""

@@ -35,6 +35,7 @@ from .episode.traj_counter import TrajCounter as TrajCounter
 from .image.center_crop import CenterCrop as CenterCrop
 from .image.crop import Crop as Crop
 from .image.gray_scale import GrayScale as GrayScale
+from .image.pixel_render_transform import PixelRenderTransform as PixelRenderTransform
 from .image.resize import Resize as Resize
 from .image.to_tensor_image import ToTensorImage as ToTensorImage
 from .image.video_recorder import VideoRecorder as VideoRecorder

@@ -279,3 +279,13 @@ def test_hashes(seed: Any) -> None:
     data = TensorDict(text="north", number=torch.tensor(3))
     ours, theirs = (m.Hash(["text"], ["hash"], seed=seed)(data.clone()) for m in (tdx, ORACLE))
     assert torch.equal(ours["hash"], theirs["hash"])
+
+
+def test_rendered_images() -> None:
+    """Of a single env: in a batch the oracle declares a tensor and writes other objects."""
+    rollouts = []
+    for m in (tdx, ORACLE):
+        env = chained(m, "CartPole-v1", lambda m: [], None, render_mode="rgb_array")
+        env.append_transform(m.PixelRenderTransform())
+        rollouts.append(fixed_rollout(env, 4))
+    assert_same_values(rollouts[0], rollouts[1])

@@ -1,4 +1,4 @@
-"""``RowsEnv`` and ``GroupsEnv`` that count their steps and have lives."""
+"""``RowsEnv`` and ``GroupsEnv`` that count their steps, have lives and render."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ class CountedRowsEnv(RowsEnv):
         """Lives of each row, ``[*B]``."""
         return 3 - self.count.clamp(max=1)
 
+    def render(self) -> Tensor:
+        """An image of each row, ``[*B, 4, 5, 3]``."""
+        numbers = (self.rows * 10 + self.count).reshape(*self.count.shape, 1, 1, 1)
+        return numbers.to(torch.uint8).expand(*self.count.shape, 4, 5, 3)
+
     def _observed(self, action: Tensor) -> dict[str, Tensor]:
         return {**super()._observed(action), "step_count": self.count.unsqueeze(-1)}
 
@@ -44,6 +49,11 @@ class CountedGroupsEnv(GroupsEnv):
     def lives(self) -> Any:
         """A function that returns the lives of each row, ``[*B]``."""
         return lambda: 3 - self.counts["solo"].clamp(max=1)
+
+    def render(self) -> Tensor:
+        """An image of each row, ``[*B, 4, 5, 3]``."""
+        numbers = self.counts["solo"].reshape(*self.batch_size, 1, 1, 1)
+        return numbers.to(torch.uint8).expand(*self.batch_size, 4, 5, 3)
 
     def _observed(self) -> TensorDictBase:
         result = super()._observed()

@@ -51,6 +51,8 @@ def find_counterpart(transform: Any) -> Counterpart | Missing:
     if missing is not None:
         return Missing(*missing)
     name = kind.__name__
+    if name in load_catalog().names:
+        return Missing(f"{name} is not converted", "add the transform of this name to the file")
     if getattr(rl, name, None) is kind:
         return Missing(f"tdx has no {name}", "write it as a transform of tdx: module:Name")
     return Missing(
@@ -188,12 +190,24 @@ def _reward_clipping(transform: Any) -> Counterpart | Missing:
     return _stage("RewardClipping", {**bounds, **_keys(transform, "reward")})
 
 
-def _clip(transform: Any) -> Counterpart | Missing:
-    if transform.in_keys_inv:
-        return Missing("tdx passes actions unchanged", "clip them in the policy")
-    bounds = {"clamp_min": transform.low, "clamp_max": transform.high}
-    arguments = {name: None if end is None else float(end) for name, end in bounds.items()}
-    return _stage("RewardClipping", {**arguments, **_keys(transform, "reward")})
+def _cat_tensors(transform: Any) -> Counterpart | Missing:
+    names = {"out_key": transform.out_keys[0], "del_keys": transform._del_keys}
+    names |= {name: getattr(transform, name) for name in ("dim", "unsqueeze_if_oor")}
+    if transform._initialized:
+        names |= {"in_keys": list(transform.in_keys), "sort": False}
+    return _stage("CatTensors", names)
+
+
+def _target_return(transform: Any) -> Counterpart | Missing:
+    arguments = {name: getattr(transform, name) for name in ("target_return", "mode")}
+    # Without keys it asks its env for the rewards, which it may not have.
+    keys = {name: vars(transform).get(f"_{name}") for name in ("in_keys", "out_keys")}
+    if keys["in_keys"] not in (None, ["reward"]) or keys["out_keys"] not in (
+        None,
+        ["target_return"],
+    ):
+        arguments |= keys
+    return _stage("TargetReturn", arguments)
 
 
 def _reward_sum(transform: Any) -> Counterpart | Missing:
@@ -372,8 +386,10 @@ COUNTERPARTS: dict[type, Find] = {
     rl.ActionScaling: _action_scaling,
     rl.BinarizeReward: _same(reads=("reward",)),
     rl.CatFrames: _cat_frames,
+    rl.CatTensors: _cat_tensors,
     rl.CenterCrop: _same("w", "h", reads=_PIXELS),
-    rl.ClipTransform: _clip,
+    rl.ClipTransform: _same("low", "high", reads=()),
+    rl.Crop: _same("w", "h", "top", "left", reads=_PIXELS),
     rl.DTypeCastTransform: _cast,
     rl.DoubleToFloat: _cast,
     rl.ExcludeTransform: partial(
@@ -385,6 +401,7 @@ COUNTERPARTS: dict[type, Find] = {
     rl.FrameSkipTransform: _same("frame_skip"),
     rl.GrayScale: _same(reads=_PIXELS, tolerance=_ROUNDING),
     rl.InitTracker: _same("init_key"),
+    rl.LineariseRewards: _same("weights", reads=()),
     rl.NoopResetEnv: _noops,
     rl.ObservationNorm: _observation_norm,
     rl.PermuteTransform: _same("dims", reads=()),
@@ -399,9 +416,12 @@ COUNTERPARTS: dict[type, Find] = {
         "selected_keys",
         {"keep_rewards": ("keep_reward_keys", True), "keep_dones": ("keep_done_keys", True)},
     ),
+    rl.SignTransform: _same(reads=()),
     rl.SqueezeTransform: _same(dim="_dim", reads=()),
     rl.StepCounter: _same("max_steps", "truncated_key", "step_count_key", "update_done"),
+    rl.TargetReturn: _target_return,
     rl.TensorDictPrimer: _primer,
+    rl.TimeMaxPool: _same(T="buffer_size", reads=("observation",)),
     rl.ToTensorImage: _same(
         "from_int", "unsqueeze", "shape_tolerant", reads=_PIXELS, tolerance=_ROUNDING
     ),
@@ -416,10 +436,5 @@ MISSING: dict[type, tuple[str, str]] = {
     rl.BatchSizeTransform: ("its function is Python code", _CODE),
     rl.BurnInTransform: ("its modules are Python code", _CODE),
     rl.TerminateTransform: ("its function is Python code", _CODE),
-    rl.CatTensors: ("tdx does not join entries", "join them in the policy"),
-    rl.SignTransform: (
-        "tdx has no sign of a value",
-        "use RewardClipping(-1, 1) if the rewards are whole numbers",
-    ),
 }
 """Reason and advice for transforms that have no counterpart."""

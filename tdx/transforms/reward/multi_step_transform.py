@@ -41,7 +41,7 @@ class MultiStepTransform(Transform):
 
     Raises:
         ArgumentError: ``n_steps`` is not an integer of at least 1, ``gamma`` is not a number, or
-            the data has no time dim.
+            the order of the data is random.
         KeyNotFoundError: A reward or the flag is missing in the data.
         ChainError: The transform is put into an env.
 
@@ -98,12 +98,13 @@ class MultiStepTransform(Transform):
         return True
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Return the steps ``[*B, T']`` whose next ``n_steps`` are known."""
+        """Return the steps ``[*B, T']`` whose next ``n_steps`` are known.
+
+        For a single step without a time dim, return the step that it completes.
+        """
         if not tensordict.ndim:
-            raise ArgumentError(
-                "MultiStepTransform needs a time dim, but the data is a single step",
-                hint="write it with buffer.extend(step.unsqueeze(0))",
-            )
+            ready = self._inv_call(tensordict.unsqueeze(0))
+            return ready[0] if len(ready) == 1 else ready
         require_time_order(tensordict)
         if self._waiting is not None:
             tensordict = torch.cat([self._waiting, tensordict], -1)

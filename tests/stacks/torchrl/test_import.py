@@ -62,7 +62,22 @@ SAME: dict[str, tuple[Make, str]] = {
         "RewardScaling(loc=-8.0, scale=4.0, standard_normal=True)",
     ),
     "clipping": (lambda: rl.RewardClipping(-2.0, -0.5), "RewardClipping(clamp_min=-2.0, "),
-    "clip": (lambda: rl.ClipTransform(low=-1.0, high=1.0, **KEYS), "RewardClipping(clamp_min=-1.0"),
+    "clip": (lambda: rl.ClipTransform(low=-1.0, high=1.0, **KEYS), "ClipTransform(low=-1.0, "),
+    "clipped-actions": (
+        lambda: rl.ClipTransform(in_keys_inv=["action"], low=-1.0),
+        "ClipTransform(low=-1.0, in_keys_inv",
+    ),
+    "sign": (lambda: rl.SignTransform(in_keys=["reward"]), 'SignTransform(in_keys=["reward"])'),
+    "joined": (
+        lambda: rl.CatTensors(["observation"], "joined", del_keys=False),
+        'CatTensors(out_key="joined", del_keys=False, in_keys=["observation"]',
+    ),
+    "target": (lambda: rl.TargetReturn(10.0), "TargetReturn(target_return=10.0)"),
+    "highest": (lambda: rl.TimeMaxPool(T=3), "TimeMaxPool(T=3)"),
+    "total": (
+        lambda: rl.LineariseRewards(["reward"], weights=[0.5]),
+        "LineariseRewards(weights=[0.5], ",
+    ),
     "binarize": (rl.BinarizeReward, "BinarizeReward"),
     "frames": (
         lambda: rl.CatFrames(N=3, dim=-1, padding="constant", padding_value=0.5, **KEYS),
@@ -180,13 +195,12 @@ class Doubled(rl.RewardScaling):  # type: ignore[misc]
     ("make", "reason"),
     [
         (lambda: rl.VecNorm(in_keys=["observation"]), "TorchRL adds up"),
-        (lambda: rl.SignTransform(in_keys=["reward"]), "tdx has no sign"),
+        (lambda: rl.TrajCounter(), "TrajCounter is not converted"),
         (lambda: rl.TerminateTransform(bool), "its function is Python code"),
-        (lambda: rl.TargetReturn(10.0), "tdx has no TargetReturn"),
+        (lambda: rl.gSDENoise(shape=(1,)), "tdx has no gSDENoise"),
         (lambda: Doubled(0.0, 2.0), "it is a class of its own"),
         (lambda: rl.ObservationNorm(in_keys=["observation"]), "it has no statistics yet"),
         (lambda: rl.NoopResetEnv(3), "it steps random actions"),
-        (lambda: rl.ClipTransform(in_keys_inv=["action"], low=-1.0), "tdx passes actions"),
         (lambda: rl.RewardSum(reward_spec=True), "it declares the sum as a reward"),
         (
             lambda: rl.TensorDictPrimer({"h": data.Unbounded((2,))}, random=True),
@@ -236,8 +250,8 @@ def test_first_difference_names_step_key_stage_and_values(monkeypatch: Any) -> N
             "the envs of the SerialEnv have transforms of their own",
         ),
         (
-            lambda: rl.TransformedEnv(rl.GymEnv("Pendulum-v1"), rl.TargetReturn(1.0)),
-            "no stage has a counterpart: TargetReturn: tdx has no TargetReturn",
+            lambda: rl.TransformedEnv(rl.GymEnv("Pendulum-v1"), rl.TrajCounter()),
+            "no stage has a counterpart: TrajCounter: TrajCounter is not converted",
         ),
     ],
 )

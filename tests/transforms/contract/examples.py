@@ -250,6 +250,13 @@ EXAMPLES: dict[str, Example] = {
         arguments={},
         nested={},
     ),
+    "PixelRenderTransform": Example(
+        arguments={"out_keys": ["frame"]},
+        nested={"out_keys": [("solo", "frame")]},
+        out={"out_keys": [("more", "frame")]},
+        rows=CountedRowsEnv,
+        groups=CountedGroupsEnv,
+    ),
     "R3MTransform": Example(
         arguments={
             "model_name": "resnet18",

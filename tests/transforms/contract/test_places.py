@@ -113,6 +113,7 @@ REFUSED = {
     "EndOfLifeTransform": "stored data has none",
     "FrameSkipTransform": "stored data has none",
     "NoopResetEnv": "stored data has none",
+    "PixelRenderTransform": "stored data has none",
     "RandomTruncationTransform": "stored data has none",
     "StepCounter": "continues after max_steps=3",
     "Timer": "stored data has none",
