@@ -92,10 +92,10 @@ class SliceSampler(Sampler):
             is not valid.
 
     Example:
-        >>> from tdx import GymEnv, TensorStorage, ReplayBuffer, SliceSampler
+        >>> from tdx import GymEnv, LazyTensorStorage, ReplayBuffer, SliceSampler
         >>> rollout = GymEnv("CartPole-v1").rollout(100, break_when_any_done=False)
         >>> buffer = ReplayBuffer(
-        ...     storage=TensorStorage(100), sampler=SliceSampler(slice_len=5), batch_size=20
+        ...     storage=LazyTensorStorage(100), sampler=SliceSampler(slice_len=5), batch_size=20
         ... )
         >>> _ = buffer.extend(rollout)
         >>> buffer.sample().reshape(-1, 5)["next", "truncated"].squeeze(-1)[0]

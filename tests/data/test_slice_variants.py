@@ -116,9 +116,10 @@ def test_each_episode_once_in_a_pass(tmp_path: Path) -> None:
     data = rollout([3, 4, 5, 6, 7])
     sampler = SliceSamplerWithoutReplacement(slice_len=3)
     buffer = sampled(sampler, data, 6)
-    batches: list[Any] = list(buffer)
+    batches = list(buffer)
+    joined: Any = torch.cat(batches)
     assert [len(batch) for batch in batches] == [6, 6, 3]
-    assert sorted(torch.cat(batches)["episode"][::3].tolist()) == [0, 1, 2, 3, 4]
+    assert sorted(joined["episode"][::3].tolist()) == [0, 1, 2, 3, 4]
     assert buffer.sampler.ran_out
     first = buffer.sample()
     buffer.dumps(tmp_path)
