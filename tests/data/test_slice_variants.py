@@ -161,6 +161,17 @@ def test_short_episodes_by_priority() -> None:
     assert set(map(tuple, slices(buffer.sample()))) == {(0, 1)}
 
 
+@pytest.mark.parametrize(("span", "shortest"), [(True, 1), (2, 2), ((False, 3), 1)])
+def test_slices_by_priority_across_the_ends_of_episodes(span: Any, shortest: int) -> None:
+    sampler = PrioritizedSliceSampler(12, 1.0, 1.0, slice_len=4, span=span)
+    batch = sampled(sampler, rollout([3, 9]), 2000).sample()
+    found = set(map(tuple, slices(batch)))
+    whole = {tuple(range(i, i + 4)) for i in range(6)}
+    long = {tuple(range(i, 9)) for i in range(6, 10 - shortest)}
+    short = {tuple(range(i, 3)) for i in range(4 - shortest)}
+    assert found == whole | long | short
+
+
 @pytest.mark.parametrize("ndim", [1, 2])
 def test_given_ends_and_trajectories(ndim: int) -> None:
     data = rollout([6]) if ndim == 1 else batched([[6], [6]])
