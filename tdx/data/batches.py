@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import Compose, TimeBehavior, Transform
+from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transform
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey
 from tdx.tensordicts import read, write
@@ -44,6 +44,8 @@ class ChainProgram:
 
     def __init__(self, chain: Compose) -> None:
         self.chain = chain
+        functions = [each.function for each in chain if isinstance(each, CallableTransform)]
+        self._functions = functions if len(functions) == len(chain) else None
         self._hooks = (chain._forward_hooks, chain._forward_pre_hooks)
         self._steps = tuple(
             (stage, _plain_pairs(stage), stage._forward_hooks, stage._forward_pre_hooks)
@@ -57,11 +59,15 @@ class ChainProgram:
             data: Batch ``[N, ...]`` that the caller owns.
 
         Raises:
-            ChainError: The batch is not a TensorDict.
+            ChainError: The batch is not a TensorDict, and a stage is not a plain function.
         """
         if not self._steps:
             return data
         if not isinstance(data, TensorDictBase):
+            if self._functions is not None:
+                for function in self._functions:
+                    data = function(data)
+                return data
             raise ChainError(
                 f"transforms map TensorDicts, but the batches are {type(data).__name__}",
                 hint="store TensorDicts, or pass a collate_fn that returns them",

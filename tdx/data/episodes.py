@@ -111,6 +111,7 @@ class EpisodeBoundaries:
             key = self._stored_identifier(storage)
         can_use_flag = self._end_is_given and stored
         if key is not None and not (storage.leaf(key) is None and can_use_flag):
+            self.traj_key = key
             return self._flags(storage, key), None
         ended = [self._flags(storage, key).bool().any(-1) for key in stored or self.end_keys]
         return None, torch.stack(ended).any(0)

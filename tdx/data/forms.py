@@ -98,7 +98,8 @@ def stack_trees(items: list[Any]) -> Any:
     leaves, tree = flat[0]
     if not leaves or any(each != tree for _, each in flat[1:]):
         return items
-    if not all(isinstance(leaf, Tensor) for each, _ in flat for leaf in each):
+    columns = list(zip(*(each for each, _ in flat), strict=True))
+    if not all(isinstance(leaf, (Tensor, bool, int, float)) for each in columns for leaf in each):
         return items
-    stacked = [torch.stack(column) for column in zip(*(each for each, _ in flat), strict=True)]
+    stacked = [torch.stack([torch.as_tensor(leaf) for leaf in each]) for each in columns]
     return tree_unflatten(stacked, tree)

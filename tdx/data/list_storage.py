@@ -10,7 +10,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensorclass
 from torch import Tensor
 
-from tdx.data.forms import split_steps, stack_trees
+from tdx.data.forms import map_tree, split_steps, stack_trees
 from tdx.data.storage import Storage, as_rows, check_rows, is_single
 from tdx.errors import ArgumentError, StorageError
 
@@ -104,7 +104,7 @@ class ListStorage(Storage):
         self._items = []
 
     def state_dict(self) -> dict[str, Any]:
-        return {"_storage": deepcopy(self._items)}
+        return {"_storage": [map_tree(_copy, item) for item in self._items]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         items = state_dict.get("_storage")
@@ -118,7 +118,7 @@ class ListStorage(Storage):
                 f"the state has {len(items)} items, this storage has room for {self.max_size}",
                 hint=f"use a storage with max_size={len(items)} or more",
             )
-        self._items = deepcopy(items)
+        self._items = [map_tree(_copy, item) for item in items]
         self.rows, self.cursor = len(items), len(items) % self.max_rows
         self.version += 1
 
@@ -156,6 +156,10 @@ class LazyStackStorage(ListStorage):
     def stack(self, items: list[Any]) -> TensorDictBase:
         """Return a lazy stack of items."""
         return LazyStackedTensorDict.lazy_stack(items, self.stack_dim)
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else deepcopy(leaf)
 
 
 def collate(items: list[Any], name: str | None = None) -> Any:

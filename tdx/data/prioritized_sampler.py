@@ -192,7 +192,8 @@ class PrioritizedSampler(Sampler):
         rises = largest is None or values[highest] > largest
         if rises:
             self._max_priority = (float(values[highest]), int(steps[highest]))
-        self._write(steps, (values + self._eps) ** float(self._alpha))
+        # Rounded, so that a priority of 1 is 1 and not 1 + eps.
+        self._write(steps, np.float32((values + self._eps) ** float(self._alpha)))
         if self._max_priority_within_buffer and (rises or place in steps):
             self._find_largest()
 

@@ -185,6 +185,9 @@ class RandomSampler(Sampler):
 
     Batches are not in time order, so transforms of sequences refuse them.
 
+    Args:
+        replacement: ``False`` creates a :class:`SamplerWithoutReplacement`, with its arguments.
+
     Example:
         >>> import torch
         >>> from tdx import LazyTensorStorage, RandomSampler, ReplayBuffer
@@ -198,6 +201,15 @@ class RandomSampler(Sampler):
         >>> buffer.sample()
         tensor([8, 0, 2, 6])
     """
+
+    def __new__(cls, *, replacement: bool = True, **options: Any) -> Any:
+        """Return a sampler without replacement if ``replacement=False``."""
+        if replacement:
+            return super().__new__(cls)
+        return SamplerWithoutReplacement(**options)
+
+    def __init__(self, *, replacement: bool = True) -> None:
+        """Do nothing: the argument selects the class."""
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
         return self._integers(len(storage), batch_size).to(storage.device), {}

@@ -92,10 +92,10 @@ class SliceSampler(Sampler):
             is not valid.
 
     Example:
-        >>> from tdx import GymEnv, TensorStorage, ReplayBuffer, SliceSampler
+        >>> from tdx import GymEnv, LazyTensorStorage, ReplayBuffer, SliceSampler
         >>> rollout = GymEnv("CartPole-v1").rollout(100, break_when_any_done=False)
         >>> buffer = ReplayBuffer(
-        ...     storage=TensorStorage(100), sampler=SliceSampler(slice_len=5), batch_size=20
+        ...     storage=LazyTensorStorage(100), sampler=SliceSampler(slice_len=5), batch_size=20
         ... )
         >>> _ = buffer.extend(rollout)
         >>> buffer.sample().reshape(-1, 5)["next", "truncated"].squeeze(-1)[0]
@@ -132,7 +132,7 @@ class SliceSampler(Sampler):
         self.cache_values = cache_values
         self.truncated_key = None if truncated_key is None else normalize_key(truncated_key)
         self.init_key = None if init_key is None else normalize_key(init_key)
-        self.strict_length = strict_length
+        self.strict_length = self._skips_short = strict_length
         self.pad_output = pad_output
         pair = span if isinstance(span, (tuple, list)) else (span, span)
         self.span = (pair[0], pair[1])
@@ -254,7 +254,7 @@ class SliceSampler(Sampler):
 
     def _plan(self, storage: TensorStorage, count: int, length: int) -> Plan:
         episodes = self.boundaries.find(storage)
-        if self.strict_length:
+        if self._skips_short:
             fits = episodes.length >= length
             if not fits.any():
                 raise self._too_short(episodes, length, storage)
@@ -286,10 +286,8 @@ class SliceSampler(Sampler):
                     hint="pass the number of steps that may be missing",
                 )
         longest = lengths.clamp(max=length)
-        left, right = (
-            longest - 1 if span is True else longest.sub(1).clamp(max=int(span))
-            for span in self.span
-        )
+        shortest = (1 if span is True else length - int(span) for span in self.span)
+        left, right = ((longest - steps).clamp(min=0) for steps in shortest)
         return -left, lengths - (longest - right) + 1
 
     def _too_short(self, episodes: Episodes, length: int, storage: TensorStorage) -> ChainError:

@@ -139,7 +139,8 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
         init_key: See :class:`SliceSampler`.
         strict_length: See :class:`SliceSampler`.
         compile: No effect.
-        span: See :class:`SliceSampler`; slices cannot cross the start of an episode.
+        span: See :class:`SliceSampler`; slices cannot cross the start of an episode. Episodes
+            shorter than a slice are drawn too.
         max_priority_within_buffer: See :class:`PrioritizedSampler`.
 
     Raises:
@@ -185,6 +186,7 @@ class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):
             strict_length=strict_length,
             span=(False, span[1] if isinstance(span, (tuple, list)) else span),  # type: ignore[arg-type]
         )
+        self._skips_short = strict_length and not self.span[1]
         PrioritizedSampler.__init__(
             self, max_capacity, alpha, beta, eps, dtype, reduction, max_priority_within_buffer
         )

@@ -157,6 +157,7 @@ class TensorStorage(Storage):
 
     def _prepare(self, data: Any, newest: int | None) -> int:
         data, form = as_entries(data, self.ndim)
+        self._require_form(form)
         leaves = leaves_of(data, self.ndim)
         batch = data.shape[: self.ndim]
         if not math.prod(batch):
@@ -168,7 +169,6 @@ class TensorStorage(Storage):
         if self.layout is None:
             self.allocate(layout, batch[1:])
         self._check(layout, batch[1:])
-        self._require_form(form)
         self._incoming = leaves
         count = batch[0]
         self._continuity.compare(leaves, self._leaves, newest, (count, self.width))

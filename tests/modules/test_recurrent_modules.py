@@ -82,6 +82,21 @@ def test_a_sequence_equals_its_steps(make: Make, starts: tuple[tuple[int, ...], 
 
 
 @BOTH
+def test_an_episode_in_a_sequence_starts_with_its_stored_state(make: Make) -> None:
+    module = make(3, 4, in_key="x", out_key="y", default_recurrent_mode=True)
+    sequences = data(1, 6, starts=((0, 0), (0, 4)))
+    for key in module.state_keys:
+        sequences[key] = torch.randn(1, 6, 1, 4)
+    whole = module(sequences.clone())["y"]
+    parts = [module(sequences[:, part].clone())["y"] for part in (slice(4), slice(4, None))]
+    torch.testing.assert_close(whole, torch.cat(parts, 1))
+    other = sequences.clone()
+    other[module.state_keys[0]][:, 4] += 1.0
+    changed = (module(other)["y"] != whole).any(-1)
+    assert changed[0].tolist() == [False] * 4 + [True] * 2
+
+
+@BOTH
 def test_leading_dims_of_sequences(make: Make) -> None:
     module = make(3, 4, in_key="x", out_key="y", default_recurrent_mode=True)
     block = data(2, 3, 5, starts=((0, 1, 2), (1, 2, 4)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 
 import tdx
 from tests.data.stored import batched, rollout
@@ -127,3 +127,59 @@ def test_transforms_on_both_ways() -> None:
         buffer.extend(data.clone())
     assert_same_values(ours.storage[:], theirs.storage[:])
     assert_same_values(ours.sample(), theirs.sample())
+
+
+def test_the_largest_values_are_at_the_same_positions() -> None:
+    buffers = [
+        made(m, "LazyTensorStorage", 5, writer=m.TensorDictMaxValueWriter(rank_key="value"))
+        for m in LIBRARIES
+    ]
+    for count in (3, 4, 9):
+        data = TensorDict(value=torch.randperm(50)[:count].float(), batch_size=[count])
+        ours, theirs = (buffer.extend(data.clone()).tolist() for buffer in buffers)
+        assert ours == theirs
+        assert buffers[0][:]["value"].tolist() == buffers[1][:]["value"].tolist()
+
+
+@pytest.mark.parametrize("alpha", [0.6, 1.0])
+def test_priorities_and_weights(alpha: float) -> None:
+    found = []
+    for m in LIBRARIES:
+        torch.manual_seed(0)
+        buffer = m.TensorDictPrioritizedReplayBuffer(
+            alpha=alpha, beta=0.4, storage=m.LazyTensorStorage(8), batch_size=500
+        )
+        data = TensorDict(step=torch.arange(6), td_error=torch.arange(6) + 0.5, batch_size=[6])
+        buffer.extend(data)
+        buffer.extend(data.exclude("td_error")[:3].set("td_error", torch.full((3,), 9.0)))
+        batch = buffer.sample()
+        weights = dict(zip(batch["index"].tolist(), batch["priority_weight"].tolist(), strict=True))
+        found.append(weights)
+    assert found[0].keys() == found[1].keys()
+    for index, weight in found[0].items():
+        assert weight == pytest.approx(found[1][index], rel=1e-5)
+
+
+@pytest.mark.parametrize("batched_data", [False, True])
+def test_nested_data(batched_data: bool) -> None:
+    tensors = torch.arange(12.0).reshape(2, 6) if batched_data else torch.arange(6.0)
+    data = {"a": tensors, "b": (tensors + 1, [tensors.unsqueeze(-1)])}
+    ndim = 2 if batched_data else 1
+    ours, theirs = (made(m, "LazyTensorStorage", 12, ndim=ndim) for m in LIBRARIES)
+    for buffer in (ours, theirs):
+        buffer.extend(data)
+    mine, wanted = ours.sample(), theirs.sample()
+    assert mine["a"].shape == wanted["a"].shape
+    assert torch.equal(mine["b"][0], mine["a"] + 1)
+    assert mine["b"][1][0].shape == wanted["b"][1][0].shape
+
+
+def test_flags_of_slices_of_a_storage() -> None:
+    infos = []
+    for m in LIBRARIES:
+        storage = m.LazyTensorStorage(12)
+        storage.set(range(12), rollout([4, 4, 4]))
+        sampler = m.SliceSampler(slice_len=4, end_key=("next", "done"))
+        infos.append(sampler.sample(storage, 12)[1])
+    for name in ("done", "terminated", "truncated"):
+        assert torch.equal(infos[0]["next", name], infos[1]["next", name])

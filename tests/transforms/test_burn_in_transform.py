@@ -48,6 +48,18 @@ def test_recurrent_modules_take_sequences() -> None:
     torch.testing.assert_close(again["h"][:, 0], first["next", "h"][:, -1])
 
 
+def test_an_episode_after_the_burn_in_keeps_its_own_state() -> None:
+    gru = GRUModule(3, 4, in_keys=["observation", "h", "begins"], out_keys=["f", ("next", "h")])
+    begins = torch.zeros(2, 6, 1, dtype=torch.bool)
+    begins[0, 4] = True
+    stored = TensorDict(observation=torch.randn(2, 6, 3), begins=begins, batch_size=[2, 6])
+    stored["h"] = torch.zeros(2, 6, 1, 4)
+    with set_recurrent_mode(True):
+        whole = gru(stored.clone())
+        sample = gru(BurnInTransform([gru], burn_in=4)(stored))
+    torch.testing.assert_close(sample["f"], whole["f"][:, 4:])
+
+
 def test_stored_data_stays_as_it_is() -> None:
     stored = sequences()
     BurnInTransform([Adding()], burn_in=4)(stored)
