@@ -126,9 +126,10 @@ def _overlaid(
     for level in present:
         if type(level) is LazyStackedTensorDict:
             # The entries of the rows may not stack.
-            size, dim = len(level.tensordicts), level.stack_dim
-            levels = [[None] * size if each is None else each.unbind(dim) for each in (under, over)]
-            rows = [_overlaid(*pair, dropped) for pair in zip(*levels, strict=True)]
+            dim = level.stack_dim
+            absent = [None] * len(level.tensordicts)
+            below, above = (absent if each is None else each.unbind(dim) for each in (under, over))
+            rows = [_overlaid(*pair, dropped) for pair in zip(below, above, strict=True)]
             return LazyStackedTensorDict.lazy_stack(rows, dim)
     nested_drops: dict[str, set[tuple[str, ...]]] = {}
     names = set()

@@ -28,10 +28,10 @@ class UnlikeAgents(EnvBase):
     def __init__(self, batch_size: tuple[int, ...] = ()) -> None:
         super().__init__(batch_size=batch_size)
         rows, stacked = batch_size, len(batch_size)
-        observations = [
+        observations: list[Any] = [
             Composite(seen=Unbounded((*rows, index + 1)), shape=rows) for index in range(AGENTS)
         ]
-        actions = [
+        actions: list[Any] = [
             Composite(action=Bounded(-1.0, 1.0, shape=(*rows, index + 1)), shape=rows)
             for index in range(AGENTS)
         ]
