@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import NonTensorData, TensorDict, TensorDictBase, lazy_stack
+from tensordict import NonTensorData, TensorClass, TensorDict, TensorDictBase, lazy_stack
 
 from tdx import Composite, step_mdp
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv, WordsEnv
@@ -140,3 +140,14 @@ def test_the_envs_own_drops_its_rewards() -> None:
     assert "action" in after.keys()
     assert after.batch_size == (2,)
     assert after.device == env.device
+
+
+def test_a_tensorclass_is_taken_as_a_whole() -> None:
+    class Pose(TensorClass):  # type: ignore[misc]
+        place: torch.Tensor
+
+    root = TensorDict(pose=Pose(place=torch.zeros(2)), action=torch.zeros(1))
+    root["next"] = TensorDict(pose=Pose(place=torch.ones(2)), reward=torch.zeros(1))
+    following = step_mdp(root)["pose"]
+    assert isinstance(following, Pose)
+    assert following.place.tolist() == [1.0, 1.0]

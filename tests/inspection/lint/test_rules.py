@@ -152,6 +152,7 @@ def test_sample_pipelines_have_no_findings(path: Path, monkeypatch: pytest.Monke
         (CARTPOLE, ["ActionDiscretizer(5)"], "TDX472"),
         (CARTPOLE, ["RewardClipping"], "TDX491"),
         (PENDULUM, ["FrameSkipTransform"], "TDX491"),
+        (PENDULUM, ['SqueezeTransform(-1, in_keys=["observation"])'], "TDX491"),
         (PIXELS, ["ToTensorImage", "Resize(400, 600)"], "TDX491"),
         (
             PENDULUM,
