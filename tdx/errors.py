@@ -298,7 +298,8 @@ def explain_call_error(error: BaseException) -> str:
 def find_similar_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """Return the known names most similar to a misspelled one, best first, ignoring case.
 
-    Names that are much less similar than the best one are left out.
+    Names that are much less similar than the best one are left out. A nested key may be as
+    similar as its last part.
 
     Example:
         >>> find_similar_names("StepCouter", ["StepCounter", "TrajCounter", "RewardSum"])
@@ -306,7 +307,11 @@ def find_similar_names(name: str, known: Iterable[str], limit: int = 3) -> list[
     """
     by_folded = {candidate.casefold(): candidate for candidate in known}
     folded = difflib.get_close_matches(name.casefold(), by_folded, n=limit, cutoff=0.6)
-    scores = [difflib.SequenceMatcher(None, match, name.casefold()).ratio() for match in folded]
+    scores = []
+    for match in folded:
+        parts = {match, match.rpartition(".")[2]}
+        ratios = (difflib.SequenceMatcher(None, part, name.casefold()).ratio() for part in parts)
+        scores.append(max(ratios))
     best = max(scores, default=0.0)
     near = zip(folded, scores, strict=True)
     return [by_folded[match] for match, score in near if score > best - 0.2]
