@@ -222,6 +222,13 @@ class Profiler:
             await asyncio.sleep(0.01)
         await self.pilot.pause()
 
+    async def resize(self, width: int, height: int) -> None:
+        """Resize the terminal and wait until the tab has its new size."""
+        await self.pilot.resize_terminal(width, height)
+        while self.app.screen.size != (width, height) or self.tab.size.width > width:
+            await asyncio.sleep(0.01)
+        await self.settle()
+
     @property
     def messages(self) -> list[str]:
         """The notices."""

@@ -46,8 +46,7 @@ async def test_operators_and_what_the_chain_saves_stand_with_the_part() -> None:
         assert "1.20 ████████ 2 × add" in said
         assert "mul" in said
         assert app.column("marginal")[3] == "2.50"
-        await app.pilot.resize_terminal(48, 17)
-        await app.settle()
+        await app.resize(48, 17)
         assert "add 1.20 × 2 · mul 0.30 × 0.25" in app.text("#profile-operators")
         await app.press("o", "M", "r")
         assert app.backend.asked[1].extras == frozenset(["memory", "marginal"])
