@@ -147,7 +147,8 @@ def _iter_chunks(
     cut = _measured(env, LAYOUT_CHECK, _cut_at_mismatch)
     layout, step_count = StepLayout(), 0
     for chunk in _chunks(env, request, start, max_steps, size):
-        cut(chunk, layout, step_count)
+        if isinstance(chunk.data, list):
+            cut(chunk, chunk.data, layout, step_count)
         step_count += chunk.length
         if chunk.length:
             yield join(chunk, start.ndim)
@@ -155,12 +156,14 @@ def _iter_chunks(
             raise chunk.error
 
 
-def _cut_at_mismatch(chunk: RolloutChunk, layout: StepLayout, step_count: int) -> None:
+def _cut_at_mismatch(
+    chunk: RolloutChunk, steps: list[TensorDictBase], layout: StepLayout, step_count: int
+) -> None:
     """Keep the steps before the first one that differs from those of the rollout so far."""
-    mismatch = layout.find_mismatch(chunk.data) if isinstance(chunk.data, list) else None
+    mismatch = layout.find_mismatch(steps)
     if mismatch is not None:
         index, error = mismatch
-        chunk.data, chunk.length = chunk.data[:index], index
+        chunk.data, chunk.length = steps[:index], index
         chunk.stopped, chunk.error = False, error.at(step=step_count + index)
 
 
