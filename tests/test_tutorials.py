@@ -18,6 +18,9 @@ BUDGETS: dict[str, Mapping[str, str]] = {
     "dqn": {
         "total_steps, learning_starts = 50_000, 1_000": "total_steps, learning_starts = 512, 256"
     },
+    "recurrent-dqn": {
+        "total_steps, learning_starts = 30_000, 2_000": "total_steps, learning_starts = 768, 512"
+    },
     "ppo": {"total_steps = 120_000": "total_steps = 2_048"},
 }
 """For each page, lines of its program and what replaces them in the tests."""
