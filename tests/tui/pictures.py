@@ -17,6 +17,7 @@ from pathlib import Path
 from tdx.pipeline import EnvConfig, Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.tui.backend.client import ProcessBackend
+from tests.tui import idle
 from tests.tui.driving import Driver, driven
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -127,4 +128,4 @@ if __name__ == "__main__":
         os.chdir(folder)
         Path("sample_pipelines").symlink_to(SAMPLES)
         for each in sys.argv[1:] or DRAWN:
-            asyncio.run(DRAWN[each]())
+            idle.run(DRAWN[each]())
