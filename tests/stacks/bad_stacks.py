@@ -211,6 +211,23 @@ def tdx_failing() -> Any:
     return chained(NativeFailing())
 
 
+class NativeShared(tdx.Transform):
+    """Has a second thread that steps the env during each of its own steps."""
+
+    def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
+        if threading.current_thread().name != "other":
+            env: Any = self.container
+            action = env.rand_action(tensordict.exclude("next"))
+            other = threading.Thread(target=env.step, args=(action,), name="other")
+            other.start()
+            other.join()
+        return next_tensordict
+
+
+def tdx_shared() -> Any:
+    return chained(NativeShared())
+
+
 def tdx_stepped() -> Any:
     env = chained(tdx.StepCounter())
     env.rollout(3)

@@ -275,8 +275,9 @@ def test_closed_env_of_another_library(library: str, command: list[str], capsys:
     assert "closed" in capsys.readouterr().err
 
 
-def test_vec_env_that_two_threads_step_is_named() -> None:
-    env = bad_stacks.sb3_shared()
+@pytest.mark.parametrize("library", ["sb3", "tdx"])
+def test_env_of_another_library_that_two_threads_step_is_named(library: str) -> None:
+    env = getattr(bad_stacks, f"{library}_shared")()
     with pytest.raises(EnvError, match="another thread stepped the env"):
         tdx.trace(env).run(1)
     assert is_free(env)

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from threading import Event
+from threading import Event, get_ident
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
 from tdx.core.tracing.traces import Hook, Place, StepTrace, TraceHistory, Versions
 from tdx.core.tracing.walk import GIVEN, KEPT, TracedWalk, policy_place
-from tdx.errors import ArgumentError, TdxError
+from tdx.errors import ArgumentError, EnvError, TdxError
 from tdx.tensordicts import new_tensordict
 
 OnStep = Callable[[StepTrace], Any]
@@ -274,8 +274,14 @@ class Tracer:
         try:
             walk.refresh()
             walk.record = record
-            hooks["_completed_step"], hooks["_completed_reset"] = self._hooks()
+            others: set[int] = set()
+            hooks["_completed_step"], hooks["_completed_reset"] = self._hooks(others)
             result = call(record)
+            if others:
+                raise EnvError(
+                    f"another thread stepped the env during {doing}",
+                    hint="let one thread step the env, or create an env for each thread",
+                )
         except TdxError as raised:
             error = raised
         except Exception as raised:
@@ -290,15 +296,29 @@ class Tracer:
             raise error
         return trace
 
-    def _hooks(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the step and the reset that replace the env's own while it is traced."""
-        env, walk = self.env, self._walk
+    def _hooks(self, others: set[int]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Return the step and the reset that replace the env's own while it is traced.
+
+        Args:
+            others: Receives the ids of other threads that call them; their calls are not recorded.
+        """
+        env, walk, own_thread = self.env, self._walk, get_ident()
+
+        def is_own() -> bool:
+            if get_ident() == own_thread:
+                return True
+            others.add(get_ident())
+            return False
 
         def step(tensordict: TensorDictBase, preset: TensorDictBase | None = None) -> Any:
-            return walk.step(env, tensordict, preset)
+            if is_own():
+                return walk.step(env, tensordict, preset)
+            return type(env)._completed_step(env, tensordict, preset)
 
         def reset(tensordict: TensorDictBase | None = None, **kwargs: Any) -> Any:
-            return walk.reset(env, tensordict, **kwargs)
+            if is_own():
+                return walk.reset(env, tensordict, **kwargs)
+            return type(env)._completed_reset(env, tensordict, **kwargs)
 
         return step, reset
 
