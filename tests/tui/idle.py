@@ -7,6 +7,8 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
+from textual.pilot import Pilot
+
 LONGEST_WAIT = 1.0
 """Seconds after which an app that is never idle counts as idle."""
 _SOON = 0.005
@@ -54,6 +56,13 @@ async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = LONGEST_WAIT)
     """
     assert IdleSelector.current is not None
     await IdleSelector.current.wait()
+
+
+async def resize(pilot: Pilot[Any], width: int, height: int) -> None:
+    """Resize the terminal, and wait until the app applies it, 1/120 s later."""
+    await pilot.resize_terminal(width, height)
+    await asyncio.sleep(0.05)
+    await wait_for_idle()
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:

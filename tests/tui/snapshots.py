@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tdx.tui.screens.bars import StatusBar
 from tests.tui.driving import Driver
+from tests.tui.idle import resize
 
 FOLDER = Path(__file__).parent / "golden"
 VERSIONS = FOLDER / "versions.txt"
@@ -82,7 +83,7 @@ async def check_snapshots(
     for theme in themes:
         app.app.theme = theme
         for width, height in sizes:
-            await app.pilot.resize_terminal(width, height)
+            await resize(app.pilot, width, height)
             await app.settle()
             snapshot = f"{name}-{width}x{height}-{theme}"
             await _expected_picture(app, snapshot)

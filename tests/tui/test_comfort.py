@@ -11,6 +11,7 @@ from textual.command import CommandList
 from tdx.tui.preferences import Preferences, load_preferences
 from tdx.tui.screens.bars import HintState
 from tests.tui.driving import Driver, driven
+from tests.tui.idle import resize
 
 KEY_LINES = {
     60: "⏎ edit space on/off d remove ^p commands f1 help",
@@ -24,7 +25,7 @@ KEY_LINES = {
 async def test_key_line_fits_and_its_keys_can_be_clicked() -> None:
     async with driven("RewardSum", "StepCounter", size=(60, 24)) as app:
         for width, text in KEY_LINES.items():
-            await app.pilot.resize_terminal(width, 24)
+            await resize(app.pilot, width, 24)
             await app.settle()
             assert app.text("#keys") == text
         await app.press("down")

@@ -17,6 +17,7 @@ from tdx.tui.chain_status import ChainStatus, ErrorStore, LintFinding
 from tdx.tui.compose.chain_rows import build_chain_rows
 from tdx.tui.compose.stage_tab import WordSuggester
 from tests.tui.driving import Driver, driven
+from tests.tui.idle import resize
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ async def test_add_from_the_catalog_goes_behind_the_selection() -> None:
 async def test_catalog_describes_transforms_and_is_left_by_escape() -> None:
     async with driven(size=(80, 24)) as app:
         for size in ((80, 24), (200, 60)):
-            await app.pilot.resize_terminal(*size)
+            await resize(app.pilot, *size)
             await app.press("a", "text:xyz")
             assert app.find("#catalog").option_count == 0
             await app.press("escape")

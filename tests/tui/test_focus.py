@@ -9,6 +9,7 @@ import pytest
 from textual.widget import Widget
 
 from tests.tui.driving import Driver, driven
+from tests.tui.idle import resize
 from tests.tui.playing import playing
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter")
@@ -36,7 +37,7 @@ async def test_focused_widget_is_on_the_screen() -> None:
         choose = random.Random(80)
         for number, (size, tab) in enumerate(itertools.product(SIZES, "12345")):
             if tab == "1":
-                await app.pilot.resize_terminal(*size)
+                await resize(app.pilot, *size)
             layout = ["escape", "escape", tab, *(["tab", "z"] if number % 2 else [])]
             keys = layout + choose.choices(KEYS, k=MOST_KEYS)
             for at, key in enumerate(keys):
@@ -66,13 +67,13 @@ async def test_tab_is_displayed_when_its_key_is_pressed() -> None:
 async def test_focus_leaves_a_pane_that_a_resize_hides() -> None:
     async with driven(*CHAIN, size=(120, 30)) as app:
         app.app.screen.set_focus(app.find("#catalog"))
-        await app.pilot.resize_terminal(80, 24)
+        await resize(app.pilot, 80, 24)
         await app.settle()
         assert app.app.focused is app.find("#chain")
-        await app.pilot.resize_terminal(40, 10)
+        await resize(app.pilot, 40, 10)
         await app.settle()
         assert app.app.focused is None
-        await app.pilot.resize_terminal(80, 24)
+        await resize(app.pilot, 80, 24)
         await app.settle()
         assert app.app.focused is app.find("#chain")
 

@@ -13,6 +13,7 @@ from tdx.tui.app import CommandProvider
 from tdx.tui.preferences import Preferences, load_preferences
 from tdx.tui.screens.dialogs import JumpScreen, fuzzy_sort
 from tests.tui.driving import driven
+from tests.tui.idle import resize
 
 
 async def test_help_is_the_page_of_the_transform() -> None:
@@ -103,7 +104,7 @@ async def test_keys_of_a_tab_are_at_hand_however_late_it_is_drawn(
 async def test_names_of_all_tabs_are_seen() -> None:
     async with driven(size=(80, 24)) as app:
         for width in (80, 115, 116):
-            await app.pilot.resize_terminal(width, 24)
+            await resize(app.pilot, width, 24)
             await app.settle()
             for title in ("1 Stage", "2 Specs", "3 Live", "4 Profile", "5 Log"):
                 assert title in app.text(), width
@@ -126,7 +127,7 @@ async def test_pane_is_expanded_and_resized_by_key() -> None:
 async def test_screen_that_is_too_small_says_so_until_it_grows() -> None:
     async with driven(size=(40, 10)) as app:
         assert app.text() == "tdx needs 60×16 characters; this terminal has 40×10"
-        await app.pilot.resize_terminal(80, 24)
+        await resize(app.pilot, 80, 24)
         await app.settle()
         assert "Pendulum-v1" in app.text("#chain")
 

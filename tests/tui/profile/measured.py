@@ -36,6 +36,7 @@ from tdx.tui.profile.messages import (
 from tdx.tui.profile.profile_tab import ProfileTab
 from tdx.tui.profile.widgets import CostTable
 from tdx.tui.workspace import Workspace
+from tests.tui.idle import resize
 from tests.tui.inline_backend import InlineBackend
 
 T = TypeVar("T")
@@ -223,10 +224,8 @@ class Profiler:
         await self.pilot.pause()
 
     async def resize(self, width: int, height: int) -> None:
-        """Resize the terminal and wait until the tab has its new size."""
-        await self.pilot.resize_terminal(width, height)
-        while self.app.screen.size != (width, height) or self.tab.size.width > width:
-            await asyncio.sleep(0.01)
+        """Resize the terminal and wait until all is drawn."""
+        await resize(self.pilot, width, height)
         await self.settle()
 
     @property
