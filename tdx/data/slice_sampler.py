@@ -33,9 +33,10 @@ class Plan:
         column: Position of each episode in the row.
         starts: Number of steps of each episode at which a slice can start, float64.
         start: First of these steps, counted from the first step of the episode; negative if a
-            slice may begin before it.
+            slice may begin before it. ``None``: the first step.
         steps: Step offsets in a slice.
-        last: Mask of the last step of each slice, if all have full length, ``[count, length]``.
+        firsts: Mask of the first step of each slice, ``[count, length]``.
+        lasts: Mask of the last step of each slice, if all have full length, ``[count, length]``.
         flags: Keys that mark the end of a slice.
         init: Key that marks the first step of a slice, if it is stored.
     """
@@ -44,9 +45,10 @@ class Plan:
     length: Tensor
     column: Tensor
     starts: Tensor
-    start: Tensor
+    start: Tensor | None
     steps: Tensor
-    last: Tensor
+    firsts: Tensor
+    lasts: Tensor
     flags: tuple[NestedKey, ...]
     init: NestedKey | None
 
@@ -184,9 +186,9 @@ class SliceSampler(Sampler):
         plan = self._cached_plan(storage, count, length)
         chosen, offset, info = self._choose(storage, plan, count)
         notes: dict[str, Any] = {"flags": plan.flags, "info": info}
-        first = (plan.steps == 0).expand(len(chosen), length)
+        first = plan.firsts[: len(chosen)]
         if self.strict_length and not any(self.span):
-            last = plan.last[: len(chosen)]
+            last = plan.lasts[: len(chosen)]
             numbers = self._numbers(storage, plan, chosen, offset.unsqueeze(1) + plan.steps)
         else:
             longest = plan.length[chosen].clamp(max=length)
@@ -215,8 +217,20 @@ class SliceSampler(Sampler):
         chosen = self._integers(len(plan.first), count)
         part = self._fractions(count, chosen.device).cpu()
         chosen = chosen.cpu()
-        # Below 1 in float64, so that the product stays below its integer factor.
-        return chosen, (part * plan.starts[chosen]).long() + plan.start[chosen], {}
+        return chosen, self._starts_of(plan, chosen, part), {}
+
+    @staticmethod
+    def _starts_of(plan: Plan, chosen: Tensor, part: Tensor) -> Tensor:
+        """Return the step at which the slice of each chosen episode starts.
+
+        Args:
+            plan: The plan.
+            chosen: Episodes, int64 ``[count]``.
+            part: Numbers in [0, 1), float64 ``[count]``, so that the product with the number of
+                starts stays below it.
+        """
+        offset = (part * plan.starts[chosen]).long()
+        return offset if plan.start is None else offset + plan.start[chosen]
 
     @staticmethod
     def _numbers(storage: Storage, plan: Plan, chosen: Tensor, times: Tensor) -> Tensor:
@@ -266,9 +280,10 @@ class SliceSampler(Sampler):
             length=episodes.length,
             column=episodes.column,
             starts=(stop - start).double(),
-            start=start,
+            start=start if any(self.span) else None,
             steps=steps,
-            last=(steps == length - 1).expand(count, length),
+            firsts=(steps == 0).expand(count, length).contiguous(),
+            lasts=(steps == length - 1).expand(count, length).contiguous(),
             flags=self._end_flags(storage),
             init=self.init_key if storage.leaf(self.init_key or ()) is not None else None,
         )

@@ -97,7 +97,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         chosen = self._pass.take(self._episodes, count).cpu()
         self.ran_out = self._pass.ran_out
         part = self._fractions(len(chosen), torch.device("cpu"))
-        return chosen, (part * plan.starts[chosen]).long() + plan.start[chosen], {}
+        return chosen, self._starts_of(plan, chosen, part), {}
 
     def reset(self) -> None:
         """Start a new pass with the next batch."""

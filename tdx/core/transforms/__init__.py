@@ -2,7 +2,11 @@
 
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.compose import Compose
-from tdx.core.transforms.families import ObservationTransform, RewardTransform
+from tdx.core.transforms.families import (
+    ObservationTransform,
+    RewardTransform,
+    StoredDataTransform,
+)
 from tdx.core.transforms.kernels import TimeBehavior
 from tdx.core.transforms.scan import RunningTransform
 from tdx.core.transforms.transform import Transform
@@ -13,6 +17,7 @@ __all__ = [
     "ObservationTransform",
     "RewardTransform",
     "RunningTransform",
+    "StoredDataTransform",
     "TimeBehavior",
     "Transform",
 ]

@@ -1,15 +1,15 @@
-"""Base classes by what a transform changes: observations, rewards, actions, keys or shapes."""
+"""Base classes by what a transform maps: observations, rewards, actions, keys, stored data."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import dispatch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tdx.core.envs.env_specs import done_groups
 from tdx.core.transforms.kernels import ChunkKernel, DictStep, Entries, TimeBehavior
@@ -33,6 +33,36 @@ class RewardTransform(Transform):
 
     time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("reward",)
+
+
+class StoredDataTransform(Transform):
+    """Maps stored data only, and refuses to be part of an env."""
+
+    _refusal: ClassVar[str] = "it maps stored data and cannot be part of an env"
+    _refusal_hint: ClassVar[str] = "append it to a replay buffer: buffer.append_transform(...)"
+
+    def set_container(self, container: nn.Module) -> None:
+        """Add this transform to a chain that is not in an env.
+
+        Raises:
+            ChainError: The chain is in an env, or the transform is already part of a chain.
+        """
+        super().set_container(container)
+        if hasattr(self.container, "base_env"):
+            self.reset_parent()
+            raise self._refused()
+
+    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
+        """Refuse to be part of an env.
+
+        Raises:
+            ChainError: Always.
+        """
+        raise self._refused()
+
+    def _refused(self) -> ChainError:
+        where = Where(transform=type(self).__name__)
+        return ChainError(self._refusal, hint=self._refusal_hint, where=where)
 
 
 class ActionTransform(Transform):

@@ -90,7 +90,8 @@ class Transform(ChainMember):
     _needs_declared_input: ClassVar[bool] = False
     """True if the batched envs of its library pass on actions and declared state only."""
 
-    _joins: bool = False  # True if all in-keys are mapped to a single out-key.
+    _joins: ClassVar[bool] = False
+    """True if all in-keys are mapped to a single out-key."""
 
     def __init__(
         self,

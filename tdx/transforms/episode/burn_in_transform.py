@@ -10,15 +10,15 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx.core.recurrent_mode import set_recurrent_mode
-from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms import StoredDataTransform, TimeBehavior
 from tdx.core.transforms.episodes import require_time_order
 from tdx.core.transforms.spec_maps import normalize_keys
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError, ChainError
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key, unique_keys
 
 
-class BurnInTransform(Transform):
+class BurnInTransform(StoredDataTransform):
     """Run recurrent modules over the first steps of each sequence, and return the other steps.
 
     The states after these steps are written to the first remaining step, without a gradient.
@@ -55,6 +55,7 @@ class BurnInTransform(Transform):
     """
 
     _is_verified = True
+    _refusal = "it maps stored sequences and cannot be part of an env"
 
     time_behavior = TimeBehavior.CONTROL
 
@@ -79,17 +80,6 @@ class BurnInTransform(Transform):
         # A tuple, so that they are not registered as submodules.
         self._recurrent = recurrent
         self.burn_in = burn_in
-
-    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """Refuse to be part of an env.
-
-        Raises:
-            ChainError: Always.
-        """
-        raise ChainError(
-            "BurnInTransform maps stored sequences and cannot be part of an env",
-            hint="append it to a replay buffer: buffer.append_transform(...)",
-        ).at(transform="BurnInTransform")
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Return the steps after the burn-in, with the states after it.

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 
-from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms import StoredDataTransform, TimeBehavior
 from tdx.core.transforms.episodes import require_time_order
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError, ChainError
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import read
 
 
-class RandomCropTensorDict(Transform):
+class RandomCropTensorDict(StoredDataTransform):
     """Take a random part of each stored sequence, all of the same length.
 
     An env cannot use this transform, since it returns other steps than it is given.
@@ -39,6 +39,7 @@ class RandomCropTensorDict(Transform):
     """
 
     _is_verified = True
+    _refusal = "it crops stored sequences and cannot be part of an env"
 
     time_behavior = TimeBehavior.CONTROL
 
@@ -103,31 +104,5 @@ class RandomCropTensorDict(Transform):
         total: Tensor = mask.sum(dim, keepdim=True)
         return total
 
-    def set_container(self, container: nn.Module) -> None:
-        """Add this transform to a chain that is not in an env.
-
-        Raises:
-            ChainError: The chain is in an env, or the transform is already part of a chain.
-        """
-        super().set_container(container)
-        if hasattr(self.container, "base_env"):
-            self.reset_parent()
-            raise _not_in_env()
-
-    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """Refuse to be part of an env.
-
-        Raises:
-            ChainError: Always.
-        """
-        raise _not_in_env()
-
     def __repr__(self) -> str:
         return f"RandomCropTensorDict({self.sub_seq_len}, sample_dim={self.sample_dim})"
-
-
-def _not_in_env() -> ChainError:
-    return ChainError(
-        "RandomCropTensorDict crops stored sequences and cannot be part of an env",
-        hint="append it to a replay buffer: buffer.append_transform(...)",
-    ).at(transform="RandomCropTensorDict")

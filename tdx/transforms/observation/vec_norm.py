@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -28,7 +29,95 @@ from tdx.tensordicts import read
 from tdx.transforms.observation.observation_norm import ObservationNorm
 
 
-class VecNorm(RunningStatistics):
+class RunningNorm(RunningStatistics):
+    """Maps values to ``(value - loc) / scale``, both from running statistics.
+
+    A subclass defines :meth:`_loc_and_scale`.
+
+    Args:
+        in_keys: Entries to read.
+        out_keys: Keys to write; the in-keys by default.
+        lock: Lock to hold while statistics are updated or read.
+        decay: Factor by which each update multiplies the weight of earlier values.
+        eps: Smallest variance or scale.
+
+    Raises:
+        ArgumentError: ``decay`` is not in (0, 1], ``eps`` is not above 0, or the numbers of keys
+            differ.
+    """
+
+    time_behavior = TimeBehavior.SCAN
+
+    def __init__(
+        self,
+        in_keys: Sequence[NestedKey] | None,
+        out_keys: Sequence[NestedKey] | None,
+        lock: Lock | None,
+        decay: float,
+        eps: float,
+    ) -> None:
+        super().__init__(in_keys, out_keys)
+        hint = "for example decay=0.9999 and eps=1e-4"
+        self.decay = check_positive(decay, "decay", 1.0, hint)
+        self.eps = check_positive(eps, "eps", math.inf, hint)
+        self.lock = lock
+
+    @abstractmethod
+    def _loc_and_scale(self, moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return what values ``[*B, ...]`` are mapped by, given moments ``[3, ...]``."""
+
+    def _transform_spec(self, spec: Any) -> TensorSpec:
+        return Unbounded(shape=spec.shape, dtype=float_dtype(spec.dtype), device=spec.device)
+
+    def _map_values(self, value: Tensor, moments: Tensor) -> Tensor:
+        loc, scale = self._loc_and_scale(moments, float_dtype(value.dtype))
+        return (value - loc) / scale
+
+    def _held(self, key: NestedKey) -> Tensor:
+        """Return the moments of an in-key, ``[3, ...]``.
+
+        Raises:
+            ChainError: There are no statistics yet.
+        """
+        held = self._buffers[self._names[key]]
+        if held is None:
+            raise ChainError(
+                f"{type(self).__name__} has no statistics yet",
+                hint="step its env first",
+                where=Where(key=key),
+            )
+        return held
+
+    @property
+    def standard_normal(self) -> bool:
+        """Always true, since values are mapped to ``(value - loc) / scale``."""
+        return True
+
+    def to_observation_norm(self) -> ObservationNorm | Compose:
+        """Return a transform that normalizes by the current statistics.
+
+        Returns:
+            ``ObservationNorm``; for several in-keys a ``Compose`` with one for each.
+
+        Raises:
+            ChainError: There are no statistics yet.
+        """
+        norms = []
+        for in_key, out_key in self._pairs:
+            dtype = self._dtypes.get(in_key, torch.get_default_dtype())
+            loc, scale = self._loc_and_scale(self._held(in_key), dtype)
+            norms.append(
+                ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
+            )
+        return norms[0] if len(norms) == 1 else Compose(*norms)
+
+    def __repr__(self) -> str:
+        state = ", frozen" if self._frozen else ""
+        name = type(self).__name__
+        return f"{name}(decay={self.decay:g}, eps={self.eps:g}, keys={self.in_keys}{state})"
+
+
+class VecNorm(RunningNorm):
     """Normalize values to ``(value - mean) / std``, by statistics of all values so far.
 
     Each value counts once: a step of B envs counts B values, a partial reset only the rows that
@@ -65,7 +154,6 @@ class VecNorm(RunningStatistics):
 
     _is_verified = True
 
-    time_behavior = TimeBehavior.SCAN
     default_in_keys = ("observation", "reward")
 
     def __init__(
@@ -78,11 +166,7 @@ class VecNorm(RunningStatistics):
         eps: float = 1e-4,
         shapes: Sequence[torch.Size | Sequence[int]] | None = None,
     ) -> None:
-        super().__init__(in_keys, out_keys)
-        hint = "for example decay=0.9999 and eps=1e-4"
-        self.decay = check_positive(decay, "decay", 1.0, hint)
-        self.eps = check_positive(eps, "eps", math.inf, hint)
-        self.lock = lock
+        super().__init__(in_keys, out_keys, lock, decay, eps)
         if shapes is not None and len(shapes) != len(self.in_keys):
             raise ArgumentError(
                 f"{len(shapes)} shapes for {len(self.in_keys)} in-keys", hint="give one for each"
@@ -114,13 +198,8 @@ class VecNorm(RunningStatistics):
             statistics.set(key, empty_moments(spec.shape[env.ndim :], spec.device))
         return statistics.share_memory_()
 
-    def _transform_spec(self, spec: Any) -> TensorSpec:
-        return Unbounded(shape=spec.shape, dtype=float_dtype(spec.dtype), device=spec.device)
-
-    def _map_values(self, value: Tensor, moments: Tensor) -> Tensor:
-        """Normalize values ``[*B, ...]`` by moments ``[3, ...]``."""
-        loc, scale = loc_and_scale(moments, self.eps, float_dtype(value.dtype))
-        return (value - loc) / scale
+    def _loc_and_scale(self, moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        return loc_and_scale(moments, self.eps, dtype)
 
     def denorm(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Invert the normalization by the current statistics, in place.
@@ -134,43 +213,9 @@ class VecNorm(RunningStatistics):
             for in_key, out_key in () if level is None else self._pairs:
                 value, known = read(level, out_key), self._buffers[self._names[in_key]]
                 if value is not None and known is not None:
-                    loc, scale = loc_and_scale(known, self.eps, value.dtype)
+                    loc, scale = self._loc_and_scale(known, value.dtype)
                     level.set(in_key, value * scale + loc)
         return tensordict
-
-    @property
-    def standard_normal(self) -> bool:
-        """Always true, since values are mapped to ``(value - loc) / scale``."""
-        return True
-
-    def to_observation_norm(self) -> ObservationNorm | Compose:
-        """Return a transform that normalizes by the current statistics.
-
-        Returns:
-            ``ObservationNorm``; for several in-keys a ``Compose`` with one for each.
-
-        Raises:
-            ChainError: There are no statistics yet.
-        """
-        norms = []
-        for in_key, out_key in self._pairs:
-            held = self._buffers[self._names[in_key]]
-            if held is None:
-                raise ChainError(
-                    "VecNorm has no statistics yet",
-                    hint="step its env first",
-                    where=Where(key=in_key),
-                )
-            dtype = self._dtypes.get(in_key, torch.get_default_dtype())
-            loc, scale = loc_and_scale(held, self.eps, dtype)
-            norms.append(
-                ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
-            )
-        return norms[0] if len(norms) == 1 else Compose(*norms)
-
-    def __repr__(self) -> str:
-        state = ", frozen" if self._frozen else ""
-        return f"VecNorm(decay={self.decay:g}, eps={self.eps:g}, keys={self.in_keys}{state})"
 
 
 def _leaf_keys(tensordict: Mapping[Any, Any] | TensorDictBase) -> list[NestedKey]:

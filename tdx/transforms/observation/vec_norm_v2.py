@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -11,26 +10,23 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import Compose, TimeBehavior
 from tdx.core.transforms.kernels import ChunkKernel
 from tdx.core.transforms.spec_maps import missing_key_error
 from tdx.core.transforms.statistics import (
     Lock,
-    RunningStatistics,
     add_values,
     empty_moments,
     float_dtype,
     leaf_spec,
 )
-from tdx.core.transforms.validation import check_positive
-from tdx.errors import ArgumentError, ChainError, Where
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key
-from tdx.specs import Composite, TensorSpec, Unbounded
+from tdx.specs import Composite
 from tdx.tensordicts import read
-from tdx.transforms.observation.observation_norm import ObservationNorm
+from tdx.transforms.observation.vec_norm import RunningNorm
 
 
-class VecNormV2(RunningStatistics):
+class VecNormV2(RunningNorm):
     """Normalize values to ``(value - loc) / scale``, with statistics of each env of a batch.
 
     The values are those of TorchRL's transform of this name: with ``decay`` below 1 its variance
@@ -68,8 +64,6 @@ class VecNormV2(RunningStatistics):
 
     _is_verified = True
 
-    time_behavior = TimeBehavior.SCAN
-
     def __init__(
         self,
         in_keys: Sequence[NestedKey],
@@ -82,16 +76,13 @@ class VecNormV2(RunningStatistics):
         shared_data: TensorDictBase | None = None,
         reduce_batch_dims: bool = False,
     ) -> None:
-        super().__init__(in_keys, out_keys)
+        super().__init__(in_keys, out_keys, lock, decay, eps)
         if not stateful:
             raise ArgumentError(
                 "statistics that are part of the data are not supported",
                 hint="use stateful=True, and EnvCreator to share statistics between envs",
             )
-        hint = "for example decay=0.9999 and eps=1e-4"
-        self.decay = check_positive(decay, "decay", 1.0, hint)
-        self.eps = check_positive(eps, "eps", math.inf, hint)
-        self.lock, self.stateful = lock, stateful
+        self.stateful = stateful
         self.reduce_batch_dims = reduce_batch_dims
         self._batch_dims = 0
         for key, name in self._names.items() if shared_data is not None else ():
@@ -151,7 +142,6 @@ class VecNormV2(RunningStatistics):
         return None if self._batch_dims else super()._chunk_kernel()
 
     def _loc_and_scale(self, moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return what values ``[*B, ...]`` are mapped by, given moments ``[3, ...]``."""
         total, squares, count = moments.unbind(0)
         none = count <= 0
         count = count.masked_fill(none, 1.0)
@@ -161,22 +151,10 @@ class VecNormV2(RunningStatistics):
         scale = (squares / count - square).clamp_min(0).sqrt().clamp_min(self.eps)
         return loc.to(dtype), scale.masked_fill(none, 1.0).to(dtype)
 
-    def _map_values(self, value: Tensor, moments: Tensor) -> Tensor:
-        loc, scale = self._loc_and_scale(moments, float_dtype(value.dtype))
-        return (value - loc) / scale
-
-    def _transform_spec(self, spec: Any) -> TensorSpec:
-        return Unbounded(shape=spec.shape, dtype=float_dtype(spec.dtype), device=spec.device)
-
     @property
     def scale(self) -> TensorDictBase:
         """Divisor of each in-key, float64."""
         return self._by_key(lambda held: self._loc_and_scale(held, held.dtype)[1])
-
-    @property
-    def standard_normal(self) -> bool:
-        """Always true, since values are mapped to ``(value - loc) / scale``."""
-        return True
 
     def denorm(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Return a shallow copy with the normalization inverted by the current statistics.
@@ -194,33 +172,3 @@ class VecNormV2(RunningStatistics):
                 loc, scale = self._loc_and_scale(self._held(in_key), value.dtype)
                 result.set(in_key, value * scale + loc)
         return result
-
-    def to_observation_norm(self) -> ObservationNorm | Compose:
-        """Return a transform that normalizes by the current statistics.
-
-        Returns:
-            ``ObservationNorm``; for several in-keys a ``Compose`` with one for each.
-
-        Raises:
-            ChainError: There are no statistics yet.
-        """
-        norms = []
-        for in_key, out_key in self._pairs:
-            dtype = self._dtypes.get(in_key, torch.get_default_dtype())
-            loc, scale = self._loc_and_scale(self._held(in_key), dtype)
-            norms.append(
-                ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
-            )
-        return norms[0] if len(norms) == 1 else Compose(*norms)
-
-    def _held(self, key: NestedKey) -> Tensor:
-        held = self._buffers[self._names[key]]
-        if held is None:
-            raise ChainError(
-                "VecNormV2 has no statistics yet", hint="step its env first", where=Where(key=key)
-            )
-        return held
-
-    def __repr__(self) -> str:
-        state = ", frozen" if self._frozen else ""
-        return f"VecNormV2(decay={self.decay:g}, eps={self.eps:g}, keys={self.in_keys}{state})"

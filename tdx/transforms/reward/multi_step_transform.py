@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 
-from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms import StoredDataTransform, TimeBehavior
 from tdx.core.transforms.episodes import require_time_order
 from tdx.core.transforms.spec_maps import normalize_keys
 from tdx.core.transforms.validation import check_integer, check_number
-from tdx.errors import ArgumentError, ChainError, Where
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.tensordicts import read
 
 DONE_KEYS = ("done", "terminated", "truncated")
 
 
-class MultiStepTransform(Transform):
+class MultiStepTransform(StoredDataTransform):
     """Look ``n_steps`` ahead in data that is written to a replay buffer.
 
     Each reward becomes the discounted sum of the next ``n_steps`` rewards of its episode, and the
@@ -56,6 +56,7 @@ class MultiStepTransform(Transform):
     """
 
     _is_verified = True
+    _refusal = "it needs later steps, but an env has only the steps so far"
 
     time_behavior = TimeBehavior.CONTROL
 
@@ -165,32 +166,5 @@ class MultiStepTransform(Transform):
         """Return the data unchanged, since sampled data has looked ahead already."""
         return tensordict
 
-    def set_container(self, container: nn.Module) -> None:
-        """Add this transform to a chain that is not in an env.
-
-        Raises:
-            ChainError: The chain is in an env, or the transform is already part of a chain.
-        """
-        super().set_container(container)
-        if hasattr(self.container, "base_env"):
-            self.reset_parent()
-            raise _not_in_env()
-
-    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """Refuse to be part of an env.
-
-        Raises:
-            ChainError: Always.
-        """
-        raise _not_in_env()
-
     def __repr__(self) -> str:
         return f"MultiStepTransform({self.n_steps}, gamma={self.gamma:g}, keys={self.reward_keys})"
-
-
-def _not_in_env() -> ChainError:
-    return ChainError(
-        "it needs later steps, but an env has only the steps so far",
-        hint="append it to a replay buffer: buffer.append_transform(...)",
-        where=Where(transform="MultiStepTransform"),
-    )

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
+from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms import StoredDataTransform, TimeBehavior
 from tdx.core.transforms.episodes import episode_starts
 from tdx.core.transforms.spec_maps import sum_dtype
 from tdx.core.transforms.validation import check_finite
-from tdx.errors import ArgumentError, ChainError, Where
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, join_keys, normalize_key, split_key
 from tdx.tensordicts import read
 
 
-class Reward2GoTransform(Transform):
+class Reward2GoTransform(StoredDataTransform):
     """Compute the discounted sum of the rewards from each step to the end of its episode.
 
     Returns of float16 and bfloat16 rewards have dtype float32, returns of integers and bools the
@@ -52,6 +52,8 @@ class Reward2GoTransform(Transform):
     """
 
     _is_verified = True
+    _refusal = "it needs whole episodes, but an env has only the steps so far"
+    _refusal_hint = "append it to a replay buffer, or call its inv() on a rollout"
 
     time_behavior = TimeBehavior.CONTROL
 
@@ -120,33 +122,6 @@ class Reward2GoTransform(Transform):
         """Return the data unchanged, since sampled data contains its returns."""
         return tensordict
 
-    def set_container(self, container: nn.Module) -> None:
-        """Add this transform to a chain that is not in an env.
-
-        Raises:
-            ChainError: The chain is in an env, or the transform is already part of a chain.
-        """
-        super().set_container(container)
-        if hasattr(self.container, "base_env"):
-            self.reset_parent()
-            raise _not_in_env()
-
-    def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
-        """Refuse to be part of an env.
-
-        Raises:
-            ChainError: Always.
-        """
-        raise _not_in_env()
-
     def __repr__(self) -> str:
         gamma = self.gamma.tolist()
         return f"Reward2GoTransform(gamma={gamma}, keys={self.in_keys_inv})"
-
-
-def _not_in_env() -> ChainError:
-    return ChainError(
-        "it needs whole episodes, but an env has only the steps so far",
-        hint="append it to a replay buffer, or call its inv() on a rollout",
-        where=Where(transform="Reward2GoTransform"),
-    )
