@@ -1,4 +1,4 @@
-"""Data that is no TensorDict: tensorclasses, and nested dicts, lists and tuples of tensors."""
+"""Data other than TensorDicts: tensorclasses, and nested dicts, lists and tuples of tensors."""
 
 from __future__ import annotations
 

@@ -386,7 +386,7 @@ def check_entry(spec: Any, key: NestedKey, shape: torch.Size, device: torch.devi
 
 
 def check_not_leaf(spec: Any, name: str, key: NestedKey) -> None:
-    """Check that the entry ``name`` on the path of a nested key, if it exists, is no leaf.
+    """Check that the entry ``name`` on the path of a nested key, if it exists, is not a leaf.
 
     Raises:
         SpecError: It is a leaf.

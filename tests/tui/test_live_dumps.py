@@ -48,8 +48,8 @@ def test_the_observation_of_a_step_is_the_one_that_the_policy_received(tmp_path:
     assert torch.equal(data["observation"], torch.stack(returned[:-1], 1))
     done = data["next", "done"]
     assert done.any()
-    following, begun = data["next", "observation"][:, :-1], data["observation"][:, 1:]
-    is_same = (following == begun).all(-1)
+    following, starts = data["next", "observation"][:, :-1], data["observation"][:, 1:]
+    is_same = (following == starts).all(-1)
     assert torch.equal(is_same, ~done[:, :-1])
 
 

@@ -1,4 +1,4 @@
-"""Specs of an env that declares none, and done flags that follow from those that it declares."""
+"""Default specs of an env, and the done flags that complete the declared ones."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ class RandomTruncationTransform(Transform):
         first_episode_prob: The same for the second episode of each env. ``None``: ``prob``.
         step_count_key: Counter to read. A string is the name of the counter in every group of
             done flags, a tuple its key.
-        truncated_key: Flag to set: a name beside the counter, or a key.
-        done_key: Flag to set too: a name beside the counter, or a key.
+        truncated_key: Flag to set: a name next to the counter, or a key.
+        done_key: Flag to set too: a name next to the counter, or a key.
 
     Raises:
         ArgumentError: A horizon is not an integer of at least 1, ``min_horizon`` is above

@@ -28,10 +28,10 @@ class TrajCounter(Transform):
     in other processes, share it.
 
     Args:
-        out_key: Key to write, beside the done flags whose resets it counts.
+        out_key: Key to write, next to the done flags whose resets it counts.
 
     Raises:
-        KeyNotFoundError: There are no done flags beside the key (when its specs are computed).
+        KeyNotFoundError: There are no done flags next to the key (when its specs are computed).
         ChainError: The env already writes that key (when its specs are computed), or the
             transform is applied to stored data.
 

@@ -31,7 +31,7 @@ class TargetReturn(RunningTransform):
         target_return: Return to reach in an episode.
         mode: ``reduce`` subtracts the rewards so far, ``constant`` keeps the target.
         in_keys: Rewards to read; all rewards of the env by default.
-        out_keys: Keys to write; ``target_return`` beside each reward by default.
+        out_keys: Keys to write; ``target_return`` next to each reward by default.
         reset_key: Reset mask to follow; that of the reward's group by default.
 
     Raises:
