@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
-from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.keys import NestedKey, format_key
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig
-from tdx.stacks.building import build_env
 
 if TYPE_CHECKING:
     from tdx.envs.gym.providers import BrokenProvider
     from tdx.envs.gym.registry import RegisteredEnv
+    from tdx.inspection.leaf import LeafSpec
 
 _IMAGE_SIZE = 84
 _FRAMES = 4
@@ -103,6 +102,9 @@ def suggest_stages(env: EnvConfig, allow_code: bool = False) -> tuple[Suggestion
 
 def get_env_leaves(env: EnvConfig, allow_code: bool = False) -> tuple[LeafSpec, ...]:
     """Return the specs of an env without a chain."""
+    from tdx.inspection.leaf import composite_leaves
+    from tdx.stacks.building import build_env
+
     built = build_env(Pipeline(env), allow_code)
     try:
         return composite_leaves(built.input_spec, built.output_spec)
@@ -111,6 +113,8 @@ def get_env_leaves(env: EnvConfig, allow_code: bool = False) -> tuple[LeafSpec, 
 
 
 def _can_build(env: EnvConfig, suggestions: Sequence[Suggestion], allow_code: bool) -> bool:
+    from tdx.stacks.building import build_env
+
     try:
         build_env(Pipeline(env, tuple(each.stage for each in suggestions)), allow_code).close()
     except TdxError:

@@ -20,13 +20,12 @@ from tdx.cli.views import (
     View,
     count_text,
 )
-from tdx.cli.views.specs import comparison_table
-from tdx.inspection.doctor import Diagnosis, DoctorReport, Status
 from tdx.pipeline.catalog import strip_markup
 from tdx.settings import Settings, SettingValue
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
+    from tdx.inspection.doctor import Diagnosis, DoctorReport, Status
     from tdx.inspection.transform_example import TransformExample
     from tdx.pipeline.catalog import Parameter, TransformInfo
 
@@ -196,6 +195,8 @@ def _type(parameter: Parameter) -> str:
 def _example(example: TransformExample | None, width: int) -> list[Block]:
     if example is None:
         return []
+    from tdx.cli.views.specs import comparison_table
+
     code = [Code(example.code)] if example.code else []
     return [
         Heading("example", example.command or ""),
