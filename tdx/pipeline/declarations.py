@@ -210,7 +210,8 @@ def _resolve_named(name: str, module: Module) -> Type:
     if dotted.startswith(f"{package}.specs"):
         return Type("spec")
     if dotted.startswith(f"{package}.transforms") and isinstance(found.node, ast.ClassDef):
-        return Type("transform")
+        is_protocol = any(dotted_name(base) == "Protocol" for base in found.node.bases)
+        return Type("callable" if is_protocol else "transform")
     if found.module is not None and isinstance(found.node, ast.expr):
         return parse_annotation(found.node, found.module)
     return Type("other", text=last)

@@ -245,3 +245,8 @@ def test_loading_the_catalog_imports_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_argument_declared_by_a_protocol_takes_a_python_object() -> None:
+    (logger, *_) = load_catalog()["VideoRecorder"].parameters
+    assert logger.type.words() == "a Python object written module:name or None"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -11,110 +9,19 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import Compose, TimeBehavior
+from tdx.core.transforms import Compose
+from tdx.core.transforms.running_norm import RunningNorm
 from tdx.core.transforms.spec_maps import missing_key_error
 from tdx.core.transforms.statistics import (
     Lock,
-    RunningStatistics,
     empty_moments,
-    float_dtype,
     leaf_spec,
     loc_and_scale,
 )
-from tdx.core.transforms.validation import check_positive
-from tdx.errors import ArgumentError, ChainError, Where
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key
-from tdx.specs import TensorSpec, Unbounded
 from tdx.tensordicts import read
 from tdx.transforms.observation.observation_norm import ObservationNorm
-
-
-class RunningNorm(RunningStatistics):
-    """Maps values to ``(value - loc) / scale``, both from running statistics.
-
-    A subclass defines :meth:`_loc_and_scale`.
-
-    Args:
-        in_keys: Entries to read.
-        out_keys: Keys to write; the in-keys by default.
-        lock: Lock to hold while statistics are updated or read.
-        decay: Factor by which each update multiplies the weight of earlier values.
-        eps: Smallest variance or scale.
-
-    Raises:
-        ArgumentError: ``decay`` is not in (0, 1], ``eps`` is not above 0, or the numbers of keys
-            differ.
-    """
-
-    time_behavior = TimeBehavior.SCAN
-
-    def __init__(
-        self,
-        in_keys: Sequence[NestedKey] | None,
-        out_keys: Sequence[NestedKey] | None,
-        lock: Lock | None,
-        decay: float,
-        eps: float,
-    ) -> None:
-        super().__init__(in_keys, out_keys)
-        hint = "for example decay=0.9999 and eps=1e-4"
-        self.decay = check_positive(decay, "decay", 1.0, hint)
-        self.eps = check_positive(eps, "eps", math.inf, hint)
-        self.lock = lock
-
-    @abstractmethod
-    def _loc_and_scale(self, moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return what values ``[*B, ...]`` are mapped by, given moments ``[3, ...]``."""
-
-    def _transform_spec(self, spec: Any) -> TensorSpec:
-        return Unbounded(shape=spec.shape, dtype=float_dtype(spec.dtype), device=spec.device)
-
-    def _map_values(self, value: Tensor, moments: Tensor) -> Tensor:
-        loc, scale = self._loc_and_scale(moments, float_dtype(value.dtype))
-        return (value - loc) / scale
-
-    def _held(self, key: NestedKey) -> Tensor:
-        """Return the moments of an in-key, ``[3, ...]``.
-
-        Raises:
-            ChainError: There are no statistics yet.
-        """
-        held = self._buffers[self._names[key]]
-        if held is None:
-            raise ChainError(
-                f"{type(self).__name__} has no statistics yet",
-                hint="step its env first",
-                where=Where(key=key),
-            )
-        return held
-
-    @property
-    def standard_normal(self) -> bool:
-        """Always true, since values are mapped to ``(value - loc) / scale``."""
-        return True
-
-    def to_observation_norm(self) -> ObservationNorm | Compose:
-        """Return a transform that normalizes by the current statistics.
-
-        Returns:
-            ``ObservationNorm``; for several in-keys a ``Compose`` with one for each.
-
-        Raises:
-            ChainError: There are no statistics yet.
-        """
-        norms = []
-        for in_key, out_key in self._pairs:
-            dtype = self._dtypes.get(in_key, torch.get_default_dtype())
-            loc, scale = self._loc_and_scale(self._held(in_key), dtype)
-            norms.append(
-                ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
-            )
-        return norms[0] if len(norms) == 1 else Compose(*norms)
-
-    def __repr__(self) -> str:
-        state = ", frozen" if self._frozen else ""
-        name = type(self).__name__
-        return f"{name}(decay={self.decay:g}, eps={self.eps:g}, keys={self.in_keys}{state})"
 
 
 class VecNorm(RunningNorm):
@@ -216,6 +123,26 @@ class VecNorm(RunningNorm):
                     loc, scale = self._loc_and_scale(known, value.dtype)
                     level.set(in_key, value * scale + loc)
         return tensordict
+
+    def to_observation_norm(self) -> ObservationNorm | Compose:
+        """Return a transform that normalizes by the current statistics.
+
+        Returns:
+            ``ObservationNorm``; for several in-keys a ``Compose`` with one for each.
+
+        Raises:
+            ChainError: There are no statistics yet.
+        """
+        return fixed_norm(self)
+
+
+def fixed_norm(norm: RunningNorm) -> ObservationNorm | Compose:
+    """Return a transform that normalizes by the current statistics of another one."""
+    norms = [
+        ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
+        for in_key, out_key, loc, scale in norm.iter_affine()
+    ]
+    return norms[0] if len(norms) == 1 else Compose(*norms)
 
 
 def _leaf_keys(tensordict: Mapping[Any, Any] | TensorDictBase) -> list[NestedKey]:

@@ -10,7 +10,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms import Compose
 from tdx.core.transforms.kernels import ChunkKernel
+from tdx.core.transforms.running_norm import RunningNorm
 from tdx.core.transforms.spec_maps import missing_key_error
 from tdx.core.transforms.statistics import (
     Lock,
@@ -23,7 +25,8 @@ from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
-from tdx.transforms.observation.vec_norm import RunningNorm
+from tdx.transforms.observation.observation_norm import ObservationNorm
+from tdx.transforms.observation.vec_norm import fixed_norm
 
 
 class VecNormV2(RunningNorm):
@@ -172,3 +175,14 @@ class VecNormV2(RunningNorm):
                 loc, scale = self._loc_and_scale(self._held(in_key), value.dtype)
                 result.set(in_key, value * scale + loc)
         return result
+
+    def to_observation_norm(self) -> ObservationNorm | Compose:
+        """Return a transform that normalizes by the current statistics.
+
+        Returns:
+            ``ObservationNorm``; for several in-keys a ``Compose`` with one for each.
+
+        Raises:
+            ChainError: There are no statistics yet.
+        """
+        return fixed_norm(self)
