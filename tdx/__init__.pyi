@@ -58,6 +58,9 @@ from .transforms import RewardTransform as RewardTransform
 from .transforms import RunningTransform as RunningTransform
 from .transforms import TimeBehavior as TimeBehavior
 from .transforms import Transform as Transform
+from .transforms import functional as functional
+from .transforms.action.action_chunk_transform import ACTION_CHUNK_KEY as ACTION_CHUNK_KEY
+from .transforms.action.action_chunk_transform import ACTION_IS_PAD_KEY as ACTION_IS_PAD_KEY
 from .modules import GRU as GRU
 from .modules import GRUModule as GRUModule
 from .modules import LSTM as LSTM
