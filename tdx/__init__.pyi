@@ -10,6 +10,7 @@ from .errors import MissingPackageError as MissingPackageError
 from .errors import PipelineError as PipelineError
 from .errors import SpecError as SpecError
 from .errors import StorageError as StorageError
+from .errors import StoredDataError as StoredDataError
 from .errors import TdxError as TdxError
 from .errors import UnknownNameError as UnknownNameError
 from .errors import Where as Where
@@ -58,6 +59,9 @@ from .transforms import RewardTransform as RewardTransform
 from .transforms import RunningTransform as RunningTransform
 from .transforms import TimeBehavior as TimeBehavior
 from .transforms import Transform as Transform
+from .transforms import functional as functional
+from .transforms.action.action_chunk_transform import ACTION_CHUNK_KEY as ACTION_CHUNK_KEY
+from .transforms.action.action_chunk_transform import ACTION_IS_PAD_KEY as ACTION_IS_PAD_KEY
 from .modules import GRU as GRU
 from .modules import GRUModule as GRUModule
 from .modules import LSTM as LSTM
