@@ -60,7 +60,9 @@ from .transforms import TimeBehavior as TimeBehavior
 from .transforms import Transform as Transform
 from .modules import GRU as GRU
 from .modules import GRUModule as GRUModule
+from .modules import GRUCell as GRUCell
 from .modules import LSTM as LSTM
+from .modules import LSTMCell as LSTMCell
 from .modules import LSTMModule as LSTMModule
 from .modules import get_env_transforms_from_module as get_env_transforms_from_module
 from .modules import get_primers_from_module as get_primers_from_module
