@@ -17,7 +17,14 @@ from tdx.core import StageSpecs
 from tdx.errors import EnvError, SpecError, Where, get_first_line
 from tdx.specs import Binary, Composite
 from tdx.stacks.driver import OnTrace
-from tdx.stacks.gymnasium.calls import Call, CallRecorder, LastResults, OnCall, RemoteCalls
+from tdx.stacks.gymnasium.calls import (
+    CallRecorder,
+    Events,
+    LastResults,
+    OnEvents,
+    RemoteCalls,
+    outermost_site,
+)
 from tdx.stacks.gymnasium.levels import Level, env_name
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
@@ -36,7 +43,7 @@ class LevelStack(Stack):
     """
 
     free_keys = (INFO,)
-    recorder: Callable[[OnCall, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
+    recorder: Callable[[OnEvents, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
     builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
 
     def __init__(
@@ -45,7 +52,7 @@ class LevelStack(Stack):
         self.target, self.workers = target, workers
         self.levels = tuple(levels)
         self._pending_seed: int | None = None
-        # Traces are recorded step by step.
+        # A tracer may attach for each step.
         self._last_results: LastResults = {}
         self._builder = type(self).builder(self.levels, self.name)
 
@@ -111,12 +118,13 @@ class LevelStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         top = self.levels[-1].index
 
-        def on_call(call: Call) -> None:
-            if call.level == top:
-                on_trace(self._builder.build(call))
+        def on_events(events: Events) -> None:
+            if outermost_site(events).level == top:
+                on_trace(self._builder.defer(events))
 
+        self._builder.forget_spaces()
         remote = self.workers if self.workers is not None and self.workers.rows else None
-        with type(self).recorder(on_call, remote, self._last_results).attached(self.levels):
+        with type(self).recorder(on_events, remote, self._last_results).attached(self.levels):
             yield
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
