@@ -252,6 +252,8 @@ def test_stage_that_fails_in_a_step_is_named_in_each_library(library: str, capsy
     assert "Failing" in capsys.readouterr().err
     assert run_command(COMMANDS["check"], f"{library}_failing") == 1
     assert capsys.readouterr().out.count("TDX202") == 1
+    assert run_command(COMMANDS["profile"], f"{library}_failing") == 3
+    assert "Failing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("library", ["torchrl", "tdx"])

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from tdx.core import StageSpecs
-from tdx.errors import EnvError, SpecError, Where, get_first_line
+from tdx.errors import EnvError, SpecError, TdxError, Where, get_first_line
 from tdx.specs import Binary, Composite
 from tdx.stacks.driver import OnTrace
 from tdx.stacks.gymnasium.calls import (
+    Call,
     CallRecorder,
     Events,
     LastResults,
@@ -25,7 +26,7 @@ from tdx.stacks.gymnasium.calls import (
     RemoteCalls,
     outermost_site,
 )
-from tdx.stacks.gymnasium.levels import Level, env_name
+from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
 from tdx.stacks.gymnasium.workers import Workers
@@ -126,6 +127,16 @@ class LevelStack(Stack):
         remote = self.workers if self.workers is not None and self.workers.rows else None
         with type(self).recorder(on_events, remote, self._last_results).attached(self.levels):
             yield
+
+    def locate_error(self, error: Exception) -> TdxError | None:
+        """See :class:`~tdx.stacks.Stack`."""
+        place = place_of_error(error, self.levels)
+        if place is None:
+            return None
+        failed = Call(*place, error=error)
+        if self.workers is not None and place[0] == self.workers.core_index:
+            self.workers.take_failed_call(error)(failed)
+        return self._builder.located(failed.children[0] if failed.children else failed)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`."""

@@ -244,7 +244,7 @@ class TraceBuilder:
                     overwritten=_overwritten(calls[index]),
                 )
             )
-        return None if failed is None else self._located(failed)
+        return None if failed is None else self.located(failed)
 
     def _results(
         self, phase: str, index: int, calls: list[Call], lane: _Lane, is_first: bool
@@ -290,8 +290,8 @@ class TraceBuilder:
         ]
         return {key: stack_rows([row[key] for row in rows]) for key in shared}
 
-    def _located(self, failed: Call) -> TdxError:
-        """Return an error that names the level that raised."""
+    def located(self, failed: Call) -> TdxError:
+        """Return an error that names the level whose call raised."""
         error = failed.error
         assert error is not None
         name, message = failed.reported or (type(error).__name__, get_first_line(error))

@@ -26,7 +26,7 @@ import numpy as np
 from tdx.errors import get_first_line
 from tdx.stacks.gymnasium.calls import Call, CallRecorder, Events, read_calls
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
-from tdx.stacks.gymnasium.levels import Level, env_name, list_wrappers
+from tdx.stacks.gymnasium.levels import Level, env_name, list_wrappers, place_of_error
 from tdx.stacks.sources import instance_dict
 from tdx.stacks.stack import StageInfo, format_argument
 
@@ -199,13 +199,15 @@ class WorkerAgent:
         self._calls.append(call)
         failed = call.failed_call()
         if failed is not None and failed.error is not None:
-            # The worker ends with its error, so the parent cannot ask for it.
-            error = type(failed.error).__name__, get_first_line(failed.error)
-            report = json.dumps((failed.level, failed.method, *error))
-            with suppress(OSError):
-                file = os.open(report_path(self.token, os.getpid()), _NEW_FILE, 0o600)
-                with open(file, "w", encoding="utf-8") as stream:
-                    stream.write(report)
+            self._report(failed.level, failed.method, failed.error)
+
+    def _report(self, level: int, method: str, error: Exception) -> None:
+        """Write an error to a file: the worker ends with it, so the parent cannot ask for it."""
+        report = json.dumps((level, method, type(error).__name__, get_first_line(error)))
+        with suppress(OSError):
+            file = os.open(report_path(self.token, os.getpid()), _NEW_FILE, 0o600)
+            with open(file, "w", encoding="utf-8") as stream:
+                stream.write(report)
 
     def _describe(self) -> list[WorkerOwner]:
         name = env_name(self._levels)
@@ -244,11 +246,17 @@ class WorkerAgent:
         def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             clock = time.perf_counter_ns
             stamps = self._stamps[index, name] = array("q")
+            is_outermost = index == self._levels[-1].index
 
             def timed(*args: Any, **kwargs: Any) -> Any:
                 start = clock()
                 try:
                     return original(*args, **kwargs)
+                except Exception as error:
+                    place = place_of_error(error, self._levels) if is_outermost else None
+                    if place is not None:
+                        self._report(place[0], place[2], error)
+                    raise
                 finally:
                     stamps.extend((start, clock()))
 
