@@ -14,6 +14,7 @@ from textual.widgets.option_list import Option
 
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import split_key
+from tdx.tui.chain_status import ENV
 from tdx.tui.specs.lineage_pane import LineagePane
 from tdx.tui.specs.tree import (
     ColumnWidths,
@@ -26,7 +27,7 @@ from tdx.tui.specs.tree import (
     specs_at,
 )
 from tdx.tui.tab_body import ProblemPanel, TabBody
-from tdx.tui.workspace import ENV, Workspace
+from tdx.tui.workspace import Workspace
 
 
 class SpecSearch:
