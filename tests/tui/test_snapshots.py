@@ -17,7 +17,7 @@ from tests.tui.snapshots import check_snapshots
 ROOT = Path(__file__).parents[2]
 SCREENS: dict[str, tuple[str, ...]] = {
     "stage": ("down", "down", "down"),
-    "specs": ("2", "end", "up"),
+    "specs": ("end", "up", "2"),
 }
 
 

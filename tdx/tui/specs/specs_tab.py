@@ -9,6 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -235,6 +236,10 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         self.workspace.selected.subscribe(self, self.invalidate)
         self.workspace.inspected.subscribe(self, self.invalidate)
 
+    @property
+    def default_focus(self) -> Widget:
+        return self.query_one(SpecList)
+
     def action_place(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)
 
@@ -260,10 +265,11 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         specs = places[self._here]
         listed = self.query_one(SpecList)
         listed.set_class(specs.freshness == "old", "-old")
-        listed.display = specs.freshness != "none"
         whole = [each for one in places for each in self._tree(one, places[one], False)]
         self._search.update_matches(whole)
         lines = [each for one in places for each in self._tree(one, places[one], True)]
+        if specs.freshness == "none":
+            lines = []
         keys = (each for each in whole if each.change is not None)
         leaves = [leaf for each in places.values() for leaf in each.leaves()]
         widths = ColumnWidths.of((_key_width(each) for each in keys), leaves)
