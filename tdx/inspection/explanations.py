@@ -268,6 +268,12 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         "tdx check --env Pendulum-v1 --t StepCouter",
         "tdx check --env Pendulum-v1 --t StepCounter",
     ),
+    "TDX104": ErrorProse(
+        """
+        The name belongs to an earlier version of the API, such as `tdx.CompositeSpec`. The hint
+        contains the new name, here `tdx.Composite`.
+        """
+    ),
     "TDX201": ErrorProse(
         """
         A spec cannot be created or combined, or a value is outside of it: the lower bound exceeds
@@ -320,6 +326,13 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         """
         `composite["shape"] = (3,)` sets an entry, which must be a spec. To set the attribute, write
         `composite.shape = (3,)`.
+        """
+    ),
+    "TDX208": ErrorProse(
+        """
+        A transform is called with stored data that it cannot map: it steps or measures an env, or
+        it needs the steps of an episode in order. Remove it from the chain of the replay buffer,
+        or sample slices of episodes with a `SliceSampler`.
         """
     ),
     "TDX301": ErrorProse(

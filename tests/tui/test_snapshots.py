@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("fixed_catalog")
 ROOT = Path(__file__).parents[2]
 SCREENS: dict[str, tuple[str, ...]] = {
     "stage": ("down", "down", "down"),
-    "specs": ("2", "end", "up"),
+    "specs": ("end", "up", "2"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self, overload
 
 import torch
@@ -27,10 +27,11 @@ class Compose(Transform):
     """Runs transforms in order, and their inverses in reverse order.
 
     Args:
-        *transforms: Stages in order: transforms, chains, or functions of a TensorDict.
+        *stages: Stages in order: transforms, chains, or functions of a TensorDict.
+        transforms: The same as a sequence, instead of ``stages``.
 
     Raises:
-        ArgumentError: A stage is neither a transform nor a function.
+        ArgumentError: Both are given, or a stage is neither a transform nor a function.
         ChainError: A stage is already part of a chain.
 
     Example:
@@ -46,12 +47,18 @@ class Compose(Transform):
 
     _is_verified = True
 
-    def __init__(self, *transforms: Transform | TensorDictFunction) -> None:
+    def __init__(
+        self,
+        *stages: Transform | TensorDictFunction,
+        transforms: Sequence[Transform | TensorDictFunction] = (),
+    ) -> None:
         super().__init__()
+        if stages and transforms:
+            raise ArgumentError("Compose has stages twice", hint="pass transforms=[...] alone")
         self.transforms = nn.ModuleList()
         self._stages: tuple[Transform, ...] = ()
-        for transform in transforms:
-            self.append(transform)
+        for stage in stages or transforms:
+            self.append(stage)
 
     # The chain
 

@@ -38,7 +38,9 @@ class RewardTransform(Transform):
 class StoredDataTransform(Transform):
     """Maps stored data only, and refuses to be part of an env."""
 
-    _refusal: ClassVar[str] = "it maps stored data and cannot be part of an env"
+    ENV_ERR: ClassVar[str] = "it maps stored data and cannot be part of an env"
+    """Message of the error in an env."""
+
     _refusal_hint: ClassVar[str] = "append it to a replay buffer: buffer.append_transform(...)"
 
     def set_container(self, container: nn.Module) -> None:
@@ -62,7 +64,7 @@ class StoredDataTransform(Transform):
 
     def _refused(self) -> ChainError:
         where = Where(transform=type(self).__name__)
-        return ChainError(self._refusal, hint=self._refusal_hint, where=where)
+        return ChainError(self.ENV_ERR, hint=self._refusal_hint, where=where)
 
 
 class ActionTransform(Transform):

@@ -12,7 +12,7 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, with_entries
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError, ChainError, Where
+from tdx.errors import ArgumentError, StoredDataError, Where
 from tdx.keys import NestedKey, normalize_key, sibling_key, split_key
 from tdx.specs import Categorical, Composite, TensorSpec
 from tdx.tensordicts import read, write
@@ -145,9 +145,9 @@ class RandomTruncationTransform(Transform):
         """Refuse stored data, whose episodes have ended already.
 
         Raises:
-            ChainError: Always.
+            StoredDataError: Always.
         """
-        raise ChainError(
+        raise StoredDataError(
             "it ends the episodes of an env, and stored data has none",
             hint="put it into the env that records the data",
             where=Where(transform="RandomTruncationTransform"),

@@ -158,21 +158,21 @@ class NextObservationDelta(Transform):
         """Restore the next observations of stored steps, in place.
 
         Stored next observations are kept. With ``drop_delta`` the differences are removed,
-        without it missing ones are computed.
+        without it missing ones are computed. Data without the observation, or without both its
+        difference and its successor, is not changed.
 
         Args:
             tensordict: Steps with their ``next``, of any shape.
 
         Raises:
             ChainError: ``in_keys`` were neither given nor derived from an env.
-            KeyNotFoundError: An observation is missing.
         """
         for in_key, out_key in self._stored_pairs():
-            current = self._entry(tensordict, in_key)
+            current = read(tensordict, in_key)
             next_key, delta_key = join_keys("next", in_key), join_keys("next", out_key)
             following, delta = read(tensordict, next_key), read(tensordict, delta_key)
-            if following is None and delta is None:
-                raise self._missing_key(next_key, tensordict)
+            if current is None or (following is None and delta is None):
+                continue
             if following is None:
                 tensordict.set(next_key, self._restore(current, delta))
             elif delta is None and not self.drop_delta:
