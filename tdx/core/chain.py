@@ -322,7 +322,7 @@ not_pointwise: WeakSet[Transform] = WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """A stage of a chain, and the ways in which it can run.
+    """A stage of a chain, and how it can run.
 
     Args:
         index: Position in the chain, from 0; nested chains and nested envs continue the count.
@@ -364,7 +364,7 @@ class PlannedStage:
 
 
 def plan_stage(index: int, stage: Transform) -> PlannedStage:
-    """Find out in which ways a stage can run."""
+    """Find out how a stage can run."""
     kind: type = type(stage)
     step_form = stage._step_dict() if has_step_dict(kind) else None
     chunk_form = (

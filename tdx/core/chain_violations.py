@@ -38,7 +38,7 @@ def find_stage_violations(
     Args:
         env: The env with its chain; it is reset and stepped.
         check_dtype: If True, compare dtypes.
-        tensordict: Argument of the reset, ``[*B]``; none by default.
+        tensordict: Argument of the reset, ``[*B]``. ``None``: no argument.
         steps: Number of steps to check.
 
     Raises:

@@ -200,7 +200,7 @@ class EnvCache:
             pipeline: The pipeline.
 
         Returns:
-            ``None`` if the pipeline is no factory, or has stages; its env is then :meth:`base`.
+            ``None`` if the pipeline is not a factory, or has stages: see :meth:`base`.
 
         Raises:
             TdxError: The factory fails, or creates an unsupported object.

@@ -146,8 +146,8 @@ def _check_chain(
 ) -> CheckReport:
     """Check the specs and steps of an env of tdx, and the lint rules of its stages.
 
-    The arguments of a stage are those that its attributes show. A stage of another class than those
-    of the catalog is treated like Python code in a pipeline.
+    The arguments of a stage are read from its attributes. A stage whose class is not in the catalog
+    is treated like Python code in a pipeline.
 
     Args:
         stack: The stack.

@@ -90,7 +90,7 @@ def is_pure(module: nn.Module) -> bool:
     """Return True if all of a module's code is known not to write its inputs in place.
 
     Stages and envs declare it (``_is_verified``). Layers that torch and tensordict export do not
-    write in place, unless they are told to, which the recorder notices.
+    write in place unless an argument says so, which the recorder notices.
     """
     return all(
         declares(type(part), "_is_verified")

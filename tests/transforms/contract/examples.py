@@ -473,7 +473,7 @@ def skip_if_lasting(name: str) -> None:
 
 
 def whole_chain() -> Compose:
-    """Every transform for ``RowsEnv`` in one chain, but those that cannot be compared there.
+    """Every transform for ``RowsEnv`` in one chain, except for a few that cannot be compared there.
 
     Each writes to its own keys if possible; transforms that change what others need come last.
     """
