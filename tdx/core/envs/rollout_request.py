@@ -1,7 +1,7 @@
-"""What an env asks of the layers that are built on it: rollouts, chains, checks of a chain.
+"""Rollouts that an env is asked for: their arguments, and the methods that complete them.
 
-The functions below are methods of ``EnvBase``. :mod:`tdx.core` sets the functions that implement
-them when it is imported, so that no module of this folder imports the layers above it.
+:func:`rollout` and :func:`iter_rollout` are methods of ``EnvBase``. They check and complete what
+they are called with, and pass a :class:`RolloutRequest` to the executor.
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDictBase
 
-from tdx.core.envs.spec_violations import SpecViolation
 from tdx.errors import ArgumentError
-from tdx.tensordicts import new_tensordict, read
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
@@ -39,28 +37,6 @@ class RolloutRequest:
     def breaks(self) -> bool:
         """True if a done flag ends the rollout."""
         return self.break_when_any_done or self.break_when_all_done
-
-
-@dataclass(frozen=True, slots=True)
-class EnvServices:
-    """Functions that implement what ``EnvBase`` declares and cannot do itself.
-
-    Args:
-        rollout: Returns a whole rollout, ``[*B, T]``; see :meth:`~tdx.core.EnvBase.rollout`.
-        iter_rollout: Returns an iterator over the chunks of a rollout, each ``[*B, t]``.
-        append_transform: Returns a new env with a transform around an env.
-        find_stage_violations: Returns the spec violations of the stages of an env's chain.
-        check_env_specs: Checks that an env returns what its specs declare.
-    """
-
-    rollout: Callable[..., TensorDictBase]
-    iter_rollout: Callable[..., Iterator[TensorDictBase]]
-    append_transform: Callable[..., Any]
-    find_stage_violations: Callable[..., list[SpecViolation]]
-    check_env_specs: Callable[..., None]
-
-
-# Methods of ``EnvBase``
 
 
 def rollout(
@@ -186,40 +162,3 @@ def iter_rollout(
         auto_reset=auto_reset,
         tensordict=tensordict,
     )
-
-
-def check_env_specs(
-    env: Any,
-    return_contiguous: bool | None = None,
-    check_dtype: bool = True,
-    seed: int | None = None,
-    tensordict: TensorDictBase | None = None,
-    break_when_any_done: Any = None,
-) -> None:
-    """Check that the env returns what its specs declare; see :func:`tdx.check_env_specs`.
-
-    Raises:
-        CheckError: A spec is violated.
-    """
-    type(env)._services.check_env_specs(
-        env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done
-    )
-
-
-def rand_action(env: Any, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-    """Write a random action from the action spec.
-
-    Args:
-        env: The env.
-        tensordict: Where to write, ``[*B]``; a new TensorDict by default.
-    """
-    if tensordict is None:
-        tensordict = new_tensordict({}, env.batch_size, env.device)
-    drawn = env._expanded(env.full_action_spec, tensordict).rand()
-    for name in drawn.keys():
-        value, held = read(drawn, name), read(tensordict, name)
-        if held is not None and is_tensor_collection(value):
-            held.update(value)
-        else:
-            tensordict.set(name, value)
-    return tensordict
