@@ -40,6 +40,7 @@ from .specs import UnboundedContinuous as UnboundedContinuous
 from .specs import UnboundedDiscrete as UnboundedDiscrete
 from .specs import check_no_exclusive_keys as check_no_exclusive_keys
 from .specs import consolidate_spec as consolidate_spec
+from .specs import make_composite_from_td as make_composite_from_td
 from .envs import ActionSequence as ActionSequence
 from .envs import CartPoleEnv as CartPoleEnv
 from .envs import EnvBase as EnvBase

@@ -17,7 +17,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
-from tdx.core.envs.services import Policy
+from tdx.core.envs.rollout_request import Policy
 from tdx.core.tracing.recorder import Clock, Probe, Recorder, keep_value, to_located_error
 from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
