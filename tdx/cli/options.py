@@ -10,7 +10,7 @@ from typing import Annotated, Any, TextIO, TypeAlias, TypeVar
 
 import typer
 
-from tdx.cli.completion import complete_env, complete_transform
+from tdx.cli.completion import complete_env, complete_target, complete_transform
 from tdx.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.untrusted import MAX_ENVS, MAX_SECONDS
 
@@ -286,11 +286,6 @@ AllowCode = Annotated[
     ),
 ]
 
-FileArgument = Annotated[
-    str | None, typer.Argument(metavar="[PIPELINE]", help="Pipeline file; - reads stdin.")
-]
-"""Same as --pipeline, for commands without other arguments."""
-
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
@@ -398,6 +393,27 @@ class PipelineOptions:
             rich_help_panel=_PIPELINE,
         ),
     ] = False
+
+
+TARGET_HELP = (
+    "Env id, pipeline file (- reads stdin), folder of a dump, or with --allow-code a function that "
+    "returns an env: module:function or file.py:function."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions(PipelineOptions):
+    """The env and the chain of transforms, for commands whose argument names the env."""
+
+    env: Annotated[
+        str | None,
+        typer.Option("--env", metavar="ID", autocompletion=complete_env, hidden=True),
+    ] = None
+    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="FILE", hidden=True)] = None
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help=TARGET_HELP, autocompletion=complete_target),
+    ] = None
 
 
 def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[str, Any]:

@@ -13,16 +13,17 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.callable_transform import as_transform
+from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.validation import check_integer
 from tdx.data import saved
 from tdx.data.batches import Batch, ChainProgram, InvertedTransform, Prefetcher
-from tdx.data.list_storage import LazyStackStorage, ListStorage, collate
+from tdx.data.list_storage import ListStorage, collate
 from tdx.data.parts import apply_state, build_part, collect_state, refuse_sharing
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
-from tdx.data.storage import Storage, find_time_dim, to_time_first, to_written_order
+from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
 from tdx.data.writers import RoundRobinWriter, Writer
+from tdx.data.written_order import WrittenOrder, find_time_dim, to_time_first
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 
@@ -96,7 +97,12 @@ class ReplayBuffer:
         self._pin_memory = pin_memory
         self._prefetcher = Prefetcher(0 if prefetch is None else prefetch)
         self._batch_size = None if batch_size is None else check_integer(batch_size, *_BATCH_SIZE)
-        self._dim_extend = find_time_dim(dim_extend, self._storage.ndim)
+        if self._batch_size is None and getattr(self._sampler, "drop_last", False):
+            raise ArgumentError(
+                "Samplers with drop_last=True must work with a predictable batch-size",
+                hint="pass batch_size to the buffer",
+            )
+        self._written = WrittenOrder(self._storage, find_time_dim(dim_extend, self._storage.ndim))
         self._lock = RLock()
         self._sampler.generator = generator
         self._sampler.attach_to(self._storage)
@@ -138,7 +144,7 @@ class ReplayBuffer:
     @property
     def dim_extend(self) -> int:
         """Dim of the data along which :meth:`extend` appends."""
-        return self._dim_extend
+        return self._written.dim
 
     @property
     def write_count(self) -> int:
@@ -237,7 +243,7 @@ class ReplayBuffer:
             mapped = self._invert(data)
             if self._holds_back(data, mapped):
                 return self._no_positions()
-            return self._writer.extend(to_time_first(mapped, self._dim_extend))
+            return self._writer.extend(to_time_first(mapped, self._written.dim))
 
     def add(self, data: Any) -> int | Tensor | None:
         """Write one step: a TensorDict or tensor without a time dim, or any item of a list.
@@ -282,7 +288,7 @@ class ReplayBuffer:
         """
         priority = torch.as_tensor(priority)
         if priority.ndim > 1:
-            priority = to_time_first(priority, self._dim_extend)
+            priority = to_time_first(priority, self._written.dim)
         with self._locked_for_write():
             self._sampler.update_priority(index, priority, storage=self._storage)
 
@@ -293,8 +299,7 @@ class ReplayBuffer:
     def set_at_(self, key: NestedKey, value: Tensor, index: Any) -> Self:
         """Replace an entry of stored steps at an index in place."""
         with self._locked_for_write():
-            to_written_order(self._storage[:], self._dim_extend).get(key)[index] = value
-            self._storage.version += 1
+            self._written.write_entry(key, value, index)
         return self
 
     def update_(self, data: TensorDictBase) -> Self:
@@ -357,9 +362,7 @@ class ReplayBuffer:
     def _collate(self, data: Any, name: str) -> Any:
         if self._collate_fn is not None:
             return self._collate_fn(data)
-        if isinstance(self._storage, LazyStackStorage):
-            return self._storage.stack(data)
-        return data if self._takes_tensors else collate(data, name)
+        return self._storage.collate(data, name)
 
     def _with_info(self, data: Any, info: dict[Any, Any]) -> Any:
         return data
@@ -382,11 +385,7 @@ class ReplayBuffer:
     def __getitem__(self, index: Any) -> Any:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
         with self._lock:
-            storage: Any = self._storage
-            if self._dim_extend:
-                data = to_written_order(storage[:], self._dim_extend)[index]
-            else:
-                data = storage[:][index] if isinstance(index, str) else storage[index]
+            data = self._written.read(index)
             if isinstance(data, list) and not self._takes_tensors:
                 data = self._collate(data, "batch")
             if isinstance(data, TensorDictBase) and len(self._transform):
@@ -396,11 +395,7 @@ class ReplayBuffer:
     def __setitem__(self, index: Any, data: Any) -> None:
         """Replace stored data, after the inverses of the transforms mapped the new data."""
         with self._locked_for_write():
-            data, storage = self._invert(data), self._storage
-            if isinstance(storage, TensorStorage) and storage.ndim > 1:
-                storage.assign(index, data, self._dim_extend)
-            else:
-                storage[index] = data
+            self._written.write(index, self._invert(data))
 
     # Files
 

@@ -87,6 +87,14 @@ class ListStorage(Storage):
         """Return items by number; :func:`collate` turns them into a batch."""
         return [self._items[step] for step in steps.tolist()]
 
+    def collate(self, gathered: Any, name: str | None) -> Any:
+        return collate(gathered, name)
+
+    @property
+    def _storage(self) -> list[Any]:
+        """Items: code for TorchRL reads stored data by this name."""
+        return self._items
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, Tensor):
             index = index.nonzero().flatten() if index.dtype == torch.bool else index
@@ -153,9 +161,9 @@ class LazyStackStorage(ListStorage):
         super().__init__(max_size, compilable=compilable, device=device)
         self.stack_dim = stack_dim
 
-    def stack(self, items: list[Any]) -> TensorDictBase:
+    def collate(self, gathered: Any, name: str | None) -> Any:
         """Return a lazy stack of items."""
-        return LazyStackedTensorDict.lazy_stack(items, self.stack_dim)
+        return LazyStackedTensorDict.lazy_stack(gathered, self.stack_dim)
 
 
 def _copy(leaf: Any) -> Any:

@@ -351,7 +351,7 @@ def restore(storage: Storage, sampler: Sampler, saved: Saved) -> None:
     sampler.reset()
     try:
         sampler.restore(_reorder(saved, storage))
-        _restore_storage(storage, saved)
+        restore_storage(storage, saved)
     except Exception:
         sampler.restore(before)
         raise
@@ -372,7 +372,12 @@ def _moves_oldest_first(saved: Saved, max_size: int) -> bool:
     return saved.rows == saved.max_rows and max_rows != saved.max_rows
 
 
-def _restore_storage(storage: Storage, saved: Saved) -> None:
+def restore_storage(storage: Storage, saved: Saved) -> None:
+    """Load saved content into a storage; an error leaves it unchanged.
+
+    Raises:
+        ArgumentError: The storage is too small, or was created for other data.
+    """
     if isinstance(storage, ListStorage):
         copy = LazyTensorStorage(max(saved.rows, 1))
         _fill(copy, saved)

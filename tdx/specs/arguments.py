@@ -222,7 +222,7 @@ def match_shape(value: Tensor, shape: torch.Size) -> Tensor:
     if [size for size in value.shape if size != 1] == [size for size in expected if size != 1]:
         return value.reshape(expected)
     raise SpecError(
-        f"expected a value of shape {shape}, got {value.shape}",
+        f"Shape mismatch: expected a value of shape {shape}, got {value.shape}",
         hint="reshape the value; only dims of size 1 are added or removed",
     )
 

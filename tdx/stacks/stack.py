@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
 from tdx.stacks.driver import AnyTracer, Driver, OnTrace
 
@@ -204,6 +204,16 @@ class Stack(Protocol):
             all_stages: Include stages that take less time than reading the clock.
         """
         ...
+
+    def locate_error(self, error: Exception) -> TdxError | None:
+        """Return an error that names the stage that raised an error of the env.
+
+        Called in the block of :meth:`measure`. Default: ``None``, the stage is unknown.
+
+        Args:
+            error: The error, with its traceback.
+        """
+        return None
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """Return copies of the state of each stage: running statistics, counters, queues.

@@ -17,6 +17,7 @@ from tdx.cli.options import (
     Functions,
     OutputOptions,
     PipelineOptions,
+    TargetOptions,
     split_list,
 )
 from tdx.cli.runtime import json_text, write_verbatim
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 _RULES = "Rules"
 _STDIN = "<stdin>"
 
-File = Annotated[
-    str | None, typer.Argument(metavar="FILE", help="Pipeline file, same as --pipeline FILE.")
-]
 Policy = Annotated[
     str | None,
     typer.Option(
@@ -102,9 +100,8 @@ Evaluation = Annotated[
 
 
 def check(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     output: FindingsOptions,
-    file: File = None,
     policy: Policy = None,
     select: Select = None,
     ignore: Ignore = None,
@@ -120,13 +117,13 @@ def check(
 
     tdx check --env Pendulum-v1 --t StepCounter
     """
-    from tdx.cli.pipelines import read_source, with_file
+    from tdx.cli.pipelines import read_source, with_target
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.linter import select_rules
 
     rules = select_rules(split_list(select), split_list(ignore))
-    options = with_file(pipeline, file)
+    options = with_target(pipeline)
     config, source = read_source(options)
     if policy is not None:
         config = replace(config, policy=policy)

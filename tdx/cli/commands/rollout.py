@@ -14,10 +14,10 @@ import typer
 from tdx.cli.completion import complete_transform
 from tdx.cli.options import (
     AllowCode,
-    FileArgument,
     Functions,
     OutputOptions,
     PipelineOptions,
+    TargetOptions,
     integer_option,
     split_list,
 )
@@ -96,9 +96,8 @@ _ALLOWED_WITH_RESUME = {"allow_code"}
 
 
 def rollout(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     output: OutputOptions,
-    file: FileArgument = None,
     steps: Steps = None,
     episodes: Episodes = None,
     policy: PolicyName = None,
@@ -117,18 +116,18 @@ def rollout(
 
     tdx rollout --env Pendulum-v1 --t RewardSum --steps 10000 --seed 0 --out pendulum
     """
-    from tdx.cli.pipelines import read_pipeline, with_file
+    from tdx.cli.pipelines import read_pipeline
     from tdx.rollouts import DumpRequest
 
     if resume:
-        others = (file, steps, episodes, keys, chunk, workers, raw, dry_run, force)
+        others = (steps, episodes, keys, chunk, workers, raw, dry_run, force)
         _resume(pipeline, output, out, policy, any(others))
         return
     if steps is not None and episodes is not None:
         raise ArgumentError("--steps and --episodes cannot be combined", hint="remove one of them")
     if out is None and not dry_run:
         raise ArgumentError("no folder is given", hint="add --out DIR, or --dry-run")
-    config = _with_workers(read_pipeline(with_file(pipeline, file)), workers)
+    config = _with_workers(read_pipeline(pipeline), workers)
     request = DumpRequest(
         config,
         _goal(steps, episodes),

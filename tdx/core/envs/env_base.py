@@ -10,7 +10,6 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx.core.envs import services, spec_inference
-from tdx.core.envs.construction import EnvMeta
 from tdx.core.envs.done_flags import (
     any_done,
     complete_done,
@@ -23,6 +22,7 @@ from tdx.core.envs.done_flags import (
 from tdx.core.envs.env_specs import EnvSpecs, available_device
 from tdx.core.envs.spec_attributes import (
     BatchSize,
+    EnvMeta,
     FullSpec,
     LeafKeys,
     LeafSpec,

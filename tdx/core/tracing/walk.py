@@ -12,7 +12,7 @@ import tensordict.nn
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.core.chain import StageSpecs, declares, stage_count, stage_specs
+from tdx.core.chain import StageSpecs, chain_stages, declares, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import is_public_class
 from tdx.core.envs.spec_violations import spec_leaves
@@ -145,7 +145,7 @@ class TracedWalk:
             assert isinstance(env, TransformedEnv)
             levels.append(env)
             env = env.base_env
-        index = stage_count(self.inner)
+        index = len(chain_stages(self.inner))
         self._stages = {}
         for level in reversed(levels):
             places = []
@@ -154,7 +154,7 @@ class TracedWalk:
                 index += 1
             self._stages[id(level)] = places
         self.env_place = env_place(self.inner)
-        self.env_place.index = stage_count(self.inner) - 1
+        self.env_place.index = len(chain_stages(self.inner)) - 1
         self.version = self.env._specs.version
 
     def reset(

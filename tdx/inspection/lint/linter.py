@@ -11,17 +11,13 @@ from tdx.errors import UnknownNameError, did_you_mean
 from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
 from tdx.inspection.lint.rule import Rule, Violation
 from tdx.inspection.lint.rules import (
-    actions,
-    dtypes,
-    episodes,
-    images,
     keys,
-    observations,
     policies,
+    ranges,
     redundant,
-    rewards,
-    stack_images,
     stacks,
+    stateful,
+    tensors,
     vec_stacks,
 )
 from tdx.pipeline.catalog import load_catalog
@@ -36,20 +32,7 @@ if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
 
 
-_FAMILIES = (
-    keys,
-    rewards,
-    images,
-    observations,
-    episodes,
-    dtypes,
-    actions,
-    policies,
-    redundant,
-    stacks,
-    stack_images,
-    vec_stacks,
-)
+_FAMILIES = (keys, ranges, tensors, stateful, policies, redundant, stacks, vec_stacks)
 
 
 @cache

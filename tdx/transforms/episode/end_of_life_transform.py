@@ -46,6 +46,7 @@ class EndOfLifeTransform(Transform):
 
     time_behavior = TimeBehavior.CONTROL
     _episode_memory = ("_last",)
+    _last: dict[NestedKey, Tensor]
 
     def __init__(
         self,
@@ -58,7 +59,6 @@ class EndOfLifeTransform(Transform):
         self.done_key = normalize_key(done_key)
         super().__init__(in_keys=[], out_keys=[self.eol_key, self.lives_key])
         self.eol_attribute = eol_attribute
-        self._last: dict[NestedKey, Tensor] = {}
         self._done_spec: TensorSpec | None = None
         self._batch_size = torch.Size(())
 

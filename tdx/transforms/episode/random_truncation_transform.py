@@ -53,6 +53,8 @@ class RandomTruncationTransform(Transform):
 
     time_behavior = TimeBehavior.CONTROL
     _episode_memory = ("_horizons", "_is_first")
+    _horizons: dict[NestedKey, Tensor]
+    _is_first: dict[NestedKey, Tensor]
 
     def __init__(
         self,
@@ -80,8 +82,6 @@ class RandomTruncationTransform(Transform):
         self.truncated_key = normalize_key(truncated_key)
         self.done_key = normalize_key(done_key)
         self._counters: dict[NestedKey, TensorSpec] = {}
-        self._horizons: dict[NestedKey, Tensor] = {}
-        self._is_first: dict[NestedKey, Tensor] = {}
 
     def _flag_keys(self, count_key: NestedKey) -> tuple[NestedKey, NestedKey]:
         """Return the keys of the truncated and the done flag of a counter."""

@@ -47,6 +47,7 @@ class TrajCounter(Transform):
 
     time_behavior = TimeBehavior.CONTROL
     _episode_memory = ("_last",)
+    _last: dict[NestedKey, Tensor]
     traj_count: Tensor
 
     def __init__(self, out_key: NestedKey = "traj_count") -> None:
@@ -54,7 +55,6 @@ class TrajCounter(Transform):
         self.register_buffer("traj_count", torch.zeros((), dtype=torch.int64))
         self.lock: Lock | None = None
         self._group: DoneGroup | None = None
-        self._last: dict[NestedKey, Tensor] = {}
 
     def _take_lock(self, lock: Lock) -> None:
         """Use a lock shared by all instances that share the count."""

@@ -53,6 +53,7 @@ class NextObservationDelta(Transform):
 
     time_behavior = TimeBehavior.SCAN
     _episode_memory = ("_last",)
+    _last: dict[NestedKey, Tensor]
 
     def __init__(
         self,
@@ -89,7 +90,6 @@ class NextObservationDelta(Transform):
         self.delta_dtype, self.restore_dtype = delta_dtype, restore_dtype
         self.drop_delta = drop_delta
         self.excluded_dtypes = tuple(excluded_dtypes)
-        self._last: dict[NestedKey, Tensor] = {}
 
     @staticmethod
     def _deltas(in_keys: Sequence[NestedKey]) -> list[NestedKey]:

@@ -66,8 +66,8 @@ class RewardSum(RunningTransform):
             self._set_keys(in_keys, _sum_keys(self.in_keys) if out_keys is None else out_keys)
         self.reset_keys = None if reset_keys is None else list(reset_keys)
         self.reward_spec = reward_spec
-        self._reset_key_of: dict[NestedKey, NestedKey] = {}
-        self._pair_reset_keys()
+        if not self._finds_keys:
+            self._pair_reset_keys()
         self._sum_specs: dict[NestedKey, TensorSpec] = {}
         self._batch_dims = 0
 
