@@ -30,7 +30,7 @@ class Reusing(gym.Env[Any, Any]):
 
     def __init__(self, size: int, nested: bool) -> None:
         box = gym.spaces.Box(-100.0, 100.0, (size,), np.float32)
-        self.observation_space = gym.spaces.Dict(x=box) if nested else box  # type: ignore[assignment]
+        self.observation_space = gym.spaces.Dict(x=box) if nested else box
         self.buffer = np.zeros(size, np.float32)
         self.result: Any = {"x": self.buffer} if nested else self.buffer
         self.info: dict[str, Any] = {

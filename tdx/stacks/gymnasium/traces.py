@@ -154,23 +154,27 @@ class TraceBuilder:
             above: The call that made it. What one passes on to the other is converted once.
         """
         level = self._levels[call.level]
+        # A value without the form of its space has no entries.
         if call.method == "step":
-            if above is not None and self._has_same_form(call, above, 1):
-                is_given = _is_identical(call.given, above.given)
-            else:
-                is_given = False
-            # A value without the form of its space has no entries.
             with suppress(Exception):
-                call.action = above.action if is_given else self._read_action(level, call)
+                call.action = (
+                    above.action
+                    if above is not None
+                    and self._has_same_form(call, above, 1)
+                    and _is_identical(call.given, above.given)
+                    else self._read_action(level, call)
+                )
         below: Call | None = None
         for below in call.children:
             self._read(below, call)
-        if below is not None and self._has_same_form(call, below, 0):
-            is_returned = _is_identical(call.returned, below.returned)
-        else:
-            is_returned = False
         with suppress(Exception):
-            call.result = below.result if is_returned else self._read_result(level, call)
+            call.result = (
+                below.result
+                if below is not None
+                and self._has_same_form(call, below, 0)
+                and _is_identical(call.returned, below.returned)
+                else self._read_result(level, call)
+            )
         if call.shared and call.returned and not _is_identical(call.previous, call.returned[0]):
             with suppress(Exception):
                 old = observation_entries(self.spaces(level)[0], call.previous)
