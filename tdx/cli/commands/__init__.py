@@ -32,7 +32,6 @@ _TOLERANT = {"config", "doctor"}
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": "rich",
     "pretty_exceptions_enable": False,
-    "suggest_commands": False,
     "context_settings": {"help_option_names": ["--help", "-h"]},
 }
 
