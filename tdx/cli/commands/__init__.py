@@ -61,6 +61,12 @@ def _rollout() -> Functions:
     return COMMANDS
 
 
+def _contracts() -> Functions:
+    from tdx.cli.commands.contracts import COMMANDS
+
+    return COMMANDS
+
+
 def _export() -> Functions:
     from tdx.cli.commands.export import COMMANDS
 
@@ -91,6 +97,7 @@ _FAMILIES: Mapping[str, Callable[[], Functions]] = {
     "inspect": _inspect,
     "check": _check,
     "explain": _check,
+    "freeze": _contracts,
     "diff": _inspect,
     "profile": _profile,
     "report": _inspect,
