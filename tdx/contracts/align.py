@@ -63,7 +63,9 @@ def is_relevant(contract: Contract, stage: StageRecord) -> bool:
     """Return True if a stage changes a compared key, or keeps a state."""
     if stage.role in PASSIVE:
         return False
-    if any(_is_compared(contract, name) for name in stage.writes) or stage.state:
+    if any(_is_compared(contract, name) for name in stage.writes):
+        return True
+    if stage.state and not stage.writes:
         return True
     before, after = (
         {each.key: each for each in specs if each.part in contract.compare}

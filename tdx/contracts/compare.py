@@ -71,9 +71,9 @@ class _Comparison:
         order = sorted(pairs, key=_position)
         found = [(pair, list(self._compare_pair(pair))) for pair in order]
         if self.is_same_kind or ends:
-            for _, differences in found:
-                for each in differences:
-                    self._add(each)
+            flat = [(each, pair) for pair, differences in found for each in differences]
+            for each, pair in sorted(flat, key=lambda item: item[0].kind != "order"):
+                self._add_of_pair(each, pair)
             self._compare_values(order)
         else:
             for _, differences in found:
@@ -92,6 +92,15 @@ class _Comparison:
         place = (difference.stage, difference.reference_stage, difference.kind, difference.key)
         if place not in known:
             self.roots.append(difference)
+
+    def _add_of_pair(self, difference: Difference, pair: Pair) -> None:
+        """Add a difference as a cause; a spec may follow from a difference before it."""
+        if difference.kind in ("spec", "dtype") and pair.a is not None and pair.b is not None:
+            for cause in self.roots:
+                if self._explains(cause, "forward", pair.a, pair.b):
+                    self.follows.append(difference)
+                    return
+        self._add(difference)
 
     def _sort(self) -> None:
         """Order the causes by the stage in which they occur."""
@@ -278,6 +287,8 @@ class _Comparison:
 
     def _explains(self, cause: Difference, lane: Lane, a: StageRecord, b: StageRecord) -> bool:
         """Return True if a difference at a stage can follow from a cause."""
+        if cause.kind == "order" and cause.stage is not None and cause.reference_stage is not None:
+            return b.index >= min(cause.stage, cause.reference_stage)
         if lane == "forward":
             if cause.stage is not None:
                 return cause.stage <= b.index
@@ -311,7 +322,9 @@ class _Comparison:
 
     def _stage_change(self, a: StageRecord, b: StageRecord, key: str | None) -> Change | None:
         """Return how a key differs after two stages."""
-        for lane in _LANES if key is not None else ():
+        for lane in _LANES:
+            if key is None:
+                continue
             change = self._change_at(lane, key, a.index, b.index, a.tolerance)
             if change is not None:
                 return change

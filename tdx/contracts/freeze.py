@@ -244,6 +244,8 @@ class _Builder:
             statistic = is_statistic(name, before or created) and not is_of_episode(name)
             if role in PASSIVE or (not statistic and self._frozen.changed(index, name)):
                 continue
+            if created and not statistic:
+                continue
             if value.dtype is torch.bool or not (statistic or value.is_floating_point()):
                 continue
             changes = statistic and self._learned.changed(index, name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tdx.contracts.values import Tolerance, Values
+from tdx.contracts.values import EXACT, Tolerance, Values
 from tdx.keys import NestedKey, format_key, normalize_key
 
 VERSION = 1
@@ -101,7 +101,7 @@ class StageRecord:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     specs: tuple[SpecRecord, ...] = ()
     state: tuple[StateRecord, ...] = ()
-    tolerance: Tolerance = Tolerance()
+    tolerance: Tolerance = EXACT
     writes: tuple[str, ...] = ()
     random: str | None = None
 

@@ -77,6 +77,8 @@ def plain_argument(value: object, depth: int = 0) -> Any:
     """Return an argument as plain data; an object as the name of its class."""
     if value is None or isinstance(value, bool | int | float | str):
         return value if not isinstance(value, str) else str(value)[:1_000]
+    if isinstance(value, type):
+        return value.__name__
     if hasattr(value, "tolist") and hasattr(value, "dtype"):
         array: Any = value
         size = getattr(array, "size", 0)
@@ -88,8 +90,8 @@ def plain_argument(value: object, depth: int = 0) -> Any:
     if depth < MAX_DEPTH and isinstance(value, Sequence | set | frozenset):
         parts = sorted(value, key=str) if isinstance(value, set | frozenset) else list(value)
         return [plain_argument(each, depth + 1) for each in parts[:MAX_LENGTH]]
-    if isinstance(value, type) or type(value).__name__ in ("dtype", "device", "Size"):
-        return getattr(value, "__name__", None) or str(value)
+    if type(value).__name__ in ("dtype", "device"):
+        return str(value)
     if callable(value):
         return f"{getattr(value, '__name__', type(value).__name__)}()"
     return f"<{type(value).__name__}>"

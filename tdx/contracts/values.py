@@ -32,6 +32,10 @@ class Tolerance:
     atol: float = 0.0
 
 
+EXACT = Tolerance()
+"""Equal values only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Values:
     """Values of one key, ``[T, R, ...]`` for T records and R rows.
