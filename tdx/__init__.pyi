@@ -215,3 +215,10 @@ from .transforms.reward.target_return import TargetReturn as TargetReturn
 
 __all__: list[str]
 __version__: str
+from .contracts import Contract as Contract
+from .contracts import ContractReport as ContractReport
+from .contracts import check_contract as check_contract
+from .contracts import diff_stacks as diff_stacks
+from .contracts import freeze as freeze
+from .contracts import load_contract as load_contract
+from .contracts import save_contract as save_contract

@@ -60,6 +60,12 @@ def _rollout() -> Functions:
     return COMMANDS
 
 
+def _contracts() -> Functions:
+    from tdx.cli.commands.contracts import COMMANDS
+
+    return COMMANDS
+
+
 def _export() -> Functions:
     from tdx.cli.commands.export import COMMANDS
 
@@ -90,6 +96,7 @@ _FAMILIES: Mapping[str, Callable[[], Functions]] = {
     "inspect": _inspect,
     "check": _check,
     "explain": _check,
+    "freeze": _contracts,
     "diff": _inspect,
     "profile": _profile,
     "report": _inspect,

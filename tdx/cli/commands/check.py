@@ -89,6 +89,16 @@ Code = Annotated[
     ),
 ]
 
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="FOLDER",
+        help="Compare the stages with a contract of `tdx freeze` instead of applying the rules.",
+        rich_help_panel=_RULES,
+    ),
+]
+
 Evaluation = Annotated[
     bool,
     typer.Option(
@@ -109,6 +119,7 @@ def check(
     diff: Diff = False,
     fix: Fix = False,
     evaluation: Evaluation = False,
+    against: Against = None,
 ) -> int:
     """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
 
@@ -122,6 +133,10 @@ def check(
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.lint.linter import select_rules
 
+    if against is not None:
+        from tdx.cli.commands.contracts import check_against
+
+        return check_against(pipeline, file, against, output.output, evaluation=evaluation)
     rules = select_rules(split_list(select), split_list(ignore))
     options = with_target(pipeline)
     config, source = read_source(options)
