@@ -359,7 +359,8 @@ class ReplayBuffer:
             return self._collate_fn(data)
         if isinstance(self._storage, LazyStackStorage):
             return self._storage.stack(data)
-        return data if self._takes_tensors else collate(data, name)
+        is_batch = self._takes_tensors or self._storage.gathers_batches
+        return data if is_batch else collate(data, name)
 
     def _with_info(self, data: Any, info: dict[Any, Any]) -> Any:
         return data

@@ -39,6 +39,9 @@ class Storage(ABC):
         ArgumentError: An argument is not an integer of at least 1.
     """
 
+    gathers_batches = False
+    """True if :meth:`gather` returns a TensorDict instead of items to collate."""
+
     def __init__(self, max_size: int, ndim: int = 1) -> None:
         for name, value in (("max_size", max_size), ("ndim", ndim)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:

@@ -34,6 +34,7 @@ FORMAT, VERSION = "tdx-shards", 1
 MAX_SHARDS = 100_000
 _ENTRY = re.compile(r"(\d{5})(\.part|\.failed)?")
 _MAX_FAILURE_BYTES = 10_000
+_ANY_SEED = 5_317_263_998_120_487_113
 _SEED_RANGE = 2**31
 _SEED_STEP = 1_327_217_885
 """Odd, and close to 2**31 divided by the golden ratio: any number of successive multiples are
@@ -113,17 +114,17 @@ class ShardPlan:
         return Goal(share(total.steps), share(total.episodes))
 
     @cached_property
-    def _pipeline(self) -> Any:
-        return read_pipeline(self.manifest.pipeline, MANIFEST)
+    def _pipeline(self) -> str:
+        """The pipeline as YAML with a placeholder for the seed, because writing YAML is slow."""
+        pipeline = read_pipeline(self.manifest.pipeline, MANIFEST)
+        return write_pipeline(replace(pipeline, env=replace(pipeline.env, seed=_ANY_SEED)))
 
     def shard_manifest(self, shard: int) -> Manifest:
         """Return the manifest of a shard without steps."""
-        whole, pipeline = self.manifest, self._pipeline
-        seed = derive_shard_seed(whole.seed, shard)
-        seeded = replace(pipeline, env=replace(pipeline.env, seed=seed))
+        whole, seed = self.manifest, derive_shard_seed(self.manifest.seed, shard)
         return replace(
             whole,
-            pipeline=write_pipeline(seeded),
+            pipeline=self._pipeline.replace(str(_ANY_SEED), str(seed)),
             seed=seed,
             goal=self.goal(shard),
             source=None if whole.source is None else f"{whole.source}/{shard_name(shard)}",

@@ -47,6 +47,7 @@ from tdx.rollouts.dump.shard_plan import (
 )
 from tdx.rollouts.dump.track import Track
 from tdx.serialization import Result
+from tdx.tensordicts import new_tensordict
 
 _MAX_OPEN = 128
 """Number of shards that are kept open: a process has a limited number of memory maps."""
@@ -218,6 +219,13 @@ class ShardedSteps:
             return default
         return torch.cat([shard.get(key) for shard in self._shards], self.ndim - 1)
 
+    def select(self, *keys: NestedKey) -> TensorDictBase:
+        """Read some entries of all steps, ``[*B, T]``."""
+        found = new_tensordict({}, self.batch_size, torch.device("cpu"))
+        for key in keys:
+            found.set(key, self[key])
+        return found
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, str) or (
             isinstance(index, tuple) and index and isinstance(index[0], str)
@@ -240,8 +248,9 @@ class ShardedSteps:
         """Return the index of the batch dimensions, and that of time."""
         parts = index if isinstance(index, tuple) else (index,)
         missing = self.ndim - sum(each is not Ellipsis for each in parts)
-        if Ellipsis in parts:
-            place = parts.index(Ellipsis)
+        # An array cannot be compared with an ellipsis.
+        place = next((at for at, each in enumerate(parts) if each is Ellipsis), None)
+        if place is not None:
             parts = (*parts[:place], *[slice(None)] * missing, *parts[place + 1 :])
         else:
             parts = (*parts, *[slice(None)] * missing)
@@ -283,7 +292,8 @@ class ShardedSteps:
         dim = parts[0].ndim - 1
         back = torch.empty_like(order)
         back[order] = torch.arange(len(order))
-        return torch.cat(parts, dim).index_select(dim, back)
+        found: TensorDictBase = torch.cat(parts, dim)
+        return found[(*[slice(None)] * dim, back)]
 
     def sample(self, key: NestedKey, count: int) -> Tensor:
         """Read one entry of about ``count`` steps, ``[*B, n, ...]``, evenly spread over shards."""

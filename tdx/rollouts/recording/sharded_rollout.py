@@ -8,12 +8,12 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tdx.errors import EnvError, TdxError
 from tdx.rollouts.dump.folder import lock_for_writing
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
 from tdx.rollouts.dump.sharded import ShardedFolder, ShardProgress, read_progress
+from tdx.rollouts.dump.writing import OnChunk, ignore_progress
 from tdx.rollouts.recording.engines import Engine, find_engine
 from tdx.rollouts.recording.request import DumpRequest
 from tdx.rollouts.recording.shards import (
@@ -142,7 +142,11 @@ def resume_shards(
 
 
 def roll_out_shard(
-    request: DumpRequest, folder: Path, count: int, shard: int, on_chunk: Any
+    request: DumpRequest,
+    folder: Path,
+    count: int,
+    shard: int,
+    on_chunk: OnChunk = ignore_progress,
 ) -> ShardedRollout:
     """Record one shard in this process, while other processes may record other ones.
 
