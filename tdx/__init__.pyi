@@ -145,6 +145,7 @@ from .profiling.run import ProfilePlan as ProfilePlan
 from .profiling.run import profile_env as profile_env
 from .rollouts.dump.reading import Dump as Dump
 from .rollouts.dump.reading import open_dump as open_dump
+from .rollouts.dump.replay_storage import DumpStorage as DumpStorage
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
 from .rollouts.formats.video_folder import VideoFolder as VideoFolder
