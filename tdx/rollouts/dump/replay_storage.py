@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from tdx.data.saved import Saved
+from tdx.data.snapshots import TensorRows
 from tdx.data.storage import Storage
 from tdx.errors import ArgumentError
 from tdx.rollouts.dump.reading import Dump, open_dump
@@ -38,9 +40,9 @@ class DumpStorage(Storage):
     """
 
     def __init__(self, dump: Dump | str | Path) -> None:
-        self.dump = dump if isinstance(dump, Dump) else open_dump(dump)
-        self._batch = torch.Size(self.dump.manifest.batch_size)
-        steps = self.dump.manifest.steps
+        self._source = dump if isinstance(dump, Dump) else open_dump(dump)
+        self._batch = torch.Size(self._source.manifest.batch_size)
+        steps = self._source.manifest.steps
         super().__init__(steps * self.width, ndim=1 + len(self._batch))
         self.rows = self.write_count = steps
 
@@ -56,7 +58,7 @@ class DumpStorage(Storage):
     def gather(self, steps: Tensor, name: str | None = None) -> Any:
         time, *rows = self.positions(steps)
         wanted, place = time.unique(return_inverse=True)
-        found = self.dump.data[..., wanted][(*rows, place)]
+        found = self._source.data[..., wanted][(*rows, place)]
         batch = found.contiguous()
         if name is not None:
             batch.names = [name, *[None] * (batch.ndim - 1)]
@@ -65,8 +67,8 @@ class DumpStorage(Storage):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, tuple):
             time, *rows = index
-            return self.dump.data[(*rows, *[slice(None)] * (len(self._batch) - len(rows)), time)]
-        found = self.dump.data[..., index]
+            return self._source.data[(*rows, *[slice(None)] * (len(self._batch) - len(rows)), time)]
+        found = self._source.data[..., index]
         dims = len(self._batch)
         if not dims or found.ndim == dims:
             return found
@@ -96,8 +98,14 @@ class DumpStorage(Storage):
     def empty(self, empty_write_count: bool = True) -> None:
         self._refuse()
 
+    def as_tensors(self) -> TensorRows:
+        self._refuse()
+
+    def load_saved(self, saved: Saved) -> None:
+        self._refuse()
+
     def _refuse(self) -> NoReturn:
         raise ArgumentError(
-            f"the storage reads {self.dump.path}, and cannot be changed or saved",
+            f"the storage reads {self._source.path}, and cannot be changed or saved",
             hint="copy the steps into a LazyTensorStorage or LazyMemmapStorage",
         )
