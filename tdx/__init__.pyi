@@ -40,6 +40,7 @@ from .specs import UnboundedContinuous as UnboundedContinuous
 from .specs import UnboundedDiscrete as UnboundedDiscrete
 from .specs import check_no_exclusive_keys as check_no_exclusive_keys
 from .specs import consolidate_spec as consolidate_spec
+from .specs import make_composite_from_td as make_composite_from_td
 from .envs import ActionSequence as ActionSequence
 from .envs import CartPoleEnv as CartPoleEnv
 from .envs import EnvBase as EnvBase
@@ -144,6 +145,7 @@ from .profiling.run import ProfilePlan as ProfilePlan
 from .profiling.run import profile_env as profile_env
 from .rollouts.dump.reading import Dump as Dump
 from .rollouts.dump.reading import open_dump as open_dump
+from .rollouts.dump.replay_storage import DumpStorage as DumpStorage
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
 from .rollouts.formats.video_folder import VideoFolder as VideoFolder
@@ -214,3 +216,10 @@ from .transforms.reward.target_return import TargetReturn as TargetReturn
 
 __all__: list[str]
 __version__: str
+from .contracts import Contract as Contract
+from .contracts import ContractReport as ContractReport
+from .contracts import check_contract as check_contract
+from .contracts import diff_stacks as diff_stacks
+from .contracts import freeze as freeze
+from .contracts import load_contract as load_contract
+from .contracts import save_contract as save_contract

@@ -231,6 +231,7 @@ class EnvNotFoundError(EnvError):
     """No env with the given id is registered."""
 
     code = "TDX302"
+    exit_code = ExitCode.USAGE
 
 
 class MissingPackageError(EnvError, ImportError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -80,6 +81,7 @@ class Batching(StrEnum):
 
 Choice = TypeVar("Choice", bound=StrEnum)
 _MAX_INTEGER, _MAX_DIGITS = 2**63 - 1, 30
+_POWER_OF_TEN = re.compile(r"([1-9]\d*)[eE](\d{1,2})")
 
 
 def choice_parser(kind: type[Choice], option: str | None = None) -> Callable[[str], Choice]:
@@ -113,9 +115,12 @@ def _export_format_hint(value: str) -> str | None:
 
 
 def integer_parser(option: str, minimum: int, maximum: int = _MAX_INTEGER) -> Callable[[str], int]:
-    """Return a parser of an integer that reports the valid range."""
+    """Return a parser of an integer, such as ``1000`` or ``1e3``, that reports the valid range."""
 
     def parse(value: str) -> int:
+        power = _POWER_OF_TEN.fullmatch(value)
+        if power is not None:
+            value = power[1] + "0" * int(power[2])
         # Python refuses to convert thousands of digits.
         is_short = len(value) <= _MAX_DIGITS
         if not value.lstrip("-").isdecimal() or (is_short and int(value) < minimum):

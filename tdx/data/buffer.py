@@ -14,20 +14,25 @@ from torch import Tensor
 
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.compose import as_transform
-from tdx.core.transforms.validation import check_integer
-from tdx.data import saved
 from tdx.data.batches import Batch, ChainProgram, InvertedTransform, Prefetcher
 from tdx.data.list_storage import ListStorage, collate
-from tdx.data.parts import apply_state, build_part, collect_state, refuse_sharing
+from tdx.data.parts import (
+    apply_state,
+    build_part,
+    check_batch_size,
+    collect_state,
+    default_batch_size,
+    refuse_sharing,
+)
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
+from tdx.data.saved import load, save
+from tdx.data.snapshots import restore
 from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
 from tdx.data.writers import RoundRobinWriter, Writer
 from tdx.data.written_order import WrittenOrder, find_time_dim, to_time_first
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
-
-_BATCH_SIZE = ("batch_size", 1, "pass the number of steps in a batch")
 
 Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 
@@ -96,18 +101,12 @@ class ReplayBuffer:
         self._collate_fn = collate_fn
         self._pin_memory = pin_memory
         self._prefetcher = Prefetcher(0 if prefetch is None else prefetch)
-        self._batch_size = None if batch_size is None else check_integer(batch_size, *_BATCH_SIZE)
-        if self._batch_size is None and getattr(self._sampler, "drop_last", False):
-            raise ArgumentError(
-                "Samplers with drop_last=True must work with a predictable batch-size",
-                hint="pass batch_size to the buffer",
-            )
+        self._batch_size = default_batch_size(batch_size, self._sampler)
         self._written = WrittenOrder(self._storage, find_time_dim(dim_extend, self._storage.ndim))
         self._lock = RLock()
         self._sampler.generator = generator
         self._sampler.attach_to(self._storage)
-        if transform_factory is not None:
-            transform = transform_factory()
+        transform = transform if transform_factory is None else transform_factory()
         self._transform = transform if type(transform) is Compose else Compose()
         self._program = ChainProgram(self._transform)
         self._transform.set_container(self)  # type: ignore[arg-type]
@@ -237,13 +236,10 @@ class ReplayBuffer:
             ChainError: The writer does not accept the data.
             StorageError: The disk is full.
         """
-        if self._takes_tensors and isinstance(data, list) and data:
+        if isinstance(self._storage, TensorStorage) and isinstance(data, list) and data:
             data = collate(data)
-        with self._locked_for_write():
-            mapped = self._invert(data)
-            if self._holds_back(data, mapped):
-                return self._no_positions()
-            return self._writer.extend(to_time_first(mapped, self._written.dim))
+        index: Tensor = self._write(data, several=True)
+        return index
 
     def add(self, data: Any) -> int | Tensor | None:
         """Write one step: a TensorDict or tensor without a time dim, or any item of a list.
@@ -252,26 +248,21 @@ class ReplayBuffer:
             Position of the step: an index, or ``[B, ndim]``; empty if a transform holds the step
             back until later ones are written, ``None`` if the writer leaves it out.
         """
+        return self._write(data, several=False)
+
+    def _write(self, data: Any, several: bool) -> Any:
         with self._locked_for_write():
             mapped = self._invert(data)
-            return (
-                self._no_positions() if self._holds_back(data, mapped) else self._writer.add(mapped)
-            )
-
-    @property
-    def _takes_tensors(self) -> bool:
-        return isinstance(self._storage, TensorStorage)
+            if mapped is not data and 0 in mapped.batch_size:  # a transform holds it back
+                return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
+            if several:
+                return self._writer.extend(to_time_first(mapped, self._written.dim))
+            return self._writer.add(mapped)
 
     def _invert(self, data: Any) -> Any:
         if isinstance(data, TensorDictBase) and self._transform.invertible:
             return self._transform.inv(data)
         return data
-
-    def _holds_back(self, data: Any, mapped: Any) -> bool:
-        return mapped is not data and 0 in mapped.batch_size
-
-    def _no_positions(self) -> Tensor:
-        return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove all steps, and reset ``write_count`` if ``empty_write_count``."""
@@ -304,8 +295,8 @@ class ReplayBuffer:
 
     def update_(self, data: TensorDictBase) -> Self:
         """Replace the entries of all stored steps that the data has in place."""
-        for key in data.keys(True, True):
-            self.set_(key, data.get(key))
+        for key, value in data.items(True, True):
+            self.set_(key, value)
         return self
 
     # Reading
@@ -330,7 +321,7 @@ class ReplayBuffer:
 
     def _size(self, batch_size: int | None) -> int:
         if batch_size is not None:
-            return check_integer(batch_size, *_BATCH_SIZE)
+            return check_batch_size(batch_size)
         if self._batch_size is None:
             raise ArgumentError(
                 "the buffer has no batch_size", hint="pass one to sample() or to the buffer"
@@ -386,7 +377,7 @@ class ReplayBuffer:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
         with self._lock:
             data = self._written.read(index)
-            if isinstance(data, list) and not self._takes_tensors:
+            if isinstance(data, list) and isinstance(self._storage, ListStorage):
                 data = self._collate(data, "batch")
             if isinstance(data, TensorDictBase) and len(self._transform):
                 return self._map(data.clone(recurse=False))
@@ -409,7 +400,7 @@ class ReplayBuffer:
             StorageError: The disk is full, or the folder is not writable.
         """
         with self._locked_without_prefetch():
-            saved.save(FilePath(path), saved.snapshot(self._storage, self._sampler.state()))
+            save(FilePath(path), self._storage.snapshot(self._sampler.state()))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Load what :meth:`dumps` saved, and replace the stored data.
@@ -420,10 +411,13 @@ class ReplayBuffer:
             ArgumentError: The storage is too small for the data, or was created for other data.
             StorageError: The folder has no saved buffer, or a file of it is damaged.
         """
-        found = saved.load(FilePath(path))
+        found = load(FilePath(path))
         with self._locked_without_prefetch():
-            saved.restore(self._storage, self._sampler, found)
+            restore(self._storage, self._sampler, found)
             self._sampler.attach_to(self._storage)
+
+    save = dump = dumps
+    load = loads
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the data and the state of every part."""

@@ -87,7 +87,7 @@ class ReplayBufferEnsemble(ReplayBuffer):
         **kwargs: Any,
     ) -> None:
         if buffers:
-            if not storages is samplers is writers is None:
+            if any(part is not None for part in (storages, samplers, writers)):
                 raise ArgumentError("both buffers and parts are given", hint="pass one of the two")
             storages = StorageEnsemble(
                 *(each.storage for each in buffers),
@@ -117,6 +117,21 @@ class ReplayBufferEnsemble(ReplayBuffer):
             generator=generator,
             **kwargs,
         )
+
+    @property
+    def storage(self) -> StorageEnsemble:
+        """Storages of the buffers."""
+        return self._storage
+
+    @property
+    def sampler(self) -> SamplerEnsemble:
+        """Samplers of the buffers."""
+        return self._sampler
+
+    @property
+    def writer(self) -> WriterEnsemble:
+        """Writers of the buffers."""
+        return self._writer
 
     @property
     def write_count(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path as FilePath
 from typing import Any, NoReturn
 
 import torch
@@ -103,7 +105,22 @@ class StorageEnsemble(Storage):
         """Raise an error: steps of an ensemble have no common numbers."""
         _refuse_writes()
 
-    extend = append = set = __setitem__ = _set = _prepare = _write_rows = _refuse_writes  # type: ignore[assignment]
+    extend = append = set = __setitem__ = _set = _prepare = _write_rows = _refuse_writes
+    load_saved = _refuse_writes
+
+    def as_tensors(self) -> NoReturn:
+        """Raise an error: each storage is saved on its own, by :meth:`dumps`."""
+        raise ChainError("an ensemble is not one block of rows", hint="save it by dumps()")
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Save each storage in a folder of its number."""
+        for i, storage in enumerate(self._storages):
+            storage.dumps(FilePath(path) / str(i))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Load what :meth:`dumps` saved."""
+        for i, storage in enumerate(self._storages):
+            storage.loads(FilePath(path) / str(i))
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove all steps of all storages."""
@@ -154,7 +171,7 @@ class SamplerEnsemble(Sampler):
         self.num_buffer_sampled: int = len(samplers) if chosen else num_buffer_sampled  # type: ignore[assignment]
 
     @property
-    def generator(self) -> torch.Generator | None:  # type: ignore[override]
+    def generator(self) -> torch.Generator | None:
         """Random number generator of the choice and, if it is set, of all samplers."""
         return self._generator
 
@@ -236,7 +253,7 @@ class WriterEnsemble(Writer):
         super().__init__()
         self._writers = writers
 
-    add = extend = _refuse_writes  # type: ignore[assignment]
+    add = extend = _refuse_writes
 
     def register_storage(self, storage: Storage) -> None:
         """Do nothing: each writer writes to its own storage."""

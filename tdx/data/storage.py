@@ -11,6 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from tdx.data.saved import Saved, load, save
+from tdx.data.snapshots import TensorRows, restore_storage, snapshot
 from tdx.errors import ArgumentError
 
 
@@ -247,17 +249,34 @@ class Storage(ABC):
             StorageError: The state has another form.
         """
 
+    @abstractmethod
+    def as_tensors(self) -> TensorRows:
+        """Return the stored rows as tensors, if possible without copying.
+
+        Raises:
+            ArgumentError: A list contains something other than tensors and TensorDicts of one
+                shape.
+        """
+
+    @abstractmethod
+    def load_saved(self, saved: Saved) -> None:
+        """Replace the rows by saved ones; the cursor is set afterwards.
+
+        Raises:
+            ArgumentError: The storage is too small, or was created for other data.
+        """
+
+    def snapshot(self, sampler: dict[str, Any]) -> Saved:
+        """Return the content to save, with the state of a sampler; memory is shared."""
+        return snapshot(self, self.as_tensors(), sampler)
+
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Save the data in a folder, without pickle; see :meth:`ReplayBuffer.dumps`."""
-        from tdx.data import saved  # which knows the kinds of storages
-
-        saved.save(FilePath(path), saved.snapshot(self, {}))
+        save(FilePath(path), self.snapshot({}))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Replace the data by what :meth:`dumps` saved; see :meth:`ReplayBuffer.loads`."""
-        from tdx.data import saved
-
-        saved.restore_storage(self, saved.load(FilePath(path)))
+        restore_storage(self, load(FilePath(path)))
         self.version += 1
 
     save = dump = dumps

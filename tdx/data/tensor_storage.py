@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.data.forms import Form, as_entries
@@ -19,9 +19,11 @@ from tdx.data.layout import (
     leaves_of,
     nest_leaves,
 )
+from tdx.data.saved import Saved
+from tdx.data.snapshots import TensorRows, fill, parse_state
 from tdx.data.storage import Storage, as_rows, check_rows, is_single
 from tdx.data.written_order import to_written_order
-from tdx.errors import ArgumentError, StorageError
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 
 
@@ -386,6 +388,12 @@ class TensorStorage(Storage):
 
     # State
 
+    def as_tensors(self) -> TensorRows:
+        return self
+
+    def load_saved(self, saved: Saved) -> None:
+        fill(self, saved)
+
     def state_dict(self) -> dict[str, Any]:
         if self.layout is None:
             return {"_storage": None, "_len": 0}
@@ -398,19 +406,7 @@ class TensorStorage(Storage):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        try:
-            data, rows = state_dict["_storage"], state_dict["_len"]
-            if rows and not isinstance(data, Tensor):
-                data = TensorDict(data, [])
-                for path, dims in state_dict["groups"]:
-                    group = data.get(path) if path else data
-                    leaf = next(iter(group.values(True, True)), None)
-                    group.batch_size = [] if leaf is None else leaf.shape[: self.ndim + len(dims)]
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise StorageError(
-                f"the state of a storage of tensors is expected: {error}",
-                hint="pass what state_dict() of such a storage returned",
-            ) from error
+        data, rows = parse_state(state_dict, self.ndim)
         if not rows:
             self.empty(empty_write_count=False)
             return

@@ -67,7 +67,7 @@ PENDULUM = (*SPEC, "--env", "Pendulum-v1")
         ((*PENDULUM, "--t", "StepCounter(max_steps=exit())"), 2, "stage 0", ""),
         ((*PENDULUM, "--t", "my_module:Thing"), 2, "my_module:Thing", "--allow-code"),
         ((*PENDULUM, "--key", "observatoin"), 2, "unknown key 'observatoin'", "observation?"),
-        ((*SPEC, "--env", "Pendulm-v1"), 3, "Pendulm-v1", "Pendulum-v1"),
+        ((*SPEC, "--env", "Pendulm-v1"), 2, "Pendulm-v1", "Pendulum-v1"),
         ((*SPEC, "--env", "highway-v0"), 3, "highway-env", "pip install highway-env"),
         ((*PENDULUM, "--device", "cudaa"), 3, "cudaa", ""),
         ((*PENDULUM, "--env-kwargs", "gg=1"), 2, "'gg'", "g?"),

@@ -30,10 +30,14 @@ class Reusing(gym.Env[Any, Any]):
 
     def __init__(self, size: int, nested: bool) -> None:
         box = gym.spaces.Box(-100.0, 100.0, (size,), np.float32)
-        self.observation_space = gym.spaces.Dict(x=box) if nested else box  # type: ignore[assignment]
+        self.observation_space = gym.spaces.Dict(x=box) if nested else box
         self.buffer = np.zeros(size, np.float32)
         self.result: Any = {"x": self.buffer} if nested else self.buffer
-        self.info = {"count": np.zeros(1), "names": ["start"], "inner": {"sum": np.zeros(2)}}
+        self.info: dict[str, Any] = {
+            "count": np.zeros(1),
+            "names": ["start"],
+            "inner": {"sum": np.zeros(2)},
+        }
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.buffer[:] = 0
@@ -135,7 +139,7 @@ def test_a_run_attaches_once() -> None:
     env = Passing(pendulum())
     before = methods(env)
     attached = []
-    tracer = open_stack(env).tracer()
+    tracer: Any = open_stack(env).tracer()
     tracer.run(5, on_step=lambda trace: attached.append(env.__dict__["step"]))
     assert len({id(each) for each in attached}) == 1
     assert methods(env) == before
@@ -170,7 +174,7 @@ class Interrupted(gym.Wrapper[Any, Any, Any, Any]):
 def test_nothing_remains_attached_after_an_interrupt() -> None:
     env = Passing(Interrupted(pendulum()))
     before = methods(env)
-    tracer = open_stack(env).tracer()
+    tracer: Any = open_stack(env).tracer()
     with pytest.raises(KeyboardInterrupt):
         tracer.run(9)
     assert methods(env) == before

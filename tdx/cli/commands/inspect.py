@@ -200,8 +200,21 @@ def inspect_plan(
         write_view(plan_view(report, calls), output.output)
 
 
-A = Annotated[str, typer.Argument(metavar="A", help="Pipeline file, - for stdin; or a dump.")]
-B = Annotated[str, typer.Argument(metavar="B", help="Pipeline file or dump to compare with.")]
+A = Annotated[
+    str,
+    typer.Argument(
+        metavar="A", help="Pipeline file, - for stdin; a dump; module:function; or a contract."
+    ),
+]
+B = Annotated[
+    str,
+    typer.Argument(metavar="B", help="Pipeline file, dump or module:function to compare with."),
+]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Also write a self-contained HTML report."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 DiffSteps = Annotated[
     int | None, integer_option("--steps", 1, "Compare the values of rollouts of N steps too.")
 ]
@@ -217,14 +230,18 @@ def diff(
     steps: DiffSteps = None,
     seed: DiffSeed = None,
     allow_code: AllowCode = False,
+    html: Html = None,
+    force: Force = False,
 ) -> int:
     """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
 
-    A pipeline that is compared with a dump runs with the seed and the actions of the dump. Exits
-    with 0 if nothing differs, else with 1.
+    Functions that return an env, and contracts, are compared stage by stage, as by tdx check
+    --against; their libraries may differ. A pipeline that is compared with a dump runs with the
+    seed and the actions of the dump. Exits with 0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
     """
+    from tdx.cli.commands.contracts import diff_stacks, is_code, is_contract
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.specs import diff_view
@@ -232,6 +249,13 @@ def diff(
 
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
+    if html is not None or any(is_code(each) or is_contract(each) for each in (a, b)):
+        if steps is not None:
+            raise ArgumentError(
+                "--steps does not apply to stacks and contracts",
+                hint="leave it out: they are compared in a few golden steps",
+            )
+        return diff_stacks(a, b, output, seed=seed, allow_code=allow_code, html=html, force=force)
     if seed is not None and steps is None:
         raise ArgumentError("--seed has no effect without --steps", hint="add --steps N")
     has_dump = any(Path(path).is_dir() for path in (a, b))
@@ -269,7 +293,6 @@ Out = Annotated[
 ReportSteps = Annotated[
     int, integer_option("--steps", 1, "Number of steps of the rollout in the report.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
 
 def report(

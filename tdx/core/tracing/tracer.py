@@ -17,7 +17,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
-from tdx.core.envs.services import Policy
+from tdx.core.envs.rollout_request import Policy
 from tdx.core.tracing.recorder import Clock, Probe, Recorder, keep_value, to_located_error
 from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
@@ -27,6 +27,7 @@ from tdx.errors import ArgumentError, EnvError, TdxError
 from tdx.tensordicts import new_tensordict
 
 OnStep = Callable[[StepTrace], Any]
+_HOOKS = ("_completed_step", "_completed_reset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +273,7 @@ class Tracer:
         result = given
         start = clock()
         hooks = self.env.__dict__
+        replaced = {name: hooks[name] for name in _HOOKS if name in hooks}
         try:
             walk.refresh()
             walk.record = record
@@ -290,8 +292,9 @@ class Tracer:
             error = to_located_error(raised, self._outside(), "forward", doing)
             error.__cause__ = raised
         finally:
-            hooks.pop("_completed_step", None)
-            hooks.pop("_completed_reset", None)
+            for name in _HOOKS:
+                hooks.pop(name, None)
+            hooks.update(replaced)
         took = clock() - start - record.overhead_ns
         trace = self._finish(phase, record, result, inputs, took, error)
         if error is not None:

@@ -73,6 +73,31 @@ def select_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tupl
     )
 
 
+def rules_of(
+    pipeline: Pipeline, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> tuple[Rule, ...]:
+    """Select the rules for a pipeline.
+
+    Args:
+        pipeline: Pipeline, whose file may select rules.
+        select: Codes, or prefixes of codes, that replace those of the file.
+        ignore: Codes, or prefixes of codes, to exclude in addition.
+
+    Raises:
+        UnknownNameError: A code matches no rule.
+    """
+    try:
+        chosen = select_rules(pipeline.check.select, pipeline.check.ignore)
+    except UnknownNameError as error:
+        raise error.at(file=pipeline.file) from None
+    if not select and not ignore:
+        return chosen
+    if select:
+        chosen = select_rules((), pipeline.check.ignore)
+    wanted = set(select_rules(select, ignore))
+    return tuple(rule for rule in chosen if rule in wanted)
+
+
 def _normalize_codes(codes: Sequence[str]) -> tuple[str, ...]:
     normalized = tuple(code.strip().upper() for code in codes)
     known = [rule.code for rule in all_rules()]

@@ -106,7 +106,7 @@ def clipping_without_effect(context: LintContext) -> Iterator[Violation]:
             stage.arguments
         ):
             message = "the input is already within its range"
-            fix = remove_stage(stage.index, stage.config)
+            fix = remove_stage(stage.index, stage.config, safe=True)
             yield Violation(message, "remove it", stage.index, stage.in_keys[0], fix)
 
 

@@ -232,7 +232,7 @@ def cast_without_effect(context: LintContext) -> Iterator[Violation]:
             (stage.before.inputs, stage.after.inputs),
         )
         if all(_dtypes(before) == _dtypes(after) for before, after in sides):
-            fix = remove_stage(stage.index, stage.config)
+            fix = remove_stage(stage.index, stage.config, safe=True)
             yield Violation("no key has the dtype that it casts", "remove it", stage.index, fix=fix)
 
 
@@ -257,7 +257,7 @@ def device_and_back(context: LintContext) -> Iterator[Violation]:
         if stage.has_in_keys_argument:
             return
         if device == visited[-1]:
-            fix = remove_stage(stage.index, stage.config)
+            fix = remove_stage(stage.index, stage.config, safe=True)
             yield Violation(f"the data is already on {device}", "remove it", stage.index, fix=fix)
         elif device in visited:
             path = " → ".join([*visited, device])
