@@ -32,12 +32,24 @@ this machine, the exit code is 3, and everything else is checked on the CPU.
 | `--select CODES`, `--ignore CODES` | select rules; `TDX42` matches all codes with this prefix |
 | `--strict` | treat suggestions like warnings |
 | `--eval` | the env is used for evaluation: report normalizers that keep learning |
-| `--diff` | show the fixes as a diff of the file, or the fixed options `--env` and `--t` |
-| `--fix` | apply the fixes; comments are kept, a file modified in the meantime is not written |
+| `--diff` | show what `--fix` would change: a diff of the file, or the fixed options |
+| `--fix` | apply the safe fixes; comments are kept, a file modified in the meantime is not written |
+| `--fix --unsafe-fixes` | apply also the fixes that change the values that the chain returns |
+| `--verbose`, `-v` | show the outcome of each check, and why each violated rule matters |
 | `--format sarif` | write findings for code hosts and editors as SARIF 2.1.0 |
 
-`tdx explain CODE` prints one entry of this page. `--fix` applies a fix only if there is exactly
-one, and those of suggestions only with `--strict`.
+`tdx explain CODE` prints one entry of this page. A finding has a fix only if there is exactly one;
+`[*]` marks a safe fix, `[?]` an unsafe one. Fixes of suggestions are applied only with `--strict`.
+
+To keep a stage as it is, write a comment at it; errors cannot be suppressed. A file can also select
+rules for all of its stages, and `check_select` and `check_ignore` in the
+[configuration](cli.md#tdx-config) select rules for all files:
+
+```yaml
+transforms:
+  - RewardSum   # tdx: ignore[TDX422]
+check: {ignore: [TDX49]}
+```
 """
 _ADDING = """\
 ## Adding a rule
