@@ -63,10 +63,12 @@ def run_session(request: RunSession, job: Job) -> None:
         # A chain of tdx is seeded when it is built.
         with nullcontext() if env is not None else stack.seeded(request.pipeline.env.seed):
             player = LivePlayer(StackEnv(stack) if env is None else env, request, job.push)
-            while not job.is_cancelled:
-                wait = player.run_once(job.receive())
-                if wait > 0:
-                    job.wait(wait)
+            tracer = player.session.tracer
+            with tracer.attached() if isinstance(tracer, LiveStackTracer) else nullcontext():
+                while not job.is_cancelled:
+                    wait = player.run_once(job.receive())
+                    if wait > 0:
+                        job.wait(wait)
     finally:
         stack.close()
 
