@@ -10,6 +10,7 @@ from .errors import MissingPackageError as MissingPackageError
 from .errors import PipelineError as PipelineError
 from .errors import SpecError as SpecError
 from .errors import StorageError as StorageError
+from .errors import StoredDataError as StoredDataError
 from .errors import TdxError as TdxError
 from .errors import UnknownNameError as UnknownNameError
 from .errors import Where as Where
@@ -59,6 +60,9 @@ from .transforms import RewardTransform as RewardTransform
 from .transforms import RunningTransform as RunningTransform
 from .transforms import TimeBehavior as TimeBehavior
 from .transforms import Transform as Transform
+from .transforms import functional as functional
+from .transforms.action.action_chunk_transform import ACTION_CHUNK_KEY as ACTION_CHUNK_KEY
+from .transforms.action.action_chunk_transform import ACTION_IS_PAD_KEY as ACTION_IS_PAD_KEY
 from .modules import GRU as GRU
 from .modules import GRUModule as GRUModule
 from .modules import GRUCell as GRUCell
@@ -141,6 +145,7 @@ from .profiling.run import ProfilePlan as ProfilePlan
 from .profiling.run import profile_env as profile_env
 from .rollouts.dump.reading import Dump as Dump
 from .rollouts.dump.reading import open_dump as open_dump
+from .rollouts.dump.replay_storage import DumpStorage as DumpStorage
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
 from .rollouts.formats.video_folder import VideoFolder as VideoFolder
@@ -211,3 +216,10 @@ from .transforms.reward.target_return import TargetReturn as TargetReturn
 
 __all__: list[str]
 __version__: str
+from .contracts import Contract as Contract
+from .contracts import ContractReport as ContractReport
+from .contracts import check_contract as check_contract
+from .contracts import diff_stacks as diff_stacks
+from .contracts import freeze as freeze
+from .contracts import load_contract as load_contract
+from .contracts import save_contract as save_contract

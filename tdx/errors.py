@@ -147,7 +147,7 @@ def _rebuild(cls: type[TdxError], message: str, hint: str | None, where: Where) 
     return error
 
 
-class ArgumentError(TdxError, ValueError):
+class ArgumentError(TdxError, ValueError, RuntimeError):
     """An argument has an invalid type or value."""
 
     code = "TDX101"
@@ -189,10 +189,16 @@ class AttributeKeyError(SpecError, AttributeError):
     code = "TDX207"
 
 
-class ChainError(TdxError, RuntimeError):
+class ChainError(TdxError, ValueError, RuntimeError):
     """A chain cannot be built or run."""
 
     code = "TDX202"
+
+
+class StoredDataError(ChainError, ArgumentError, NotImplementedError):
+    """A transform cannot map stored data, or not in this order."""
+
+    code = "TDX208"
 
 
 class PipelineError(TdxError, ValueError):
@@ -225,6 +231,7 @@ class EnvNotFoundError(EnvError):
     """No env with the given id is registered."""
 
     code = "TDX302"
+    exit_code = ExitCode.USAGE
 
 
 class MissingPackageError(EnvError, ImportError):

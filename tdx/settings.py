@@ -109,6 +109,12 @@ SETTINGS = (
         "num_envs", "number of envs in a batch, unless the pipeline sets it", minimum=1, example=4
     ),
     Setting("device", "device of the env, unless the pipeline sets it", example="cpu"),
+    Setting(
+        "check_select",
+        "rules that tdx check applies, unless the pipeline selects some",
+        example="TDX42,TDX44",
+    ),
+    Setting("check_ignore", "rules that tdx check skips", example="TDX422"),
     Setting("theme", "color theme of the terminal app", example="tdx-light"),
 )
 KEYMAP = "keymap"

@@ -11,7 +11,7 @@ from tdx.cli.runtime import raw_stream
 from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:
-    from tdx.rollouts import Progress
+    from tdx.rollouts import Progress, ShardProgress
 
 _INTERVAL_SECONDS = 0.1
 _CLEAR = "\r\x1b[K"
@@ -62,6 +62,67 @@ def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
     finally:
         stream.write(_CLEAR)
         stream.flush()
+
+
+@contextmanager
+def shards_on(stream: TextIO, *, lines: bool = False) -> Iterator[Callable[[ShardProgress], None]]:
+    """Yield a function that shows the progress of shards on one line, cleared at the end.
+
+    Args:
+        stream: Target. If it is not a terminal, nothing is written.
+        lines: If True, a stream that is not a terminal gets a line for each change instead.
+    """
+    is_terminal = stream.isatty()
+    if not is_terminal and not lines:
+        yield lambda progress: None
+        return
+    stream = raw_stream(stream) if is_terminal else stream
+    start = time.monotonic()
+    first: ShardProgress | None = None
+    last: list[ShardProgress] = []
+
+    def show(progress: ShardProgress) -> None:
+        nonlocal first
+        first, now = first or progress, time.monotonic()
+        if is_terminal:
+            stream.write(_CLEAR + shards_text(progress, first, now - start))
+        elif last != [progress]:
+            last[:] = [progress]
+            stream.write(shards_text(progress, first, now - start) + "\n")
+        stream.flush()
+
+    try:
+        yield show
+    finally:
+        if is_terminal:
+            stream.write(_CLEAR)
+            stream.flush()
+
+
+def shards_text(progress: ShardProgress, before: ShardProgress, seconds: float) -> str:
+    """Return the progress line of a sharded rollout.
+
+    Args:
+        progress: Shards so far.
+        before: Shards at the start of the measurement.
+        seconds: Time since then.
+    """
+    parts = [
+        f"{progress.committed:,} of {progress.shards:,} shards",
+        f"{progress.running:,} running",
+    ]
+    if progress.failed:
+        parts.append(f"{progress.failed:,} failed")
+    if progress.goal.steps is None:
+        done, total = progress.committed, progress.shards
+        rate = (done - before.committed) / max(seconds, 1e-9)
+    else:
+        done, total = progress.steps, progress.goal.steps
+        rate = (done - before.steps) / max(seconds, 1e-9)
+        parts += [f"{done:,} of {total:,} steps", f"{rate:,.0f} steps/s"]
+    if rate > 0 and done < total:
+        parts.append(f"{_duration((total - done) / rate)} left")
+    return "  ".join(parts)
 
 
 class _ProgressLine:

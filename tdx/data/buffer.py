@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.callable_transform import as_transform
+from tdx.core.transforms.compose import as_transform
 from tdx.data.batches import Batch, ChainProgram, InvertedTransform, Prefetcher
 from tdx.data.list_storage import ListStorage, collate
 from tdx.data.parts import (

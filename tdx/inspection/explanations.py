@@ -328,6 +328,13 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         `composite.shape = (3,)`.
         """
     ),
+    "TDX208": ErrorProse(
+        """
+        A transform is called with stored data that it cannot map: it steps or measures an env, or
+        it needs the steps of an episode in order. Remove it from the chain of the replay buffer,
+        or sample slices of episodes with a `SliceSampler`.
+        """
+    ),
     "TDX301": ErrorProse(
         """
         The environment raised an error when it was made, reset or stepped, or it requires an

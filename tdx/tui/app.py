@@ -21,6 +21,7 @@ from textual.widgets import TabPane
 from tdx.pipeline.catalog import load_catalog, markdown, strip_markup
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import list_presets
+from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
@@ -85,7 +86,7 @@ class CommandProvider(Provider):
 
     def _transforms(self) -> Iterator[Command]:
         for info in load_catalog().transforms:
-            run = partial(self._main.add_transform, info)
+            run = partial(self._main.add_stage, StageConfig(info.name))
             yield (f"Add {info.name}", strip_markup(info.summary), run)
 
     def _presets(self) -> Iterator[Command]:

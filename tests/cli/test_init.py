@@ -105,7 +105,7 @@ def test_existing_file_needs_force(tdx: Tdx, tmp_path: Path) -> None:
     ("arguments", "code", "hint"),
     [
         ((), 2, "add --env ID"),
-        (("--env", "Pendulm-v1"), 3, "Pendulum-v1"),
+        (("--env", "Pendulm-v1"), 2, "Pendulum-v1"),
         (("--env", "Pendulum-v1", "--t", "StepCouter"), 2, "did you mean StepCounter?"),
     ],
 )

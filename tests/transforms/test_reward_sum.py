@@ -41,8 +41,11 @@ def test_names_of_sums() -> None:
 
 
 def test_invalid_keys() -> None:
+    unpaired = RewardSum(["reward"], reset_keys=["_reset", "_reset"])
     with pytest.raises(ArgumentError, match="2 reset_keys for 1 rewards"):
-        RewardSum(["reward"], reset_keys=["_reset", "_reset"])
+        unpaired._reset(None, TensorDict())
+    with pytest.raises(ArgumentError, match="2 reset_keys for 1 rewards"):
+        TransformedEnv(RowsEnv(), unpaired).output_spec  # noqa: B018
     env = TransformedEnv(RowsEnv(), RewardSum(["score"]))
     with pytest.raises(KeyNotFoundError, match="the reward spec has no key 'score'"):
         env.output_spec  # noqa: B018

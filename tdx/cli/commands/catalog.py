@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tdx.cli.completion import complete_name
+from tdx.cli.completion import complete_env, complete_name
 from tdx.cli.options import Functions, OutputOptions
 
 Search = Annotated[
@@ -28,6 +28,11 @@ Example = Annotated[
 ]
 
 
+EnvId = Annotated[str, typer.Argument(metavar="ID", autocompletion=complete_env, help="Env id.")]
+EnvKwargs = Annotated[
+    str | None,
+    typer.Option("--env-kwargs", metavar="KWARGS", help="Arguments of the env: 'g=9.8'."),
+]
 Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
 Root = Annotated[str, typer.Argument(metavar="[DIR]", help="Folder; the current one by default.")]
 
@@ -85,6 +90,26 @@ def show_transform(output: OutputOptions, name: Name, example: Example = True) -
     write_view(transform_view(info, shown_example), output)
 
 
+def show_env(output: OutputOptions, env: EnvId, env_kwargs: EnvKwargs = None) -> None:
+    """Show an env: specs, time limits, arguments, reward range, render modes and versions.
+
+    tdx show env CartPole-v1
+
+    tdx show env Pendulum --env-kwargs g=9.8 --format json
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.pipelines import parse_env_kwargs
+    from tdx.cli.runtime import third_party_code
+    from tdx.cli.views.catalog import env_view
+    from tdx.inspection.env_details import describe_env
+    from tdx.pipeline import EnvConfig
+
+    config = EnvConfig(env, kwargs=parse_env_kwargs(env_kwargs))
+    with third_party_code():
+        details = describe_env(config)
+    write_view(env_view(details), output)
+
+
 def list_dumps(output: OutputOptions, root: Root = ".") -> None:
     """List the dumps in a folder and its subfolders.
 
@@ -113,6 +138,7 @@ COMMANDS: Functions = {
     "list envs": list_envs,
     "list transforms": list_transforms,
     "list dumps": list_dumps,
+    "show env": show_env,
     "show transform": show_transform,
     "show dump": show_dump,
 }

@@ -11,7 +11,6 @@ from torch import nn
 
 from tdx.core.envs import rollout_request, spec_inference
 from tdx.core.envs.capabilities import EnvCapabilities
-from tdx.core.envs.construction import EnvMeta, EnvServices
 from tdx.core.envs.done_flags import (
     any_done,
     complete_done,
@@ -22,8 +21,10 @@ from tdx.core.envs.done_flags import (
     write_reset_masks,
 )
 from tdx.core.envs.env_specs import EnvSpecs, available_device
+from tdx.core.envs.services import EnvServices
 from tdx.core.envs.spec_attributes import (
     BatchSize,
+    EnvMeta,
     FullSpec,
     LeafKeys,
     LeafSpec,

@@ -1,7 +1,8 @@
-"""Attributes of an env that follow from its specs."""
+"""How an env class holds its specs: locked when constructed, and read through attributes."""
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
@@ -10,6 +11,21 @@ import torch
 from tdx.core.envs.env_specs import EnvSpecs, only_key
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
+
+
+class EnvMeta(ABCMeta):
+    """Metaclass of envs: locks the specs once an env is constructed.
+
+    A constructor may set specs before or after ``super().__init__()``, and change them in place.
+    With the keyword argument ``spec_locked=False`` they stay unlocked afterwards.
+    """
+
+    def __call__(cls, *args: Any, spec_locked: bool = True, **kwargs: Any) -> Any:
+        """Create an env and lock its specs."""
+        env = super().__call__(*args, **kwargs)
+        if isinstance(env, cls) and spec_locked:
+            env._specs.lock()
+        return env
 
 
 class _SpecOwner(Protocol):

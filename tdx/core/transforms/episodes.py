@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.errors import ArgumentError, KeyNotFoundError, Where
+from tdx.errors import KeyNotFoundError, StoredDataError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.tensordicts import read
 
@@ -83,7 +83,7 @@ def stored_groups(tensordict: TensorDictBase) -> tuple[StoredGroup, ...]:
         tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
 
     Raises:
-        ArgumentError: It has no time dim, or its last dim has another name.
+        StoredDataError: It has no time dim, or its last dim has another name.
         KeyNotFoundError: It has neither a done flag nor ``is_init``.
     """
     _require_time_dim(tensordict)
@@ -107,7 +107,7 @@ def stored_group_of(tensordict: TensorDictBase, key: NestedKey) -> StoredGroup:
         key: Key of the entry, at the root.
 
     Raises:
-        ArgumentError: The rollout has no time dim, or its last dim has another name.
+        StoredDataError: The rollout has no time dim, or its last dim has another name.
         KeyNotFoundError: It has neither a done flag that governs the entry nor ``is_init``.
     """
     by_parents = {group.parents: group for group in stored_groups(tensordict)}
@@ -129,7 +129,7 @@ def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:
         Bool, ``[*B, T]``. The first step always starts an episode.
 
     Raises:
-        ArgumentError: It has no time dim, or its last dim has another name.
+        StoredDataError: It has no time dim, or its last dim has another name.
         KeyNotFoundError: It has neither the flag nor ``is_init``.
     """
     _require_time_dim(tensordict)
@@ -150,11 +150,11 @@ def require_time_order(tensordict: TensorDictBase) -> None:
     """Check that the last dim is not declared to be something other than time.
 
     Raises:
-        ArgumentError: It has another name.
+        StoredDataError: It has another name.
     """
     name = tensordict.names[-1] if tensordict.ndim else None
     if name not in (None, "time"):
-        raise ArgumentError(
+        raise StoredDataError(
             f"stored steps need a time dim, but the last dim is named {name!r}",
             hint="their order is random: draw slices of episodes with a SliceSampler",
         )
@@ -162,7 +162,9 @@ def require_time_order(tensordict: TensorDictBase) -> None:
 
 def _require_time_dim(tensordict: TensorDictBase) -> None:
     if tensordict.ndim < 1:
-        raise ArgumentError("stored steps need a time dim", hint="give a rollout of shape [*B, T]")
+        raise StoredDataError(
+            "stored steps need a time dim", hint="give a rollout of shape [*B, T]"
+        )
     require_time_order(tensordict)
 
 

@@ -46,6 +46,7 @@ class WindowTransform(ObservationTransform):
 
     time_behavior = TimeBehavior.SCAN
     _episode_memory = ("_earlier",)
+    _earlier: dict[NestedKey, list[Tensor]]
     _looks_ahead = False
     """True if windows contain the following entries, which only stored data has."""
 
@@ -63,7 +64,6 @@ class WindowTransform(ObservationTransform):
         done_key = "done" if done_key is None else done_key
         stored = split_key(done_key)[0] == "next"
         self.done_key: NestedKey = done_key if stored else join_keys("next", done_key)
-        self._earlier: dict[NestedKey, list[Tensor]] = {}
         if as_inverse:
             self._set_inverse_keys(self.out_keys, self.in_keys)
 

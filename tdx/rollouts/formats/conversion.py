@@ -110,8 +110,11 @@ def export_dump(
     kind = find_format(to) if to is not None else format_of_suffix(path)
     options = ExportOptions(None if episodes is None else tuple(episodes), fps, split, lossy)
     _check_options(kind, options)
+    split = split or bool(opened.shards)
     target = Path(path) if path is not None else _default_target(opened.path, kind, split)
     check_export_target(target, kind, kind.is_folder or split, force)
+    if opened.shards:
+        return _export_shards(opened, kind, target, options, keys, on_rows, dry_run)
     source = ExportSource(opened, keys, raw=kind.holds_raw, on_rows=on_rows)
     return _export(source, opened, kind, target, options, dry_run)
 
@@ -147,6 +150,47 @@ def _export(
     return replace(planned, written=True, size=size, notes=(*planned.notes, *added))
 
 
+def _export_shards(
+    dump: Dump,
+    kind: Format,
+    target: Path,
+    options: ExportOptions,
+    keys: Sequence[str] | None,
+    on_rows: Callable[[Progress], None],
+    dry_run: bool,
+) -> Exported:
+    """Write one export per shard into a folder, which appears complete or not at all."""
+    if options.episodes is not None:
+        raise ArgumentError(
+            "--episodes selects episodes of one dump",
+            hint=f"export one of its shards: {dump.shards[0].path}",
+        )
+    suffix = "" if kind.is_folder or options.split else kind.suffixes[0]
+    found: list[Exported] = []
+
+    def export_all(folder: Path) -> None:
+        for shard in dump.shards:
+            source = ExportSource(shard, keys, raw=kind.holds_raw, on_rows=on_rows)
+            path = folder / f"{shard.path.name}{suffix}"
+            found.append(_export(source, shard, kind, path, options, dry_run))
+
+    if dry_run:
+        export_all(target)
+    else:
+        with replace_atomically(target, folder=True) as part:
+            export_all(part)
+    sizes = [each.size for each in found if each.size is not None]
+    return replace(
+        found[0],
+        source=str(dump.path),
+        path=str(target),
+        steps=sum(each.steps for each in found),
+        episodes=sum(each.episodes for each in found),
+        size=sum(sizes) if sizes else None,
+        notes=tuple(dict.fromkeys(note for each in found for note in each.notes)),
+    )
+
+
 def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | None = None) -> None:
     """Write a dump as JSON lines to a stream, one line per step of each env.
 
@@ -155,7 +199,9 @@ def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | N
         stream: Target.
         keys: Entries to export. ``None``: all.
     """
-    write_lines(ExportSource(open_dump(dump), keys, raw=False), stream)
+    opened = open_dump(dump)
+    for each in opened.shards or (opened,):
+        write_lines(ExportSource(each, keys, raw=False), stream)
 
 
 def _check_options(kind: Format, options: ExportOptions) -> None:
@@ -347,7 +393,7 @@ def check_no_link(folder: Path) -> None:
 def _is_export(path: Path, kind: Format) -> bool:
     inside = list(path.iterdir())
     if kind.is_folder:
-        return not inside or kind.is_in(path)
+        return kind.is_in(path) or all(map(kind.is_in, inside))
     return all(kind.is_in(each) for each in inside)
 
 

@@ -14,6 +14,7 @@ from tdx.core.transforms.spec_maps import broadcasts_to, missing_key_error
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.specs import Composite
 from tdx.tensordicts import read
 
 
@@ -69,6 +70,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
                 hint="give both, or neither and call init_stats",
             )
         self.eps = eps
+        self._is_measured = loc is None
         self._set_affine(loc, scale, standard_normal, eps)
 
     def init_stats(
@@ -126,6 +128,11 @@ class ObservationNorm(AffineTransform, ObservationTransform):
             loc, scale = -loc / scale, 1 / scale
         self._set_affine(loc, scale, self.standard_normal, self.eps)
         self._notify_changed()
+
+    def _check_in_keys(self, output_spec: Composite) -> None:
+        """Check the in-keys; if one of several is measured, a step checks the others."""
+        if not (self._is_measured and len(self.in_keys) > 1):
+            super()._check_in_keys(output_spec)
 
     def _env_to_measure(self) -> EnvBase:
         if self.initialized:

@@ -42,6 +42,7 @@ class VecNorm(RunningNorm):
             values the same.
         eps: Smallest variance.
         shapes: Shape of each entry without batch dims; by default the dims after the batch dims.
+        new_api: Make a ``VecNormV2`` of the other arguments instead.
 
     Raises:
         ArgumentError: ``decay`` is not in (0, 1], ``eps`` is not above 0, or the numbers of keys
@@ -63,6 +64,14 @@ class VecNorm(RunningNorm):
 
     default_in_keys = ("observation", "reward")
 
+    def __new__(cls, *args: Any, new_api: bool | None = None, **kwargs: Any) -> Any:
+        """Return a ``VecNormV2`` if ``new_api`` is true."""
+        if not new_api:
+            return super().__new__(cls)
+        from tdx.transforms.observation.vec_norm_v2 import VecNormV2
+
+        return VecNormV2(*args, **kwargs)
+
     def __init__(
         self,
         in_keys: Sequence[NestedKey] | None = None,
@@ -72,6 +81,7 @@ class VecNorm(RunningNorm):
         decay: float = 0.9999,
         eps: float = 1e-4,
         shapes: Sequence[torch.Size | Sequence[int]] | None = None,
+        new_api: bool | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, lock, decay, eps)
         if shapes is not None and len(shapes) != len(self.in_keys):

@@ -66,19 +66,20 @@ class RewardSum(RunningTransform):
             self._set_keys(in_keys, _sum_keys(self.in_keys) if out_keys is None else out_keys)
         self.reset_keys = None if reset_keys is None else list(reset_keys)
         self.reward_spec = reward_spec
-        self._reset_key_of: dict[NestedKey, NestedKey] = {}
         if not self._finds_keys:
             self._pair_reset_keys()
         self._sum_specs: dict[NestedKey, TensorSpec] = {}
         self._batch_dims = 0
 
     def _pair_reset_keys(self) -> None:
+        self._reset_key_of = dict(zip(self.out_keys, self.reset_keys or (), strict=False))
+
+    def _check_reset_keys(self) -> None:
         if self.reset_keys is not None and len(self.reset_keys) != len(self.in_keys):
             raise ArgumentError(
                 f"{len(self.reset_keys)} reset_keys for {len(self.in_keys)} rewards",
                 hint="give one for each reward",
             )
-        self._reset_key_of = dict(zip(self.out_keys, self.reset_keys or (), strict=False))
 
     def _on_keys_assigned(self) -> None:
         self._finds_keys = False
@@ -105,6 +106,7 @@ class RewardSum(RunningTransform):
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
+        self._check_reset_keys()
         result = super()._reset(tensordict, tensordict_reset)
         # A reset returns no rewards.
         return result.exclude(*self.out_keys) if self.reward_spec else result
@@ -164,6 +166,7 @@ class RewardSum(RunningTransform):
             in_keys = list(rewards.keys(True, True))
             self._set_keys(in_keys, _sum_keys(in_keys))
             self._pair_reset_keys()
+        self._check_reset_keys()
         self._sum_specs, self._batch_dims = {}, len(output_spec.shape)
         for in_key, out_key in self._pairs:
             spec = rewards.get(in_key, None)

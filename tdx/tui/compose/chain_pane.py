@@ -16,8 +16,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tdx.pipeline.editing.stack_draft import WrapperStage
-from tdx.tui.compose.chain_rows import ChainRow, build_chain_rows
-from tdx.tui.workspace import ENV, Workspace
+from tdx.tui.chain_status import ENV, ChainRow, build_chain_rows
+from tdx.tui.workspace import Workspace
 
 _MARKS = {
     "": ("●", "on"),

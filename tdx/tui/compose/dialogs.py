@@ -14,7 +14,7 @@ from tdx.pipeline.editing.draft import Draft, IndexedDraft
 from tdx.pipeline.model import EnvConfig
 from tdx.tui.backend.client import RequestError
 from tdx.tui.backend.requests import EnvChoice, ListEnvs
-from tdx.tui.compose.stage_tab import FormRow
+from tdx.tui.compose.form_row import FormRow
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
 
 if TYPE_CHECKING:

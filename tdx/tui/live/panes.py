@@ -15,12 +15,12 @@ from textual.widgets import Static
 from tdx.inspection.live.views import EnvCell, TraceView
 from tdx.inspection.overview import Problem
 from tdx.keys import format_key
+from tdx.tui.chain_status import ENV
 from tdx.tui.live.graphics import ImagePane, PlotPane
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import LiveState, SessionInfo, SetPanes
 from tdx.tui.live.values import ValueTable
-from tdx.tui.workspace import ENV
 
 Pane = Literal["values", "plots", "images", "episodes", "manual"]
 ArrangementForm = Literal["broad", "middle", "slim"]

@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tdx.core.chain import stage_count
+from tdx.core.chain import chain_stages
 from tdx.errors import KeyNotFoundError, TdxError, Where
 from tdx.inspection.live.actions import action_fields, build_action, target_row
 from tdx.inspection.live.session import LiveSession
@@ -95,7 +95,7 @@ class LivePlayer:
             self._numbers = StageNumbers()
         else:
             # The chain pane lists the stages that a factory creates, and no other ones.
-            hidden = stage_count(env) - len(request.pipeline.transforms)
+            hidden = len(chain_stages(env)) - len(request.pipeline.transforms)
             inner = 0 if request.pipeline.is_factory else hidden
             self._numbers = StageNumbers(request.numbers, inner)
         self.session = LiveSession(env, clock=clock, numbers=self._numbers)

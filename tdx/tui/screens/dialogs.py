@@ -44,6 +44,8 @@ def fuzzy_sort(
 ) -> list[tuple[T, Sequence[int]]]:
     """Return the items whose text matches a query, the best match first.
 
+    A query that equals the initials of a text is the best match.
+
     Args:
         query: Letters to find in order; spaces are ignored. Empty: all items in their own order.
         items: Items to search.
@@ -61,8 +63,18 @@ def fuzzy_sort(
         return [(item, ()) for item in items]
     matches = [(item, *_FUZZY_SEARCH.match(letters, text(item))) for item in items]
     found = [match for match in matches if match[1] > 0]
-    found.sort(key=lambda match: (-match[1], len(text(match[0]))))
+    found.sort(
+        key=lambda match: (
+            _initials(text(match[0])) != letters.casefold(),
+            -match[1],
+            len(text(match[0])),
+        )
+    )
     return [(item, positions) for item, _, positions in found]
+
+
+def _initials(text: str) -> str:
+    return "".join(sign for sign in text if sign.isupper()).casefold()
 
 
 class ChoiceScreen(ModalScreen[str | None]):

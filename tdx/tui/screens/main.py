@@ -20,8 +20,8 @@ from textual.widget import Widget
 from textual.widgets import Static, TabbedContent, TabPane
 
 from tdx.inspection.overview import Problem
-from tdx.pipeline.catalog import TransformInfo
 from tdx.pipeline.values import StageConfig
+from tdx.tui.chain_status import ENV
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
@@ -260,7 +260,7 @@ class MainScreen(FocusGuard):
     def compose(self) -> ComposeResult:
         yield StatusBar(self.workspace)
         with Horizontal(id="body"):
-            yield CatalogPane()
+            yield CatalogPane(self.workspace)
             yield ChainPane(self.workspace)
             with Vertical(id="tabs-pane", classes="pane"), TabbedContent(id="tabs"):
                 for number, tab in enumerate(TABS, start=1):
@@ -376,27 +376,30 @@ class MainScreen(FocusGuard):
         change = self.workspace.redo()
         self.notify(f"redone: {change.label}" if change else "nothing to redo", timeout=2)
 
-    def add_transform(self, info: TransformInfo) -> None:
-        """Insert a transform after the selected stage, or at the end."""
+    def add_stage(self, stage: StageConfig) -> None:
+        """Insert a stage after the selected one, or at the end."""
         draft, place = self.workspace.draft, len(self.workspace.draft.stages)
         if self.workspace.stage is not None:
             place = max(self.workspace.place + 1, self.workspace.first_place)
-        stage = StageConfig(info.name)
-        label = f"add {info.name}"
-        self.workspace.edit(label, draft.insert(place, [stage]), place=place)
+        self.workspace.edit(f"add {stage.name}", draft.insert(place, [stage]), place=place)
 
     @on(CatalogPane.Chosen)
     def _add_chosen_transform(self, event: CatalogPane.Chosen) -> None:
-        self.add_transform(event.info)
+        self.add_stage(event.stage)
 
     @on(CatalogPane.Left)
     def _leave_catalog(self) -> None:
+        if self.panes.is_expanded:
+            self.panes.shrink()
+            return
         self.panes.hide_catalog_if_narrow()
-        self.panes.reveal(CHAIN_PANE)
         self.set_focus(self.query_one(ChainList))
 
     @on(ChainPane.Edit)
     async def _edit(self) -> None:
+        if self.workspace.draft.env is None and self.workspace.place == ENV:
+            self.dialogs.choose_env()
+            return
         self.show_tab("stage")
         # Keys typed meanwhile wait until this handler returns.
         await self.query_one(StageTab).open_form()

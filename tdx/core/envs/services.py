@@ -1,13 +1,10 @@
-"""Construction of env classes and envs.
+"""What ``EnvBase`` declares and the layers above it implement.
 
-Specs may change until the constructor of an env returns, and are locked then. What ``EnvBase``
-declares and the layers above it implement is set by :mod:`tdx.core` when it is imported, so that
-no module of this folder imports these layers.
+:mod:`tdx.core` sets it when it is imported, so that no module of this folder imports these layers.
 """
 
 from __future__ import annotations
 
-from abc import ABCMeta
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,21 +12,6 @@ from typing import Any
 from tensordict import TensorDictBase
 
 from tdx.core.envs.spec_violations import SpecViolation
-
-
-class EnvMeta(ABCMeta):
-    """Metaclass of envs: locks the specs once an env is constructed.
-
-    A constructor may set specs before or after ``super().__init__()``, and change them in place.
-    With the keyword argument ``spec_locked=False`` they stay unlocked afterwards.
-    """
-
-    def __call__(cls, *args: Any, spec_locked: bool = True, **kwargs: Any) -> Any:
-        """Create an env and lock its specs."""
-        env = super().__call__(*args, **kwargs)
-        if isinstance(env, cls) and spec_locked:
-            env._specs.lock()
-        return env
 
 
 @dataclass(frozen=True, slots=True)
