@@ -220,7 +220,8 @@ def test_a_sampler_on_its_own() -> None:
 
 
 def test_a_slice_sampler_without_replacement_by_its_argument() -> None:
-    sampler: Any = SliceSampler(replacement=False, slice_len=3, drop_last=True, shuffle=False)
+    create: Any = SliceSampler
+    sampler = create(replacement=False, slice_len=3, drop_last=True, shuffle=False)
     assert type(sampler) is SliceSamplerWithoutReplacement
     assert (sampler.slice_len, sampler.drop_last) == (3, True)
     assert type(SliceSampler(replacement=True, slice_len=3)) is SliceSampler
