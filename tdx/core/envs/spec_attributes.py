@@ -25,7 +25,8 @@ class EnvMeta(ABCMeta):
 
     def __call__(cls, *args: Any, spec_locked: bool = True, **kwargs: Any) -> Any:
         """Create an env and lock its specs."""
-        is_taken = "auto_reset" in kwargs and "auto_reset" in signature(cls.__init__).parameters
+        own: Any = cls.__init__  # type: ignore[misc]
+        is_taken = "auto_reset" in kwargs and "auto_reset" in signature(own).parameters
         auto_reset = not is_taken and kwargs.pop("auto_reset", False)
         replace = is_taken or kwargs.pop("auto_reset_replace", True)
         env = super().__call__(*args, **kwargs)

@@ -54,12 +54,15 @@ class SelfResetting(EnvBase):
         return None
 
 
+create: Any = SelfResetting
+
+
 def still(tensordict: TensorDictBase) -> TensorDictBase:
     return tensordict.set("action", torch.zeros(*tensordict.batch_size, 1))
 
 
 def test_first_observations_begin_the_next_episode() -> None:
-    env = SelfResetting(auto_reset=True)
+    env = create(auto_reset=True)
     assert isinstance(env, AutoResetEnv)
     rollout = env.rollout(7, still, break_when_any_done=False)
     assert rollout["count"].flatten().tolist() == [0, 1, 2, 0, 1, 2, 0]
@@ -71,7 +74,7 @@ def test_first_observations_begin_the_next_episode() -> None:
 
 
 def test_observations_may_be_kept() -> None:
-    env = SelfResetting(auto_reset=True, auto_reset_replace=False)
+    env = create(auto_reset=True, auto_reset_replace=False)
     rollout = env.rollout(4, still, break_when_any_done=False)
     assert rollout["next", "count"].flatten().tolist() == [1, 2, 0, 1]
     filled = AutoResetEnv(SelfResetting(), fill_float=7.0, fill_int=None)
@@ -81,7 +84,7 @@ def test_observations_may_be_kept() -> None:
 
 
 def test_rows_end_at_different_steps() -> None:
-    env = TransformedEnv(SelfResetting(4, (2,), auto_reset=True), StepCounter())
+    env = TransformedEnv(create(4, (2,), auto_reset=True), StepCounter())
     speed = torch.tensor([[0.0], [1.0]])
     rollout = env.rollout(5, lambda td: td.set("action", speed), break_when_any_done=False)
     assert rollout["count"].squeeze(-1).tolist() == [[0, 1, 2, 3, 0], [0, 2, 0, 2, 0]]
@@ -90,14 +93,14 @@ def test_rows_end_at_different_steps() -> None:
 
 
 def test_a_limit_outside_resets_the_env_inside() -> None:
-    env = TransformedEnv(SelfResetting(9, auto_reset=True), StepCounter(max_steps=2))
+    env = TransformedEnv(create(9, auto_reset=True), StepCounter(max_steps=2))
     rollout = env.rollout(5, still, break_when_any_done=False)
     assert rollout["count"].flatten().tolist() == [0, 1, 0, 1, 0]
     assert env.resets == 3
 
 
 def test_one_row_has_ended_and_another_is_cut() -> None:
-    env = SelfResetting(4, (2,), auto_reset=True)
+    env = create(4, (2,), auto_reset=True)
     env.reset()
     stepped = env.step(TensorDict(action=torch.tensor([[9.0], [0.0]]), batch_size=[2]))
     following = stepped["next"].exclude("reward").set("_reset", torch.ones(2, 1, dtype=torch.bool))
@@ -107,13 +110,11 @@ def test_one_row_has_ended_and_another_is_cut() -> None:
 
 
 def test_batches_specs_and_arguments() -> None:
-    env = SerialEnv(
-        2, [lambda: SelfResetting(3, auto_reset=True), lambda: SelfResetting(2, auto_reset=True)]
-    )
+    env = SerialEnv(2, [lambda: create(3, auto_reset=True), lambda: create(2, auto_reset=True)])
     rollout = env.rollout(5, still, break_when_any_done=False)
     assert rollout["count"].squeeze(-1).tolist() == [[0, 1, 2, 0, 1], [0, 1, 0, 1, 0]]
-    check_env_specs(SelfResetting(9, auto_reset=True))
-    assert type(SelfResetting(auto_reset=False)) is SelfResetting
+    check_env_specs(create(9, auto_reset=True))
+    assert type(create(auto_reset=False)) is SelfResetting
     with pytest.raises(ArgumentError, match="env must be an env, got int"):
         AutoResetEnv(3)  # type: ignore[arg-type]
 
