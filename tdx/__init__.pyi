@@ -104,6 +104,7 @@ from .core import StageTrace as StageTrace
 from .core import StepTrace as StepTrace
 from .core import TraceHistory as TraceHistory
 from .core import Tracer as Tracer
+from .core import AutoResetEnv as AutoResetEnv
 from .core import TransformedEnv as TransformedEnv
 from .core import ValueVersion as ValueVersion
 from .core import stage_specs as stage_specs
