@@ -47,6 +47,7 @@ from .envs import EnvBase as EnvBase
 from .envs import EnvCreator as EnvCreator
 from .envs import GymEnv as GymEnv
 from .envs import GymWrapper as GymWrapper
+from .envs.gym import set_gym_backend as set_gym_backend
 from .envs import ParallelEnv as ParallelEnv
 from .envs import PendulumEnv as PendulumEnv
 from .envs import SerialEnv as SerialEnv

@@ -33,7 +33,7 @@ this machine, the exit code is 3, and everything else is checked on the CPU.
 | `--strict` | treat suggestions like warnings |
 | `--eval` | the env is used for evaluation: report normalizers that keep learning |
 | `--diff` | show what `--fix` would change: a diff of the file, or the fixed options |
-| `--fix` | apply the safe fixes; comments are kept, a file modified in the meantime is not written |
+| `--fix` | apply the safe fixes; comments are kept, a file modified meanwhile is not written |
 | `--fix --unsafe-fixes` | apply also the fixes that change the values that the chain returns |
 | `--verbose`, `-v` | show the outcome of each check, and why each violated rule matters |
 | `--format sarif` | write findings for code hosts and editors as SARIF 2.1.0 |
