@@ -56,9 +56,10 @@ def test_statistics_of_another_width_are_refused_and_nothing_changes(tmp_path: P
     assert target.obs_rms.count == pytest.approx(1e-4)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\x80\x04.", b"\xff" * 64, b"\x02\x00\x00\x00\x00\x00\x00\x00{}"]
-)
+EMPTY = b"\x02\x00\x00\x00\x00\x00\x00\x00{}"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x04.", b"\xff" * 64, EMPTY])
 def test_damaged_file_changes_nothing(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "state.safetensors"
     path.write_bytes(data)

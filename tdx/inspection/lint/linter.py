@@ -21,6 +21,7 @@ from tdx.inspection.lint.rules import (
     redundant,
     rewards,
     stack_images,
+    stack_state,
     stacks,
     vec_stacks,
 )
@@ -48,6 +49,7 @@ _FAMILIES = (
     redundant,
     stacks,
     stack_images,
+    stack_state,
     vec_stacks,
 )
 
