@@ -224,4 +224,6 @@ from .contracts import check_contract as check_contract
 from .contracts import diff_stacks as diff_stacks
 from .contracts import freeze as freeze
 from .contracts import load_contract as load_contract
+from .contracts import load_state as load_state
 from .contracts import save_contract as save_contract
+from .contracts import save_state as save_state

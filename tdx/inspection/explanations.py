@@ -9,11 +9,12 @@ from typing import ClassVar, Literal
 
 from tdx import errors
 from tdx.errors import TdxError, UnknownNameError, did_you_mean
+from tdx.inspection.contract_codes import DIFFERENCE_CODES, DifferenceCode
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.lint.rule import Rule, Severity
 from tdx.serialization import Entries, Entry, Result
 
-Kind = Literal["rule", "error"]
+Kind = Literal["rule", "contract", "error"]
 _INTRODUCTION = """\
 # Checks
 
@@ -91,7 +92,7 @@ class Explanation(Result):
 
     Args:
         code: The code.
-        kind: Lint rule or error.
+        kind: Lint rule, difference from a contract, or error.
         name: Name of the rule, or of the error class.
         title: What is wrong, in a few words.
         severity: ``error``, ``warning`` or ``suggestion``.
@@ -129,7 +130,8 @@ def all_explanations() -> tuple[Explanation, ...]:
     """
     errors = [_of_error(kind) for kind in _error_classes()]
     rules = [_of_rule(rule) for rule in all_rules()]
-    return tuple(sorted([*errors, *rules], key=lambda each: each.code))
+    differences = [_of_difference(each) for each in DIFFERENCE_CODES]
+    return tuple(sorted([*errors, *rules, *differences], key=lambda each: each.code))
 
 
 def explain_code(code: str) -> Explanation:
@@ -188,6 +190,11 @@ def _of_rule(rule: Rule) -> Explanation:
     )
 
 
+def _of_difference(each: DifferenceCode) -> Explanation:
+    paragraphs = tuple(each.paragraphs)
+    return Explanation(each.code, "contract", each.name, each.title, "error", 1, paragraphs)
+
+
 def _one_line(command: str | None) -> str | None:
     return None if command is None else " ".join(command.split())
 
@@ -201,12 +208,17 @@ def render_checks_page() -> str:
     """Render ``docs/checks.md``."""
     entries = all_explanations()
     rules = [each for each in entries if each.kind == "rule"]
+    contracts = [each for each in entries if each.kind == "contract"]
     errors = [each for each in entries if each.kind == "error"]
     parts = [
         _INTRODUCTION,
         "## Rules\n",
         _table(rules),
         *(part for rule in rules for part in _entry(rule)),
+        "## Contracts\n\nDifferences that `tdx check --against` and `tdx diff` report: see "
+        "[contracts](contracts.md).\n",
+        _table(contracts),
+        *(part for each in contracts for part in _entry(each)),
         "## Errors\n\nErrors that end a command.\n",
         _table(errors),
         *(part for error in errors for part in _entry(error)),
