@@ -14,6 +14,7 @@ import pytest
 from tdx import ArgumentError, open_dump
 from tdx.errors import MissingPackageError, OutputError, TdxError, WorkerError
 from tdx.rollouts import Goal, roll_out_shard, roll_out_shards
+from tdx.rollouts.dump.folder import LockedError
 from tdx.rollouts.dump.writing import ignore_progress
 from tdx.rollouts.recording import engines
 from tdx.rollouts.recording.engines import ENGINES, Outcome, SlurmEngine
@@ -171,6 +172,15 @@ def test_failures_are_retried_after_the_other_shards(
     result, submitted = run_inline(tmp_path / "dump", monkeypatch, errors)
     assert (result.committed, result.failures) == (SHARDS, ())
     assert submitted == [0, 1, 2, 3, 0, 0]
+
+
+def test_shard_that_another_process_records_is_awaited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: dict[int, list[TdxError]] = {2: [LockedError("shard 2 is locked") for _ in range(3)]}
+    result, submitted = run_inline(tmp_path / "dump", monkeypatch, errors, retries=0)
+    assert (result.committed, result.failures) == (SHARDS, ())
+    assert submitted.count(2) == 4
 
 
 def test_error_that_concerns_all_shards_ends_the_run(
