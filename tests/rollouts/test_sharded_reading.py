@@ -225,6 +225,20 @@ def test_export_writes_one_file_per_shard(dump: Dump, tmp_path: Path, form: str)
     assert same(open_dump(tmp_path / "again").data, dump.shards[3].data)
 
 
+def test_large_dumps_are_exported_by_several_processes(
+    dump: Dump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_dump(dump, tmp_path / "one", to="npz", keys=["reward"])
+    monkeypatch.setattr("tdx.rollouts.formats.conversion._PARALLEL_BYTES", 0)
+    exported = export_dump(dump, tmp_path / "many", to="npz", keys=["reward"])
+    assert (exported.steps, len(exported.entries)) == (TOTAL, 1)
+    names = sorted(each.name for each in (tmp_path / "one").iterdir())
+    assert names == sorted(each.name for each in (tmp_path / "many").iterdir())
+    for name in names:
+        one, many = (np.load(tmp_path / each / name) for each in ("one", "many"))
+        assert np.array_equal(one["next.reward"], many["next.reward"])
+
+
 def test_exported_table_is_one_data_set(dump: Dump, tmp_path: Path) -> None:
     dataset = pytest.importorskip("pyarrow.dataset")
     export_dump(dump, tmp_path / "out", to="parquet")
