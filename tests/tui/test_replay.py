@@ -92,7 +92,7 @@ def test_a_run_goes_on_after_the_repetition() -> None:
         player.run_once([])
     assert player.is_running
     assert player.replay is not None
-    assert player.replay.steps == 19
+    assert player.replay.steps == 20
     assert player.replay.differences == {}
     rollouts.close()
 

@@ -12,6 +12,7 @@ from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 
+from tdx.tui.chain_status import ChainStatus
 from tdx.tui.files.path_screen import suggest_name
 from tdx.tui.live.connection import Target
 from tdx.tui.live.graphics import PlotPane
@@ -241,7 +242,13 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         for pane in self.panes.by_name.values():
             pane.add_class("live-pane")
         self.workspace.selected.subscribe(self, self.invalidate)
+        self.workspace.inspected.subscribe(self, self._start_early)
         self.lay_out()
+
+    def _start_early(self, status: ChainStatus) -> None:
+        """Start the worker as soon as the env works, before the tab is opened."""
+        if status.phase == "ready" and not status.problems:
+            self.session.start_if_new()
 
     def update(self) -> None:
         """Show the selected stage."""

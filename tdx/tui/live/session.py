@@ -182,7 +182,7 @@ class SessionController:
         self.state, self._has_failed = None, False
         self._message = message
         self._repeats = True
-        if self._owner.is_on_screen:
+        if self._owner.is_on_screen or not self._workspace.status.problems:
             self.start(is_running=is_running, repeat=True)
 
     def _handle_end(self, problem: Problem, details: str) -> None:

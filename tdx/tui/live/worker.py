@@ -105,7 +105,7 @@ class LivePlayer:
         self._stale = True
         self._step_times: deque[float] = deque(maxlen=100)
         self.replay: Replay | None = None
-        self._is_replaying = self.is_earlier = self._runs_on = False
+        self._is_replaying = self.is_earlier = False
         self._push_info()
         self._try(lambda: self._set_action_source(SetActionSource(request.action_source)))
         if earlier is None:
@@ -126,7 +126,6 @@ class LivePlayer:
             self._try(self.session.reset)
             self._message = f"{error.message}: {error.hint}"
             return
-        self._runs_on, self.is_running = self.is_running, False
         self._is_replaying = self.is_earlier = True
 
     def resume(self, request: RunSession, push: Push) -> None:
@@ -267,7 +266,7 @@ class LivePlayer:
             if self._clock() >= until:
                 self._message = f"repeating step {self.session.tracer.steps} of {replay.steps}"
                 return
-        self._is_replaying, self.is_running = False, self._runs_on
+        self._is_replaying = False
         self._message = replay.describe()
         self._due_time = self._clock()
 
