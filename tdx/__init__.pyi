@@ -47,6 +47,7 @@ from .envs import EnvBase as EnvBase
 from .envs import EnvCreator as EnvCreator
 from .envs import GymEnv as GymEnv
 from .envs import GymWrapper as GymWrapper
+from .envs.gym import set_gym_backend as set_gym_backend
 from .envs import ParallelEnv as ParallelEnv
 from .envs import PendulumEnv as PendulumEnv
 from .envs import SerialEnv as SerialEnv
@@ -104,6 +105,7 @@ from .core import StageTrace as StageTrace
 from .core import StepTrace as StepTrace
 from .core import TraceHistory as TraceHistory
 from .core import Tracer as Tracer
+from .core import AutoResetEnv as AutoResetEnv
 from .core import TransformedEnv as TransformedEnv
 from .core import ValueVersion as ValueVersion
 from .core import stage_specs as stage_specs
@@ -148,7 +150,7 @@ from .rollouts.dump.reading import open_dump as open_dump
 from .rollouts.dump.replay_storage import DumpStorage as DumpStorage
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
-from .rollouts.formats.video_folder import VideoFolder as VideoFolder
+from .rollouts.formats.video import VideoFolder as VideoFolder
 from .rollouts.recording.existing_steps import keep_rollout as keep_rollout
 from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump
@@ -222,4 +224,6 @@ from .contracts import check_contract as check_contract
 from .contracts import diff_stacks as diff_stacks
 from .contracts import freeze as freeze
 from .contracts import load_contract as load_contract
+from .contracts import load_state as load_state
 from .contracts import save_contract as save_contract
+from .contracts import save_state as save_state

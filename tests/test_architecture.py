@@ -37,8 +37,6 @@ MODULE_NAME_CHECKS = {
     "tdx/core/transforms/callable_transform.py",
     "tdx/envs/gym/gym_wrapper.py",
     "tdx/envs/gym/registry.py",
-    # Shows where the class of an env is defined.
-    "tdx/inspection/env_details.py",
 }
 """Modules that read the module of a class: to recognize other libraries, or to show it."""
 

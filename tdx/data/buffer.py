@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from tensordict import TensorDictBase
@@ -238,8 +238,7 @@ class ReplayBuffer:
         """
         if isinstance(self._storage, TensorStorage) and isinstance(data, list) and data:
             data = collate(data)
-        index: Tensor = self._write(data, several=True)
-        return index
+        return cast(Tensor, self._write(data, several=True))
 
     def add(self, data: Any) -> int | Tensor | None:
         """Write one step: a TensorDict or tensor without a time dim, or any item of a list.

@@ -13,7 +13,7 @@ from torch import Tensor
 from tdx.data.forms import map_tree, split_steps, stack_trees
 from tdx.data.lazy_storages import LazyTensorStorage
 from tdx.data.saved import Saved
-from tdx.data.snapshots import TensorRows, fill
+from tdx.data.snapshots import TensorRows, check_room, fill
 from tdx.data.storage import Storage, as_rows, check_rows, is_single
 from tdx.errors import ArgumentError, StorageError
 
@@ -128,6 +128,7 @@ class ListStorage(Storage):
         return copy
 
     def load_saved(self, saved: Saved) -> None:
+        check_room(saved, self.max_size)
         copy = LazyTensorStorage(max(saved.rows, 1))
         fill(copy, saved)
         self.empty()

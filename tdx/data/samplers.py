@@ -224,6 +224,7 @@ class SamplerWithoutReplacement(Sampler):
     Args:
         drop_last: Skip a last batch that is smaller than the batch size.
         shuffle: Shuffle the steps in each pass.
+        replacement: No effect.
 
     Example:
         >>> import torch
@@ -235,7 +236,9 @@ class SamplerWithoutReplacement(Sampler):
         [tensor([0, 1, 2, 3]), tensor([4, 5, 6, 7]), tensor([8])]
     """
 
-    def __init__(self, drop_last: bool = False, shuffle: bool = True) -> None:
+    def __init__(
+        self, drop_last: bool = False, shuffle: bool = True, *, replacement: bool = False
+    ) -> None:
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.reset()
@@ -265,7 +268,7 @@ class SamplerWithoutReplacement(Sampler):
             self._sample_list, self._size = self._order(size), size
         if self.drop_last and count > self._size:
             raise ArgumentError(
-                f"batch size {count} is above the number of stored steps, {self._size}",
+                f"The batch size {count} is greater than the storage capacity: {self._size} steps",
                 hint="lower the batch size, or pass drop_last=False",
             )
         batch, self._sample_list = self._sample_list[:count], self._sample_list[count:]

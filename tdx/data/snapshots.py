@@ -120,24 +120,33 @@ def _moves_oldest_first(saved: Saved, max_size: int) -> bool:
     return saved.rows == saved.max_rows and max_rows != saved.max_rows
 
 
+def check_room(saved: Saved, max_size: int) -> None:
+    """Check that a storage has room for saved rows.
+
+    Raises:
+        ArgumentError: It is too small.
+    """
+    steps = saved.rows * torch.Size(saved.batch).numel()
+    if steps > max_size:
+        raise ArgumentError(
+            f"the saved buffer has {steps} steps, this storage has room for {max_size}",
+            hint=f"use a storage with max_size={steps} or more",
+        )
+
+
 def fill(storage: TensorRows, saved: Saved) -> None:
     """Load saved rows into a storage of tensors.
 
     Raises:
         ArgumentError: The storage is too small, or was created for other data.
     """
-    steps = saved.rows * torch.Size(saved.batch).numel()
     if len(saved.batch) != storage.ndim - 1 and saved.layout is not None:
         raise ArgumentError(
             f"the saved buffer has {len(saved.batch) + 1} dims of steps, this storage has "
             f"{storage.ndim}",
             hint=f"use a storage with ndim={len(saved.batch) + 1}",
         )
-    if steps > storage.max_size:
-        raise ArgumentError(
-            f"the saved buffer has {steps} steps, this storage has room for {storage.max_size}",
-            hint=f"use a storage with max_size={steps} or more",
-        )
+    check_room(saved, storage.max_size)
     if saved.layout is None:
         storage.empty()
         return

@@ -28,8 +28,9 @@ from .recording.sharded_rollout import roll_out_shards as roll_out_shards
 from .dump.reading import load_manifest_of as load_manifest_of
 from .dump.shard_plan import ShardPlan as ShardPlan
 from .dump.shard_plan import is_sharded as is_sharded
-from .dump.sharded import ShardProgress as ShardProgress
-from .dump.sharded import read_progress as read_progress
+from .dump.progress import ShardProgress as ShardProgress
+from .dump.progress import follow_dump as follow_dump
+from .dump.progress import read_progress as read_progress
 from .dump.writing import Progress as Progress
 from .dump.verification import Problem as Problem
 from .dump.verification import Verification as Verification

@@ -187,6 +187,15 @@ class Stack(Protocol):
         """
         ...
 
+    @property
+    def attaches_to_runs(self) -> bool:
+        """True if a tracer may stay attached for a run, which is faster.
+
+        The block of :meth:`attach` then gets each trace when its step ends. Default: a tracer
+        attaches for each step.
+        """
+        return False
+
     def attach(self, on_trace: OnTrace) -> AbstractContextManager[None]:
         """Record the resets and steps that the caller makes in a block.
 

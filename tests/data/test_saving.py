@@ -257,5 +257,6 @@ def test_other_names_of_dumps_and_loads(tmp_path: Path) -> None:
 def test_stored_data_by_the_name_that_torchrl_gives_it(kind: MakeStorage) -> None:
     buffer = ReplayBuffer(storage=kind(6))
     buffer.extend(rollout([4]))
-    stored = buffer._storage._storage
+    storage: Any = buffer._storage
+    stored = storage._storage
     assert_same(stored[:4] if not isinstance(stored, list) else torch.stack(stored), buffer[:])

@@ -276,11 +276,17 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         return write_reset(tensordict, result, masks, partial)
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
-        if self.batch_locked and tensordict.batch_size != self.batch_size:
+        found, own = tuple(tensordict.batch_size), tuple(self.batch_size)
+        if self.batch_locked and found != own:
             raise ArgumentError(
-                "Expected a tensordict with shape==env.batch_size, got "
-                f"{tuple(tensordict.batch_size)}, the env has {tuple(self.batch_size)}",
+                f"Expected a tensordict with shape==env.batch_size, got {found}, the env has {own}",
                 hint="the env is batch-locked: pass a TensorDict of its own batch size",
+            )
+        if found[max(len(found) - len(own), 0) :] != own:
+            raise ArgumentError(
+                f"Expected a tensordict with shape [*A, *env.batch_size], got {found}, the env has "
+                f"{own}",
+                hint="dims may be added before the batch dims of the env",
             )
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -24,6 +24,7 @@ class EnvServices:
         append_transform: Returns a new env with a transform around an env.
         find_stage_violations: Returns the spec violations of the stages of an env's chain.
         check_env_specs: Checks that an env returns what its specs declare.
+        create_auto_reset: Returns an env around one that resets itself.
     """
 
     rollout: Callable[..., TensorDictBase]
@@ -31,3 +32,4 @@ class EnvServices:
     append_transform: Callable[..., Any]
     find_stage_violations: Callable[..., list[SpecViolation]]
     check_env_specs: Callable[..., None]
+    create_auto_reset: Callable[..., Any]

@@ -70,24 +70,15 @@ class LocalEngine:
     """
 
     def __init__(self, job: ShardJob, workers: int | None = None) -> None:
-        self.slots: int | None = workers or len(os.sched_getaffinity(0))
+        self.slots: int | None = workers or _count_cores()
         self._job = job
         self._idle: list[ProcessPoolExecutor] = []
         self._running: dict[Future[TdxError | None], tuple[int, ProcessPoolExecutor]] = {}
-        method = resolve_start_method(None)
-        if method == "forkserver":
-            prepare_fork_server()
-        self._context = multiprocessing.get_context(method)
 
     def submit(self, shards: Sequence[int]) -> None:
         for shard in shards:
-            executor = self._idle.pop() if self._idle else self._start_process()
+            executor = self._idle.pop() if self._idle else process_pool(1)
             self._running[executor.submit(self._job, shard)] = (shard, executor)
-
-    def _start_process(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(
-            1, self._context, _prepare_process, (dict(os.environ), os.getcwd())
-        )
 
     def collect(self, seconds: float) -> list[Outcome]:
         found: list[Outcome] = []
@@ -108,6 +99,27 @@ class LocalEngine:
                 process.kill()
             executor.shutdown(wait=True, cancel_futures=True)
         self._idle, self._running = [], {}
+
+
+def process_pool(workers: int) -> ProcessPoolExecutor:
+    """Return an executor in processes of this machine, which end with this one.
+
+    Args:
+        workers: Number of processes, at most one per CPU core.
+    """
+    method = resolve_start_method(None)
+    if method == "forkserver":
+        prepare_fork_server()
+    return ProcessPoolExecutor(
+        min(workers, _count_cores()),
+        multiprocessing.get_context(method),
+        _prepare_process,
+        (dict(os.environ), os.getcwd()),
+    )
+
+
+def _count_cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _prepare_process(environ: dict[str, str], folder: str) -> None:

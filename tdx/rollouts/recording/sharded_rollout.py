@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdx.errors import EnvError, TdxError
-from tdx.rollouts.dump.folder import lock_for_writing
+from tdx.rollouts.dump.folder import LockedError, lock_for_writing
+from tdx.rollouts.dump.progress import ShardProgress, read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
-from tdx.rollouts.dump.sharded import ShardedFolder, ShardProgress, read_progress
+from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.writing import OnChunk, ignore_progress
 from tdx.rollouts.recording.engines import Engine, find_engine
 from tdx.rollouts.recording.request import DumpRequest
@@ -230,6 +231,10 @@ class _Run:
     def _add(self, shard: int, error: TdxError | None) -> None:
         if error is None:
             self._recorded += 1
+        elif isinstance(error, LockedError):
+            # A process of a killed driver, such as a job of Slurm, still records it.
+            self._attempts[shard] -= 1
+            self._pending.append(shard)
         elif not isinstance(error, EnvError):
             # The folder, the pipeline or this installation: every other shard would fail too.
             self._fatal = self._fatal or error

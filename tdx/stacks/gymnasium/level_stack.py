@@ -46,6 +46,7 @@ class LevelStack(Stack):
     """
 
     free_keys = (INFO,)
+    attaches_to_runs = True
     recorder: Callable[[OnEvents, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
     builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
 

@@ -159,6 +159,15 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         return self.in_keys[0]
 
 
+def fixed_norm(norm: RunningNorm) -> ObservationNorm | Compose:
+    """Return a transform that normalizes by the current statistics of another one."""
+    norms = [
+        ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
+        for in_key, out_key, loc, scale in norm.iter_affine()
+    ]
+    return norms[0] if len(norms) == 1 else Compose(*norms)
+
+
 def _statistics(
     data: Tensor, dims: list[int], keep_dims: Sequence[int], cat_dim: int
 ) -> tuple[Tensor, Tensor]:
@@ -181,12 +190,3 @@ def _statistics(
     for dim in gone:
         loc, scale = loc.squeeze(dim), scale.squeeze(dim)
     return loc, scale
-
-
-def fixed_norm(norm: RunningNorm) -> ObservationNorm | Compose:
-    """Return a transform that normalizes by the current statistics of another one."""
-    norms = [
-        ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
-        for in_key, out_key, loc, scale in norm.iter_affine()
-    ]
-    return norms[0] if len(norms) == 1 else Compose(*norms)

@@ -22,6 +22,7 @@ from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import read
 from tdx.transforms.observation.observation_norm import ObservationNorm, fixed_norm
+from tdx.transforms.observation.vec_norm_v2 import VecNormV2
 
 
 class VecNorm(RunningNorm):
@@ -68,8 +69,6 @@ class VecNorm(RunningNorm):
         """Return a ``VecNormV2`` if ``new_api`` is true."""
         if not new_api:
             return super().__new__(cls)
-        from tdx.transforms.observation.vec_norm_v2 import VecNormV2
-
         return VecNormV2(*args, **kwargs)
 
     def __init__(
