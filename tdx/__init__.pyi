@@ -10,6 +10,7 @@ from .errors import MissingPackageError as MissingPackageError
 from .errors import PipelineError as PipelineError
 from .errors import SpecError as SpecError
 from .errors import StorageError as StorageError
+from .errors import StageIndexError as StageIndexError
 from .errors import StoredDataError as StoredDataError
 from .errors import TdxError as TdxError
 from .errors import UnknownNameError as UnknownNameError
