@@ -157,6 +157,7 @@ from .rollouts.formats.video import VideoFolder as VideoFolder
 from .rollouts.recording.existing_steps import keep_rollout as keep_rollout
 from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump
+from .rollouts.recording.sharded_rollout import record_shards as record_shards
 
 # transforms: generated
 from .transforms.action.action_chunk_transform import ActionChunkTransform as ActionChunkTransform
