@@ -10,6 +10,7 @@ from .errors import MissingPackageError as MissingPackageError
 from .errors import PipelineError as PipelineError
 from .errors import SpecError as SpecError
 from .errors import StorageError as StorageError
+from .errors import StageIndexError as StageIndexError
 from .errors import StoredDataError as StoredDataError
 from .errors import TdxError as TdxError
 from .errors import UnknownNameError as UnknownNameError
@@ -48,6 +49,8 @@ from .envs import EnvCreator as EnvCreator
 from .envs import GymEnv as GymEnv
 from .envs import GymWrapper as GymWrapper
 from .envs.gym import set_gym_backend as set_gym_backend
+from .envs.agent_groups import MarlGroupMapType as MarlGroupMapType
+from .envs.agent_groups import check_marl_grouping as check_marl_grouping
 from .envs import ParallelEnv as ParallelEnv
 from .envs import PendulumEnv as PendulumEnv
 from .envs import SerialEnv as SerialEnv
@@ -154,6 +157,7 @@ from .rollouts.formats.video import VideoFolder as VideoFolder
 from .rollouts.recording.existing_steps import keep_rollout as keep_rollout
 from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump
+from .rollouts.recording.sharded_rollout import record_shards as record_shards
 
 # transforms: generated
 from .transforms.action.action_chunk_transform import ActionChunkTransform as ActionChunkTransform

@@ -38,7 +38,7 @@ def compare_contracts(
         differences=tuple(comparison.with_code(each) for each in comparison.roots),
         follows=tuple(comparison.with_code(each) for each in comparison.follows),
         excluded=tuple(_excluded(a, b)),
-        notes=tuple(dict.fromkeys(comparison.notes)),
+        notes=tuple(dict.fromkeys((*comparison.notes, *a.notes, *b.notes))),
     )
 
 

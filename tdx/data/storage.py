@@ -15,6 +15,8 @@ from tdx.data.saved import Saved, load, save
 from tdx.data.snapshots import TensorRows, restore_storage, snapshot
 from tdx.errors import ArgumentError
 
+_SAVED_KINDS = "use a storage of tensors or a ListStorage, or implement as_tensors and load_saved"
+
 
 class WriteListener(Protocol):
     """Is notified when steps are written, as a sampler with priorities."""
@@ -249,22 +251,22 @@ class Storage(ABC):
             StorageError: The state has another form.
         """
 
-    @abstractmethod
     def as_tensors(self) -> TensorRows:
         """Return the stored rows as tensors, if possible without copying.
 
         Raises:
-            ArgumentError: A list contains something other than tensors and TensorDicts of one
-                shape.
+            ArgumentError: The storage cannot be saved, for example because the items of a list
+                differ in shape.
         """
+        raise ArgumentError(f"a {type(self).__name__} cannot be saved", hint=_SAVED_KINDS)
 
-    @abstractmethod
     def load_saved(self, saved: Saved) -> None:
         """Replace the rows by saved ones; the cursor is set afterwards.
 
         Raises:
             ArgumentError: The storage is too small, or was created for other data.
         """
+        raise ArgumentError(f"a {type(self).__name__} cannot be loaded", hint=_SAVED_KINDS)
 
     def snapshot(self, sampler: dict[str, Any]) -> Saved:
         """Return the content to save, with the state of a sampler; memory is shared."""

@@ -359,6 +359,12 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         or sample slices of episodes with a `SliceSampler`.
         """
     ),
+    "TDX209": ErrorProse(
+        """
+        A stage is inserted at an index beyond the end of a chain, or removed where there is none.
+        Indices count from 0, or from the end if they are negative.
+        """
+    ),
     "TDX301": ErrorProse(
         """
         The environment raised an error when it was made, reset or stepped, or it requires an

@@ -22,6 +22,7 @@ from .recording.rollout import record_dump as record_dump
 from .recording.rollout import resume as resume
 from .recording.rollout import roll_out as roll_out
 from .recording.sharded_rollout import ShardedRollout as ShardedRollout
+from .recording.sharded_rollout import record_shards as record_shards
 from .recording.sharded_rollout import resume_shards as resume_shards
 from .recording.sharded_rollout import roll_out_shard as roll_out_shard
 from .recording.sharded_rollout import roll_out_shards as roll_out_shards

@@ -246,6 +246,11 @@ class Stack(Protocol):
             hint="contracts need a stack of tdx, Gymnasium, Stable-Baselines3 or TorchRL",
         )
 
+    @property
+    def remote_stages(self) -> Sequence[int]:
+        """Indices of the stages in other processes, which a replaced env skips. Default: none."""
+        return ()
+
     def encode_action(self, entries: Entries) -> Any:
         """Return an action for :meth:`driver` from entries ``[R, ...]``.
 

@@ -195,6 +195,10 @@ def test_saved_ensembles(tmp_path: Path) -> None:
     others[1].load_state_dict(ensemble.state_dict())
     for other in others:
         assert other[1][:]["step"].tolist() == list(range(100, 110))
+    others[0].empty()
+    ensemble.storage.dumps(tmp_path / "storages")
+    others[0].storage.loads(tmp_path / "storages")
+    assert others[0][1][:]["step"].tolist() == list(range(100, 110))
 
 
 def test_a_storage_without_entries_takes_those_of_the_first_data() -> None:

@@ -260,3 +260,16 @@ def test_stored_data_by_the_name_that_torchrl_gives_it(kind: MakeStorage) -> Non
     storage: Any = buffer._storage
     stored = storage._storage
     assert_same(stored[:4] if not isinstance(stored, list) else torch.stack(stored), buffer[:])
+
+
+def test_another_kind_of_storage_says_what_it_lacks(tmp_path: Path) -> None:
+    class Plain(ListStorage):
+        as_tensors = Storage.as_tensors
+        load_saved = Storage.load_saved
+
+    storage = Plain(3)
+    with pytest.raises(ArgumentError, match=r"a Plain cannot be saved \(use a storage of tensors"):
+        storage.dumps(tmp_path)
+    ListStorage(3).dumps(tmp_path)
+    with pytest.raises(ArgumentError, match="a Plain cannot be loaded"):
+        storage.loads(tmp_path)

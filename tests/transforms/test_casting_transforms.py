@@ -253,3 +253,12 @@ def test_pinning_changes_no_value() -> None:
     pinned = PinMemoryTransform()(data.clone())
     assert (pinned == data).all()
     assert pinned["n", "b"].is_pinned() is torch.cuda.is_available()
+
+
+def test_the_index_of_a_cpu_has_no_meaning() -> None:
+    mover = DeviceCastTransform("cpu:1")
+    assert mover.orig_device is None
+    env = TransformedEnv(GymEnv("CartPole-v1", device="cpu:0"), mover)
+    assert env.device == torch.device("cpu:1")
+    assert mover.orig_device == torch.device("cpu:0")
+    check_env_specs(env)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 Stages = Annotated[bool, typer.Option("--stages", help="Show the specs after each stage.")]
+Changes = Annotated[bool, typer.Option("--changes", help="Show only what each stage changes.")]
 Key = Annotated[
     str | None,
     typer.Option(
@@ -73,7 +74,11 @@ PolicyReads = Annotated[
 
 
 def inspect_spec(
-    pipeline: TargetOptions, output: OutputOptions, stages: Stages = False, key: Key = None
+    pipeline: TargetOptions,
+    output: OutputOptions,
+    stages: Stages = False,
+    changes: Changes = False,
+    key: Key = None,
 ) -> None:
     """Compare the specs of an env before and after a chain, without stepping it.
 
@@ -84,11 +89,13 @@ def inspect_spec(
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
+    if stages and changes:
+        raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = compare_specs(stack, config.env.id)
         calls = [stage.call for stage in stack.stages]
-    write_view(spec_view(report, calls, stages=stages, key=key), output)
+    write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
 def inspect_chain(pipeline: TargetOptions, output: OutputOptions) -> None:

@@ -31,6 +31,7 @@ from tdx.rollouts.recording.shards import ShardJob
 Outcome = tuple[int, TdxError | None]
 """A shard that was recorded, or failed with an error."""
 _KILLED_HINT = "the system kills processes when memory runs out"
+_MAIN_HINT = f"{_KILLED_HINT}; a script needs if __name__ == '__main__'"
 _RAY_ADDRESS = "RAY_ADDRESS"
 _SLURM_MINUTES = 24 * 60
 _SLURM_MEMORY_GB = 4
@@ -131,7 +132,7 @@ def _prepare_process(environ: dict[str, str], folder: str) -> None:
 
 
 def _killed(shard: int) -> WorkerError:
-    return WorkerError(f"the process of shard {shard} was killed", hint=_KILLED_HINT)
+    return WorkerError(f"the process of shard {shard} was killed", hint=_MAIN_HINT)
 
 
 class RayEngine:
@@ -211,8 +212,9 @@ def _lost(shard: int, error: BaseException) -> WorkerError:
 class SlurmEngine:
     """Runs shards as array jobs of Slurm, through submitit.
 
-    Logs are written next to the folder of the dump. Slurm reads the partition, account and time
-    limit from ``SBATCH_PARTITION``, ``SBATCH_ACCOUNT`` and ``SBATCH_TIMELIMIT``.
+    Logs are written next to the folder of the dump. Slurm reads the partition, account, time limit
+    and memory from ``SBATCH_PARTITION``, ``SBATCH_ACCOUNT``, ``SBATCH_TIMELIMIT`` and
+    ``SBATCH_MEM_PER_NODE``.
 
     Args:
         job: Records a shard.
@@ -254,7 +256,8 @@ class SlurmEngine:
         except FailedJobError as error:
             raise WorkerError(
                 f"Slurm refuses the jobs: {get_first_line(error)}",
-                hint="set SBATCH_PARTITION, SBATCH_ACCOUNT or SBATCH_TIMELIMIT as it requires",
+                hint="set SBATCH_PARTITION, SBATCH_ACCOUNT or SBATCH_TIMELIMIT as it requires, or "
+                "submit fewer at a time: --workers N",
             ) from error
         self._jobs += zip(shards, jobs, strict=True)
 

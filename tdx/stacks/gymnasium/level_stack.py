@@ -153,6 +153,11 @@ class LevelStack(Stack):
         local = [level for level in self.levels if not level.in_workers]
         return replaced_env(local, calls)
 
+    @property
+    def remote_stages(self) -> Sequence[int]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return [level.index for level in self.levels if level.in_workers and level.index >= 0]
+
     def encode_action(self, entries: Entries) -> Any:
         """See :class:`~tdx.stacks.Stack`."""
         return build_action(self.levels[-1].action_space, entries, self.num_envs)

@@ -96,7 +96,7 @@ class VecNormV2(RunningNorm):
             self.time_behavior = TimeBehavior.CONTROL
         self.reduce_batch_dims = reduce_batch_dims
         self._batch_dims = 0
-        self._specs_of: dict[NestedKey, TensorSpec] = {}
+        self._specs_of: dict[NestedKey, Any] = {}
         for key, name in self._names.items() if shared_data is not None else ():
             self._buffers[name] = self._moments_of(shared_data, key)
 
