@@ -125,6 +125,16 @@ _NOT_IN_NUMPY = {
 }
 
 
+def is_same_device(a: torch.device, b: torch.device) -> bool:
+    """Return True for equal devices; the index of a CPU has no meaning: cpu:0 is cpu.
+
+    Example:
+        >>> is_same_device(torch.device("cpu:0"), torch.device("cpu"))
+        True
+    """
+    return a == b or {a.type, b.type} == {"cpu"}
+
+
 def as_device(device: Device | None) -> torch.device:
     """Convert to a ``torch.device``. ``None`` is the CPU; ``"cuda"`` gets the current index."""
     if device is None:

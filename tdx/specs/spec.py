@@ -21,6 +21,7 @@ from tdx.specs.arguments import (
     check_dimension,
     ends_with,
     is_dtype,
+    is_same_device,
     match_shape,
     replace_unknown_sizes,
     size_from_args,
@@ -219,8 +220,7 @@ class TensorSpec:
             return f"expected dtype {self._dtype}, got {val.dtype}"
         if not ends_with(val.shape, self._shape):
             return f"expected shape {self._shape}, got {val.shape}"
-        # The index of a CPU device has no meaning: tensors on cpu:0 report cpu.
-        if val.device != self._device and {val.device.type, self._device.type} != {"cpu"}:
+        if self._device is not None and not is_same_device(val.device, self._device):
             return f"expected device {self._device}, got {val.device}"
         return None
 

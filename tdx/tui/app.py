@@ -27,11 +27,11 @@ from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.files.document import report_crash, watch_signals
 from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
-from tdx.tui.keyboard import FocusGuard, InputQueue, QueuedEvent
+from tdx.tui.keyboard import THREE_PANES, FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState, is_listed
 from tdx.tui.screens.dialogs import TextScreen
-from tdx.tui.screens.main import TABS, THREE_PANES, MainScreen
+from tdx.tui.screens.main import TABS, MainScreen
 from tdx.tui.workspace import Workspace
 
 Command = tuple[str, str, Callable[[], Any]]

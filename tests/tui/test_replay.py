@@ -11,6 +11,7 @@ import torch
 from tdx.pipeline import Pipeline, parse_stage
 from tdx.tui.live.messages import RunSession
 from tdx.tui.live.rollouts import Rollouts
+from tdx.tui.live.worker import LivePlayer
 from tests.tui.playing import Live, playing
 
 
@@ -61,6 +62,19 @@ async def test_an_edit_repeats_the_rollout_and_marks_the_first_difference() -> N
         await app.press("E")
         assert "differences to trace 0" in app.text("#live-values")
         assert "earlier" not in app.text("#live-plots")
+
+
+async def test_the_value_of_a_new_stage_is_compared_with_the_last_one_of_its_key() -> None:
+    async with playing("RewardSum", size=(130, 40)) as app:
+        await app.press("n", "text:5", "enter")
+        count, workspace = len(app.backend.players), app.app.workspace
+        stage = parse_stage("RewardClipping(-0.5, 0.5)")
+        workspace.edit("add", workspace.draft.insert(1, [stage]))
+        await restarted(app, count)
+        await app.press("d")
+        assert "missing" not in app.text("#live-values")
+        assert f"{rewards(app, 0)[-1]:.3f}"[:5] in app.text("#live-values")
+        assert "→ -0.5" in app.text("#live-values")
 
 
 async def test_undo_brings_the_rollout_back() -> None:
@@ -159,7 +173,7 @@ def test_worker_keeps_two_rollouts_and_seeds_them_alike() -> None:
         RunSession(Pipeline.of("Pendulum-v1", f"RewardScaling(0.0, {scale})"), repeat=True)
         for scale in (1.0, 2.0, 3.0)
     ]
-    players = []
+    players: list[LivePlayer] = []
     for request in requests:
         player = rollouts.open(request, push)
         while player.run_once([]) == 0:

@@ -207,6 +207,8 @@ class _TraceReader:
             named = _name_versions(against, is_earlier)
             versions = {id(each): each for each in against.versions()}
             self.before = {name: versions[each] for each, name in named.items()}
+            if is_earlier:  # what a new stage writes is compared with the last value of its key
+                self.before |= {(each.lane, each.key): each for each in versions.values()}
         self.values: list[ValueView] = []
         self.places: dict[int, int] = {}
 
@@ -272,10 +274,15 @@ class _TraceReader:
                 if stage is None
                 else self.violation_messages.get((stage, format_key(version.key)), ())
             )
-            before = self.before.get(self.names[id(version)])
+            name = self.names[id(version)]
+            before = self.before.get(name) or self.before.get((version.lane, version.key))
             index = self.places[id(version)] = len(self.values)
             self.values.append(self.reader.read(version, before, previous, tuple(violations)))
         return index
+
+
+_WRITERS = {"given": "policy"}
+"""An action that is repeated was the policy's."""
 
 
 def _name_versions(trace: StepTrace, by_writer: bool) -> dict[int, tuple[object, ...]]:
@@ -292,7 +299,7 @@ def _name_versions(trace: StepTrace, by_writer: bool) -> dict[int, tuple[object,
     }
     counts: Counter[tuple[str, str]] = Counter()
     for stage in trace.stages:
-        writer = stage.name if stage.kind == "stage" else stage.kind
+        writer = stage.name if stage.kind == "stage" else _WRITERS.get(stage.kind, stage.kind)
         counts[writer, stage.direction] += 1
         at = counts[writer, stage.direction]
         for each in stage.written.values():

@@ -129,7 +129,7 @@ def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: i
         parts.append(Content.styled(f"✕ {len(state.problem_traces)}", "bold $text-error"))
     if state.status != "ended":
         size = f"{_format_size(state.nbytes)} of {_format_size(max_bytes)}"
-        parts.append(Content.assemble(("memory ", "dim"), size))
+        parts.append(Content.assemble(("history ", "dim"), size))
     if cell is not None:
         parts.append(Content.assemble(("return ", "dim"), f"{cell.total:.4g}"))
     if state.status != "ended":

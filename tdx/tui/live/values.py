@@ -122,7 +122,8 @@ class _LineBuilder:
             self._comparison_parts(value, left) if self.difference else self._numbers(value, left)
         )
         first = self.first_differences.get(value.key)
-        mark = () if first is None or not written else ((f" ≠{first}", "warn"),)
+        is_other = first is not None and written and value.change != "same"
+        mark = ((f" ≠{first}", "warn"),) if is_other else ()
         yield ValueLine((*head, *body, *mark), value.key, place.index, value.version)
         notes = [*value.violations] if written else []
         if undeclared:
