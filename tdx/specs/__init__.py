@@ -16,14 +16,13 @@ from tdx.specs.bounded import (
 )
 from tdx.specs.categorical import Categorical, OneHot
 from tdx.specs.composite import Composite
-from tdx.specs.consolidation import check_no_exclusive_keys, consolidate_spec
 from tdx.specs.inference import make_composite_from_td
 from tdx.specs.intervals import ContinuousBox
 from tdx.specs.multi_categorical import Binary, MultiCategorical, MultiOneHot
 from tdx.specs.non_tensor import Choice, NonTensor
 from tdx.specs.spaces import Box, BoxList, CategoricalBox
 from tdx.specs.spec import TensorSpec
-from tdx.specs.stacked import Stacked, StackedComposite
+from tdx.specs.stacked import Stacked, StackedComposite, check_no_exclusive_keys, consolidate_spec
 
 __all__ = [
     "Binary",

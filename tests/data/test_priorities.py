@@ -21,7 +21,7 @@ from tdx import (
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
-from tdx.data.segment_tree import SegmentTree
+from tdx.data.prioritized_sampler import SegmentTree
 from tdx.errors import ArgumentError
 
 

@@ -1,12 +1,14 @@
-"""What an env may declare about its steps, so that rollouts need less work."""
+"""What an env may declare about its steps, and what the layers above it implement for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
 
+from tdx.core.envs.spec_violations import SpecViolation
 from tdx.keys import NestedKey
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
@@ -56,3 +58,27 @@ class EnvCapabilities:
     def _uses_global_generator(self) -> bool | None:
         """True if steps or resets draw from torch's global generator. ``None``: unknown."""
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvServices:
+    """Functions that implement what ``EnvBase`` declares and cannot do itself.
+
+    :mod:`tdx.core` sets them when it is imported, so that no module of this folder imports the
+    layers above it.
+
+    Args:
+        rollout: Returns a whole rollout, ``[*B, T]``; see :meth:`~tdx.core.EnvBase.rollout`.
+        iter_rollout: Returns an iterator over the chunks of a rollout, each ``[*B, t]``.
+        append_transform: Returns a new env with a transform around an env.
+        find_stage_violations: Returns the spec violations of the stages of an env's chain.
+        check_env_specs: Checks that an env returns what its specs declare.
+        create_auto_reset: Returns an env around one that resets itself.
+    """
+
+    rollout: Callable[..., TensorDictBase]
+    iter_rollout: Callable[..., Iterator[TensorDictBase]]
+    append_transform: Callable[..., Any]
+    find_stage_violations: Callable[..., list[SpecViolation]]
+    check_env_specs: Callable[..., None]
+    create_auto_reset: Callable[..., Any]

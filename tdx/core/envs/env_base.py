@@ -10,7 +10,7 @@ from tensordict import TensorDictBase, is_tensor_collection
 from torch import nn
 
 from tdx.core.envs import rollout_request, spec_inference
-from tdx.core.envs.capabilities import EnvCapabilities
+from tdx.core.envs.capabilities import EnvCapabilities, EnvServices
 from tdx.core.envs.done_flags import (
     any_done,
     complete_done,
@@ -21,7 +21,6 @@ from tdx.core.envs.done_flags import (
     write_reset_masks,
 )
 from tdx.core.envs.env_specs import EnvSpecs, available_device
-from tdx.core.envs.services import EnvServices
 from tdx.core.envs.spec_attributes import (
     BatchSize,
     EnvMeta,
