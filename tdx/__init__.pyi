@@ -10,6 +10,7 @@ from .errors import MissingPackageError as MissingPackageError
 from .errors import PipelineError as PipelineError
 from .errors import SpecError as SpecError
 from .errors import StorageError as StorageError
+from .errors import StageIndexError as StageIndexError
 from .errors import StoredDataError as StoredDataError
 from .errors import TdxError as TdxError
 from .errors import UnknownNameError as UnknownNameError
@@ -47,6 +48,9 @@ from .envs import EnvBase as EnvBase
 from .envs import EnvCreator as EnvCreator
 from .envs import GymEnv as GymEnv
 from .envs import GymWrapper as GymWrapper
+from .envs.gym import set_gym_backend as set_gym_backend
+from .envs.agent_groups import MarlGroupMapType as MarlGroupMapType
+from .envs.agent_groups import check_marl_grouping as check_marl_grouping
 from .envs import ParallelEnv as ParallelEnv
 from .envs import PendulumEnv as PendulumEnv
 from .envs import SerialEnv as SerialEnv
@@ -149,10 +153,11 @@ from .rollouts.dump.reading import open_dump as open_dump
 from .rollouts.dump.replay_storage import DumpStorage as DumpStorage
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
-from .rollouts.formats.video_folder import VideoFolder as VideoFolder
+from .rollouts.formats.video import VideoFolder as VideoFolder
 from .rollouts.recording.existing_steps import keep_rollout as keep_rollout
 from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump
+from .rollouts.recording.sharded_rollout import record_shards as record_shards
 
 # transforms: generated
 from .transforms.action.action_chunk_transform import ActionChunkTransform as ActionChunkTransform
@@ -223,4 +228,6 @@ from .contracts import check_contract as check_contract
 from .contracts import diff_stacks as diff_stacks
 from .contracts import freeze as freeze
 from .contracts import load_contract as load_contract
+from .contracts import load_state as load_state
 from .contracts import save_contract as save_contract
+from .contracts import save_state as save_state

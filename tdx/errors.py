@@ -195,6 +195,12 @@ class ChainError(TdxError, ValueError, RuntimeError):
     code = "TDX202"
 
 
+class StageIndexError(ChainError, IndexError):
+    """A chain has no stage at an index."""
+
+    code = "TDX209"
+
+
 class StoredDataError(ChainError, ArgumentError, NotImplementedError):
     """A transform cannot map stored data, or not in this order."""
 

@@ -38,7 +38,18 @@ MODULE_NAME_CHECKS = {
     "tdx/envs/gym/gym_wrapper.py",
     "tdx/envs/gym/registry.py",
 }
-"""Modules that recognize objects of other libraries by the package of their class."""
+"""Modules that read the module of a class: to recognize other libraries, or to show it."""
+
+MAX_LINES = 450
+"""Lines of a module that a reader can finish in one sitting."""
+LONGER_MODULES = {
+    "tdx/core/envs/env_base.py",
+    "tdx/data/buffer.py",
+    "tdx/rollouts/dump/sharded.py",
+    "tdx/rollouts/formats/conversion.py",
+    "tdx/tui/screens/main.py",
+}
+"""Modules that are a few lines longer."""
 
 MAX_FILES_STEP = 6
 """Files of tdx that an eager step of an env with one transform may pass through."""
@@ -214,6 +225,15 @@ def test_no_exception_is_obsolete() -> None:
         assert lines_with_import_by_string(trees[name]), name
     for name in MODULE_NAME_CHECKS:
         assert lines_with_module_name_check(trees[name]), name
+
+
+def test_modules_are_short() -> None:
+    long = {
+        str(path.relative_to(ROOT))
+        for path in source_files()
+        if len(path.read_text().splitlines()) > MAX_LINES
+    }
+    assert long - LONGER_MODULES == set()
 
 
 def names_used(tree: ast.Module) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tdx.cli.runtime import raw_stream
 from tdx.text import escape_control_characters
@@ -65,30 +65,47 @@ def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
 
 
 @contextmanager
-def shards_on(stream: TextIO, *, lines: bool = False) -> Iterator[Callable[[ShardProgress], None]]:
+def shards_on(stream: TextIO) -> Iterator[Callable[[ShardProgress], None]]:
     """Yield a function that shows the progress of shards on one line, cleared at the end.
 
     Args:
         stream: Target. If it is not a terminal, nothing is written.
-        lines: If True, a stream that is not a terminal gets a line for each change instead.
     """
-    is_terminal = stream.isatty()
-    if not is_terminal and not lines:
+    if not stream.isatty():
         yield lambda progress: None
         return
+    with follow_on(stream) as show:
+        yield show
+
+
+@contextmanager
+def follow_on(stream: TextIO) -> Iterator[Callable[[Progress | ShardProgress], None]]:
+    """Yield a function that shows the progress of a dump that is being recorded.
+
+    Args:
+        stream: Target. A terminal shows one line, which is cleared at the end; any other stream
+            gets a line for each change.
+    """
+    from tdx.rollouts import ShardProgress
+
+    is_terminal = stream.isatty()
     stream = raw_stream(stream) if is_terminal else stream
     start = time.monotonic()
-    first: ShardProgress | None = None
-    last: list[ShardProgress] = []
+    first: Any = None
+    last: Progress | ShardProgress | None = None
 
-    def show(progress: ShardProgress) -> None:
-        nonlocal first
-        first, now = first or progress, time.monotonic()
+    def show(progress: Progress | ShardProgress) -> None:
+        nonlocal first, last
+        first, seconds = first or progress, time.monotonic() - start
+        if isinstance(progress, ShardProgress):
+            text = shards_text(progress, first, seconds)
+        else:
+            text = progress_text(progress, seconds)
         if is_terminal:
-            stream.write(_CLEAR + shards_text(progress, first, now - start))
-        elif last != [progress]:
-            last[:] = [progress]
-            stream.write(shards_text(progress, first, now - start) + "\n")
+            stream.write(_CLEAR + text)
+        elif progress != last:
+            stream.write(f"{text}\n")
+        last = progress
         stream.flush()
 
     try:

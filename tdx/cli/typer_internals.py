@@ -48,6 +48,16 @@ class _ValueReader:
         return value
 
 
+class _TextParser:
+    """Calls a parser for text only: Typer before 0.29 passes it the default value as well."""
+
+    def __init__(self, parser: Callable[[str], Any]) -> None:
+        self._parser = parser
+
+    def __call__(self, value: Any) -> Any:
+        return self._parser(value) if isinstance(value, str) else value
+
+
 class _PrintableCompletions:
     """Completes only words without control characters: some come from an env or a dump.
 
@@ -70,6 +80,8 @@ def _prepare_parameters(params: list[Any]) -> list[Any]:
         descriptor = getattr(param, "type_descriptor", None)
         if descriptor is not None:
             param._runtime_param = _ValueReader(descriptor.parameter_info.parser)
+        elif callable(parser := getattr(param.type, "func", None)):
+            param.type.func = parser if isinstance(parser, _TextParser) else _TextParser(parser)
         if getattr(param, "is_flag", False) and param.metavar is None:
             # Typer would print <bool> after a flag, which takes no value.
             param.metavar = ""

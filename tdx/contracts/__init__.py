@@ -4,6 +4,7 @@ from tdx.contracts.check import check_contract, diff_stacks
 from tdx.contracts.freeze import freeze
 from tdx.contracts.model import Contract
 from tdx.contracts.report import ContractReport, Difference
+from tdx.contracts.state_file import load_state, save_state
 from tdx.contracts.storage import load_contract, save_contract
 
 __all__ = [
@@ -14,5 +15,7 @@ __all__ = [
     "diff_stacks",
     "freeze",
     "load_contract",
+    "load_state",
     "save_contract",
+    "save_state",
 ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from tdx.contracts.align import Pair, align, part_of
 from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord
-from tdx.contracts.report import ContractReport, Difference, Kind
+from tdx.contracts.report import FRAME_SHAPE, FRAME_STACK, ContractReport, Difference, Kind
 from tdx.contracts.roles import PASSIVE, STACK
 from tdx.contracts.state_changes import compare_states
 from tdx.contracts.values import Change, Tolerance, Values, compare
@@ -35,10 +35,10 @@ def compare_contracts(
         *names,
         stages=len(b.stages) - 1,
         steps=sum(each.steps for each in a.inputs),
-        differences=tuple(comparison.roots),
-        follows=tuple(comparison.follows),
+        differences=tuple(comparison.with_code(each) for each in comparison.roots),
+        follows=tuple(comparison.with_code(each) for each in comparison.follows),
         excluded=tuple(_excluded(a, b)),
-        notes=tuple(dict.fromkeys(comparison.notes)),
+        notes=tuple(dict.fromkeys((*comparison.notes, *a.notes, *b.notes))),
     )
 
 
@@ -101,6 +101,20 @@ class _Comparison:
                     self.follows.append(difference)
                     return
         self._add(difference)
+
+    def with_code(self, difference: Difference) -> Difference:
+        """Return a difference with the code of its special case: stacks and shapes of images."""
+        index = difference.stage
+        if index is None or difference.key is None:
+            return difference
+        stage = self.b.stage(index)
+        if difference.kind in ("argument", "feature order", "value") and stage.role == STACK:
+            return replace(difference, special_code=FRAME_STACK)
+        spec = stage.spec(difference.key)
+        is_image = spec is not None and len(spec.shape) >= 2 and spec.part == "observation"
+        if difference.kind == "spec" and is_image and "shape" in difference.message:
+            return replace(difference, special_code=FRAME_SHAPE)
+        return difference
 
     def _sort(self) -> None:
         """Order the causes by the stage in which they occur."""

@@ -9,18 +9,18 @@ from typing import Any, overload
 from tdx.errors import StorageError
 from tdx.untrusted import MAX_NESTING, MAX_STAGES, validate_shape
 
-_HINT = "the contract is damaged or was not written by tdx: freeze the stack again"
+_HINT = "the file is damaged or was not written by tdx: write it again"
 _MISSING = object()
 
 
 def damaged(name: str, reason: str) -> StorageError:
-    """Return the error for a contract that cannot be read.
+    """Return the error for a file that cannot be read.
 
     Args:
         name: File and place in it.
         reason: What is wrong.
     """
-    return StorageError(f"{name} is not a valid contract: {reason}", hint=_HINT)
+    return StorageError(f"{name} is damaged: {reason}", hint=_HINT)
 
 
 class Fields:

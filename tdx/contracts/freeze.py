@@ -72,6 +72,7 @@ def freeze(
             f"steps must be 1 to {_MAX_STEPS}, got {steps}", hint="a dozen steps are enough"
         )
     stack = open_stack(env)
+    _check_remote_stages(stack)
     layout = Layout(stack)
     with restored(stack):
         inputs = collect_inputs(stack, layout.actions_of, seed, steps)
@@ -100,6 +101,7 @@ def observe(
     Raises:
         TdxError: A stage raised.
     """
+    remote = _check_remote_stages(stack)
     layout = Layout(stack) if layout is None else layout
     with restored(stack):
         with restored(stack, generators=False):
@@ -127,8 +129,22 @@ def observe(
         tuple(stages),
         tuple(inputs),
         frozen.values,
-        tuple(stack.notes),
+        remote,
     )
+
+
+def _check_remote_stages(stack: Stack) -> tuple[str, ...]:
+    """Return a note if stages in worker processes are not run; they must not change values."""
+    names = {stage.index: stage.name for stage in stack.stages}
+    remote = [names[index] for index in getattr(stack, "remote_stages", ())]
+    acting = [name for name in remote if role_of(name) not in PASSIVE]
+    if acting:
+        raise ArgumentError(
+            f"{', '.join(acting)} run in worker processes, where recorded inputs cannot replace "
+            "the env",
+            hint="use a DummyVecEnv or SyncVectorEnv with the same wrappers",
+        )
+    return (f"{', '.join(remote)} run in worker processes and are not compared",) if remote else ()
 
 
 def _find_random(

@@ -35,7 +35,8 @@ CODES: dict[Kind, str] = {
     "state still learning": "TDX510",
     "value": "TDX511",
 }
-"""Code of each kind of difference."""
+"""Code of each kind of difference; see :mod:`tdx.inspection.contract_codes`."""
+FRAME_STACK, FRAME_SHAPE = "TDX512", "TDX513"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Difference(Result):
         message: The difference in words.
         size: Largest absolute difference of the values of the key; ``None`` if it is not known.
         hint: How to correct it.
+        special_code: Code of a special case of the kind. ``None``: there is none.
     """
 
     json_entries: ClassVar[Entries] = (
@@ -66,11 +68,12 @@ class Difference(Result):
     message: str
     size: float | None = None
     hint: str | None = None
+    special_code: str | None = None
 
     @property
     def code(self) -> str:
-        """Stable code of the kind."""
-        return CODES[self.kind]
+        """Stable code of the kind, or of its special case."""
+        return self.special_code or CODES[self.kind]
 
     @property
     def place(self) -> str:

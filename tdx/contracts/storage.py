@@ -28,8 +28,9 @@ from tdx.contracts.model import (
     key_name,
     parse_key_name,
 )
+from tdx.contracts.tensor_files import parse_tensors, tensors_to_bytes
 from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
-from tdx.errors import ArgumentError, PipelineError, StorageError, get_first_line
+from tdx.errors import ArgumentError, PipelineError, StorageError
 from tdx.files import atomic_folder
 from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
 from tdx.untrusted import MAX_PIPELINE_BYTES
@@ -57,7 +58,7 @@ def save_contract(contract: Contract, path: str | Path, *, force: bool = False) 
     target = Path(path)
     check_target(target, force=force)
     tensors, packed = _tensors_of(contract)
-    numbers = _to_bytes(tensors)
+    numbers = tensors_to_bytes(tensors)
     document = _to_document(contract, packed, numbers)
     try:
         with atomic_folder(target) as folder:
@@ -226,7 +227,7 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
     golden = fields.section("golden")
     if _hash(numbers) != golden.text("sha256"):
         raise damaged(file, f"its content does not match the hash in {DOCUMENT}")
-    tensors = _to_tensors(numbers, file)
+    tensors = parse_tensors(numbers, file)
     stages: list[StageRecord] = []
     for index, each in enumerate(fields.items("stages")):
         specs = stages[-1].specs if stages else ()
@@ -321,23 +322,6 @@ def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[s
                     value = torch.frombuffer(bytearray(zlib.compress(raw, 6)), dtype=torch.uint8)
                 tensors[name] = value
     return tensors, packed
-
-
-def _to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    from safetensors.torch import save
-
-    plain = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
-    return save(plain)
-
-
-def _to_tensors(data: bytes, file: str) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        return load(data)
-    except (SafetensorError, ValueError, TypeError, RuntimeError, KeyError, OverflowError) as error:
-        raise damaged(file, get_first_line(error)) from error
 
 
 def _read_inputs(golden: Fields, tensors: Mapping[str, Tensor], file: str) -> tuple[Segment, ...]:

@@ -138,7 +138,7 @@ def _describe_native(env: EnvConfig, class_name: str) -> EnvDetails:
     return EnvDetails(
         env.id,
         "tdx",
-        f"{kind.__module__}:{class_name}",
+        f"tdx.envs:{class_name}",
         (env.id,),
         None,
         None,
@@ -166,7 +166,7 @@ def _entry_point(spec: EnvSpec) -> str:
     entry = spec.entry_point or spec.vector_entry_point
     if isinstance(entry, str):
         return entry
-    return f"{entry.__module__}:{getattr(entry, '__name__', type(entry).__name__)}"
+    return str(getattr(entry, "__qualname__", entry))
 
 
 def _find_own_limit(env: Any) -> int | None:

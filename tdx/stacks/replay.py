@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from tdx.keys import NestedKey
 from tdx.stacks.sources import instance_dict
@@ -124,9 +125,12 @@ class StateKeeper:
             self._keep_attributes(value, depth)
 
     def _keep_tensor(self, value: Tensor) -> None:
-        with suppress(Exception):  # a lazy tensor has no values yet
-            copy = value.detach().clone()
-            self._add(value, lambda: _write_tensor(value, copy))
+        if is_lazy(value):
+            kind: Any = type(value)
+            self._add(value, lambda: _make_lazy(value, kind))
+            return
+        copy = value.detach().clone()
+        self._add(value, lambda: _write_tensor(value, copy))
 
     def _keep_generator(self, value: Any) -> None:
         if isinstance(value, np.random.Generator):
@@ -161,6 +165,13 @@ def _has_attributes(value: Any, depth: int) -> bool:
     if isinstance(value, type) or (callable(value) and not hasattr(value, "__dict__")):
         return False
     return not (hasattr(value, "step") or hasattr(value, "sample") or callable(value))
+
+
+def _make_lazy(value: Any, kind: Any) -> None:
+    """Remove the values that a lazy tensor got in the meantime."""
+    if not is_lazy(value):
+        value.data = torch.empty(0, device=value.device, dtype=value.dtype)
+        value.__class__ = kind
 
 
 def _write_tensor(value: Tensor, copy: Tensor) -> None:

@@ -187,6 +187,15 @@ class Stack(Protocol):
         """
         ...
 
+    @property
+    def attaches_to_runs(self) -> bool:
+        """True if a tracer may stay attached for a run, which is faster.
+
+        The block of :meth:`attach` then gets each trace when its step ends. Default: a tracer
+        attaches for each step.
+        """
+        return False
+
     def attach(self, on_trace: OnTrace) -> AbstractContextManager[None]:
         """Record the resets and steps that the caller makes in a block.
 
@@ -236,6 +245,11 @@ class Stack(Protocol):
             f"the env inside a stack of the kind {self.kind!r} cannot be replaced",
             hint="contracts need a stack of tdx, Gymnasium, Stable-Baselines3 or TorchRL",
         )
+
+    @property
+    def remote_stages(self) -> Sequence[int]:
+        """Indices of the stages in other processes, which a replaced env skips. Default: none."""
+        return ()
 
     def encode_action(self, entries: Entries) -> Any:
         """Return an action for :meth:`driver` from entries ``[R, ...]``.

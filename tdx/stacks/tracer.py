@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import Event, get_ident
 from typing import Any, Literal, NoReturn
@@ -183,13 +183,18 @@ class StackTracer:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Stay attached to the stack in a block of several resets and steps.
+        """Stay attached to the stack in a block of several resets and steps, if it allows that.
 
         Otherwise each of them attaches for itself.
         """
-        if self._is_attached:
+        if self._is_attached or not self.stack.attaches_to_runs:
             yield
             return
+        with self._attached():
+            yield
+
+    @contextmanager
+    def _attached(self) -> Iterator[None]:
         unrecorded = None
         self._is_attached = True
         try:
@@ -205,28 +210,27 @@ class StackTracer:
             raise unrecorded.error
 
     def _record(self, call: Callable[[], None], doing: str) -> StepTrace:
-        with self.attached():
-            self._received.clear()
-            try:
+        self._received.clear()
+        try:
+            with nullcontext() if self._is_attached else self._attached():
                 call()
-            except TdxError:
-                raise
-            except Exception as error:
-                self._raise_located(error, doing)
-            own = [trace for thread, trace in self._received if thread == get_ident()]
-            if len(own) < len(self._received):
-                raise EnvError(
-                    f"another thread stepped the env during {doing}",
-                    hint="let one thread step the env, or create an env for each thread",
-                )
-            if not own:
-                raise _UnrecordedError(
-                    EnvError(
-                        f"{doing} did not reach the env of the stack",
-                        hint="pass the outermost wrapper, whose step and reset are called",
-                    )
-                )
-            return self._add(own[-1])
+        except TdxError:
+            raise
+        except Exception as error:
+            self._raise_located(error, doing)
+        own = [trace for thread, trace in self._received if thread == get_ident()]
+        if len(own) < len(self._received):
+            raise EnvError(
+                f"another thread stepped the env during {doing}",
+                hint="let one thread step the env, or create an env for each thread",
+            )
+        if not own:
+            unrecorded = EnvError(
+                f"{doing} did not reach the env of the stack",
+                hint="pass the outermost wrapper, whose step and reset are called",
+            )
+            raise _UnrecordedError(unrecorded) if self._is_attached else unrecorded
+        return self._add(own[-1])
 
     def _raise_located(self, error: Exception, doing: str) -> NoReturn:
         """Raise the error of a call with the place of the stage that raised it."""

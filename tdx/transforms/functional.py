@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tdx.core.transforms.stored_windows import stored_window
+from tdx.core.transforms.episodes import stored_window
 from tdx.errors import ArgumentError
 from tdx.transforms.observation.cat_frames import CatFrames
 

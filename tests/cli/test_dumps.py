@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tdx import Pipeline
 from tdx.cli.progress import progress_text, shards_text
-from tdx.rollouts import Goal, Progress, ShardProgress
+from tdx.rollouts import DumpRequest, Goal, Progress, ShardProgress, roll_out_shard
 from tests.cli.conftest import GOLDEN, WIDTHS, assert_complete, assert_fits
 
 if TYPE_CHECKING:
@@ -208,3 +209,41 @@ def test_progress_line_of_shards() -> None:
     counted = ShardProgress(64, 20, 2, 0, 0, Goal(episodes=640))
     start = ShardProgress(64, 0, 2, 0, 0, Goal(episodes=640))
     assert shards_text(counted, start, 60.0) == "20 of 64 shards  2 running  2 min 12 s left"
+
+
+def test_follow_shows_shards_until_they_are_complete(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tdx(*SHARDED, "--seed", "1", "--shard", "0").code == 0
+    request = DumpRequest(Pipeline.of("CartPole-v1"), Goal(steps=60), seed=1)
+    missing = iter(range(1, 4))
+
+    def record_next(seconds: float) -> None:
+        roll_out_shard(request, Path("d"), 4, next(missing))
+
+    monkeypatch.setattr("tdx.rollouts.dump.progress.time.sleep", record_next)
+    outcome = tdx("show", "./d", "--follow")
+    assert outcome.code == 0
+    lines = outcome.err.splitlines()
+    assert [line.partition(" shards")[0] for line in lines] == [
+        "1 of 4",
+        "2 of 4",
+        "3 of 4",
+        "4 of 4",
+    ]
+    assert "15 of 60 steps" in lines[0]
+    assert lines[1].endswith("left")
+    assert "CartPole-v1  complete" in outcome.out
+    assert "shards    4" in outcome.out
+
+
+def test_follow_of_a_complete_dump(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tdx(*RUN, "--steps", "30", "--out", "d").code == 0
+    outcome = tdx("show", "d", "--follow")
+    assert outcome.err.startswith("30 of 30 steps")
+    assert "episodes" in outcome.out
+    assert tdx("show", "./none", "--follow").err.startswith("error: none has no dump")

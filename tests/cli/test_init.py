@@ -104,7 +104,7 @@ def test_existing_file_needs_force(tdx: Tdx, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "hint"),
     [
-        ((), 2, "add --env ID"),
+        ((), 2, "name an env"),
         (("--env", "Pendulm-v1"), 2, "Pendulum-v1"),
         (("--env", "Pendulum-v1", "--t", "StepCouter"), 2, "did you mean StepCounter?"),
     ],

@@ -134,6 +134,21 @@ class Factor(rl.Transform):  # type: ignore[misc]
         return self._call(tensordict_reset)
 
 
+class Shift(rl.Transform):  # type: ignore[misc]
+    """Subtracts a mean that is loaded later."""
+
+    def __init__(self, mean: Sequence[float] | None = None) -> None:
+        super().__init__(in_keys=["observation"], out_keys=["observation"])
+        if mean is not None:
+            self.register_buffer("running_mean", torch.tensor(mean))
+
+    def _apply_transform(self, observation: torch.Tensor) -> torch.Tensor:
+        return observation - getattr(self, "running_mean", 0.0)
+
+    def _reset(self, tensordict: Any, tensordict_reset: Any) -> Any:
+        return self._call(tensordict_reset)
+
+
 MEAN, VAR = [0.3, -0.2, 1.5], [0.5, 0.4, 9.0]
 
 
@@ -142,6 +157,10 @@ def pendulum(**kwargs: Any) -> Any:
 
 
 # Gymnasium
+
+
+def rescaled(low: float = -1.0, high: float = 1.0) -> Any:
+    return wrappers.RescaleAction(pendulum(), np.float32(low), np.float32(high))
 
 
 def gym_normalized(count: float = 1000.0, *, learning: bool = False, env: Any = None) -> Any:
@@ -168,7 +187,7 @@ def sb3_normalized(
     **kwargs: Any,
 ) -> Any:
     inner = make_vec_env("Pendulum-v1", n_envs=n_envs) if env is None else env
-    found = VecNormalize(inner, training=learning, **kwargs)
+    found: Any = VecNormalize(inner, training=learning, **kwargs)
     if count:
         found.obs_rms.mean, found.obs_rms.var = np.array(MEAN), np.array(VAR)
         found.obs_rms.count = count
@@ -224,7 +243,7 @@ def rl_fixed_norm(scale: float = 1.0) -> Any:
 
 
 def rl_normalized(steps: int = 50, *, learning: bool = False) -> Any:
-    norm = rl.VecNorm(in_keys=["observation"], decay=1.0)
+    norm = rl.VecNormV2(in_keys=["observation"], decay=0.99)
     env = rl_chain(norm)
     torch.manual_seed(0)
     if steps:

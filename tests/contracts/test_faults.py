@@ -40,7 +40,7 @@ FAULTS = {
     ),
     "missing RescaleAction": Fault(
         *("missing stage", "RescaleAction", "action"),
-        lambda: wrappers.RescaleAction(made.pendulum(), -1.0, 1.0),
+        made.rescaled,
         made.pendulum,
     ),
     "missing CatFrames": Fault(
@@ -72,8 +72,8 @@ FAULTS = {
     ),
     "range of RescaleAction": Fault(
         *("argument", "RescaleAction", "action"),
-        lambda: wrappers.RescaleAction(made.pendulum(), -1.0, 1.0),
-        lambda: wrappers.RescaleAction(made.pendulum(), -0.5, 0.5),
+        made.rescaled,
+        lambda: made.rescaled(-0.5, 0.5),
     ),
     "padding of CatFrames": Fault(
         *("argument", "CatFrames", "observation"),
@@ -135,8 +135,8 @@ FAULTS = {
     # The dtype differs.
     "dtype of DtypeObservation": Fault(
         *("dtype", "DtypeObservation", "observation"),
-        lambda: wrappers.DtypeObservation(made.pendulum(), np.float32),
-        lambda: wrappers.DtypeObservation(made.pendulum(), np.float64),
+        lambda: wrappers.DtypeObservation(made.Pendulum64(), np.float32),
+        lambda: wrappers.DtypeObservation(made.Pendulum64(), np.float64),
     ),
     "dtype of the env": Fault(
         *("dtype", "GymWrapper", "observation"),
@@ -147,8 +147,7 @@ FAULTS = {
         *("dtype", "Mapped", "observation"),
         lambda: made.Mapped(made.Camera(), lambda x: x),
         lambda: made.Mapped(
-            *(made.Camera(), lambda x: x.astype(np.float32)),
-            **{"low": 0.0, "high": 255.0, "shape": (40, 40, 3), "dtype": np.float32},
+            *(made.Camera(), lambda x: x.astype(np.float32)), low=0.0, high=255.0, shape=(40, 40, 3)
         ),
     ),
     # There is no state.
@@ -164,10 +163,10 @@ FAULTS = {
         ),
         lambda: make_vec_env(lambda: made.Normalized(made.pendulum()), n_envs=2),
     ),
-    "statistics of TorchRL not loaded": Fault(
-        *("state missing", "VecNorm", "observation"),
-        made.rl_normalized,
-        lambda: made.rl_normalized(steps=0, learning=True),
+    "buffer of TorchRL not loaded": Fault(
+        *("state missing", "Shift", "observation"),
+        lambda: made.rl_chain(made.Shift(made.MEAN)),
+        lambda: made.rl_chain(made.Shift()),
     ),
     # The state is fresh.
     "fresh VecNormalize": Fault(
@@ -197,7 +196,7 @@ FAULTS = {
         lambda: made.gym_normalized(learning=True),
     ),
     "learning VecNorm": Fault(
-        *("state still learning", "VecNorm", "observation"),
+        *("state still learning", "VecNormV2", "observation"),
         made.rl_normalized,
         lambda: made.rl_normalized(learning=True),
     ),

@@ -6,6 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 from tensordict import TensorDictBase
@@ -25,6 +26,8 @@ def sample(name: str) -> Pipeline:
     package = NEEDS.get(name)
     if package is not None and find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
+    if name == "masked_actions" and "Taxi-v4" not in gymnasium.registry:
+        pytest.skip("this Gymnasium has no Taxi-v4")
     return sample_file(FOLDER / f"{name}.yaml")
 
 

@@ -118,7 +118,7 @@ def test_entries_are_read_alone(dump: Dump, joined: TensorDictBase) -> None:
 
 def test_batches_of_envs(tmp_path: Path) -> None:
     dump = record_shards(tmp_path / "dump", num_envs=3, batching="serial")
-    joined = torch.cat([shard.data for shard in dump.shards], 1)
+    joined: Any = torch.cat([shard.data for shard in dump.shards], 1)
     assert dump.data.shape == (3, TOTAL)
     assert same(dump[39:44], joined[:, 39:44])
     assert same(dump[[41, 7]], joined[:, [41, 7]])
@@ -137,7 +137,7 @@ def test_episodes_and_chunks_of_all_shards(dump: Dump, joined: TensorDictBase) -
     assert len(manifest.episodes) == sum(each.finished for each in episodes)
     assert sum(each.length for each in episodes) == TOTAL
     for each in episodes:
-        rewards = joined["next", "reward"][each.start : each.start + each.length]
+        rewards = joined.get(("next", "reward"))[each.start : each.start + each.length]
         assert each.total_reward == rewards.sum()
     assert manifest.episodes.column("start").tolist() == [e.start for e in episodes if e.finished]
     assert len(manifest.chunks) == len(list(manifest.chunks)) == 2 * SHARDS
@@ -223,6 +223,20 @@ def test_export_writes_one_file_per_shard(dump: Dump, tmp_path: Path, form: str)
     export_dump(dump, target, to=form, force=True)
     import_dump(files[3], tmp_path / "again")
     assert same(open_dump(tmp_path / "again").data, dump.shards[3].data)
+
+
+def test_large_dumps_are_exported_by_several_processes(
+    dump: Dump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_dump(dump, tmp_path / "one", to="npz", keys=["reward"])
+    monkeypatch.setattr("tdx.rollouts.formats.conversion._PARALLEL_BYTES", 0)
+    exported = export_dump(dump, tmp_path / "many", to="npz", keys=["reward"])
+    assert (exported.steps, len(exported.entries)) == (TOTAL, 1)
+    names = sorted(each.name for each in (tmp_path / "one").iterdir())
+    assert names == sorted(each.name for each in (tmp_path / "many").iterdir())
+    for name in names:
+        one, many = (np.load(tmp_path / each / name) for each in ("one", "many"))
+        assert np.array_equal(one["next.reward"], many["next.reward"])
 
 
 def test_exported_table_is_one_data_set(dump: Dump, tmp_path: Path) -> None:

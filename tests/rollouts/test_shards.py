@@ -21,8 +21,8 @@ from tdx import ArgumentError, StorageError, TdxError, open_dump
 from tdx.errors import OutputError
 from tdx.rollouts import DumpRequest, Goal, roll_out, roll_out_shard, roll_out_shards, verify
 from tdx.rollouts.dump.folder import lock_for_writing
+from tdx.rollouts.dump.progress import read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan, derive_shard_seed
-from tdx.rollouts.dump.sharded import read_progress
 from tdx.rollouts.dump.writing import ignore_progress
 from tdx.rollouts.recording.shards import record_shard
 from tests.rollouts.recordings import hash_tree, in_memory, record, request, same

@@ -54,6 +54,17 @@ def test_stages_may_be_given_as_a_sequence() -> None:
         Compose(RewardSum(), transforms=stages)
 
 
+@pytest.mark.parametrize("kind", [IndexError, ValueError, TdxError])
+def test_indices_outside_the_chain(kind: type[Exception]) -> None:
+    chain = Compose(StepCounter(), RewardSum())
+    for index in (3, -3):
+        with pytest.raises(kind, match=f"index {index} is out"):
+            chain.insert(index, InitTracker())
+        with pytest.raises(kind, match=f"index {index} is out"):
+            chain.pop(index)
+    assert len(chain) == 2
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_an_appended_transform_takes_over_the_mode(training: bool) -> None:
     env = TransformedEnv(RowsEnv(), Compose(StepCounter())).train(training)

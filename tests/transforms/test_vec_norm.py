@@ -279,8 +279,8 @@ def test_a_frozen_copy_does_not_follow() -> None:
 
 
 def test_the_new_api_makes_the_second_version() -> None:
-    norm = VecNorm(["observation"], decay=0.9, new_api=True)
-    assert type(norm) is VecNormV2
+    norm: object = VecNorm(["observation"], decay=0.9, new_api=True)
+    assert isinstance(norm, VecNormV2)
     assert norm.decay == 0.9
     assert type(VecNorm(["observation"], new_api=False)) is VecNorm
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Checkbox, Input, Select
+from textual.widgets import Checkbox, Input, OptionList, Select
 
 from tdx.errors import Where
 from tdx.inspection.check_report import Finding
@@ -256,6 +256,31 @@ async def test_env_is_chosen_from_a_list_with_a_search_field() -> None:
         assert app.app.workspace.draft.env.id == "CartPole-v1"
         await app.press("u")
         assert app.app.workspace.draft.env is None
+
+
+async def test_env_picker_starts_with_a_short_list_and_describes_the_spaces() -> None:
+    async with driven(env=None) as app:
+        await app.press("enter")
+        await choices_loaded(app)
+        options = app.app.screen.query_one("#choose-list", OptionList)
+        assert [option.id for option in options.options][:2] == ["CartPole-v1", "Pendulum-v1"]
+        await app.press("down")
+        while not app.text("#choose-description"):
+            await app.pilot.pause(0.02)
+        assert "observation [3] float32" in app.text("#choose-description")
+        assert "action [1] float32" in app.text("#choose-description")
+        await app.press("text:cartpole")
+        ids = [option.id for option in options.options]
+        assert ids.index("CartPole-v1") == 0
+        assert ids.index("CartPole-v0") > ids.index("phys2d/CartPole-v1"), "old versions are last"
+        await app.press("enter")
+        assert app.app.workspace.draft.env is not None
+
+
+async def choices_loaded(app: Driver) -> None:
+    """Wait for the list of all envs."""
+    while len(app.app.screen.query_one("#choose-list", OptionList).options) < 20:
+        await app.pilot.pause(0.02)
 
 
 async def choose(app: Driver) -> None:

@@ -34,6 +34,10 @@ EnvKwargs = Annotated[
     typer.Option("--env-kwargs", metavar="KWARGS", help="Arguments of the env: 'g=9.8'."),
 ]
 Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
+Follow = Annotated[
+    bool,
+    typer.Option("--follow", help="Show the progress first, until the dump is complete."),
+]
 Root = Annotated[str, typer.Argument(metavar="[DIR]", help="Folder; the current one by default.")]
 
 
@@ -122,7 +126,7 @@ def list_dumps(output: OutputOptions, root: Root = ".") -> None:
     write_view(list_view(list_dumps(root), root), output)
 
 
-def show_dump(output: OutputOptions, dump: Folder) -> None:
+def show_dump(output: OutputOptions, dump: Folder, follow: Follow = False) -> None:
     """Show the contents of a dump: episodes, returns, lengths, and the values of each entry.
 
     tdx show runs/pendulum
@@ -131,7 +135,19 @@ def show_dump(output: OutputOptions, dump: Folder) -> None:
     from tdx.cli.views.dumps import dump_view
     from tdx.rollouts import look_at, open_dump
 
+    if follow:
+        _follow(dump)
     write_view(dump_view(look_at(open_dump(dump))), output)
+
+
+def _follow(dump: str) -> None:
+    """Show the progress of a dump until it is complete."""
+    from tdx.cli.progress import follow_on
+    from tdx.rollouts import follow_dump
+
+    with follow_on(sys.stderr) as show:
+        for progress in follow_dump(dump):
+            show(progress)
 
 
 COMMANDS: Functions = {

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 Stages = Annotated[bool, typer.Option("--stages", help="Show the specs after each stage.")]
+Changes = Annotated[bool, typer.Option("--changes", help="Show only what each stage changes.")]
 Key = Annotated[
     str | None,
     typer.Option(
@@ -51,6 +52,15 @@ StateSteps = Annotated[
     int, integer_option("--steps", 0, "Number of random steps before the state is read.")
 ]
 Each = Annotated[bool, typer.Option("--each", help="Show each reset and step separately.")]
+Export = Annotated[
+    str | None,
+    typer.Option("--export", metavar="FILE", help="Write statistics and buffers: .safetensors."),
+]
+Load = Annotated[
+    str | None,
+    typer.Option("--load", metavar="FILE", help="Load a file of --export before the steps."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 PolicyReads = Annotated[
     list[str] | None,
     typer.Option(
@@ -64,7 +74,11 @@ PolicyReads = Annotated[
 
 
 def inspect_spec(
-    pipeline: TargetOptions, output: OutputOptions, stages: Stages = False, key: Key = None
+    pipeline: TargetOptions,
+    output: OutputOptions,
+    stages: Stages = False,
+    changes: Changes = False,
+    key: Key = None,
 ) -> None:
     """Compare the specs of an env before and after a chain, without stepping it.
 
@@ -75,11 +89,13 @@ def inspect_spec(
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
+    if stages and changes:
+        raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = compare_specs(stack, config.env.id)
         calls = [stage.call for stage in stack.stages]
-    write_view(spec_view(report, calls, stages=stages, key=key), output)
+    write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
 def inspect_chain(pipeline: TargetOptions, output: OutputOptions) -> None:
@@ -156,22 +172,43 @@ def inspect_values(
         raise report.error
 
 
-def inspect_state(pipeline: TargetOptions, output: OutputOptions, steps: StateSteps = 0) -> None:
+def inspect_state(
+    pipeline: TargetOptions,
+    output: OutputOptions,
+    steps: StateSteps = 0,
+    load: Load = None,
+    export: Export = None,
+    force: Force = False,
+) -> None:
     """Show the state that each stage keeps: running statistics, counters, queues, parameters.
 
-    Without --steps, it is the state before the first reset.
+    Without --steps, it is the state before the first reset. --export writes the statistics and
+    buffers to a file, which --load and tdx.load_state load into another stack of the same kind.
 
     tdx inspect state --env Pendulum-v1 --t VecNorm --steps 100 --seed 0
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.values import state_view
+    from tdx.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
 
+    if export is not None:
+        check_replaceable(export, force=force)
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
+        if load is not None:
+            from tdx.contracts import load_state
+
+            loaded = load_state(stack, load)
+            print(f"loaded {len(loaded)} tensors from {load}", file=sys.stderr)
         report = inspect_state(stack, config.env.id, steps=steps, seed=config.env.seed)
         calls = [stage.call for stage in stack.stages]
+        if export is not None:
+            from tdx.contracts import save_state
+
+            names = save_state(stack, export, force=force)
+            print(f"wrote {export} ({len(names)} tensors)", file=sys.stderr)
     write_view(state_view(report, calls), output)
 
 
@@ -214,7 +251,6 @@ Html = Annotated[
     str | None,
     typer.Option("--html", metavar="FILE", help="Also write a self-contained HTML report."),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 DiffSteps = Annotated[
     int | None, integer_option("--steps", 1, "Compare the values of rollouts of N steps too.")
 ]

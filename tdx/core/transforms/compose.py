@@ -18,7 +18,7 @@ from tdx.core.transforms.callable_transform import (
     foreign_library,
 )
 from tdx.core.transforms.transform import Transform
-from tdx.errors import ArgumentError, TdxError
+from tdx.errors import ArgumentError, StageIndexError, TdxError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
 
@@ -78,11 +78,14 @@ class Compose(Transform):
             transform: Transform, or function of a TensorDict.
 
         Raises:
-            IndexError: The index is out of range.
+            StageIndexError: The index is out of range.
         """
         count = len(self._stages)
         if not -count <= index <= count:
-            raise IndexError(f"index {index} is outside a chain of {count} stages")
+            raise StageIndexError(
+                f"index {index} is outside a chain of {count} stages",
+                hint=f"choose one from {-count} to {count}",
+            )
         stage = as_transform(transform)
         stage.set_container(self)
         stage.train(self.training)
@@ -91,8 +94,17 @@ class Compose(Transform):
         self._set_stages(stages)
 
     def pop(self, index: int = -1) -> Transform:
-        """Remove a stage and return it."""
+        """Remove a stage and return it.
+
+        Raises:
+            StageIndexError: There is no stage at this index.
+        """
         stages = list(self._stages)
+        if not -len(stages) <= index < len(stages):
+            raise StageIndexError(
+                f"index {index} is out of range for a chain of {len(stages)} stages",
+                hint="pop a stage that the chain has",
+            )
         stage = stages.pop(index)
         stage.reset_parent()
         self._set_stages(stages)

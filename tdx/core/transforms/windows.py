@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms.episodes import Window, known_steps, stored_window
 from tdx.core.transforms.families import ObservationTransform
 from tdx.core.transforms.kernels import (
     Chunk,
@@ -21,7 +22,6 @@ from tdx.core.transforms.kernels import (
     new_column,
 )
 from tdx.core.transforms.scan import follow_device, reset_rows
-from tdx.core.transforms.stored_windows import Window, known_steps, stored_window
 from tdx.errors import KeyNotFoundError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.specs import Composite

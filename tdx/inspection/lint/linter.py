@@ -15,6 +15,7 @@ from tdx.inspection.lint.rules import (
     policies,
     ranges,
     redundant,
+    stack_state,
     stacks,
     stateful,
     tensors,
@@ -32,7 +33,17 @@ if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
 
 
-_FAMILIES = (keys, ranges, tensors, stateful, policies, redundant, stacks, vec_stacks)
+_FAMILIES = (
+    keys,
+    ranges,
+    tensors,
+    stateful,
+    policies,
+    redundant,
+    stacks,
+    stack_state,
+    vec_stacks,
+)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Read the shards of a dump as one rollout: steps, episodes, chunks, and the progress.
+"""Read the shards of a dump as one rollout: its steps, episodes and chunks.
 
 Shards follow each other in time. Nothing is read before it is used, and only some shards are mapped
 into memory at a time.
@@ -9,8 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from math import prod
 from pathlib import Path
@@ -30,12 +29,10 @@ from tdx.rollouts.dump.folder import (
     DATA,
     RAW,
     SHARD_INDEX,
-    LockedError,
-    lock_for_writing,
     open_dump_folder,
 )
 from tdx.rollouts.dump.index import Chunk, ChunkList
-from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.shard_plan import (
     ShardListing,
     ShardPlan,
@@ -46,7 +43,6 @@ from tdx.rollouts.dump.shard_plan import (
     shard_name,
 )
 from tdx.rollouts.dump.track import Track
-from tdx.serialization import Result
 from tdx.tensordicts import new_tensordict
 
 _MAX_OPEN = 128
@@ -382,70 +378,3 @@ class ShardedEpisodes(EpisodeIndex):
         for place, summary in enumerate(self._folder.shards):
             yield first, self._folder.manifest(place)
             first += summary.steps
-
-
-@dataclass(frozen=True, slots=True)
-class ShardProgress(Result):
-    """State of the shards of a dump.
-
-    Args:
-        shards: Number of shards of the plan.
-        committed: Number of committed shards.
-        running: Number of shards that are being recorded.
-        failed: Number of shards whose last attempt failed.
-        steps: Number of steps of each env in all of them; for a goal in episodes, in the running
-            shards only.
-        goal: Length of the whole rollout.
-    """
-
-    shards: int
-    committed: int
-    running: int
-    failed: int
-    steps: int
-    goal: Goal
-
-    @property
-    def is_complete(self) -> bool:
-        """True if all shards are committed."""
-        return self.committed == self.shards
-
-
-def read_progress(folder: Path, plan: ShardPlan) -> ShardProgress:
-    """Return how far the shards of a dump are, without reading committed ones.
-
-    Args:
-        folder: Folder of the dump.
-        plan: Its plan.
-
-    Raises:
-        StorageError: The folder cannot be read.
-    """
-    with open_dump_folder(folder) as root:
-        listing = list_shards(root, folder, plan.count)
-    steps = sum(plan.goal(shard).steps or 0 for shard in listing.committed)
-    running = [shard for shard in listing.parts if _is_recorded(folder / shard_name(shard))]
-    for shard in running:
-        with suppress(StorageError, OSError):
-            part = folder / f"{shard_name(shard)}.part"
-            steps += Manifest.load(part).steps
-    failed = set(listing.failures) - set(listing.committed) - set(running)
-    return ShardProgress(
-        plan.count,
-        len(listing.committed),
-        len(running),
-        len(failed),
-        steps,
-        plan.manifest.goal,
-    )
-
-
-def _is_recorded(target: Path) -> bool:
-    """Return True if a process records a shard at this moment."""
-    try:
-        with lock_for_writing(target.with_name(f"{target.name}.part"), shared=True):
-            return False
-    except LockedError:
-        return True
-    except OSError:
-        return False

@@ -31,6 +31,7 @@ from tdx.rollouts.recording.shards import ShardJob
 Outcome = tuple[int, TdxError | None]
 """A shard that was recorded, or failed with an error."""
 _KILLED_HINT = "the system kills processes when memory runs out"
+_MAIN_HINT = f"{_KILLED_HINT}; a script needs if __name__ == '__main__'"
 _RAY_ADDRESS = "RAY_ADDRESS"
 _SLURM_MINUTES = 24 * 60
 _SLURM_MEMORY_GB = 4
@@ -70,24 +71,15 @@ class LocalEngine:
     """
 
     def __init__(self, job: ShardJob, workers: int | None = None) -> None:
-        self.slots: int | None = workers or len(os.sched_getaffinity(0))
+        self.slots: int | None = workers or _count_cores()
         self._job = job
         self._idle: list[ProcessPoolExecutor] = []
         self._running: dict[Future[TdxError | None], tuple[int, ProcessPoolExecutor]] = {}
-        method = resolve_start_method(None)
-        if method == "forkserver":
-            prepare_fork_server()
-        self._context = multiprocessing.get_context(method)
 
     def submit(self, shards: Sequence[int]) -> None:
         for shard in shards:
-            executor = self._idle.pop() if self._idle else self._start_process()
+            executor = self._idle.pop() if self._idle else process_pool(1)
             self._running[executor.submit(self._job, shard)] = (shard, executor)
-
-    def _start_process(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(
-            1, self._context, _prepare_process, (dict(os.environ), os.getcwd())
-        )
 
     def collect(self, seconds: float) -> list[Outcome]:
         found: list[Outcome] = []
@@ -110,6 +102,27 @@ class LocalEngine:
         self._idle, self._running = [], {}
 
 
+def process_pool(workers: int) -> ProcessPoolExecutor:
+    """Return an executor in processes of this machine, which end with this one.
+
+    Args:
+        workers: Number of processes, at most one per CPU core.
+    """
+    method = resolve_start_method(None)
+    if method == "forkserver":
+        prepare_fork_server()
+    return ProcessPoolExecutor(
+        min(workers, _count_cores()),
+        multiprocessing.get_context(method),
+        _prepare_process,
+        (dict(os.environ), os.getcwd()),
+    )
+
+
+def _count_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 def _prepare_process(environ: dict[str, str], folder: str) -> None:
     ignore_interrupts()
     end_with_parent(grace=0.0)
@@ -119,7 +132,7 @@ def _prepare_process(environ: dict[str, str], folder: str) -> None:
 
 
 def _killed(shard: int) -> WorkerError:
-    return WorkerError(f"the process of shard {shard} was killed", hint=_KILLED_HINT)
+    return WorkerError(f"the process of shard {shard} was killed", hint=_MAIN_HINT)
 
 
 class RayEngine:
@@ -199,8 +212,9 @@ def _lost(shard: int, error: BaseException) -> WorkerError:
 class SlurmEngine:
     """Runs shards as array jobs of Slurm, through submitit.
 
-    Logs are written next to the folder of the dump. Slurm reads the partition, account and time
-    limit from ``SBATCH_PARTITION``, ``SBATCH_ACCOUNT`` and ``SBATCH_TIMELIMIT``.
+    Logs are written next to the folder of the dump. Slurm reads the partition, account, time limit
+    and memory from ``SBATCH_PARTITION``, ``SBATCH_ACCOUNT``, ``SBATCH_TIMELIMIT`` and
+    ``SBATCH_MEM_PER_NODE``.
 
     Args:
         job: Records a shard.
@@ -242,7 +256,8 @@ class SlurmEngine:
         except FailedJobError as error:
             raise WorkerError(
                 f"Slurm refuses the jobs: {get_first_line(error)}",
-                hint="set SBATCH_PARTITION, SBATCH_ACCOUNT or SBATCH_TIMELIMIT as it requires",
+                hint="set SBATCH_PARTITION, SBATCH_ACCOUNT or SBATCH_TIMELIMIT as it requires, or "
+                "submit fewer at a time: --workers N",
             ) from error
         self._jobs += zip(shards, jobs, strict=True)
 

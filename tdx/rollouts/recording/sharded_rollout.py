@@ -9,10 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdx.errors import EnvError, TdxError
-from tdx.rollouts.dump.folder import lock_for_writing
+from tdx.errors import ArgumentError, EnvError, TdxError
+from tdx.pipeline import Pipeline
+from tdx.rollouts.dump.folder import LockedError, lock_for_writing
+from tdx.rollouts.dump.manifest import Goal
+from tdx.rollouts.dump.progress import ShardProgress, read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
-from tdx.rollouts.dump.sharded import ShardedFolder, ShardProgress, read_progress
+from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.writing import OnChunk, ignore_progress
 from tdx.rollouts.recording.engines import Engine, find_engine
 from tdx.rollouts.recording.request import DumpRequest
@@ -169,6 +172,77 @@ def roll_out_shard(
         return ShardedRollout(str(folder), plan.count, len(committed), int(recorded), ())
 
 
+def record_shards(
+    pipeline: Pipeline,
+    path: str | Path,
+    *,
+    shards: int,
+    shard: int | None = None,
+    steps: int | None = None,
+    episodes: int | None = None,
+    policy: str | None = None,
+    seed: int | None = None,
+    keys: tuple[str, ...] | None = None,
+    chunk_steps: int | None = None,
+    raw: bool = False,
+    on: str = "local",
+    workers: int | None = None,
+    retries: int = _RETRIES,
+    force: bool = False,
+    allow_code: bool = False,
+) -> ShardedRollout:
+    """Roll out a pipeline into a sharded dump; see ``tdx rollout --shards``.
+
+    Local processes import the script that calls it: call it below
+    ``if __name__ == "__main__":``.
+
+    Args:
+        pipeline: Env and chain.
+        path: Folder of the dump. Shards that are committed in it are kept.
+        shards: Number of shards.
+        shard: Shard to record in this process, from 0. ``None``: all missing shards are recorded,
+            in other processes.
+        steps: Number of steps of each env, of all shards together.
+        episodes: Number of episodes of all envs and shards together, instead of ``steps``.
+        policy: See :func:`record_dump`; a sequence of actions cannot be divided.
+        seed: Root seed. ``None``: that of the existing shards or of the pipeline, or a random one.
+        keys: Entries to store. ``None``: all.
+        chunk_steps: Number of steps per chunk. ``None``: chosen by their size.
+        raw: Whether to store the raw steps of the base env too, for :func:`replay`.
+        on: Engine: ``local``, ``ray`` or ``slurm``.
+        workers: Number of shards at a time. ``None``: chosen by the engine.
+        retries: Number of further attempts for a shard whose env or process fails.
+        force: Whether an existing dump may be replaced.
+        allow_code: Whether Python objects may be imported.
+
+    Returns:
+        How many shards are committed, and which failed.
+
+    Raises:
+        TdxError: An argument is invalid or differs from the existing shards, or the folder cannot
+            be written.
+
+    Example:
+        >>> import tempfile
+        >>> from tdx import Pipeline, open_dump, record_shards
+        >>> pipeline, folder = Pipeline.of("Pendulum-v1", "RewardSum"), tempfile.mkdtemp()
+        >>> for shard in range(2):
+        ...     result = record_shards(pipeline, folder, shards=2, shard=shard, steps=100, seed=0)
+        >>> result.is_complete, open_dump(folder).data.shape
+        (True, torch.Size([100]))
+    """
+    if steps is not None and episodes is not None:
+        raise ArgumentError("steps and episodes are both given", hint="give one of them")
+    goal = None if steps is None and episodes is None else Goal(steps, episodes)
+    request = DumpRequest(pipeline, goal, seed, policy, keys, chunk_steps, raw, allow_code)
+    folder = Path(path)
+    if shard is not None:
+        return roll_out_shard(request, folder, shards, shard)
+    return roll_out_shards(
+        request, folder, shards, engine=on, workers=workers, force=force, retries=retries
+    )
+
+
 class _Run:
     """Records the missing shards of a plan."""
 
@@ -230,6 +304,10 @@ class _Run:
     def _add(self, shard: int, error: TdxError | None) -> None:
         if error is None:
             self._recorded += 1
+        elif isinstance(error, LockedError):
+            # A process of a killed driver, such as a job of Slurm, still records it.
+            self._attempts[shard] -= 1
+            self._pending.append(shard)
         elif not isinstance(error, EnvError):
             # The folder, the pipeline or this installation: every other shard would fail too.
             self._fatal = self._fatal or error

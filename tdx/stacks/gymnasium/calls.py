@@ -310,14 +310,19 @@ class CallRecorder:
                 remote = self._remote.take_failed_call(error)
         return Details(error, remote=remote)
 
-    def _take_remote(self, site: Site) -> Details | None:
+    def _take_remote(self, site: Site) -> Details:
         """Collect what workers recorded for a call that waited for them."""
         assert self._remote is not None
         try:
             return Details(remote=self._remote.take_calls(site.method))
         except Exception as error:
-            self._failure = self._failure or error
-            return None
+            failure = self._failure = self._failure or error
+
+            def fail(call: Call) -> int:
+                raise failure
+
+            # The trace without these calls would be wrong.
+            return Details(remote=fail)
 
     def _finish(self, thread: _Thread) -> None:
         """Pass on a complete call of a thread."""

@@ -46,6 +46,7 @@ class LevelStack(Stack):
     """
 
     free_keys = (INFO,)
+    attaches_to_runs = True
     recorder: Callable[[OnEvents, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
     builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
 
@@ -151,6 +152,11 @@ class LevelStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         local = [level for level in self.levels if not level.in_workers]
         return replaced_env(local, calls)
+
+    @property
+    def remote_stages(self) -> Sequence[int]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return [level.index for level in self.levels if level.in_workers and level.index >= 0]
 
     def encode_action(self, entries: Entries) -> Any:
         """See :class:`~tdx.stacks.Stack`."""

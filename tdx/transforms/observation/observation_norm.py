@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from tdx.core.envs import EnvBase
-from tdx.core.transforms import ObservationTransform, TimeBehavior
+from tdx.core.transforms import Compose, ObservationTransform, TimeBehavior
 from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
+from tdx.core.transforms.running_norm import RunningNorm
 from tdx.core.transforms.spec_maps import broadcasts_to, missing_key_error
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError
@@ -156,6 +157,15 @@ class ObservationNorm(AffineTransform, ObservationTransform):
                 f"there are several in-keys to measure: {listed}", hint="choose one with key="
             )
         return self.in_keys[0]
+
+
+def fixed_norm(norm: RunningNorm) -> ObservationNorm | Compose:
+    """Return a transform that normalizes by the current statistics of another one."""
+    norms = [
+        ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
+        for in_key, out_key, loc, scale in norm.iter_affine()
+    ]
+    return norms[0] if len(norms) == 1 else Compose(*norms)
 
 
 def _statistics(

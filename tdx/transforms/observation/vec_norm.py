@@ -21,7 +21,8 @@ from tdx.core.transforms.statistics import (
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import read
-from tdx.transforms.observation.observation_norm import ObservationNorm
+from tdx.transforms.observation.observation_norm import ObservationNorm, fixed_norm
+from tdx.transforms.observation.vec_norm_v2 import VecNormV2
 
 
 class VecNorm(RunningNorm):
@@ -68,8 +69,6 @@ class VecNorm(RunningNorm):
         """Return a ``VecNormV2`` if ``new_api`` is true."""
         if not new_api:
             return super().__new__(cls)
-        from tdx.transforms.observation.vec_norm_v2 import VecNormV2
-
         return VecNormV2(*args, **kwargs)
 
     def __init__(
@@ -144,15 +143,6 @@ class VecNorm(RunningNorm):
             ChainError: There are no statistics yet.
         """
         return fixed_norm(self)
-
-
-def fixed_norm(norm: RunningNorm) -> ObservationNorm | Compose:
-    """Return a transform that normalizes by the current statistics of another one."""
-    norms = [
-        ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
-        for in_key, out_key, loc, scale in norm.iter_affine()
-    ]
-    return norms[0] if len(norms) == 1 else Compose(*norms)
 
 
 def _leaf_keys(tensordict: Mapping[Any, Any] | TensorDictBase) -> list[NestedKey]:

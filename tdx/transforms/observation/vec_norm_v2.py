@@ -26,8 +26,7 @@ from tdx.errors import ArgumentError, StoredDataError, Where
 from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
-from tdx.transforms.observation.observation_norm import ObservationNorm
-from tdx.transforms.observation.vec_norm import fixed_norm
+from tdx.transforms.observation.observation_norm import ObservationNorm, fixed_norm
 
 _CARRIED = ("_vecnorm_loc", "_vecnorm_var", "_vecnorm_count")
 """Groups of the statistics in the data, if the transform keeps none."""
@@ -97,7 +96,7 @@ class VecNormV2(RunningNorm):
             self.time_behavior = TimeBehavior.CONTROL
         self.reduce_batch_dims = reduce_batch_dims
         self._batch_dims = 0
-        self._specs_of: dict[NestedKey, TensorSpec] = {}
+        self._specs_of: dict[NestedKey, Any] = {}
         for key, name in self._names.items() if shared_data is not None else ():
             self._buffers[name] = self._moments_of(shared_data, key)
 

@@ -13,7 +13,7 @@ from tdx.core.transforms import RunningTransform, TimeBehavior
 from tdx.core.transforms.episodes import stored_group_of
 from tdx.core.transforms.kernels import ChunkKernel
 from tdx.core.transforms.spec_maps import missing_key_error, sum_dtype, with_entries
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, KeyNotFoundError
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read
@@ -118,13 +118,14 @@ class RewardSum(RunningTransform):
         """Sum the rewards of a stored rollout, at the root and in ``next``, in place.
 
         An in-key that begins with ``next``, such as ``("next", "reward")``, has a single output:
-        the sums after each step, under its out-key. Stored sums are kept.
+        the sums after each step, under its out-key; without flags of episodes, each row is one
+        episode. Stored sums are kept.
 
         Args:
             tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
 
         Raises:
-            ArgumentError: It has no time dim.
+            StoredDataError: It has no time dim.
             KeyNotFoundError: A reward is missing, or both a done flag and ``is_init`` are.
         """
         for in_key, out_key in self._pairs:
@@ -151,11 +152,17 @@ class RewardSum(RunningTransform):
         reward = tensordict.get(join_keys("next", root_key), read(tensordict, in_key))
         if reward is None:
             raise self._missing_key(in_key, tensordict)
-        group = stored_group_of(tensordict, self._reset_key_of.get(out_key, root_key))
         time_dim = tensordict.ndim - 1
         reward = reward.to(sum_dtype(reward.dtype))
         initial = torch.zeros_like(reward.select(time_dim, 0))
-        starts = group.starts(tensordict)
+        try:
+            group = stored_group_of(tensordict, self._reset_key_of.get(out_key, root_key))
+            starts = group.starts(tensordict)
+        except KeyNotFoundError:
+            if parts[0] != "next":
+                raise
+            starts = torch.zeros_like(reward, dtype=torch.bool)
+            starts.select(time_dim, 0).fill_(True)
         return self._scan_stored(out_key, reward, starts, initial, time_dim)
 
     # Specs

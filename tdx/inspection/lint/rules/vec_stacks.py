@@ -102,12 +102,19 @@ def _written(context: StackContext, index: int) -> set[tuple[str, ...]]:
     """,
     python=f"""{_IMPORTS}
 
+def load(**arguments):
+    env = VecNormalize(make(), training=False, **arguments)
+    # Statistics of a training.
+    env.obs_rms.count = 1000.0
+    return env
+
+
 def wrong():
-    return VecNormalize(make(), training=False)
+    return load()
 
 
 def right():
-    return VecNormalize(make(), training=False, norm_reward=False)
+    return load(norm_reward=False)
 """,
     options="--eval",
 )
