@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 import torch
-from tensordict import NonTensorData, TensorDict, TensorDictBase
+from tensordict import NonTensorData, TensorClass, TensorDict, TensorDictBase
+from torch import Tensor
 
 from tdx.core.envs import EnvBase
 from tdx.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
@@ -239,3 +240,31 @@ class FaultyEnv(CountingEnv):
         if int(self.steps) == self.at:
             self._go_wrong("")
         return result
+
+
+class Seen(TensorClass):  # type: ignore[misc]
+    """An observation with a text and a number."""
+
+    word: str
+    value: Tensor
+
+
+class TensorClassEnv(EnvBase):
+    """Observes a tensorclass, which each step reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        entries = {"word": NonTensor(shape=(), example_data="0"), "value": Unbounded(())}
+        self.observation_spec = Composite(seen=Composite(entries, data_cls=Seen))
+        self.action_spec = Unbounded((1,))
+
+    def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
+        return TensorDict(seen=Seen("0", torch.zeros(())))
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        before: Seen = tensordict["seen"]
+        seen = Seen(str(int(before.word) + 1), before.value + 1)
+        return TensorDict(seen=seen, reward=torch.zeros(1), done=before.value.reshape(1) > 9)
+
+    def _set_seed(self, seed: int | None) -> None:
+        return None

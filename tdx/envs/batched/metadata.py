@@ -149,12 +149,14 @@ class TensorDictBuilder:
         self._batch_size = batch_size
         self._device = device
         self._factory = make_tensordict_factory(batch_size, device)
-        self._shapes: dict[tuple[str, ...], torch.Size] = {
-            split_key(key): spec.shape
+        nested = {
+            split_key(key): spec
             for composite in specs
             for key, spec in composite.items(True)
             if isinstance(spec, Composite)
         }
+        self._shapes = {path: spec.shape for path, spec in nested.items()}
+        self._classes = {path: spec.data_cls for path, spec in nested.items() if spec.data_cls}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_factory"}
@@ -169,6 +171,7 @@ class TensorDictBuilder:
         nest._shapes = {
             path: torch.Size((num_workers, *shape)) for path, shape in self._shapes.items()
         }
+        nest._classes = self._classes
         return nest
 
     def keep_row(
@@ -212,7 +215,9 @@ class TensorDictBuilder:
         # Longest paths first, so that a node is complete before it is added to its parent.
         for path in sorted(nodes, key=len, reverse=True)[:-1]:
             shape = self._shapes.get(path, self._batch_size)
-            nodes[path[:-1]][path[-1]] = new_tensordict(nodes[path], shape, self._device)
+            node: Any = new_tensordict(nodes[path], shape, self._device)
+            kind = self._classes.get(path)
+            nodes[path[:-1]][path[-1]] = node if kind is None else kind.from_tensordict(node)
         return self._factory(root)
 
 

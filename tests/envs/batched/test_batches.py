@@ -15,7 +15,7 @@ from tdx.core.envs import EnvBase
 from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
 from tdx.errors import ArgumentError, EnvError
 from tests.envs.batched.conftest import MakeBatch
-from tests.envs.mocks import CountingEnv, NoisyEnv, TwoGroupsEnv, WordsEnv
+from tests.envs.mocks import CountingEnv, NoisyEnv, Seen, TensorClassEnv, TwoGroupsEnv, WordsEnv
 
 
 def actions(env: EnvBase, steps: int) -> list[Any]:
@@ -284,3 +284,14 @@ def test_arguments_without_effect_are_accepted(make_batch: MakeBatch) -> None:
     options = {"consolidate": False, "share_individual_td": True, "shared_memory": False}
     env = make_batch(2, CountingEnv, memmap=True, pin_memory=False, **options)
     assert env.rollout(2).shape == (2, 2)
+
+
+def test_tensorclasses_are_rebuilt(make_batch: MakeBatch) -> None:
+    env = make_batch(2, TensorClassEnv)
+    current = env.reset()
+    for number in (1.0, 2.0):
+        assert isinstance(current["seen"], Seen)
+        stepped = env.step(env.rand_action(current))
+        assert isinstance(stepped["next", "seen"], Seen)
+        assert stepped["next", "seen"].value.tolist() == [number, number]
+        current = env.step_mdp(stepped)
