@@ -51,6 +51,18 @@ def write(tensordict: TensorDictBase, key: NestedKey, value: Any) -> None:
         tensordict._set_tuple(key, value, validated=True, inplace=False, non_blocking=False)
 
 
+def delete(tensordict: TensorDictBase, key: NestedKey) -> None:
+    """Delete an entry, if it exists, and groups that become empty, except ``next``."""
+    if read(tensordict, key) is None:
+        return
+    del tensordict[key]
+    while isinstance(key, tuple) and len(key) > 1:
+        key = normalize_key(key[:-1])
+        if key == "next" or not tensordict.get(key).is_empty():
+            return
+        del tensordict[key]
+
+
 @contextmanager
 def logged_reads(tensordict: TensorDictBase) -> Iterator[set[NestedKey]]:
     """Collect the keys that are read from a TensorDict by name.

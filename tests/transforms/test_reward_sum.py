@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from tdx import Compose, RewardSum, StepCounter, TransformedEnv
+from tdx import Compose, RewardSum, StepCounter, TransformedEnv, check_env_specs
 from tdx.errors import ArgumentError, KeyNotFoundError
 from tests.transforms.envs import RowsEnv
 
@@ -57,3 +57,14 @@ def test_named_rewards_in_next_without_flags_are_one_episode() -> None:
     assert total(stored.clone())["total"].tolist() == [[1, 2, 3], [1, 2, 3]]
     with pytest.raises(KeyNotFoundError, match="neither a done flag nor is_init"):
         RewardSum()(stored)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_sums_that_are_rewards_may_be_in_a_group(planned: bool) -> None:
+    total = RewardSum(["reward"], [("some", "total")], reward_spec=True)
+    env = TransformedEnv(RowsEnv((3,)), total, planned=planned)
+    check_env_specs(env)
+    rollout = env.rollout(3)
+    assert "some" not in rollout.keys()
+    expected = rollout["next", "reward"].cumsum(1)
+    torch.testing.assert_close(rollout["next", "some", "total"], expected)

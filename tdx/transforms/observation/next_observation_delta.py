@@ -17,7 +17,7 @@ from tdx.core.transforms.spec_maps import map_leaves, missing_key_error, normali
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
-from tdx.tensordicts import read, write
+from tdx.tensordicts import delete, read, write
 
 
 class NextObservationDelta(Transform):
@@ -179,7 +179,7 @@ class NextObservationDelta(Transform):
                 tensordict.set(delta_key, self._delta(following, current))
             if self.drop_delta:
                 for key in (out_key, delta_key):
-                    _drop(tensordict, key)
+                    delete(tensordict, key)
         return tensordict
 
     def _restore(self, current: Tensor, delta: Tensor) -> Tensor:
@@ -207,7 +207,7 @@ class NextObservationDelta(Transform):
             if current is not None and value is not None:
                 if read(following, out_key) is None:
                     following.set(out_key, self._delta(value, current))
-                _drop(following, in_key)
+                delete(following, in_key)
         return tensordict.set("next", following)
 
     @property
@@ -270,15 +270,3 @@ def _integer_difference(following: Tensor, current: Tensor) -> Tensor:
         return difference
     wrapped = ((following ^ current) & (following ^ difference)) < 0
     return torch.where(wrapped, following.double() - current.double(), difference.double())
-
-
-def _drop(tensordict: TensorDictBase, key: NestedKey) -> None:
-    """Delete an entry, if it exists, and groups that become empty."""
-    if read(tensordict, key) is None:
-        return
-    del tensordict[key]
-    while isinstance(key, tuple) and len(key) > 1:
-        key = normalize_key(key[:-1])
-        if key == "next" or not tensordict.get(key).is_empty():
-            return
-        del tensordict[key]

@@ -16,7 +16,7 @@ from tdx.core.transforms.spec_maps import missing_key_error, sum_dtype, with_ent
 from tdx.errors import ArgumentError, KeyNotFoundError
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
-from tdx.tensordicts import read
+from tdx.tensordicts import delete, read
 
 
 class RewardSum(RunningTransform):
@@ -108,8 +108,9 @@ class RewardSum(RunningTransform):
     ) -> TensorDictBase:
         self._check_reset_keys()
         result = super()._reset(tensordict, tensordict_reset)
-        # A reset returns no rewards.
-        return result.exclude(*self.out_keys) if self.reward_spec else result
+        for key in self.out_keys if self.reward_spec else ():
+            delete(result, key)  # A reset returns no rewards.
+        return result
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         return None if self.reward_spec else super()._chunk_kernel()
