@@ -379,7 +379,9 @@ def _first_key(stage: StageRecord) -> str | None:
     """Return the key that a stage changes: an observation or an action before a reward."""
     names = [name.partition(" ")[2] for name in stage.writes]
     rest = [name for name in names if name.rpartition(".")[2] != "reward"]
-    return next(iter((*rest, *names)), None)
+    # Statistics that have counted nothing may change nothing.
+    declared = [each.key for each in stage.specs if each.part == "observation" and stage.state]
+    return next(iter((*rest, *names, *declared)), None)
 
 
 def _passive_keys(contract: Contract) -> set[str]:
