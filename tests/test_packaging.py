@@ -10,6 +10,9 @@ import zipfile
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.version import Version
+
 import tdx
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +35,24 @@ def test_version_is_a_plain_number_and_the_command_prints_it() -> None:
 def test_console_script_points_at_a_function() -> None:
     script = EntryPoint("tdx", PROJECT["scripts"]["tdx"], "console_scripts")
     assert callable(script.load())
+
+
+def test_lowest_versions_are_the_lower_bounds() -> None:
+    lines = (ROOT / "tests" / "lowest.txt").read_text().splitlines()
+    pinned = {
+        name: version for name, sep, version in (line.partition("==") for line in lines) if sep
+    }
+    bounds = {}
+    for each in map(Requirement, PROJECT["dependencies"]):
+        (bounds[each.name],) = (part.version for part in each.specifier if part.operator == ">=")
+    assert {name: Version(version) for name, version in pinned.items()} == {
+        name: Version(version) for name, version in bounds.items()
+    }
+
+
+def test_tests_of_the_lowest_versions_exist() -> None:
+    paths = (ROOT / "tests" / "lowest_tests.txt").read_text().splitlines()
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_changelog_speaks_of_this_version() -> None:

@@ -25,7 +25,7 @@ from tdx.cli.runtime import (
     prepared_streams,
     raw_stream,
 )
-from tdx.cli.typer_internals import unknown_option
+from tdx.cli.typer_internals import TyperException, unknown_option
 from tdx.errors import (
     ArgumentError,
     ExitCode,
@@ -104,7 +104,7 @@ def _report(error: Exception, style: ErrorStyle) -> int:
         )
     if style.debug:
         traceback.print_exception(error)
-    if isinstance(error, (TdxError, typer.TyperException)):
+    if isinstance(error, (TdxError, TyperException)):
         known = as_tdx_error(error)
         show_error(known, style)
         return int(known.exit_code)
@@ -250,7 +250,7 @@ def _one_line(text: str) -> str:
     return escape_control_characters(" ".join(text.split()))
 
 
-def as_tdx_error(error: TdxError | typer.TyperException) -> TdxError:
+def as_tdx_error(error: TdxError | TyperException) -> TdxError:
     """Convert a usage error of Typer; suggest the nearest spelling of an unknown name."""
     if isinstance(error, TdxError):
         return error
@@ -275,8 +275,9 @@ def _hint(message: str, context: typer.Context | None) -> str:
     known = {name for param in context.command.params for name in param.opts} if context else ()
     if "requires an argument" in message or ("requires" in message and "arguments" in message):
         return "write the value after the option"
-    if "unexpected extra argument" in message and "--pipeline" in known:
-        return "pass a pipeline file as --pipeline FILE and a stage as --t STAGE"
+    if "unexpected extra argument" in message and "--t" in known:
+        extra = message.rpartition("(")[2].rstrip(")").split(" ")[0]
+        return f"write a stage as -t {extra}"
     return _usage_hint(context)
 
 

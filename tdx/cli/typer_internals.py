@@ -1,22 +1,33 @@
 """Parts of Typer that are not public, all in one place.
 
-Tested with Typer 0.29. ``tests/cli/test_typer_internals.py`` fails with an explanation when a
-release changes one of them; ``docs/decisions/0019-typer-internals.md`` lists them.
+``tests/cli/test_typer_internals.py`` fails with an explanation when a release changes one of them;
+``docs/decisions/0019-typer-internals.md`` lists them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from typer._click.exceptions import NoSuchOption
 from typer.core import TyperCommand, TyperGroup
 
 from tdx.text import escape_control_characters, is_printable
 
-TESTED_VERSIONS = (0, 29)
-"""Major and minor version of Typer that the tests run with."""
+TESTED_VERSIONS = ">=0.15.4,<0.30"
+"""Releases of Typer that the tests run with: the lowest and the newest one."""
+
+if TYPE_CHECKING:
+    from typer import TyperException as TyperException
+    from typer._click.exceptions import NoSuchOption
+else:
+    try:
+        from typer._click.exceptions import ClickException, NoSuchOption
+    except ImportError:
+        # Before 0.26 Click is a library of its own.
+        from click.exceptions import ClickException, NoSuchOption
+    TyperException = getattr(typer, "TyperException", ClickException)
+    """Base of the usage errors; Typer exports it since 0.28."""
 
 
 class _ValueReader:
@@ -35,6 +46,16 @@ class _ValueReader:
         if isinstance(value, str) and self._parser is not None:
             return self._parser(value)
         return value
+
+
+class _TextParser:
+    """Calls a parser for text only: Typer before 0.29 passes it the default value as well."""
+
+    def __init__(self, parser: Callable[[str], Any]) -> None:
+        self._parser = parser
+
+    def __call__(self, value: Any) -> Any:
+        return self._parser(value) if isinstance(value, str) else value
 
 
 class _PrintableCompletions:
@@ -59,9 +80,14 @@ def _prepare_parameters(params: list[Any]) -> list[Any]:
         descriptor = getattr(param, "type_descriptor", None)
         if descriptor is not None:
             param._runtime_param = _ValueReader(descriptor.parameter_info.parser)
+        elif callable(parser := getattr(param.type, "func", None)):
+            param.type.func = parser if isinstance(parser, _TextParser) else _TextParser(parser)
         if getattr(param, "is_flag", False) and param.metavar is None:
             # Typer would print <bool> after a flag, which takes no value.
             param.metavar = ""
+        if param.default is None:
+            # Some releases print [default: None].
+            param.show_default = False
         if "shell_complete" not in vars(param):
             param.shell_complete = _PrintableCompletions(param.shell_complete)
     return params
@@ -81,6 +107,6 @@ class FastGroup(TyperGroup):
         return _prepare_parameters(super().get_params(ctx))
 
 
-def unknown_option(error: typer.TyperException) -> str | None:
+def unknown_option(error: TyperException) -> str | None:
     """Return the option that does not exist, if that is the error."""
     return error.option_name if isinstance(error, NoSuchOption) else None

@@ -212,14 +212,9 @@ def check_device(device: str) -> None:
 
 def available_devices() -> list[str]:
     """Return the names of the devices of this machine, the CPU first."""
-    import torch
+    from tdx.accelerators import list_devices
 
-    found = ["cpu"]
-    if torch.accelerator.is_available():
-        device = torch.accelerator.current_accelerator()
-        assert device is not None
-        found += [f"{device.type}:{index}" for index in range(torch.accelerator.device_count())]
-    return found
+    return ["cpu", *map(str, list_devices())]
 
 
 def _create_env(plan: EnvPlan, resolver: ValueResolver, convert: Convert | None) -> EnvBase:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tdx import accelerators
 from tdx.core.envs import EnvBase
 from tdx.profiling.machine import quiet_environment
 from tdx.profiling.result import Mode, Numbers
@@ -181,4 +182,4 @@ def _measure_step(contender: Contender, mode: Mode, plan: ProfilePlan, steps: in
 def wait_for_device(device: torch.device) -> None:
     """Wait until an accelerator has finished its work."""
     if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+        accelerators.synchronize(device)

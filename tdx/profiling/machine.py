@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from tdx import __version__
+from tdx.accelerators import current_accelerator
 
 PACKAGES = ("torch", "tensordict", "gymnasium", "numpy")
 
@@ -105,7 +106,7 @@ def _list_accelerators() -> tuple[str, ...]:
     if torch.cuda.is_available():
         count = torch.cuda.device_count()
         return tuple(torch.cuda.get_device_name(index) for index in range(count))
-    found = torch.accelerator.current_accelerator(check_available=True)
+    found = current_accelerator()
     return () if found is None else (found.type,)
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
 from tdx.stacks.driver import AnyTracer, Driver, OnTrace
 
@@ -187,6 +187,15 @@ class Stack(Protocol):
         """
         ...
 
+    @property
+    def attaches_to_runs(self) -> bool:
+        """True if a tracer may stay attached for a run, which is faster.
+
+        The block of :meth:`attach` then gets each trace when its step ends. Default: a tracer
+        attaches for each step.
+        """
+        return False
+
     def attach(self, on_trace: OnTrace) -> AbstractContextManager[None]:
         """Record the resets and steps that the caller makes in a block.
 
@@ -205,6 +214,16 @@ class Stack(Protocol):
             all_stages: Include stages that take less time than reading the clock.
         """
         ...
+
+    def locate_error(self, error: Exception) -> TdxError | None:
+        """Return an error that names the stage that raised an error of the env.
+
+        Called in the block of :meth:`measure`. Default: ``None``, the stage is unknown.
+
+        Args:
+            error: The error, with its traceback.
+        """
+        return None
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """Return copies of the state of each stage: running statistics, counters, queues.

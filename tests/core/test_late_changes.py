@@ -90,6 +90,7 @@ def test_keys_that_are_set_instead_of_found() -> None:
     rollout = env.rollout(3)["next"]
     torch.testing.assert_close(rollout["total"], rollout["reward"].cumsum(0))
     assert "episode_reward" not in rollout.keys()
+    pytest.importorskip("mujoco")
     cast = DoubleToFloat()
     env = TransformedEnv(GymEnv("HalfCheetah-v5"), cast)
     assert env.rollout(2)["observation"].dtype is torch.float32

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tdx import GymEnv
+from tdx import GymEnv, accelerators
 from tdx.profiling.passes import accelerator, choice
 from tdx.profiling.passes.accelerator import TorchAccelerator, TraceEvent
 from tdx.profiling.passes.choice import find_accelerator
@@ -33,7 +33,7 @@ class FakeTorch:
             ("memory_stats", named),
             ("reset_peak_memory_stats", None),
         ):
-            monkeypatch.setattr(torch.accelerator, name, self.answering(name, value))
+            monkeypatch.setattr(accelerators, name, self.answering(name, value))
 
     def answering(self, name: str, value: Any) -> Any:
         def answer(device: torch.device) -> Any:
@@ -78,7 +78,7 @@ def test_marks_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_capabilities_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTorch(monkeypatch)
-    monkeypatch.setattr(torch.accelerator, "memory_stats", lambda device: {})
+    monkeypatch.setattr(accelerators, "memory_stats", lambda device: {})
     device = TorchAccelerator("mps")
     assert (device.reports_syncs, device.reports_memory, device.reports_work) == (
         False,

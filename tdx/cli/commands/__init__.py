@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -27,12 +28,12 @@ _DEFAULT_COMMAND = "run"
 _EXAMPLE = "Start with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
 _HELP_OPTIONS = {"--help", "-h"}
 _OUTPUT_SETTINGS = ("format", "color")
+_ENV_ID = re.compile(r"-v\d+$|^tdx/")
 _TOLERANT = {"config", "doctor"}
 """Commands that work with broken settings, to find and fix them."""
 _SETTINGS: dict[str, Any] = {
     "rich_markup_mode": "rich",
     "pretty_exceptions_enable": False,
-    "suggest_commands": False,
     "context_settings": {"help_option_names": ["--help", "-h"]},
 }
 
@@ -221,13 +222,25 @@ class _RootGroup(_Group):
 
 
 class _ShowGroup(_Group):
-    """Accepts a folder instead of a command: ``tdx show runs/pendulum``."""
+    """Accepts what to show instead of a command: ``tdx show runs/pendulum``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name = args[0]
-        if name not in self.functions and (os.path.isdir(name) or os.sep in name):
-            args = ["dump", *args]
+        if args[0] not in self.functions and (kind := _kind_of(args[0])) is not None:
+            args = [kind, *args]
         return super().resolve_command(ctx, args)
+
+
+def _kind_of(name: str) -> str | None:
+    """Return the command of ``tdx show`` for a name; ``None`` if its form does not tell."""
+    from tdx.pipeline.catalog import load_catalog
+
+    if os.path.isdir(name):
+        return "dump"
+    if _ENV_ID.search(name) is not None:
+        return "env"
+    if load_catalog().find(name) is not None:
+        return "transform"
+    return "dump" if os.sep in name else None
 
 
 class _ProfileGroup(_Group):
@@ -266,7 +279,10 @@ class _DefaultCommand(_Command):
 _GROUPS: Mapping[str, tuple[type[_Group], str]] = {
     "inspect": (_Group, "Inspect the specs, data flow and values of a chain."),
     "list": (_Group, "List the available envs, transforms and dumps."),
-    "show": (_ShowGroup, "Show the documentation of a transform, or the contents of a dump."),
+    "show": (
+        _ShowGroup,
+        "Show an env, the documentation of a transform, or the contents of a dump.",
+    ),
     "profile": (
         _ProfileGroup,
         "Measure the cost of each part of a rollout; compare two profiles.",

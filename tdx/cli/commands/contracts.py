@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +16,7 @@ from tdx.cli.options import (
     Functions,
     OutputOptions,
     PipelineOptions,
+    TargetOptions,
     integer_option,
     split_list,
 )
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from tdx.contracts import Contract, ContractReport
     from tdx.stacks import Stack
 
-Target = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[TARGET]", help="Pipeline file, or a function module:name that returns the env."
-    ),
-]
 Out = Annotated[str, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing contract.")]
 Compare = Annotated[
@@ -50,9 +44,8 @@ DiffSeed = Annotated[
 
 
 def freeze(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     debug: DebugOptions,
-    target: Target = None,
     out: Out = "contract",
     compare: Compare = None,
     force: Force = False,
@@ -77,7 +70,7 @@ def freeze(
         raise ArgumentError(
             f"unknown part {unknown[0]!r} in --compare", hint=f"the parts are {', '.join(_PARTS)}"
         )
-    config = read_pipeline(with_target(pipeline, target))
+    config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
     save_contract(contract, out, force=force)
@@ -85,22 +78,6 @@ def freeze(
         if each.random == "excluded":
             print(f"note: {each.place} is random and is excluded", file=sys.stderr)
     print(f"wrote {out} ({len(contract.stages) - 1} stages)", file=sys.stderr)
-
-
-def with_target(options: PipelineOptions, target: str | None) -> PipelineOptions:
-    """Return the options with a target: a pipeline file, or a function that returns an env.
-
-    Raises:
-        ArgumentError: The options name an env or a pipeline too.
-    """
-    from tdx.cli.pipelines import with_file
-
-    if target is None or not is_code(target):
-        return with_file(options, target)
-    if options.env is not None or options.pipeline is not None:
-        option = "--env" if options.env is not None else "--pipeline"
-        raise ArgumentError(f"{target} and {option} cannot be combined", hint="remove one of them")
-    return replace(options, env=target)
 
 
 def is_code(target: str) -> bool:
@@ -117,8 +94,7 @@ def is_contract(target: str) -> bool:
 
 
 def check_against(
-    options: PipelineOptions,
-    target: str | None,
+    options: TargetOptions,
     folder: str,
     output: OutputOptions,
     *,
@@ -128,7 +104,6 @@ def check_against(
 
     Args:
         options: Options of the env.
-        target: Pipeline file or function.
         folder: Folder of the contract.
         output: Output format.
         evaluation: The env is used for evaluation.
@@ -142,7 +117,7 @@ def check_against(
     from tdx.contracts import check_contract, load_contract
 
     contract = load_contract(folder)
-    config = read_pipeline(with_target(options, target))
+    config = read_pipeline(options)
     with open_stack(config, options) as stack:
         report = check_contract(
             stack, contract, config.env.id, evaluation=evaluation, reference=folder
@@ -218,7 +193,7 @@ def _compare_sides(
 
 @contextmanager
 def _open(target: str, allow_code: bool) -> Iterator[Stack]:
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
 
     options = with_target(PipelineOptions(allow_code=allow_code), target)
     with open_stack(read_pipeline(options), options) as stack:

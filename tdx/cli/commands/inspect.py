@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.commands.contracts import Target, with_target
 from tdx.cli.options import (
+    TARGET_HELP,
     AllowCode,
     DebugOptions,
     DiagramFormat,
     DiagramOptions,
-    FileArgument,
     Functions,
     OutputOptions,
     PipelineOptions,
+    TargetOptions,
     integer_option,
 )
 from tdx.cli.pipelines import PolicyName, complete_key, complete_policy_key
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 Stages = Annotated[bool, typer.Option("--stages", help="Show the specs after each stage.")]
+Changes = Annotated[bool, typer.Option("--changes", help="Show only what each stage changes.")]
 Key = Annotated[
     str | None,
     typer.Option(
@@ -38,12 +39,12 @@ Key = Annotated[
         help="Follow one key through the chain; write a nested key as agents.reward.",
     ),
 ]
-Keys = Annotated[
+Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY]...",
+        metavar="[TARGET] [KEY]...",
         autocompletion=complete_key,
-        help="Keys to trace, nested ones as agents.reward; all by default.",
+        help=f"{TARGET_HELP} Then the keys to trace, nested ones as agents.reward; all by default.",
     ),
 ]
 Steps = Annotated[int, integer_option("--steps", 1, "Number of steps after the reset.")]
@@ -73,7 +74,11 @@ PolicyReads = Annotated[
 
 
 def inspect_spec(
-    pipeline: PipelineOptions, output: OutputOptions, stages: Stages = False, key: Key = None
+    pipeline: TargetOptions,
+    output: OutputOptions,
+    stages: Stages = False,
+    changes: Changes = False,
+    key: Key = None,
 ) -> None:
     """Compare the specs of an env before and after a chain, without stepping it.
 
@@ -84,14 +89,16 @@ def inspect_spec(
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
+    if stages and changes:
+        raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = compare_specs(stack, config.env.id)
         calls = [stage.call for stage in stack.stages]
-    write_view(spec_view(report, calls, stages=stages, key=key), output)
+    write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
-def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
+def inspect_chain(pipeline: TargetOptions, output: OutputOptions) -> None:
     """Show what each stage of a chain reads, writes, drops and renames, without stepping it.
 
     tdx inspect chain --env Pendulum-v1 --t StepCounter --t RewardSum
@@ -108,19 +115,22 @@ def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
     write_view(chain_view(report, calls), output)
 
 
-def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys = None) -> None:
+def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words = None) -> None:
     """Trace keys through a chain: each version, its writer and its readers.
 
-    tdx inspect keys reward --env Pendulum-v1 --t RewardSum --t "RewardClipping(-1, 1)"
+    tdx inspect keys Pendulum-v1 reward -t RewardSum -t "RewardClipping(-1, 1)"
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
     from tdx.cli.views.chain import lineage_diagram, lineage_view
     from tdx.inspection.lineage import inspect_keys
 
+    keys = list(words or ())
+    if keys and pipeline.env is None and pipeline.pipeline is None:
+        pipeline = with_target(pipeline, keys.pop(0))
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
-        lineage = inspect_keys(stack, config.env.id).only(list(keys or ()))
+        lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = [stage.call for stage in stack.stages]
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(lineage_diagram(lineage, calls))
@@ -129,7 +139,7 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys =
 
 
 def inspect_values(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     output: OutputOptions,
     steps: Steps = 1,
     policy: PolicyName = None,
@@ -163,9 +173,8 @@ def inspect_values(
 
 
 def inspect_state(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     output: OutputOptions,
-    target: Target = None,
     steps: StateSteps = 0,
     load: Load = None,
     export: Export = None,
@@ -186,7 +195,7 @@ def inspect_state(
 
     if export is not None:
         check_replaceable(export, force=force)
-    config = read_pipeline(with_target(pipeline, target))
+    config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         if load is not None:
             from tdx.contracts import load_state
@@ -204,7 +213,7 @@ def inspect_state(
 
 
 def inspect_plan(
-    pipeline: PipelineOptions, output: DiagramOptions, policy_reads: PolicyReads = None
+    pipeline: TargetOptions, output: DiagramOptions, policy_reads: PolicyReads = None
 ) -> None:
     """Show how a rollout runs: which stages run in each step, which are deferred, and why.
 
@@ -323,9 +332,8 @@ ReportSteps = Annotated[
 
 
 def report(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     debug: DebugOptions,
-    file: FileArgument = None,
     out: Out = "report.html",
     steps: ReportSteps = _REPORT_STEPS,
     force: Force = False,
@@ -339,11 +347,11 @@ def report(
     """
     from tdx.cli.html.report import report_page
     from tdx.cli.output import STDOUT, check_target, write_file
-    from tdx.cli.pipelines import open_stack, read_pipeline, with_file
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.inspection.pipeline_report import build_report
 
     check_target(out, force=force)
-    config = read_pipeline(with_file(pipeline, file))
+    config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         name = config.file or config.env.id
         result = build_report(stack, config, name, steps=steps, seed=config.env.seed or 0)

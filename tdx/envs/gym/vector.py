@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
+from tdx.envs.gym.autoreset import (
+    RESETS_ROWS,
+    AutoresetMode,
+    Build,
+    create_without_autoreset,
+)
 from tdx.envs.gym.conversion import Conversion, reward_space_of
 from tdx.envs.gym.infos import merge_final_info
 from tdx.envs.gym.single_env import PendingSeed, reward_rows
 from tdx.errors import EnvError, Where
 from tdx.tensordicts import new_tensordict, read, write
 
-Build = Callable[[], gymnasium.Env[Any, Any]]
 Rows = np.ndarray[Any, np.dtype[np.bool_]]
 
 _CPU = torch.device("cpu")
+_ROWS_HINT = (
+    'create it with vectorization_mode="sync", or reset all rows at once'
+    if RESETS_ROWS
+    else "install gymnasium>=1.1, let GymEnv(name, num_envs=N) create it, or reset all rows at once"
+)
 
 
 class VectorEnvRows:
@@ -173,7 +183,7 @@ class VectorEnvRows:
             raise EnvError(
                 f"{type(self._env.unwrapped).__name__} resets rows by itself "
                 f"({mode_name(self._mode)}) and cannot reset only some of them",
-                hint='create it with vectorization_mode="sync", or reset all rows at once',
+                hint=_ROWS_HINT,
                 where=Where(env=self._conversion.name),
             )
         # A new dict, because the env removes the mask from the options.
@@ -208,7 +218,11 @@ def mode_name(mode: AutoresetMode) -> str:
 def resets_rows(env: Any, mode: AutoresetMode) -> bool:
     """Return True if a vector env can reset only the rows in ``options["reset_mask"]``."""
     base = env.unwrapped
-    if mode is AutoresetMode.DISABLED or isinstance(base, SyncVectorEnv):
+    if mode is AutoresetMode.DISABLED:
+        return True
+    if not RESETS_ROWS:
+        return False
+    if isinstance(base, SyncVectorEnv):
         return True
     if isinstance(base, AsyncVectorEnv):
         # Without shared memory its workers forget that they were reset, and do it again.
@@ -293,7 +307,5 @@ def make_vector_env(builds: list[Build], mode: str) -> SyncVectorEnv | AsyncVect
         mode: ``"sync"``: all envs in this process; ``"async"``: one process for each.
     """
     kind: Any = SyncRows if mode == "sync" else AsyncRows
-    created: SyncVectorEnv | AsyncVectorEnv = kind(
-        builds, copy=False, autoreset_mode=AutoresetMode.DISABLED
-    )
+    created: SyncVectorEnv | AsyncVectorEnv = create_without_autoreset(kind, builds, copy=False)
     return created

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tdx.inspection.lint.rule import Rule
 
 CHAIN_STEPS = 20
-"""Number of steps of a chain of tdx, in addition to those that compare values with specs."""
+"""Number of steps of a chain of tdx after the steps that compare values with specs."""
 MAX_CHECK_STEPS = 1_000
 """Largest number of steps to reach the step limit of an episode."""
 MAX_CHECK_SECONDS = 2.0

@@ -57,26 +57,21 @@ def load_yaml(text: str) -> Any:
     Raises:
         PipelineError: The text is not valid YAML; the error has line and column, from 1.
     """
-    from ruamel.yaml.composer import MaxDepthExceededError
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     if len(text) > MAX_PIPELINE_BYTES:
         raise too_long_error()
     try:
         return _make_yaml().load(text)
-    except MaxDepthExceededError as error:
-        mark = error.problem_mark
-        raise PipelineError(
-            _TOO_DEEP,
-            hint="a pipeline needs no such nesting: use the file only if you trust it",
-            where=Where(line=mark.line + 1, column=mark.column + 1),
-        ) from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
+        where = Where(line=mark.line + 1, column=mark.column + 1) if mark else None
+        if error.problem == _TOO_DEEP:
+            hint = "a pipeline needs no such nesting: use the file only if you trust it"
+            raise PipelineError(_TOO_DEEP, hint=hint, where=where) from None
         problem = " ".join(str(error.problem or error.context).split())
         if problem.startswith("but ") and error.context:
             problem = f"{error.context}, {problem}"
-        where = Where(line=mark.line + 1, column=mark.column + 1) if mark else None
         raise PipelineError(
             f"not YAML: {problem}", where=where, hint=_find_hint(problem)
         ) from error
@@ -119,7 +114,6 @@ def _make_yaml() -> YAML:
     yaml = YAML()
     yaml.Composer = _limited_composer()
     yaml.Scanner = _limited_scanner()
-    yaml.max_depth = MAX_NESTING
     yaml.preserve_quotes = True
     yaml.width = _NO_WRAP
     yaml.allow_duplicate_keys = False
@@ -129,14 +123,17 @@ def _make_yaml() -> YAML:
 
 @cache
 def _limited_composer() -> type[Composer]:
-    """Return a composer that stops after a maximum number of values, before the rest is scanned."""
+    """Return a composer that stops after a maximum number or depth of values.
+
+    It stops before the rest is scanned.
+    """
     from ruamel.yaml.composer import Composer, ComposerError
     from ruamel.yaml.events import AliasEvent
 
     class LimitedComposer(Composer):
         def __init__(self, loader: Any = None) -> None:
             super().__init__(loader)
-            self._values = 0
+            self._values = self._depth = 0
             self._open: set[str] = set()
 
         def compose_node(self, parent: Any, index: Any) -> Any:
@@ -148,9 +145,13 @@ def _limited_composer() -> type[Composer]:
                 )
             if isinstance(event, AliasEvent) and event.anchor in self._open:
                 raise ComposerError(None, None, f"*{event.anchor} {_CYCLE}", event.start_mark)
+            if self._depth >= MAX_NESTING and not isinstance(event, AliasEvent):
+                raise ComposerError(None, None, _TOO_DEEP, event.start_mark)
             opened = {event.anchor} - {None} - self._open
             self._open |= opened
+            self._depth += 1
             node = super().compose_node(parent, index)
+            self._depth -= 1
             self._open -= opened
             return node
 
@@ -160,13 +161,13 @@ def _limited_composer() -> type[Composer]:
 @cache
 def _limited_scanner() -> type[RoundTripScanner]:
     """Return a scanner that stops at deeply nested brackets, for which it needs quadratic time."""
-    from ruamel.yaml.composer import MaxDepthExceededError
+    from ruamel.yaml.error import MarkedYAMLError
     from ruamel.yaml.scanner import RoundTripScanner
 
     class LimitedScanner(RoundTripScanner):
         def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:
             if len(self.flow_context) >= MAX_NESTING:
-                raise MaxDepthExceededError(None, None, _TOO_DEEP, self.reader.get_mark())
+                raise MarkedYAMLError(None, None, _TOO_DEEP, self.reader.get_mark())
             super().fetch_flow_collection_start(TokenClass, to_push)
 
     return LimitedScanner

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from tdx import accelerators
 from tdx.core.envs import EnvBase
 from tdx.core.envs.env_specs import available_device
 from tdx.profiling.passes.observer import parse_part_index
@@ -263,7 +264,7 @@ class TorchAccelerator:
     def mark(self) -> torch.Event:
         """See :class:`Accelerator`; uses the current stream."""
         event = torch.Event(device=self._device, enable_timing=True)
-        event.record(torch.accelerator.current_stream(self._device))
+        event.record(accelerators.current_stream(self._device))
         return event
 
     def elapsed_ns(self, earlier: torch.Event, later: torch.Event) -> int:
@@ -272,17 +273,17 @@ class TorchAccelerator:
 
     def synchronize(self) -> None:
         """See :class:`Accelerator`."""
-        torch.accelerator.synchronize(self._device)
+        accelerators.synchronize(self._device)
 
     def memory(self) -> tuple[int, int, int]:
         """See :class:`Accelerator`."""
-        stats = torch.accelerator.memory_stats(self._device)
+        stats = accelerators.memory_stats(self._device)
         prefix = "allocated_bytes.all."
         return stats[prefix + "allocated"], stats[prefix + "current"], stats[prefix + "peak"]
 
     def reset_peak(self) -> None:
         """See :class:`Accelerator`."""
-        torch.accelerator.reset_peak_memory_stats(self._device)
+        accelerators.reset_peak_memory_stats(self._device)
 
     def record_syncs(self, callback: Callable[[str], None]) -> AbstractContextManager[None]:
         """See :class:`Accelerator`."""

@@ -215,7 +215,6 @@ COUNTERPARTS: dict[type, Find] = {
     wrappers.ClipReward: _clip_reward,
     wrappers.TransformReward: _transform_reward,
     wrappers.RescaleAction: _rescale_action,
-    wrappers.DiscretizeAction: _discretize_action,
     wrappers.FrameStackObservation: stack_frames,
     wrappers.FlattenObservation: flatten_observation,
     wrappers.ReshapeObservation: reshape_observation,
@@ -225,6 +224,9 @@ COUNTERPARTS: dict[type, Find] = {
     wrappers.FilterObservation: filter_observation,
 }
 """Functions that find the counterpart of a wrapper."""
+if hasattr(wrappers, "DiscretizeAction"):
+    # Gymnasium 1.0 does not have it.
+    COUNTERPARTS[wrappers.DiscretizeAction] = _discretize_action
 
 _CUSTOM = "write it as a transform of tdx, and name it in the file: module:Name"
 MISSING: dict[type, tuple[str, str]] = {

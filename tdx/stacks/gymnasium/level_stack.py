@@ -14,11 +14,19 @@ import torch
 from torch import Tensor
 
 from tdx.core import StageSpecs
-from tdx.errors import EnvError, SpecError, Where, get_first_line
+from tdx.errors import EnvError, SpecError, TdxError, Where, get_first_line
 from tdx.specs import Binary, Composite
 from tdx.stacks.driver import OnTrace
-from tdx.stacks.gymnasium.calls import Call, CallRecorder, LastResults, OnCall, RemoteCalls
-from tdx.stacks.gymnasium.levels import Level, env_name
+from tdx.stacks.gymnasium.calls import (
+    Call,
+    CallRecorder,
+    Events,
+    LastResults,
+    OnEvents,
+    RemoteCalls,
+    outermost_site,
+)
+from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
 from tdx.stacks.gymnasium.replay import build_action, learning_switches, replaced_env
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
@@ -38,7 +46,8 @@ class LevelStack(Stack):
     """
 
     free_keys = (INFO,)
-    recorder: Callable[[OnCall, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
+    attaches_to_runs = True
+    recorder: Callable[[OnEvents, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
     builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
 
     def __init__(
@@ -47,7 +56,7 @@ class LevelStack(Stack):
         self.target, self.workers = target, workers
         self.levels = tuple(levels)
         self._pending_seed: int | None = None
-        # Traces are recorded step by step.
+        # A tracer may attach for each step.
         self._last_results: LastResults = {}
         self._builder = type(self).builder(self.levels, self.name)
 
@@ -113,13 +122,24 @@ class LevelStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         top = self.levels[-1].index
 
-        def on_call(call: Call) -> None:
-            if call.level == top:
-                on_trace(self._builder.build(call))
+        def on_events(events: Events) -> None:
+            if outermost_site(events).level == top:
+                on_trace(self._builder.defer(events))
 
+        self._builder.forget_spaces()
         remote = self.workers if self.workers is not None and self.workers.rows else None
-        with type(self).recorder(on_call, remote, self._last_results).attached(self.levels):
+        with type(self).recorder(on_events, remote, self._last_results).attached(self.levels):
             yield
+
+    def locate_error(self, error: Exception) -> TdxError | None:
+        """See :class:`~tdx.stacks.Stack`."""
+        place = place_of_error(error, self.levels)
+        if place is None:
+            return None
+        failed = Call(*place, error=error)
+        if self.workers is not None and place[0] == self.workers.core_index:
+            self.workers.take_failed_call(error)(failed)
+        return self._builder.located(failed.children[0] if failed.children else failed)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`."""

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from torch import Tensor
 
 from tdx.core.meter import Meter
+from tdx.envs.gym.autoreset import AutoresetMode
 from tdx.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import (

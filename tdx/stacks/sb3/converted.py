@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from stable_baselines3.common.vec_env import DummyVecEnv
 from tensordict import TensorDict
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tdx.core import TransformedEnv
 from tdx.envs import EnvBase, GymWrapper
+from tdx.envs.gym.autoreset import AutoresetMode
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tdx.errors import ArgumentError, EnvError, summarize_error

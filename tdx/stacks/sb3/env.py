@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 from gymnasium import Space
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from tdx.envs import EnvBase, GymWrapper
+from tdx.envs.gym.autoreset import AutoresetMode
 from tdx.stacks.sb3.levels import close_vec_env
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from tensordict import TensorDictBase
 
 from tdx import (
@@ -34,6 +34,7 @@ from tdx import (
     VecNorm,
 )
 from tdx.core.plan import plan_of
+from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
 from tests.core.planned.drawing import policy_reading
 from tests.core.planned.test_law import compared
 
@@ -114,6 +115,7 @@ def test_workers(use_buffers: bool, inside: str) -> None:
     )
 
 
+@pytest.mark.skipif(not RESETS_ROWS, reason="this Gymnasium has no autoreset modes")
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_made_vector_envs(mode: AutoresetMode) -> None:
     def made() -> EnvBase:

@@ -8,14 +8,17 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from tensordict import TensorDictBase
 
 from tdx.envs.gym import GymEnv, GymWrapper
+from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode, create_without_autoreset
 from tdx.errors import EnvError
 from tests.envs.gym.mocks import CountEnv
 
-MODES = list(AutoresetMode)
+# Gymnasium 1.0 has no modes: only what tdx creates is reset in rows.
+MODES = list(AutoresetMode) if RESETS_ROWS else [AutoresetMode.DISABLED]
+with_modes = pytest.mark.skipif(not RESETS_ROWS, reason="this Gymnasium has no autoreset modes")
 each_mode = pytest.mark.parametrize("mode", MODES, ids=[mode.name.lower() for mode in MODES])
 LENGTHS = [(3,), (2, 4), (5, 1)]
 
@@ -23,7 +26,9 @@ LENGTHS = [(3,), (2, 4), (5, 1)]
 def count_envs(mode: AutoresetMode, kind: type[Any] = SyncVectorEnv, **kwargs: Any) -> GymWrapper:
     # In this mode Gymnasium itself loses the terminal observation of an env that reuses its array.
     copies = mode is AutoresetMode.SAME_STEP
-    makers = [lambda lengths=lengths: CountEnv(lengths, copies) for lengths in LENGTHS]
+    makers: list[Any] = [lambda lengths=lengths: CountEnv(lengths, copies) for lengths in LENGTHS]
+    if mode is AutoresetMode.DISABLED:
+        return GymWrapper(create_without_autoreset(kind, makers, **kwargs))
     return GymWrapper(kind(makers, autoreset_mode=mode, **kwargs))
 
 
@@ -128,6 +133,7 @@ def test_stored_steps_do_not_change_later() -> None:
     assert (steps[0] == kept).all()
 
 
+@with_modes
 def test_seeded_episodes_do_not_depend_on_the_mode() -> None:
     def observed(mode: AutoresetMode) -> torch.Tensor:
         vector = gymnasium.make_vec(
@@ -141,6 +147,7 @@ def test_seeded_episodes_do_not_depend_on_the_mode() -> None:
     assert all(torch.equal(first, other) for other in others)
 
 
+@with_modes
 def test_the_mode_is_visible() -> None:
     assert count_envs(AutoresetMode.DISABLED).autoreset_mode == "disabled"
     assert "autoreset" not in repr(count_envs(AutoresetMode.DISABLED))
@@ -152,6 +159,16 @@ def test_the_mode_is_visible() -> None:
     assert GymEnv("CartPole-v1").autoreset_mode == "disabled"
 
 
+@pytest.mark.skipif(RESETS_ROWS, reason="this Gymnasium resets rows")
+def test_vector_env_of_a_user_without_partial_resets_is_reported() -> None:
+    env = GymWrapper(SyncVectorEnv([CountEnv, CountEnv]))
+    with pytest.raises(EnvError, match="cannot reset only some of them") as caught:
+        reset_rows(env, env.reset(), [True, False])
+    assert caught.value.hint is not None
+    assert "gymnasium>=1.1" in caught.value.hint
+
+
+@with_modes
 def test_vector_env_without_partial_resets_is_reported() -> None:
     vector = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
     env = GymWrapper(vector, seed=0)
@@ -165,6 +182,7 @@ def test_vector_env_without_partial_resets_is_reported() -> None:
     )
 
 
+@with_modes
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_atari_vector_env(mode: AutoresetMode) -> None:
     pytest.importorskip("ale_py.vector_env")

@@ -1,0 +1,73 @@
+"""The accelerator of torch, also for releases that have no ``torch.accelerator``, or less of it.
+
+``torch.accelerator`` exists since torch 2.6, and its memory statistics since torch 2.9. The module
+of a device type, such as ``torch.cuda``, has the same functions in all releases.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_TYPES = ("cuda", "xpu", "mps", "mtia")
+"""Device types of accelerators, for releases of torch that cannot be asked."""
+
+
+def current_accelerator() -> torch.device | None:
+    """Return the available accelerator without an index; ``None`` without one."""
+    if hasattr(torch, "accelerator"):
+        if not torch.accelerator.is_available():
+            return None
+        return torch.accelerator.current_accelerator()
+    for name in _TYPES:
+        if getattr(torch, name).is_available():
+            return torch.device(name)
+    return None
+
+
+def list_devices() -> list[torch.device]:
+    """Return the devices of the available accelerator, each with its index."""
+    device = current_accelerator()
+    if device is None:
+        return []
+    owner = torch.accelerator if hasattr(torch, "accelerator") else torch.get_device_module(device)
+    return [torch.device(device.type, index) for index in range(owner.device_count())]
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until all queued work of a device is complete."""
+    _call_for_device("synchronize", device)
+
+
+def current_stream(device: torch.device) -> Any:
+    """Return the stream to which work for a device is added."""
+    return _call_for_device("current_stream", device)
+
+
+def memory_stats(device: torch.device) -> dict[str, Any]:
+    """Return the statistics of the device's allocator.
+
+    Raises:
+        AttributeError: torch has none for this type of device.
+    """
+    found: dict[str, Any] = _call_for_device("memory_stats", device)
+    return found
+
+
+def reset_peak_memory_stats(device: torch.device) -> None:
+    """Restart the peak values in :func:`memory_stats`.
+
+    Raises:
+        AttributeError: torch has none for this type of device.
+    """
+    _call_for_device("reset_peak_memory_stats", device)
+
+
+def _call_for_device(name: str, device: torch.device) -> Any:
+    general = getattr(getattr(torch, "accelerator", None), name, None)
+    if general is not None:
+        return general(device)
+    function = getattr(torch.get_device_module(device), name)
+    # There is one device of this type, which is no argument of its functions.
+    return function() if device.type == "mps" else function(device)
