@@ -231,3 +231,4 @@ from .contracts import load_contract as load_contract
 from .contracts import load_state as load_state
 from .contracts import save_contract as save_contract
 from .contracts import save_state as save_state
+from . import testing as testing

@@ -82,7 +82,8 @@ class _Comparison:
                         self._add(each)
                     elif each.kind != "argument":
                         self.notes.append(f"{each.sentence}; the values agree")
-        if ends and not self.roots:
+        is_random = any(each.random == "excluded" for each in (*self.a.stages, *self.b.stages))
+        if ends and not self.roots and not is_random:
             for each in ends:
                 self._add(each)
         self._sort()
@@ -378,7 +379,9 @@ def _first_key(stage: StageRecord) -> str | None:
     """Return the key that a stage changes: an observation or an action before a reward."""
     names = [name.partition(" ")[2] for name in stage.writes]
     rest = [name for name in names if name.rpartition(".")[2] != "reward"]
-    return next(iter((*rest, *names)), None)
+    # Statistics that have counted nothing may change nothing.
+    declared = [each.key for each in stage.specs if each.part == "observation" and stage.state]
+    return next(iter((*rest, *names, *declared)), None)
 
 
 def _passive_keys(contract: Contract) -> set[str]:
@@ -398,10 +401,10 @@ def _value_at(contract: Contract, lane: Lane, key: str, at: int) -> tuple[Values
     tolerance = Tolerance()
     for index in indices:
         value = contract.values.get((lane, index, key))
-        if value is not None:
-            found = value
-            if 0 <= index <= contract.last:
-                tolerance = _widest(tolerance, contract.stage(index).tolerance)
+        found = found if value is None else value
+        stage = contract.stage(index) if 0 <= index <= contract.last else None
+        if stage is not None and (value is not None or not stage.writes):
+            tolerance = _widest(tolerance, stage.tolerance)
     return found, tolerance
 
 

@@ -134,7 +134,16 @@ def observe(
 
 
 def _check_remote_stages(stack: Stack) -> tuple[str, ...]:
-    """Return a note if stages in worker processes are not run; they must not change values."""
+    """Return a note if stages in worker processes are not run; they must not change values.
+
+    Raises:
+        ArgumentError: They do, or the stack has no env that can be replaced.
+    """
+    if not hasattr(stack, "replaced_env"):
+        raise ArgumentError(
+            f"the env inside a stack of the kind {stack.kind!r} cannot be replaced",
+            hint="derive its stack from tdx.Stack, and define replaced_env",
+        )
     names = {stage.index: stage.name for stage in stack.stages}
     remote = [names[index] for index in getattr(stack, "remote_stages", ())]
     acting = [name for name in remote if role_of(name) not in PASSIVE]

@@ -23,6 +23,14 @@ class Fault(NamedTuple):
     deploy: Callable[[], Any]
 
 
+def _cast(dtype: Any) -> Any:
+    def apply(observation: Any) -> Any:
+        return observation.astype(dtype)
+
+    box: dict[str, Any] = {"low": -8.0, "high": 8.0, "shape": (3,), "dtype": dtype}
+    return made.Mapped(made.Pendulum64(), apply, **box)
+
+
 def _rl_clip() -> Any:
     return rl.ClipTransform(["observation"], low=-1, high=1)
 
@@ -133,10 +141,10 @@ FAULTS = {
         lambda: made.chain(made.fixed_norm(scale=2.0)),
     ),
     # The dtype differs.
-    "dtype of DtypeObservation": Fault(
-        *("dtype", "DtypeObservation", "observation"),
-        lambda: wrappers.DtypeObservation(made.Pendulum64(), np.float32),
-        lambda: wrappers.DtypeObservation(made.Pendulum64(), np.float64),
+    "dtype of a sub-env": Fault(
+        *("dtype", "Mapped", "observation"),
+        lambda: make_vec_env(lambda: _cast(np.float32), n_envs=2),
+        lambda: make_vec_env(lambda: _cast(np.float64), n_envs=2),
     ),
     "dtype of the env": Fault(
         *("dtype", "GymWrapper", "observation"),

@@ -25,6 +25,7 @@ def test_preprocessing(check_contract):
 
 
 def test_equal_pipelines_pass() -> None:
+    assert tdx.testing.assert_same_pipeline is assert_same_pipeline
     assert_same_pipeline(made.rescaled(), made.rescaled(), steps=3)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tdx.inspection.leaf import shape_text
@@ -12,6 +13,8 @@ from tdx.inspection.lint.stack_context import StackContext, ValueRange
 from tdx.keys import NestedKey, format_key, split_key
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tdx.stacks import StageInfo
 
 _KEY_ARGUMENTS = ("in_keys", "norm_obs_keys", "keys", "obs_keys")
@@ -188,8 +191,7 @@ def fresh_statistics(context: StackContext) -> Iterator[Violation]:
         if not context.is_normalizer(stage) or context.learns(stage):
             continue
         state = context.before.get(stage.index, {})
-        counts = {name: float(state[name].max()) for name in state if name.endswith("count")}
-        of_observations = {name: count for name, count in counts.items() if "ret" not in name}
+        of_observations = dict(_counts(state))
         if of_observations and max(of_observations.values()) <= 1:
             name, count = next(iter(of_observations.items()))
             message = f"its count ({name}) is {count:g}"
@@ -330,6 +332,19 @@ def scaling_does_not_invert(context: StackContext) -> Iterator[Violation]:
             message = f"it maps the actions to {_range_text(*mapped)}, of {_range_text(low, high)}"
             hint = "map the ends of one range to the ends of the other"
             yield Violation(message, hint, stage.index, "action")
+
+
+def _counts(state: Mapping[str, Tensor]) -> Iterator[tuple[str, float]]:
+    """Yield how many observations the statistics of a stage have counted."""
+    for name, value in state.items():
+        parts = re.split(r"[._/]", name)
+        if {"ret", "return", "reward"} & set(parts) or not value.numel():
+            continue
+        if "count" in parts:
+            yield name, float(value.max())
+        elif parts[0] == "statistics" and value.ndim and len(value) == 3:
+            # Moments of tdx: sum, sum of squares, count.
+            yield name, float(value[2].max())
 
 
 def _is_normalizer(context: StackContext, stage: StageInfo) -> bool:

@@ -1,0 +1,223 @@
+"""What ``freeze`` records and leaves unchanged, and how a check runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces, wrappers
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+import tdx
+from tests.contracts import envs as made
+
+
+class Counted(gym.Wrapper[Any, Any, Any, Any]):
+    """Counts the calls of ``step``."""
+
+    calls = 0
+
+    def step(self, action: Any) -> Any:
+        self.calls += 1
+        return self.env.step(action)
+
+
+class Noise(gym.ObservationWrapper[Any, Any, Any]):
+    """Adds noise of the global generator, or of its own."""
+
+    def __init__(self, env: gym.Env[Any, Any], *, own: bool) -> None:
+        super().__init__(env)
+        self.draw = np.random.default_rng(0) if own else np.random
+
+    def observation(self, observation: Any) -> Any:
+        return (observation + self.draw.normal(size=3)).astype(np.float32)
+
+
+class AnySpace(gym.Env[Any, Any]):
+    """Random values of given spaces."""
+
+    def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observation, action
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {"lives": 3}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        return self.observation_space.sample(), 1.0, False, False, {"lives": 2}
+
+
+def test_env_inside_is_not_stepped_by_a_check() -> None:
+    contract = tdx.freeze(made.pendulum())
+    base = made.Pendulum64()
+    base.step = None  # type: ignore[method-assign,assignment]
+    report = tdx.check_contract(wrappers.TransformObservation(base, lambda x: x, None), contract)
+    # The env differs, and nothing called its step.
+    assert report.first is not None
+    assert base.__dict__["step"] is None
+
+
+def test_check_runs_the_stages_twice() -> None:
+    contract = tdx.freeze(Counted(made.pendulum()))
+    env = Counted(made.pendulum())
+    assert tdx.check_contract(env, contract).same
+    # The counter is state of the stage, which is restored.
+    assert env.calls == 0
+    seen: list[int] = []
+    env.env = wrappers.TransformReward(env.env, lambda reward: seen.append(1) or reward)  # type: ignore[func-returns-value]
+    assert tdx.check_contract(env, contract).same
+    assert len(seen) == 2 * 12
+
+
+def test_nothing_remains_attached() -> None:
+    env = made.gym_normalized(learning=True)
+    env.reset(seed=0)
+    env.step(env.action_space.sample())
+    names = [sorted(vars(each)) for each in (env, env.env, env.unwrapped)]
+    mean = env.obs_rms.mean
+    tdx.freeze(env)
+    assert [sorted(vars(each)) for each in (env, env.env, env.unwrapped)] == names
+    assert env.obs_rms.mean is mean
+    assert env.update_running_mean is True
+
+
+def test_statistics_that_two_envs_share_stay_shared() -> None:
+    train = made.sb3_normalized(learning=True)
+    evaluation = made.sb3_normalized()
+    evaluation.obs_rms = train.obs_rms
+    tdx.freeze(train)
+    assert evaluation.obs_rms is train.obs_rms
+    assert float(train.obs_rms.count) == 1000.0
+    assert train.training is True
+
+
+def test_global_generators_are_restored() -> None:
+    env = made.pendulum()
+    contract = tdx.freeze(env)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[union-attr]
+    tdx.check_contract(env, contract)
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()  # type: ignore[union-attr]
+
+
+def test_noise_that_follows_the_seed_is_compared() -> None:
+    contract = tdx.freeze(Noise(made.pendulum(), own=False))
+    assert contract.stages[-1].random == "seeded"
+    assert tdx.check_contract(Noise(made.pendulum(), own=False), contract).same
+
+
+def test_noise_with_its_own_generator_is_excluded() -> None:
+    contract = tdx.freeze(wrappers.FlattenObservation(Noise(made.pendulum(), own=True)))
+    assert [each.random for each in contract.stages[-2:]] == ["excluded", None]
+    other = Noise(made.pendulum(), own=True)
+    other.draw.normal(size=5)
+    report = tdx.check_contract(wrappers.FlattenObservation(other), contract)
+    assert report.same
+    assert report.excluded == (
+        "stage 3 (Noise) of the contract is random and does not follow the seed",
+    )
+
+
+def test_tolerance_can_be_adjusted(tmp_path: Path) -> None:
+    def make(scale: float) -> Any:
+        return wrappers.TransformObservation(made.pendulum(), lambda x: x * scale, None)
+
+    tdx.save_contract(tdx.freeze(make(1.0)), tmp_path / "c")
+    assert not tdx.check_contract(make(1.01), tdx.load_contract(tmp_path / "c")).same
+    document = tmp_path / "c" / "contract.yaml"
+    document.write_text(document.read_text().replace("rtol: 1e-05", "rtol: 0.05"))
+    assert tdx.check_contract(make(1.01), tdx.load_contract(tmp_path / "c")).same
+
+
+def test_features_have_names_and_order() -> None:
+    contract = tdx.freeze(made.Join(made.Arm(), ["velocity", "position"]))
+    spec = contract.stages[-1].spec("observation")
+    assert spec is not None
+    assert spec.features == ("velocity[0]", "velocity[1]", "position[0]", "position[1]")
+
+
+def test_learning_statistics_are_marked() -> None:
+    frozen, learning = (
+        tdx.freeze(made.sb3_normalized(learning=learning)).stages[-1] for learning in (False, True)
+    )
+    assert {each.name: each.changes for each in frozen.state}["obs_rms.mean"] is False
+    assert {each.name: each.changes for each in learning.state}["obs_rms.mean"] is True
+
+
+SPACES = {
+    "Dict": spaces.Dict({"a": spaces.Box(0, 1, (2,)), "b": spaces.Dict({"c": spaces.Discrete(3)})}),
+    "Tuple": spaces.Tuple((spaces.Discrete(3, start=1), spaces.Box(-1, 1, (2,), np.float64))),
+    "MultiDiscrete": spaces.MultiDiscrete([2, 3]),
+    "MultiBinary": spaces.MultiBinary(4),
+    "Discrete": spaces.Discrete(4, start=2),
+    "scalar": spaces.Box(-1, 1, ()),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_spaces_are_replayed(name: str) -> None:
+    def make() -> Any:
+        return wrappers.OrderEnforcing(AnySpace(SPACES[name], SPACES[name]))
+
+    assert tdx.check_contract(make(), tdx.freeze(make())).differences == ()
+
+
+@pytest.mark.parametrize("name", ["Dict", "MultiDiscrete", "Discrete"])
+def test_spaces_are_replayed_in_tdx(name: str) -> None:
+    action = SPACES["Discrete" if name == "Dict" else name]
+
+    def make() -> Any:
+        return tdx.TransformedEnv(tdx.GymWrapper(AnySpace(SPACES[name], action)), tdx.StepCounter())
+
+    assert tdx.check_contract(make(), tdx.freeze(make())).differences == ()
+
+
+def test_algorithm_is_frozen() -> None:
+    from stable_baselines3 import PPO
+
+    env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=2))
+    model = PPO("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu")
+    contract = tdx.freeze(model)
+    assert [each.name for each in contract.stages][-1] == "VecNormalize"
+
+
+def test_frame_skip_and_reset_of_an_inner_limit_are_replayed() -> None:
+    def make(frames: int) -> Any:
+        return wrappers.MaxAndSkipObservation(made.pendulum(max_episode_steps=3), skip=frames)
+
+    contract = tdx.freeze(make(2))
+    assert tdx.check_contract(make(2), contract).same
+    first = tdx.check_contract(make(4), contract).first
+    assert first is not None
+    assert first.name == "MaxAndSkipObservation"
+
+
+def test_stage_that_raises_is_named() -> None:
+    contract = tdx.freeze(made.gym_normalized())
+    broken = made.gym_normalized()
+    broken.obs_rms.mean = np.zeros(4)
+    first = tdx.check_contract(broken, contract).first
+    assert first is not None
+    assert (first.kind, first.stage) == ("spec", 3)
+    assert "it fails with the inputs of the contract" in first.message
+
+
+def test_wrappers_in_worker_processes_are_refused_if_they_act() -> None:
+    env = gym.make_vec(
+        "Pendulum-v1",
+        num_envs=2,
+        vectorization_mode="async",
+        wrappers=[lambda each: wrappers.FrameStackObservation(each, 2)],
+    )
+    try:
+        with pytest.raises(tdx.ArgumentError, match="FrameStackObservation run in worker"):
+            tdx.freeze(env)
+    finally:
+        env.close()
