@@ -29,6 +29,7 @@ from tdx.rollouts.dump.folder import (
     SHARDS,
     LockedError,
     lock_for_writing,
+    open_dump_folder,
 )
 from tdx.rollouts.dump.manifest import Manifest, package_versions
 from tdx.rollouts.dump.shard_plan import (
@@ -243,10 +244,11 @@ def record_shard(
         TdxError: The env fails, the disk is full, another process records the shard, or this
             process would record other steps: it has other versions of packages, or another env.
     """
-    plan = ShardPlan.load(folder)
-    check_shard(plan, shard)
-    if os.path.lexists(folder / shard_name(shard)):
-        return
+    with open_dump_folder(folder) as root:
+        plan = ShardPlan.read(root, folder)
+        check_shard(plan, shard)
+        if shard in list_shards(root, folder, plan.count).committed:
+            return
     manifest = plan.shard_manifest(shard)
     _check_versions(plan.manifest.versions, package_versions(), folder)
     pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
