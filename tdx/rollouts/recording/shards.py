@@ -26,6 +26,7 @@ from tdx.files import atomic_folder, remove_path, sync_path
 from tdx.pipeline import read_pipeline
 from tdx.rollouts.dump.folder import (
     MANIFEST,
+    SHARD_INDEX,
     SHARDS,
     LockedError,
     lock_for_writing,
@@ -362,6 +363,25 @@ def _reproducible(seed: int) -> Iterator[None]:
 
 
 # The whole dump
+
+
+def remove_stale_index(folder: Path) -> None:
+    """Remove the index of all shards if one of them is missing, so that it is recorded again.
+
+    Args:
+        folder: Folder of the dump.
+
+    Raises:
+        StorageError: The folder has something that does not belong to the dump.
+        OutputError: The index cannot be removed.
+    """
+    with report_write_errors(folder, _RERUN), open_folder(folder) as root:
+        plan = ShardPlan.read(root, folder)
+        with _exclusive(root):
+            listing = list_shards(root, folder, plan.count)
+            if len(listing.committed) < plan.count:
+                with suppress(FileNotFoundError):
+                    unlink_below(root, SHARD_INDEX)
 
 
 def complete_shards(folder: Path) -> ShardListing:
