@@ -16,6 +16,12 @@ From ``tdx rollout`` to the bytes:
 :func:`resume`, in ``recording/rollout.py`` too, locks the dump, restores the state with
 ``recording/checkpoint.py`` or runs the stored steps again, and continues with step 2.
 
+A sharded dump is a plan and one dump per shard (``dump/shard_plan.py``). :func:`roll_out_shards`,
+in ``recording/sharded_rollout.py``, passes the missing shards to an engine
+(``recording/engines.py``), whose processes record each with ``recording/shards.py``: a manifest
+that follows from the plan, step 2 in a temporary folder, and one rename. ``dump/sharded.py`` reads
+all shards as one rollout.
+
 ``dump/reading.py`` opens and summarizes dumps, ``dump/verification.py`` compares them with their
 checksums and specs. ``recording/existing_steps.py`` writes dumps from steps that exist already.
 ``formats/conversion.py`` exports and imports dumps, with one module per format.

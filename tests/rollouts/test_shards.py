@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,17 @@ from typing import Any
 import pytest
 
 from tdx import ArgumentError, StorageError, TdxError, open_dump
+from tdx.confined_files import open_folder
 from tdx.errors import OutputError
 from tdx.rollouts import DumpRequest, Goal, roll_out, roll_out_shard, roll_out_shards, verify
 from tdx.rollouts.dump.folder import lock_for_writing
 from tdx.rollouts.dump.progress import read_progress
-from tdx.rollouts.dump.shard_plan import ShardPlan, derive_shard_seed
+from tdx.rollouts.dump.shard_plan import (
+    ShardPlan,
+    derive_shard_seed,
+    read_shard_index,
+    write_shard_index,
+)
 from tdx.rollouts.dump.writing import ignore_progress
 from tdx.rollouts.recording.shards import record_shard
 from tests.rollouts.recordings import hash_tree, in_memory, record, request, same
@@ -106,7 +113,6 @@ def test_rerun_records_only_missing_shards(tmp_path: Path, expected: str) -> Non
     folder = tmp_path / "dump"
     run_shards(folder, sharded_request())
     shutil.rmtree(folder / "shards" / "00002")
-    (folder / "shards.jsonl").unlink()
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.memmap")}
     result = run_shards(folder, sharded_request())
     assert (result.committed, result.recorded) == (SHARDS, 1)
@@ -418,3 +424,62 @@ def test_errors_of_an_env_are_sent_back(tmp_path: Path) -> None:
     roll_out_shard(wanted, tmp_path / "dump", SHARDS, 0, ignore_progress)
     with pytest.raises(TdxError, match="--allow-code"):
         record_shard(tmp_path / "dump", 1)
+
+
+@pytest.mark.parametrize("name", ["shards", "shards.jsonl", "manifest.json"])
+def test_links_are_refused(tmp_path: Path, name: str) -> None:
+    folder, outside = tmp_path / "dump", tmp_path / "outside"
+    one_by_one(folder, sharded_request())
+    (folder / name).rename(outside)
+    (folder / name).symlink_to(outside)
+    before = hash_tree(tmp_path)
+    attempts: list[Callable[[], object]] = [
+        lambda: open_dump(folder),
+        lambda: verify(folder),
+        lambda: run_shards(folder, sharded_request()),
+        lambda: record_shard(folder, 0),
+    ]
+    for attempt in attempts[:3] if name == "shards.jsonl" else attempts:
+        with pytest.raises(StorageError, match="symbolic link"):
+            attempt()
+    assert hash_tree(tmp_path) == before
+
+
+def test_link_to_another_folder_is_not_emptied(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "dump", tmp_path / "outside"
+    roll_out_shard(sharded_request(), folder, SHARDS, 0, ignore_progress)
+    outside.mkdir()
+    (outside / "notes.txt").touch()
+    (folder / "shards" / "00001.part").symlink_to(outside)
+    with pytest.raises(StorageError, match="does not belong to the dump"):
+        record_shard(folder, 1)
+    assert (outside / "notes.txt").exists()
+
+
+def test_forged_counts_are_compared_with_the_files(tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    one_by_one(folder, sharded_request())
+    plan = ShardPlan.load(folder)
+    with open_folder(folder) as root:
+        found = read_shard_index(root, folder, plan)
+        assert found is not None
+        tracks, summaries = found
+        forged = [replace(each, steps=2**40) for each in summaries]
+        write_shard_index(root, plan, list(tracks.values()), forged)
+    dump = open_dump(folder)
+    assert len(dump) == SHARDS * 2**40
+    with pytest.raises(StorageError, match="bytes"):
+        dump[2**40 - 1]
+    with pytest.raises(StorageError, match="is not the shard"):
+        list(dump.manifest.episodes)
+
+
+def test_damaged_index_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    one_by_one(folder, sharded_request())
+    index = folder / "shards.jsonl"
+    lines = index.read_bytes().splitlines(keepends=True)
+    for damaged in (lines[1:], lines[:-1], [lines[0], *lines[2:]], lines[::-1]):
+        index.write_bytes(b"".join(damaged))
+        with pytest.raises(StorageError, match=r"shards\.jsonl"):
+            open_dump(folder)

@@ -28,7 +28,6 @@ from tdx.rollouts.dump.episodes import Episode, EpisodeIndex
 from tdx.rollouts.dump.folder import (
     DATA,
     RAW,
-    SHARD_INDEX,
     open_dump_folder,
 )
 from tdx.rollouts.dump.index import Chunk, ChunkList
@@ -161,7 +160,7 @@ def _check_listed(listing: ShardListing, plan: ShardPlan, folder: Path) -> None:
         missing = min(set(range(plan.count)) - set(listing.committed))
         raise StorageError(
             f"{folder / shard_name(missing)} is missing",
-            hint=f"remove {folder / SHARD_INDEX}, and run the rollout again to record it",
+            hint=f"`tdx rollout --resume --out {folder}` records it again",
         )
 
 

@@ -25,6 +25,7 @@ from tdx.rollouts.recording.shards import (
     note_failure,
     open_shards,
     record_shard,
+    remove_stale_index,
 )
 from tdx.serialization import Result
 
@@ -256,6 +257,8 @@ class _Run:
     ) -> None:
         self._plan, self._folder, self._retries = plan, folder, retries
         self._create_engine, self._on_progress = create_engine, on_progress
+        remove_stale_index(folder)
+        # Refuses to add to shards that were changed.
         committed = ShardedFolder(folder).shards
         missing = set(range(plan.count)) - {each.shard for each in committed}
         self._pending = deque(sorted(missing))

@@ -26,9 +26,11 @@ from tdx.files import atomic_folder, remove_path, sync_path
 from tdx.pipeline import read_pipeline
 from tdx.rollouts.dump.folder import (
     MANIFEST,
+    SHARD_INDEX,
     SHARDS,
     LockedError,
     lock_for_writing,
+    open_dump_folder,
 )
 from tdx.rollouts.dump.manifest import Manifest, package_versions
 from tdx.rollouts.dump.shard_plan import (
@@ -243,10 +245,11 @@ def record_shard(
         TdxError: The env fails, the disk is full, another process records the shard, or this
             process would record other steps: it has other versions of packages, or another env.
     """
-    plan = ShardPlan.load(folder)
-    check_shard(plan, shard)
-    if os.path.lexists(folder / shard_name(shard)):
-        return
+    with open_dump_folder(folder) as root:
+        plan = ShardPlan.read(root, folder)
+        check_shard(plan, shard)
+        if shard in list_shards(root, folder, plan.count).committed:
+            return
     manifest = plan.shard_manifest(shard)
     _check_versions(plan.manifest.versions, package_versions(), folder)
     pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
@@ -360,6 +363,25 @@ def _reproducible(seed: int) -> Iterator[None]:
 
 
 # The whole dump
+
+
+def remove_stale_index(folder: Path) -> None:
+    """Remove the index of all shards if one of them is missing, so that it is recorded again.
+
+    Args:
+        folder: Folder of the dump.
+
+    Raises:
+        StorageError: The folder has something that does not belong to the dump.
+        OutputError: The index cannot be removed.
+    """
+    with report_write_errors(folder, _RERUN), open_folder(folder) as root:
+        plan = ShardPlan.read(root, folder)
+        with _exclusive(root):
+            listing = list_shards(root, folder, plan.count)
+            if len(listing.committed) < plan.count:
+                with suppress(FileNotFoundError):
+                    unlink_below(root, SHARD_INDEX)
 
 
 def complete_shards(folder: Path) -> ShardListing:
