@@ -18,7 +18,7 @@ TESTED_VERSIONS = ">=0.15.4,<0.30"
 """Releases of Typer that the tests run with: the lowest and the newest one."""
 
 if TYPE_CHECKING:
-    from typer import TyperException
+    from typer import TyperException as TyperException
     from typer._click.exceptions import NoSuchOption
 else:
     try:
