@@ -16,7 +16,7 @@ RESETS_ROWS = hasattr(vector, "AutoresetMode")
 """True if Gymnasium's vector envs take ``autoreset_mode``, and ``reset_mask`` in the options."""
 
 if RESETS_ROWS:
-    from gymnasium.vector import AutoresetMode
+    from gymnasium.vector import AutoresetMode as AutoresetMode
 else:
 
     class AutoresetMode(Enum):  # type: ignore[no-redef]

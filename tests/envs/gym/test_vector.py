@@ -26,7 +26,7 @@ LENGTHS = [(3,), (2, 4), (5, 1)]
 def count_envs(mode: AutoresetMode, kind: type[Any] = SyncVectorEnv, **kwargs: Any) -> GymWrapper:
     # In this mode Gymnasium itself loses the terminal observation of an env that reuses its array.
     copies = mode is AutoresetMode.SAME_STEP
-    makers = [lambda lengths=lengths: CountEnv(lengths, copies) for lengths in LENGTHS]
+    makers: list[Any] = [lambda lengths=lengths: CountEnv(lengths, copies) for lengths in LENGTHS]
     if mode is AutoresetMode.DISABLED:
         return GymWrapper(create_without_autoreset(kind, makers, **kwargs))
     return GymWrapper(kind(makers, autoreset_mode=mode, **kwargs))
