@@ -6,6 +6,8 @@ loads neither torch nor gymnasium. The names and where they live are listed in `
 
 from __future__ import annotations
 
+import sys
+
 import lazy_loader
 
 __version__ = "0.1.0"
@@ -31,9 +33,12 @@ _RENAMED = {
 
 
 def __getattr__(name: str) -> object:
-    if name in _RENAMED:
-        from tdx.errors import UnknownNameError
+    if name not in _RENAMED:
+        return _load(name)
+    from tdx.errors import RenamedNameError, UnknownNameError
 
-        # ``from tdx import ...`` would replace an AttributeError by an error without the hint.
-        raise UnknownNameError(f"{name} has been renamed", hint=f"use tdx.{_RENAMED[name]}")
-    return _load(name)
+    # ``hasattr`` needs an AttributeError, but ``from tdx import ...`` would replace one by an error
+    # without the hint.
+    imported = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+    kind = UnknownNameError if imported else RenamedNameError
+    raise kind(f"{name} has been renamed", hint=f"use tdx.{_RENAMED[name]}")

@@ -10,6 +10,8 @@ from .errors import MissingPackageError as MissingPackageError
 from .errors import PipelineError as PipelineError
 from .errors import SpecError as SpecError
 from .errors import StorageError as StorageError
+from .errors import StageIndexError as StageIndexError
+from .errors import StoredDataError as StoredDataError
 from .errors import TdxError as TdxError
 from .errors import UnknownNameError as UnknownNameError
 from .errors import Where as Where
@@ -39,12 +41,16 @@ from .specs import UnboundedContinuous as UnboundedContinuous
 from .specs import UnboundedDiscrete as UnboundedDiscrete
 from .specs import check_no_exclusive_keys as check_no_exclusive_keys
 from .specs import consolidate_spec as consolidate_spec
+from .specs import make_composite_from_td as make_composite_from_td
 from .envs import ActionSequence as ActionSequence
 from .envs import CartPoleEnv as CartPoleEnv
 from .envs import EnvBase as EnvBase
 from .envs import EnvCreator as EnvCreator
 from .envs import GymEnv as GymEnv
 from .envs import GymWrapper as GymWrapper
+from .envs.gym import set_gym_backend as set_gym_backend
+from .envs.agent_groups import MarlGroupMapType as MarlGroupMapType
+from .envs.agent_groups import check_marl_grouping as check_marl_grouping
 from .envs import ParallelEnv as ParallelEnv
 from .envs import PendulumEnv as PendulumEnv
 from .envs import SerialEnv as SerialEnv
@@ -58,9 +64,14 @@ from .transforms import RewardTransform as RewardTransform
 from .transforms import RunningTransform as RunningTransform
 from .transforms import TimeBehavior as TimeBehavior
 from .transforms import Transform as Transform
+from .transforms import functional as functional
+from .transforms.action.action_chunk_transform import ACTION_CHUNK_KEY as ACTION_CHUNK_KEY
+from .transforms.action.action_chunk_transform import ACTION_IS_PAD_KEY as ACTION_IS_PAD_KEY
 from .modules import GRU as GRU
 from .modules import GRUModule as GRUModule
+from .modules import GRUCell as GRUCell
 from .modules import LSTM as LSTM
+from .modules import LSTMCell as LSTMCell
 from .modules import LSTMModule as LSTMModule
 from .modules import get_env_transforms_from_module as get_env_transforms_from_module
 from .modules import get_primers_from_module as get_primers_from_module
@@ -76,23 +87,28 @@ from .data import PrioritizedSampler as PrioritizedSampler
 from .data import PrioritizedSliceSampler as PrioritizedSliceSampler
 from .data import RandomSampler as RandomSampler
 from .data import ReplayBuffer as ReplayBuffer
+from .data import ReplayBufferEnsemble as ReplayBufferEnsemble
 from .data import RoundRobinWriter as RoundRobinWriter
 from .data import Sampler as Sampler
+from .data import SamplerEnsemble as SamplerEnsemble
 from .data import SamplerWithoutReplacement as SamplerWithoutReplacement
 from .data import SliceSampler as SliceSampler
 from .data import SliceSamplerWithoutReplacement as SliceSamplerWithoutReplacement
 from .data import Storage as Storage
+from .data import StorageEnsemble as StorageEnsemble
 from .data import TensorDictMaxValueWriter as TensorDictMaxValueWriter
 from .data import TensorDictPrioritizedReplayBuffer as TensorDictPrioritizedReplayBuffer
 from .data import TensorDictReplayBuffer as TensorDictReplayBuffer
 from .data import TensorDictRoundRobinWriter as TensorDictRoundRobinWriter
 from .data import TensorStorage as TensorStorage
 from .data import Writer as Writer
+from .data import WriterEnsemble as WriterEnsemble
 from .core import StageSpecs as StageSpecs
 from .core import StageTrace as StageTrace
 from .core import StepTrace as StepTrace
 from .core import TraceHistory as TraceHistory
 from .core import Tracer as Tracer
+from .core import AutoResetEnv as AutoResetEnv
 from .core import TransformedEnv as TransformedEnv
 from .core import ValueVersion as ValueVersion
 from .core import stage_specs as stage_specs
@@ -134,12 +150,14 @@ from .profiling.run import ProfilePlan as ProfilePlan
 from .profiling.run import profile_env as profile_env
 from .rollouts.dump.reading import Dump as Dump
 from .rollouts.dump.reading import open_dump as open_dump
+from .rollouts.dump.replay_storage import DumpStorage as DumpStorage
 from .rollouts.formats.conversion import export_dump as export_dump
 from .rollouts.formats.conversion import import_dump as import_dump
-from .rollouts.formats.video_folder import VideoFolder as VideoFolder
+from .rollouts.formats.video import VideoFolder as VideoFolder
 from .rollouts.recording.existing_steps import keep_rollout as keep_rollout
 from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump
+from .rollouts.recording.sharded_rollout import record_shards as record_shards
 
 # transforms: generated
 from .transforms.action.action_chunk_transform import ActionChunkTransform as ActionChunkTransform
@@ -204,3 +222,12 @@ from .transforms.reward.target_return import TargetReturn as TargetReturn
 
 __all__: list[str]
 __version__: str
+from .contracts import Contract as Contract
+from .contracts import ContractReport as ContractReport
+from .contracts import check_contract as check_contract
+from .contracts import diff_stacks as diff_stacks
+from .contracts import freeze as freeze
+from .contracts import load_contract as load_contract
+from .contracts import load_state as load_state
+from .contracts import save_contract as save_contract
+from .contracts import save_state as save_state

@@ -147,7 +147,7 @@ def _rebuild(cls: type[TdxError], message: str, hint: str | None, where: Where) 
     return error
 
 
-class ArgumentError(TdxError, ValueError):
+class ArgumentError(TdxError, ValueError, RuntimeError):
     """An argument has an invalid type or value."""
 
     code = "TDX101"
@@ -163,6 +163,12 @@ class UnknownNameError(TdxError, LookupError):
     """A transform, argument, column or enum value does not exist."""
 
     code = "TDX103"
+
+
+class RenamedNameError(UnknownNameError, AttributeError):
+    """A name of an earlier version of the API has been renamed."""
+
+    code = "TDX104"
 
 
 class SpecError(TdxError, ValueError, RuntimeError):
@@ -183,10 +189,22 @@ class AttributeKeyError(SpecError, AttributeError):
     code = "TDX207"
 
 
-class ChainError(TdxError, RuntimeError):
+class ChainError(TdxError, ValueError, RuntimeError):
     """A chain cannot be built or run."""
 
     code = "TDX202"
+
+
+class StageIndexError(ChainError, IndexError):
+    """A chain has no stage at an index."""
+
+    code = "TDX209"
+
+
+class StoredDataError(ChainError, ArgumentError, NotImplementedError):
+    """A transform cannot map stored data, or not in this order."""
+
+    code = "TDX208"
 
 
 class PipelineError(TdxError, ValueError):
@@ -219,6 +237,7 @@ class EnvNotFoundError(EnvError):
     """No env with the given id is registered."""
 
     code = "TDX302"
+    exit_code = ExitCode.USAGE
 
 
 class MissingPackageError(EnvError, ImportError):

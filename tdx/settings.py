@@ -11,9 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from tdx.errors import ArgumentError, UnknownNameError, Where, did_you_mean
+from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import MAX_PIPELINE_BYTES, read_limited
 
 _MAX_DIGITS = 30
@@ -109,6 +110,12 @@ SETTINGS = (
         "num_envs", "number of envs in a batch, unless the pipeline sets it", minimum=1, example=4
     ),
     Setting("device", "device of the env, unless the pipeline sets it", example="cpu"),
+    Setting(
+        "check_select",
+        "rules that tdx check applies, unless the pipeline selects some",
+        example="TDX42,TDX44",
+    ),
+    Setting("check_ignore", "rules that tdx check skips", example="TDX422"),
     Setting("theme", "color theme of the terminal app", example="tdx-light"),
 )
 KEYMAP = "keymap"
@@ -120,26 +127,21 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 @dataclass(frozen=True, slots=True)
-class SettingValue:
+class SettingValue(Result):
     """Value of a setting, and its source."""
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("name", "setting.name"), "value", "source"),
+        *(Entry("variable", "setting.variable"), Entry("meaning", "setting.help")),
+    )
 
     setting: Setting
     value: Value
     source: Source
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain data."""
-        return {
-            "name": self.setting.name,
-            "value": self.value,
-            "source": self.source,
-            "variable": self.setting.variable,
-            "meaning": self.setting.help,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Result):
     """Values of all settings.
 
     Args:
@@ -147,6 +149,8 @@ class Settings:
         exists: True if the file exists.
         values: Values of the settings, in order.
     """
+
+    json_entries: ClassVar[Entries] = ("path", "exists", Entry("settings", "values"))
 
     path: Path
     exists: bool
@@ -158,14 +162,6 @@ class Settings:
     def is_set(self, name: str) -> bool:
         """Return True if a setting is set in the environment or the file."""
         return any(each.setting.name == name and each.source != "default" for each in self.values)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain data."""
-        return {
-            "path": str(self.path),
-            "exists": self.exists,
-            "settings": [value.to_dict() for value in self.values],
-        }
 
 
 def config_path() -> Path:

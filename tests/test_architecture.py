@@ -7,18 +7,15 @@ no circles, no imports by string, no checks of module names.
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 from tdx import GymEnv, StepCounter, TransformedEnv
 from tdx.cli.process import run
-
-ROOT = Path(__file__).parents[1]
+from tests.called_files import ROOT, called_files
 
 IMPORTS_BY_STRING = {
     # Lazy public names of a package.
@@ -41,13 +38,24 @@ MODULE_NAME_CHECKS = {
     "tdx/envs/gym/gym_wrapper.py",
     "tdx/envs/gym/registry.py",
 }
-"""Modules that recognize objects of other libraries by the package of their class."""
+"""Modules that read the module of a class: to recognize other libraries, or to show it."""
+
+MAX_LINES = 450
+"""Lines of a module that a reader can finish in one sitting."""
+LONGER_MODULES = {
+    "tdx/core/envs/env_base.py",
+    "tdx/data/buffer.py",
+    "tdx/rollouts/dump/sharded.py",
+    "tdx/rollouts/formats/conversion.py",
+    "tdx/tui/screens/main.py",
+}
+"""Modules that are a few lines longer."""
 
 MAX_FILES_STEP = 6
 """Files of tdx that an eager step of an env with one transform may pass through."""
 MAX_FILES_FIRST_ROLLOUT = 29
 """Files of tdx that its first planned rollout, with the planning, may pass through."""
-MAX_FILES_SPEC = 55
+MAX_FILES_SPEC = 52
 """Files of tdx in which a function runs during ``tdx inspect spec`` with this transform."""
 
 
@@ -219,6 +227,15 @@ def test_no_exception_is_obsolete() -> None:
         assert lines_with_module_name_check(trees[name]), name
 
 
+def test_modules_are_short() -> None:
+    long = {
+        str(path.relative_to(ROOT))
+        for path in source_files()
+        if len(path.read_text().splitlines()) > MAX_LINES
+    }
+    assert long - LONGER_MODULES == set()
+
+
 def names_used(tree: ast.Module) -> set[str]:
     """Names and imported names in a module."""
     found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -237,25 +254,6 @@ def test_no_job_asks_for_the_class_of_a_stack() -> None:
     assert found == {}
 
 
-def files_with_calls(function: Callable[[], object]) -> list[str]:
-    """Call a function; return the files of tdx in which a call ran, apart from their import."""
-    package = f"{ROOT / 'tdx'}/"
-    files: set[str] = set()
-
-    def record(frame: FrameType, event: str, argument: object) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(package):
-            files.add(code.co_filename.removeprefix(package))
-
-    previous = sys.getprofile()
-    sys.setprofile(record)
-    try:
-        function()
-    finally:
-        sys.setprofile(previous)
-    return sorted(files)
-
-
 def counted_pendulum() -> TransformedEnv:
     return TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
 
@@ -264,15 +262,17 @@ def test_eager_step_passes_through_few_files() -> None:
     env = counted_pendulum()
     data = env.rand_action(env.reset())
     env.step(data)
-    files = files_with_calls(lambda: env.step(data))
-    assert 0 < len(files) <= MAX_FILES_STEP, files
+    with called_files() as files:
+        env.step(data)
+    assert 0 < len(files) <= MAX_FILES_STEP, sorted(files)
 
 
 def test_first_planned_rollout_passes_through_few_files() -> None:
     counted_pendulum().rollout(200)
     env = counted_pendulum()
-    files = files_with_calls(lambda: env.rollout(200))
-    assert 0 < len(files) <= MAX_FILES_FIRST_ROLLOUT, files
+    with called_files() as files:
+        env.rollout(200)
+    assert 0 < len(files) <= MAX_FILES_FIRST_ROLLOUT, sorted(files)
 
 
 def test_inspect_spec_passes_through_few_files(
@@ -282,6 +282,7 @@ def test_inspect_spec_passes_through_few_files(
     arguments = ["inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter"]
     # The modules are imported, and the catalog is read, in the first run.
     assert run(arguments) == 0
-    files = files_with_calls(lambda: run(arguments))
-    assert 0 < len(files) <= MAX_FILES_SPEC, files
+    with called_files() as files:
+        assert run(arguments) == 0
+    assert 0 < len(files) <= MAX_FILES_SPEC, sorted(files)
     assert "step_count" in capsys.readouterr().out

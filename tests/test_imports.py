@@ -116,4 +116,7 @@ def test_old_names_of_specs_lead_to_the_new_ones(old: str, new: str) -> None:
     assert hasattr(tdx, new)
     with pytest.raises(UnknownNameError, match=rf"{old} has been renamed \(use tdx.{new}\)"):
         exec(f"from tdx import {old}")
+    assert not hasattr(tdx, old)
+    with pytest.raises(AttributeError, match=rf"{old} has been renamed \(use tdx.{new}\)"):
+        getattr(tdx, old)
     assert old not in dir(tdx)

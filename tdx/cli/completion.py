@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -25,6 +27,24 @@ def complete_env(incomplete: str) -> list[Completion]:
     from tdx.inspection.envs import list_envs
 
     return _matching(incomplete, [(env.id, env.package) for env in list_envs()])
+
+
+def complete_target(incomplete: str) -> list[Completion]:
+    """Complete the pipeline files and dumps of a folder, or else env ids."""
+    folder, slash, _ = incomplete.rpartition("/")
+    paths: list[Completion] = []
+    with contextlib.suppress(OSError):
+        for path in sorted(Path(folder or (slash or ".")).iterdir()):
+            word = f"{folder}{slash}{path.name}"
+            if not word.startswith(incomplete) or path.name.startswith("."):
+                continue
+            if path.suffix in {".yaml", ".yml"}:
+                paths.append((word, "pipeline file"))
+            elif (path / "manifest.json").is_file():
+                paths.append((word, "dump"))
+            elif path.is_dir() and slash:
+                paths.append((f"{word}/", "folder"))
+    return paths + (complete_env(incomplete) if incomplete or not paths else [])
 
 
 def complete_name(incomplete: str) -> list[Completion]:

@@ -115,6 +115,8 @@ def open_sides(a: str, b: str, allow_code: bool) -> list[DiffSide]:
                 continue
             file = PipelineFile.load(path)
             dump = next(iter(dumps.values()))
+            # A rollout repeats the first shard: the others have their own seeds.
+            dump = dump.shards[0] if dump.shards else dump
             sides.append(ReplaySide(file.name, file.pipeline, dump, allow_code))
     except BaseException:
         for side in sides:

@@ -285,7 +285,8 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
         TdxError: The factory cannot be used, or no stage has a counterpart.
     """
     from tdx.cli.pipelines import parse_env_kwargs
-    from tdx.inspection.stack_import import import_stack, make_env_config
+    from tdx.inspection.stack_import import import_stack
+    from tdx.pipeline import EnvConfig
     from tdx.stacks.targets import open_target
 
     for field in fields(options):
@@ -295,7 +296,12 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
                 f"--from and {name} cannot be combined",
                 hint="the stack defines the env and its stages: edit the written file",
             )
-    config = make_env_config(source, parse_env_kwargs(options.env_kwargs))
+    config = EnvConfig(source, kwargs=parse_env_kwargs(options.env_kwargs))
+    if config.code is None:
+        raise ArgumentError(
+            f"{source!r} does not name a function",
+            hint="write module:function or file.py:function",
+        )
     with third_party_code():
         return import_stack(lambda: open_target(config, options.allow_code), seed=options.seed or 0)
 

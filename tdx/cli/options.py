@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +11,7 @@ from typing import Annotated, Any, TextIO, TypeAlias, TypeVar
 
 import typer
 
-from tdx.cli.completion import complete_env, complete_transform
+from tdx.cli.completion import complete_env, complete_target, complete_transform
 from tdx.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.untrusted import MAX_ENVS, MAX_SECONDS
 
@@ -80,6 +81,7 @@ class Batching(StrEnum):
 
 Choice = TypeVar("Choice", bound=StrEnum)
 _MAX_INTEGER, _MAX_DIGITS = 2**63 - 1, 30
+_POWER_OF_TEN = re.compile(r"([1-9]\d*)[eE](\d{1,2})")
 
 
 def choice_parser(kind: type[Choice], option: str | None = None) -> Callable[[str], Choice]:
@@ -113,9 +115,12 @@ def _export_format_hint(value: str) -> str | None:
 
 
 def integer_parser(option: str, minimum: int, maximum: int = _MAX_INTEGER) -> Callable[[str], int]:
-    """Return a parser of an integer that reports the valid range."""
+    """Return a parser of an integer, such as ``1000`` or ``1e3``, that reports the valid range."""
 
     def parse(value: str) -> int:
+        power = _POWER_OF_TEN.fullmatch(value)
+        if power is not None:
+            value = power[1] + "0" * int(power[2])
         # Python refuses to convert thousands of digits.
         is_short = len(value) <= _MAX_DIGITS
         if not value.lstrip("-").isdecimal() or (is_short and int(value) < minimum):
@@ -286,11 +291,6 @@ AllowCode = Annotated[
     ),
 ]
 
-FileArgument = Annotated[
-    str | None, typer.Argument(metavar="[PIPELINE]", help="Pipeline file; - reads stdin.")
-]
-"""Same as --pipeline, for commands without other arguments."""
-
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
@@ -398,6 +398,27 @@ class PipelineOptions:
             rich_help_panel=_PIPELINE,
         ),
     ] = False
+
+
+TARGET_HELP = (
+    "Env id, pipeline file (- reads stdin), folder of a dump, or with --allow-code a function that "
+    "returns an env: module:function or file.py:function."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions(PipelineOptions):
+    """The env and the chain of transforms, for commands whose argument names the env."""
+
+    env: Annotated[
+        str | None,
+        typer.Option("--env", metavar="ID", autocompletion=complete_env, hidden=True),
+    ] = None
+    pipeline: Annotated[str | None, typer.Option("--pipeline", metavar="FILE", hidden=True)] = None
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TARGET", help=TARGET_HELP, autocompletion=complete_target),
+    ] = None
 
 
 def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[str, Any]:

@@ -193,7 +193,8 @@ def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -
 def _needs_blank_line(block: Block, previous: Block) -> bool:
     if isinstance(block, Table):
         return not (isinstance(previous, Heading) and previous.level > 1)
-    return isinstance(block, Heading) or isinstance(previous, Table | Code)
+    is_excerpt = isinstance(previous, Code) and previous.excerpt
+    return isinstance(block, Heading) or (isinstance(previous, Table | Code) and not is_excerpt)
 
 
 def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
@@ -333,7 +334,7 @@ def _block(block: Block) -> str:
         case Paragraph():
             return "".join(_escape(cell.text) for cell in block.cells)
         case Code():
-            return f"```python\n{block.text}\n```"
+            return f"```{block.language}\n{block.text}\n```"
         case Table():
             return _table(block)
 

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tdx.cli.options import PipelineOptions, configured_values
+from tdx.cli.options import PipelineOptions, TargetOptions, configured_values
 from tdx.cli.runtime import paused_garbage_collection, third_party_code
 from tdx.errors import ArgumentError, PipelineError, TdxError
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _CONFIGURABLE = ("seed", "num_envs", "device")
 """Options of the env with defaults in the user's settings."""
+_PIPELINE_SUFFIXES = {".yaml", ".yml", ".json"}
 _POLICIES = ("random", "zero", "sequence:", "mlp:", "module:")
 
 
@@ -46,7 +48,7 @@ PolicyName = Annotated[
 
 
 def read_pipeline(options: PipelineOptions, *, tolerant: bool = False) -> Pipeline:
-    """Read the pipeline of ``--pipeline FILE``, or of ``--env`` and ``--t``.
+    """Read the pipeline of a target, or of ``--env`` or ``--pipeline``, and of ``--t``.
 
     Options of the env override the file, and stages from ``--t`` are added after those of the file.
 
@@ -67,6 +69,7 @@ def read_source(
     """Read a pipeline like :func:`read_pipeline`; also return the file that contains it."""
     from tdx.pipeline.model import EnvConfig, Pipeline
 
+    options = with_target(options)
     stages = read_stages(options.transforms or [])
     file = None
     if options.pipeline is not None:
@@ -76,33 +79,63 @@ def read_source(
                 f"{option} and --pipeline cannot be combined",
                 hint="the file names the env: remove one of them",
             )
-        from tdx.pipeline import PipelineFile
-
-        file = PipelineFile.load(options.pipeline)
-        pipeline = file.pipeline
+        pipeline, file = _load_pipeline(options.pipeline)
         stages = (*pipeline.transforms, *stages)
     elif options.env is not None:
         pipeline = Pipeline(EnvConfig(options.env, kwargs=parse_env_kwargs(options.env_kwargs)))
     else:
         raise ArgumentError(
             "no env is given",
-            hint="add --env ID (`tdx list envs` lists them) or --pipeline FILE",
+            hint="name an env (`tdx list envs` lists them), a pipeline file or a dump",
         )
     env = _override(pipeline.env, options, tolerant=tolerant)
     return replace(pipeline, env=env, transforms=stages), file
 
 
-def with_file(options: PipelineOptions, file: str | None) -> PipelineOptions:
-    """Return the options with the pipeline file that is given as an argument.
+def _load_pipeline(path: str) -> tuple[Pipeline, PipelineFile | None]:
+    """Read a pipeline file, or the pipeline of a dump, which has no file of its own."""
+    if Path(path).is_dir():
+        from tdx.rollouts import open_dump
+
+        return open_dump(path).pipeline, None
+    from tdx.pipeline import PipelineFile
+
+    file = PipelineFile.load(path)
+    return file.pipeline, file
+
+
+def with_target(options: PipelineOptions, target: str | None = None) -> PipelineOptions:
+    """Return the options with the env or the file that a target names.
+
+    Args:
+        options: Options of the pipeline.
+        target: Target. ``None``: that of the options, if there is one.
 
     Raises:
-        ArgumentError: ``--pipeline`` is given too.
+        ArgumentError: ``--env`` or ``--pipeline`` is given too.
     """
-    if file is None:
+    if isinstance(options, TargetOptions):
+        target, options = target or options.target, replace(options, target=None)
+    if target is None:
         return options
-    if options.pipeline is not None:
-        raise ArgumentError(f"{file} and --pipeline cannot be combined", hint="remove one of them")
-    return replace(options, pipeline=file)
+    other = "--env" if options.env is not None else "--pipeline"
+    if options.env is not None or options.pipeline is not None:
+        raise ArgumentError(f"{target} and {other} cannot be combined", hint="remove one of them")
+    if is_file_target(target):
+        return replace(options, pipeline=target)
+    return replace(options, env=target)
+
+
+def is_file_target(target: str) -> bool:
+    """Return True if a target names a pipeline file, stdin or a dump, rather than an env.
+
+    Example:
+        >>> is_file_target("old.yaml"), is_file_target("-"), is_file_target("ALE/Pong-v5")
+        (True, True, False)
+    """
+    path = Path(target)
+    is_file = path.suffix in _PIPELINE_SUFFIXES or path.is_file()
+    return target == "-" or is_file or (path / "manifest.json").exists()
 
 
 def read_stages(calls: list[str]) -> tuple[StageConfig, ...]:
@@ -285,11 +318,13 @@ def _keys(ctx: typer.Context, find_keys: Callable[[EnvBase], list[str]]) -> list
         for field in fields(PipelineOptions)
         if field.name in ctx.params
     }
-    if "file" in ctx.params:
+    if "target" in ctx.params:
         # Typer does not parse the words after an option without a value.
-        words = [ctx.params["file"], *(word for word in ctx.args if not word.startswith("-"))]
-        values["pipeline"] = next(filter(None, words), values.get("pipeline"))
-    options = PipelineOptions(**values)
+        words = [ctx.params["target"], *(word for word in ctx.args if not word.startswith("-"))]
+        values["target"] = next(filter(None, words), None)
+    elif ctx.params.get("words") and not (values.get("env") or values.get("pipeline")):
+        values["target"] = ctx.params["words"][0]
+    options = with_target(TargetOptions(**values))
     if options.pipeline == "-":
         return []
     output = io.StringIO()

@@ -275,8 +275,9 @@ def _hint(message: str, context: typer.Context | None) -> str:
     known = {name for param in context.command.params for name in param.opts} if context else ()
     if "requires an argument" in message or ("requires" in message and "arguments" in message):
         return "write the value after the option"
-    if "unexpected extra argument" in message and "--pipeline" in known:
-        return "pass a pipeline file as --pipeline FILE and a stage as --t STAGE"
+    if "unexpected extra argument" in message and "--t" in known:
+        extra = message.rpartition("(")[2].rstrip(")").split(" ")[0]
+        return f"write a stage as -t {extra}"
     return _usage_hint(context)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from tdx.cli.runtime import raw_stream
 from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:
-    from tdx.rollouts import Progress
+    from tdx.rollouts import Progress, ShardProgress
 
 _INTERVAL_SECONDS = 0.1
 _CLEAR = "\r\x1b[K"
@@ -62,6 +62,84 @@ def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
     finally:
         stream.write(_CLEAR)
         stream.flush()
+
+
+@contextmanager
+def shards_on(stream: TextIO) -> Iterator[Callable[[ShardProgress], None]]:
+    """Yield a function that shows the progress of shards on one line, cleared at the end.
+
+    Args:
+        stream: Target. If it is not a terminal, nothing is written.
+    """
+    if not stream.isatty():
+        yield lambda progress: None
+        return
+    with follow_on(stream) as show:
+        yield show
+
+
+@contextmanager
+def follow_on(stream: TextIO) -> Iterator[Callable[[Progress | ShardProgress], None]]:
+    """Yield a function that shows the progress of a dump that is being recorded.
+
+    Args:
+        stream: Target. A terminal shows one line, which is cleared at the end; any other stream
+            gets a line for each change.
+    """
+    from tdx.rollouts import ShardProgress
+
+    is_terminal = stream.isatty()
+    stream = raw_stream(stream) if is_terminal else stream
+    start = time.monotonic()
+    first: Any = None
+    last: Progress | ShardProgress | None = None
+
+    def show(progress: Progress | ShardProgress) -> None:
+        nonlocal first, last
+        first, seconds = first or progress, time.monotonic() - start
+        if isinstance(progress, ShardProgress):
+            text = shards_text(progress, first, seconds)
+        else:
+            text = progress_text(progress, seconds)
+        if is_terminal:
+            stream.write(_CLEAR + text)
+        elif progress != last:
+            stream.write(f"{text}\n")
+        last = progress
+        stream.flush()
+
+    try:
+        yield show
+    finally:
+        if is_terminal:
+            stream.write(_CLEAR)
+            stream.flush()
+
+
+def shards_text(progress: ShardProgress, before: ShardProgress, seconds: float) -> str:
+    """Return the progress line of a sharded rollout.
+
+    Args:
+        progress: Shards so far.
+        before: Shards at the start of the measurement.
+        seconds: Time since then.
+    """
+    parts = [
+        f"{progress.committed:,} of {progress.shards:,} shards",
+        f"{progress.running:,} running",
+    ]
+    if progress.failed:
+        parts.append(f"{progress.failed:,} failed")
+    if progress.goal.steps is None:
+        done, total = progress.committed, progress.shards
+        rate = (done - before.committed) / max(seconds, 1e-9)
+    else:
+        done, total = progress.steps, progress.goal.steps
+        rate = (done - before.steps) / max(seconds, 1e-9)
+        parts += [f"{done:,} of {total:,} steps", f"{rate:,.0f} steps/s"]
+    if rate > 0 and done < total:
+        parts.append(f"{_duration((total - done) / rate)} left")
+    return "  ".join(parts)
 
 
 class _ProgressLine:

@@ -10,6 +10,7 @@ import lazy_loader
 
 from tdx.core.chain_violations import find_stage_violations
 from tdx.core.envs import EnvBase
+from tdx.core.envs.auto_reset import AutoResetEnv
 from tdx.core.envs.services import EnvServices
 from tdx.core.planned import executor
 from tdx.core.spec_check import check_env_specs as _check_env_specs
@@ -23,4 +24,5 @@ EnvBase._services = EnvServices(
     TransformedEnv,
     find_stage_violations,
     _check_env_specs,
+    AutoResetEnv,
 )

@@ -1,4 +1,5 @@
 from .envs import ActionSequence as ActionSequence
+from .envs import AutoResetEnv as AutoResetEnv
 from .envs import EnvBase as EnvBase
 from .envs import step_mdp as step_mdp
 from .transforms import CallableTransform as CallableTransform

@@ -17,12 +17,11 @@ from tensordict import TensorDictBase
 
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.env_specs import EnvSpecs, spec_on
-from tdx.core.envs.failures import stage_failure
 from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.kernels import ChunkKernel, DictStep
-from tdx.errors import ChainError, TdxError, Where
+from tdx.errors import ChainError
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 
@@ -227,11 +226,6 @@ def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
     return tuple(found)
 
 
-def stage_count(env: EnvBase) -> int:
-    """Return the number of stages in an env's whole chain, with nested transformed envs."""
-    return len(chain_stages(env))
-
-
 def stage_specs(env: EnvBase) -> list[StageSpecs]:
     """Return the specs of the env before its chain, and those after each stage.
 
@@ -328,7 +322,7 @@ not_pointwise: WeakSet[Transform] = WeakSet()
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """A stage of a chain, and the ways in which it can run.
+    """A stage of a chain, and how it can run.
 
     Args:
         index: Position in the chain, from 0; nested chains and nested envs continue the count.
@@ -370,7 +364,7 @@ class PlannedStage:
 
 
 def plan_stage(index: int, stage: Transform) -> PlannedStage:
-    """Find out in which ways a stage can run."""
+    """Find out how a stage can run."""
     kind: type = type(stage)
     step_form = stage._step_dict() if has_step_dict(kind) else None
     chunk_form = (
@@ -451,10 +445,3 @@ def leading_dict_steps(
         return tuple(found)
     timed = env._meter.in_turn([step for _, step in found])
     return tuple((stage, step) for (stage, _), step in zip(found, timed, strict=True))
-
-
-def with_stage(error: Exception, planned: PlannedStage) -> TdxError:
-    """Return the error with the stage that raised it."""
-    if isinstance(error, TdxError):
-        return error.at(stage=planned.index, transform=planned.name)
-    return stage_failure(error, Where(stage=planned.index, transform=planned.name))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tensordict import TensorDictBase
 
-from tdx.core.chain import ChainSpecs, flatten_chain, stage_count, stage_specs
+from tdx.core.chain import ChainSpecs, chain_stages, flatten_chain, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_errors
 from tdx.core.envs.spec_violations import (
@@ -38,7 +38,7 @@ def find_stage_violations(
     Args:
         env: The env with its chain; it is reset and stepped.
         check_dtype: If True, compare dtypes.
-        tensordict: Argument of the reset, ``[*B]``; none by default.
+        tensordict: Argument of the reset, ``[*B]``. ``None``: no argument.
         steps: Number of steps to check.
 
     Raises:
@@ -99,7 +99,7 @@ class _Walk:
         inner = specs.chain._reset_env_preprocess(passed.clone(recurse=False))
         is_trivial = inner.is_empty() and inner.batch_size == specs.inner.batch_size
         result = self.reset(specs.inner, None if reset_input is None and is_trivial else inner)
-        first, chain = stage_count(specs.inner) + 1, specs.chain
+        first, chain = len(chain_stages(specs.inner)) + 1, specs.chain
         views = chain._stage_inputs(passed) if isinstance(chain, Compose) else [passed]
         for place, stage in enumerate(specs.stages, first):
             with _stage_errors(place, stage, "a reset"):
@@ -115,7 +115,7 @@ class _Walk:
                 result = env._completed_step(tensordict)
             self._check(0, result, "step")
             return result
-        first, inner = stage_count(specs.inner) + 1, tensordict.clone(recurse=False)
+        first, inner = len(chain_stages(specs.inner)) + 1, tensordict.clone(recurse=False)
         for place, stage in reversed(list(enumerate(specs.stages, first))):
             if stage.invertible:
                 known = {each.identity for each in self._inverse_violations(place, inner)}

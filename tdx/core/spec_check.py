@@ -49,7 +49,7 @@ def check_env_specs(
             all declared shapes are fixed.
         check_dtype: If True, compare dtypes.
         seed: Seed of the env and of the random actions. ``None``: the env is not seeded.
-        tensordict: Argument of the reset, ``[*B]``; none by default.
+        tensordict: Argument of the reset, ``[*B]``. ``None``: no argument.
         break_when_any_done: If True, the rollout stops at a done flag. Otherwise it resets the
             done rows and continues. ``"both"``: one rollout of each kind.
 

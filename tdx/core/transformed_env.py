@@ -19,7 +19,8 @@ from tdx.core.chain import (
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import note_stage
 from tdx.core.transforms import Compose, TimeBehavior, Transform
-from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
+from tdx.core.transforms.callable_transform import TensorDictFunction
+from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.kernels import DictStep
 from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey

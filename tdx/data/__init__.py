@@ -1,6 +1,8 @@
 """Replay buffers, their storages, samplers and writers."""
 
 from tdx.data.buffer import ReplayBuffer
+from tdx.data.ensemble_buffer import ReplayBufferEnsemble
+from tdx.data.ensembles import SamplerEnsemble, StorageEnsemble, WriterEnsemble
 from tdx.data.lazy_storages import LazyMemmapStorage, LazyTensorStorage
 from tdx.data.list_storage import LazyStackStorage, ListStorage
 from tdx.data.prioritized_sampler import PrioritizedSampler
@@ -33,16 +35,20 @@ __all__ = [
     "PrioritizedSliceSampler",
     "RandomSampler",
     "ReplayBuffer",
+    "ReplayBufferEnsemble",
     "RoundRobinWriter",
     "Sampler",
+    "SamplerEnsemble",
     "SamplerWithoutReplacement",
     "SliceSampler",
     "SliceSamplerWithoutReplacement",
     "Storage",
+    "StorageEnsemble",
     "TensorDictMaxValueWriter",
     "TensorDictPrioritizedReplayBuffer",
     "TensorDictReplayBuffer",
     "TensorDictRoundRobinWriter",
     "TensorStorage",
     "Writer",
+    "WriterEnsemble",
 ]

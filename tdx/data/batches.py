@@ -72,7 +72,7 @@ class ChainProgram:
                 f"transforms map TensorDicts, but the batches are {type(data).__name__}",
                 hint="store TensorDicts, or pass a collate_fn that returns them",
             )
-        if self._hooks[0] or self._hooks[1]:
+        if self._hooks[0] or self._hooks[1] or self._has_own_forward():
             return self.chain(data)
         stage: Transform
         try:
@@ -84,6 +84,10 @@ class ChainProgram:
         except Exception as error:
             raise self.chain._located(error, stage, "sampling") from error.__cause__
         return data
+
+    def _has_own_forward(self) -> bool:
+        """Return True if the chain's ``forward`` was replaced."""
+        return "forward" in self.chain.__dict__ or type(self.chain).forward is not Compose.forward
 
 
 def _plain_pairs(stage: Transform) -> Pairs | None:

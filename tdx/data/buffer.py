@@ -6,27 +6,33 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.callable_transform import as_transform
-from tdx.core.transforms.validation import check_integer
-from tdx.data import saved
+from tdx.core.transforms.compose import as_transform
 from tdx.data.batches import Batch, ChainProgram, InvertedTransform, Prefetcher
-from tdx.data.list_storage import LazyStackStorage, ListStorage, collate
-from tdx.data.parts import apply_state, build_part, collect_state, refuse_sharing
+from tdx.data.list_storage import ListStorage, collate
+from tdx.data.parts import (
+    apply_state,
+    build_part,
+    check_batch_size,
+    collect_state,
+    default_batch_size,
+    refuse_sharing,
+)
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
-from tdx.data.storage import Storage, find_time_dim, to_time_first, to_written_order
+from tdx.data.saved import load, save
+from tdx.data.snapshots import restore
+from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
 from tdx.data.writers import RoundRobinWriter, Writer
+from tdx.data.written_order import WrittenOrder, find_time_dim, to_time_first
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
-
-_BATCH_SIZE = ("batch_size", 1, "pass the number of steps in a batch")
 
 Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 
@@ -95,13 +101,12 @@ class ReplayBuffer:
         self._collate_fn = collate_fn
         self._pin_memory = pin_memory
         self._prefetcher = Prefetcher(0 if prefetch is None else prefetch)
-        self._batch_size = None if batch_size is None else check_integer(batch_size, *_BATCH_SIZE)
-        self._dim_extend = find_time_dim(dim_extend, self._storage.ndim)
+        self._batch_size = default_batch_size(batch_size, self._sampler)
+        self._written = WrittenOrder(self._storage, find_time_dim(dim_extend, self._storage.ndim))
         self._lock = RLock()
         self._sampler.generator = generator
         self._sampler.attach_to(self._storage)
-        if transform_factory is not None:
-            transform = transform_factory()
+        transform = transform if transform_factory is None else transform_factory()
         self._transform = transform if type(transform) is Compose else Compose()
         self._program = ChainProgram(self._transform)
         self._transform.set_container(self)  # type: ignore[arg-type]
@@ -138,7 +143,7 @@ class ReplayBuffer:
     @property
     def dim_extend(self) -> int:
         """Dim of the data along which :meth:`extend` appends."""
-        return self._dim_extend
+        return self._written.dim
 
     @property
     def write_count(self) -> int:
@@ -231,13 +236,9 @@ class ReplayBuffer:
             ChainError: The writer does not accept the data.
             StorageError: The disk is full.
         """
-        if self._takes_tensors and isinstance(data, list) and data:
+        if isinstance(self._storage, TensorStorage) and isinstance(data, list) and data:
             data = collate(data)
-        with self._locked_for_write():
-            mapped = self._invert(data)
-            if self._holds_back(data, mapped):
-                return self._no_positions()
-            return self._writer.extend(to_time_first(mapped, self._dim_extend))
+        return cast(Tensor, self._write(data, several=True))
 
     def add(self, data: Any) -> int | Tensor | None:
         """Write one step: a TensorDict or tensor without a time dim, or any item of a list.
@@ -246,26 +247,21 @@ class ReplayBuffer:
             Position of the step: an index, or ``[B, ndim]``; empty if a transform holds the step
             back until later ones are written, ``None`` if the writer leaves it out.
         """
+        return self._write(data, several=False)
+
+    def _write(self, data: Any, several: bool) -> Any:
         with self._locked_for_write():
             mapped = self._invert(data)
-            return (
-                self._no_positions() if self._holds_back(data, mapped) else self._writer.add(mapped)
-            )
-
-    @property
-    def _takes_tensors(self) -> bool:
-        return isinstance(self._storage, TensorStorage)
+            if mapped is not data and 0 in mapped.batch_size:  # a transform holds it back
+                return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
+            if several:
+                return self._writer.extend(to_time_first(mapped, self._written.dim))
+            return self._writer.add(mapped)
 
     def _invert(self, data: Any) -> Any:
         if isinstance(data, TensorDictBase) and self._transform.invertible:
             return self._transform.inv(data)
         return data
-
-    def _holds_back(self, data: Any, mapped: Any) -> bool:
-        return mapped is not data and 0 in mapped.batch_size
-
-    def _no_positions(self) -> Tensor:
-        return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove all steps, and reset ``write_count`` if ``empty_write_count``."""
@@ -282,7 +278,7 @@ class ReplayBuffer:
         """
         priority = torch.as_tensor(priority)
         if priority.ndim > 1:
-            priority = to_time_first(priority, self._dim_extend)
+            priority = to_time_first(priority, self._written.dim)
         with self._locked_for_write():
             self._sampler.update_priority(index, priority, storage=self._storage)
 
@@ -293,14 +289,13 @@ class ReplayBuffer:
     def set_at_(self, key: NestedKey, value: Tensor, index: Any) -> Self:
         """Replace an entry of stored steps at an index in place."""
         with self._locked_for_write():
-            to_written_order(self._storage[:], self._dim_extend).get(key)[index] = value
-            self._storage.version += 1
+            self._written.write_entry(key, value, index)
         return self
 
     def update_(self, data: TensorDictBase) -> Self:
         """Replace the entries of all stored steps that the data has in place."""
-        for key in data.keys(True, True):
-            self.set_(key, data.get(key))
+        for key, value in data.items(True, True):
+            self.set_(key, value)
         return self
 
     # Reading
@@ -325,7 +320,7 @@ class ReplayBuffer:
 
     def _size(self, batch_size: int | None) -> int:
         if batch_size is not None:
-            return check_integer(batch_size, *_BATCH_SIZE)
+            return check_batch_size(batch_size)
         if self._batch_size is None:
             raise ArgumentError(
                 "the buffer has no batch_size", hint="pass one to sample() or to the buffer"
@@ -357,9 +352,7 @@ class ReplayBuffer:
     def _collate(self, data: Any, name: str) -> Any:
         if self._collate_fn is not None:
             return self._collate_fn(data)
-        if isinstance(self._storage, LazyStackStorage):
-            return self._storage.stack(data)
-        return data if self._takes_tensors else collate(data, name)
+        return self._storage.collate(data, name)
 
     def _with_info(self, data: Any, info: dict[Any, Any]) -> Any:
         return data
@@ -382,12 +375,8 @@ class ReplayBuffer:
     def __getitem__(self, index: Any) -> Any:
         """Return stored data, in the dim order in which it was written, mapped by the chain."""
         with self._lock:
-            storage: Any = self._storage
-            if self._dim_extend:
-                data = to_written_order(storage[:], self._dim_extend)[index]
-            else:
-                data = storage[:][index] if isinstance(index, str) else storage[index]
-            if isinstance(data, list) and not self._takes_tensors:
+            data = self._written.read(index)
+            if isinstance(data, list) and isinstance(self._storage, ListStorage):
                 data = self._collate(data, "batch")
             if isinstance(data, TensorDictBase) and len(self._transform):
                 return self._map(data.clone(recurse=False))
@@ -396,11 +385,7 @@ class ReplayBuffer:
     def __setitem__(self, index: Any, data: Any) -> None:
         """Replace stored data, after the inverses of the transforms mapped the new data."""
         with self._locked_for_write():
-            data, storage = self._invert(data), self._storage
-            if isinstance(storage, TensorStorage) and storage.ndim > 1:
-                storage.assign(index, data, self._dim_extend)
-            else:
-                storage[index] = data
+            self._written.write(index, self._invert(data))
 
     # Files
 
@@ -414,7 +399,7 @@ class ReplayBuffer:
             StorageError: The disk is full, or the folder is not writable.
         """
         with self._locked_without_prefetch():
-            saved.save(FilePath(path), saved.snapshot(self._storage, self._sampler.state()))
+            save(FilePath(path), self._storage.snapshot(self._sampler.state()))
 
     def loads(self, path: str | os.PathLike[str]) -> None:
         """Load what :meth:`dumps` saved, and replace the stored data.
@@ -425,10 +410,13 @@ class ReplayBuffer:
             ArgumentError: The storage is too small for the data, or was created for other data.
             StorageError: The folder has no saved buffer, or a file of it is damaged.
         """
-        found = saved.load(FilePath(path))
+        found = load(FilePath(path))
         with self._locked_without_prefetch():
-            saved.restore(self._storage, self._sampler, found)
+            restore(self._storage, self._sampler, found)
             self._sampler.attach_to(self._storage)
+
+    save = dump = dumps
+    load = loads
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the data and the state of every part."""

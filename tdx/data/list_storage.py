@@ -11,6 +11,9 @@ from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensorclass
 from torch import Tensor
 
 from tdx.data.forms import map_tree, split_steps, stack_trees
+from tdx.data.lazy_storages import LazyTensorStorage
+from tdx.data.saved import Saved
+from tdx.data.snapshots import TensorRows, check_room, fill
 from tdx.data.storage import Storage, as_rows, check_rows, is_single
 from tdx.errors import ArgumentError, StorageError
 
@@ -87,6 +90,14 @@ class ListStorage(Storage):
         """Return items by number; :func:`collate` turns them into a batch."""
         return [self._items[step] for step in steps.tolist()]
 
+    def collate(self, gathered: Any, name: str | None) -> Any:
+        return collate(gathered, name)
+
+    @property
+    def _storage(self) -> list[Any]:
+        """Items: code for TorchRL reads stored data by this name."""
+        return self._items
+
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, Tensor):
             index = index.nonzero().flatten() if index.dtype == torch.bool else index
@@ -98,6 +109,31 @@ class ListStorage(Storage):
     def __setitem__(self, index: Any, data: Any) -> None:
         self._set(index, data)
         self.version += 1
+
+    def as_tensors(self) -> TensorRows:
+        copy = LazyTensorStorage(max(len(self), 1))
+        items = self._items
+        if not items:
+            return copy
+        try:
+            same = isinstance(items[0], (Tensor, TensorDictBase))
+            if not same or any(type(item) is not type(items[0]) for item in items):
+                raise TypeError(f"it has items of type {_types(items)}")
+            copy.extend(torch.stack(items))
+        except (TypeError, RuntimeError, KeyError, ArgumentError) as error:
+            raise ArgumentError(
+                f"the list cannot be saved: {error}",
+                hint="only tensors and TensorDicts of one shape can be saved without pickle",
+            ) from None
+        return copy
+
+    def load_saved(self, saved: Saved) -> None:
+        check_room(saved, self.max_size)
+        copy = LazyTensorStorage(max(saved.rows, 1))
+        fill(copy, saved)
+        self.empty()
+        if saved.rows:
+            self.extend(list(copy[:].unbind(0)))
 
     def empty(self, empty_write_count: bool = True) -> None:
         super().empty(empty_write_count)
@@ -153,9 +189,13 @@ class LazyStackStorage(ListStorage):
         super().__init__(max_size, compilable=compilable, device=device)
         self.stack_dim = stack_dim
 
-    def stack(self, items: list[Any]) -> TensorDictBase:
+    def collate(self, gathered: Any, name: str | None) -> Any:
         """Return a lazy stack of items."""
-        return LazyStackedTensorDict.lazy_stack(items, self.stack_dim)
+        return LazyStackedTensorDict.lazy_stack(gathered, self.stack_dim)
+
+
+def _types(items: list[Any]) -> str:
+    return ", ".join(sorted({type(item).__name__ for item in items}))
 
 
 def _copy(leaf: Any) -> Any:

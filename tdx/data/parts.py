@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tdx.core.transforms.validation import check_integer
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.writers import Writer
@@ -35,6 +36,32 @@ def build_part(part: Any, kind: type, default: Callable[[], Any] | None = None) 
             hint="or a function that creates one",
         )
     return part
+
+
+def check_batch_size(batch_size: int) -> int:
+    """Return a batch size.
+
+    Raises:
+        ArgumentError: It is not an integer of at least 1.
+    """
+    return check_integer(batch_size, "batch_size", 1, "pass the number of steps in a batch")
+
+
+def default_batch_size(batch_size: int | None, sampler: Sampler) -> int | None:
+    """Return the default batch size of a buffer, if it has one.
+
+    Raises:
+        ArgumentError: It is not an integer of at least 1, or missing although the sampler skips
+            smaller batches.
+    """
+    if batch_size is not None:
+        return check_batch_size(batch_size)
+    if getattr(sampler, "drop_last", False):
+        raise ArgumentError(
+            "Samplers with drop_last=True must work with a predictable batch-size",
+            hint="pass batch_size to the buffer",
+        )
+    return None
 
 
 def refuse_sharing(shared: bool) -> None:

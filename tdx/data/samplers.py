@@ -224,6 +224,7 @@ class SamplerWithoutReplacement(Sampler):
     Args:
         drop_last: Skip a last batch that is smaller than the batch size.
         shuffle: Shuffle the steps in each pass.
+        replacement: No effect.
 
     Example:
         >>> import torch
@@ -235,20 +236,22 @@ class SamplerWithoutReplacement(Sampler):
         [tensor([0, 1, 2, 3]), tensor([4, 5, 6, 7]), tensor([8])]
     """
 
-    def __init__(self, drop_last: bool = False, shuffle: bool = True) -> None:
+    def __init__(
+        self, drop_last: bool = False, shuffle: bool = True, *, replacement: bool = False
+    ) -> None:
         self.drop_last = drop_last
         self.shuffle = shuffle
         self.reset()
 
     def reset(self) -> None:
         """Start a new pass with the next batch."""
-        self._left: Tensor | None = None
+        self._sample_list: Tensor | None = None  # what the pass has left; TorchRL code reads it
         self._size = 0
         self.ran_out = False
 
     def draw(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict[str, Any]]:
-        if self._left is not None and self._size > len(storage):
-            self._left = None
+        if self._sample_list is not None and self._size > len(storage):
+            self._sample_list = None
         return self.take(len(storage), batch_size).to(storage.device), {}
 
     def take(self, size: int, count: int) -> Tensor:
@@ -261,18 +264,18 @@ class SamplerWithoutReplacement(Sampler):
         Raises:
             ArgumentError: With ``drop_last``, a pass has fewer elements.
         """
-        if self._left is None:
-            self._left, self._size = self._order(size), size
+        if self._sample_list is None:
+            self._sample_list, self._size = self._order(size), size
         if self.drop_last and count > self._size:
             raise ArgumentError(
-                f"batch size {count} is above the number of stored steps, {self._size}",
+                f"The batch size {count} is greater than the storage capacity: {self._size} steps",
                 hint="lower the batch size, or pass drop_last=False",
             )
-        batch, self._left = self._left[:count], self._left[count:]
+        batch, self._sample_list = self._sample_list[:count], self._sample_list[count:]
         least = count if self.drop_last else 1
-        self.ran_out = len(self._left) < least
+        self.ran_out = len(self._sample_list) < least
         if self.ran_out:
-            self._left = None
+            self._sample_list = None
         return batch
 
     def _order(self, size: int) -> Tensor:
@@ -284,7 +287,7 @@ class SamplerWithoutReplacement(Sampler):
     def state(self) -> dict[str, Any]:
         """Return the steps that the pass has left, int64 ``[n]``."""
         state: dict[str, Any] = {"size": self._size}
-        return state if self._left is None else state | {"left": self._left}
+        return state if self._sample_list is None else state | {"left": self._sample_list}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from what :meth:`state` returned.
@@ -304,7 +307,7 @@ class SamplerWithoutReplacement(Sampler):
             raise StorageError(
                 f"the state of the sampler names steps outside 0 to {size - 1}", hint=_SAVE_AGAIN
             )
-        self._left, self._size, self.ran_out = left, size, False
+        self._sample_list, self._size, self.ran_out = left, size, False
 
     def __repr__(self) -> str:
         return f"SamplerWithoutReplacement(drop_last={self.drop_last}, shuffle={self.shuffle})"

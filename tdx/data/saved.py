@@ -20,14 +20,10 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import torch
-from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.confined_files import open_below, open_folder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
-from tdx.data.lazy_storages import LazyTensorStorage
-from tdx.data.list_storage import ListStorage
-from tdx.data.samplers import Sampler
 from tdx.data.saved_manifest import (
     MANIFEST,
     Array,
@@ -35,9 +31,7 @@ from tdx.data.saved_manifest import (
     manifest_text,
     parse_manifest,
 )
-from tdx.data.storage import Storage
-from tdx.data.tensor_storage import TensorStorage
-from tdx.errors import ArgumentError, StorageError
+from tdx.errors import StorageError
 from tdx.untrusted import MAX_HEADER_BYTES
 
 _TEMPORARY = re.compile(rf"[.]{re.escape(MANIFEST)}[.][0-9a-f]{{16}}[.]tmp")
@@ -284,130 +278,3 @@ def _checksum(data: mmap.mmap) -> int:
         for start in range(0, len(view), _BLOCK):
             crc = zlib.crc32(view[start : start + _BLOCK], crc)
     return crc
-
-
-def snapshot(storage: Storage, sampler: dict[str, Any]) -> Saved:
-    """Return the content of a storage to save.
-
-    Args:
-        storage: Storage; its memory is shared.
-        sampler: State of the sampler.
-
-    Raises:
-        ArgumentError: A list contains something other than tensors and TensorDicts of one shape.
-    """
-    tensors = _as_tensors(storage)
-    rows = tensors.rows
-    return Saved(
-        layout=tensors.layout,
-        leaves={} if tensors.layout is None else _filled_rows(tensors),
-        begins=tensors.begins[:rows],
-        rows=rows,
-        batch=tuple(tensors.batch),
-        cursor=storage.cursor,
-        max_rows=storage.max_rows,
-        write_count=storage.write_count,
-        sampler=sampler,
-    )
-
-
-def _as_tensors(storage: Storage) -> TensorStorage:
-    if isinstance(storage, TensorStorage):
-        return storage
-    assert isinstance(storage, ListStorage)
-    copy = LazyTensorStorage(max(len(storage), 1))
-    if len(storage):
-        items = storage[:]
-        same = isinstance(items[0], (Tensor, TensorDictBase))
-        try:
-            if not same or any(type(item) is not type(items[0]) for item in items):
-                raise TypeError(f"it has items of type {_types(items)}")
-            copy.extend(torch.stack(items))
-        except (TypeError, RuntimeError, KeyError, ArgumentError) as error:
-            raise ArgumentError(
-                f"the list cannot be saved: {error}",
-                hint="only tensors and TensorDicts of one shape can be saved without pickle",
-            ) from None
-    return copy
-
-
-def _filled_rows(storage: TensorStorage) -> Leaves:
-    assert storage.layout is not None
-    return {path: storage.leaves[path][: storage.rows] for path in storage.layout.shapes}
-
-
-def _types(items: list[Any]) -> str:
-    return ", ".join(sorted({type(item).__name__ for item in items}))
-
-
-def restore(storage: Storage, sampler: Sampler, saved: Saved) -> None:
-    """Load saved content into a storage and a sampler; an error leaves both unchanged.
-
-    Raises:
-        ArgumentError: The storage is too small, or was created for other data.
-        StorageError: The state of the sampler is not valid.
-    """
-    before = sampler.state()
-    sampler.reset()
-    try:
-        sampler.restore(_reorder(saved, storage))
-        _restore_storage(storage, saved)
-    except Exception:
-        sampler.restore(before)
-        raise
-
-
-def _reorder(saved: Saved, storage: Storage) -> dict[str, Any]:
-    """Return the state of the sampler in the order in which :func:`_fill` loads rows."""
-    width = torch.Size(saved.batch).numel()
-    if "priorities" not in saved.sampler or not _moves_oldest_first(saved, storage.max_size):
-        return saved.sampler
-    steps = saved.rows * width
-    priorities = saved.sampler["priorities"][:steps].roll(-saved.cursor * width)
-    return saved.sampler | {"priorities": priorities, "max_index": None}
-
-
-def _moves_oldest_first(saved: Saved, max_size: int) -> bool:
-    max_rows = max_size // max(torch.Size(saved.batch).numel(), 1)
-    return saved.rows == saved.max_rows and max_rows != saved.max_rows
-
-
-def _restore_storage(storage: Storage, saved: Saved) -> None:
-    if isinstance(storage, ListStorage):
-        copy = LazyTensorStorage(max(saved.rows, 1))
-        _fill(copy, saved)
-        storage.empty()
-        if saved.rows:
-            storage.extend(list(copy[:].unbind(0)))
-    else:
-        assert isinstance(storage, TensorStorage)
-        _fill(storage, saved)
-    storage.write_count = saved.write_count
-    full = saved.rows == storage.max_rows
-    same = storage.max_rows == saved.max_rows
-    if same:
-        storage.cursor = saved.cursor
-    else:
-        storage.cursor = 0 if full else saved.rows
-
-
-def _fill(storage: TensorStorage, saved: Saved) -> None:
-    steps = saved.rows * torch.Size(saved.batch).numel()
-    if len(saved.batch) != storage.ndim - 1 and saved.layout is not None:
-        raise ArgumentError(
-            f"the saved buffer has {len(saved.batch) + 1} dims of steps, this storage has "
-            f"{storage.ndim}",
-            hint=f"use a storage with ndim={len(saved.batch) + 1}",
-        )
-    if steps > storage.max_size:
-        raise ArgumentError(
-            f"the saved buffer has {steps} steps, this storage has room for {storage.max_size}",
-            hint=f"use a storage with max_size={steps} or more",
-        )
-    if saved.layout is None:
-        storage.empty()
-        return
-    order = torch.arange(saved.rows)
-    if _moves_oldest_first(saved, storage.max_size):
-        order = (order + saved.cursor) % saved.rows
-    storage.fill(saved.layout, saved.batch, saved.leaves, saved.begins, order)

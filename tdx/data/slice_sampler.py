@@ -88,6 +88,8 @@ class SliceSampler(Sampler):
             down to one step, an integer ``n`` by at most ``n`` steps. A pair: at the start, at
             the end.
         use_gpu: No effect: episodes are found on the CPU.
+        replacement: ``False`` creates a :class:`SliceSamplerWithoutReplacement`, with its
+            arguments.
 
     Raises:
         ArgumentError: Both or neither of ``num_slices`` and ``slice_len`` are given, or a value
@@ -103,6 +105,14 @@ class SliceSampler(Sampler):
         >>> buffer.sample().reshape(-1, 5)["next", "truncated"].squeeze(-1)[0]
         tensor([False, False, False, False,  True])
     """
+
+    _without_replacement: type[SliceSampler]
+    """Set by the module of the subclass."""
+
+    def __new__(cls, *args: Any, replacement: bool = True, **options: Any) -> Any:
+        """Return a sampler without replacement if ``replacement=False``."""
+        draws_once = cls is SliceSampler and not replacement
+        return super().__new__(cls._without_replacement if draws_once else cls)
 
     def __init__(
         self,
@@ -122,6 +132,7 @@ class SliceSampler(Sampler):
         compile: bool | dict[str, Any] = False,
         span: Span = False,
         use_gpu: torch.device | bool = False,
+        replacement: bool = True,
     ) -> None:
         self._check_sizes(num_slices, slice_len)
         self.boundaries = EpisodeBoundaries(end_key, end_keys, traj_key, ends, trajectories)

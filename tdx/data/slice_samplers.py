@@ -37,6 +37,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         shuffle: Shuffle the episodes in each pass.
         compile: No effect.
         use_gpu: No effect.
+        replacement: No effect.
 
     Raises:
         ArgumentError: As in :class:`SliceSampler`.
@@ -70,6 +71,7 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         shuffle: bool = True,
         compile: bool | dict[str, Any] = False,
         use_gpu: torch.device | bool = False,
+        replacement: bool = False,
     ) -> None:
         super().__init__(
             num_slices=num_slices,
@@ -112,6 +114,9 @@ class SliceSamplerWithoutReplacement(SliceSampler):
         super().restore(state)
         self._pass.restore(state)
         self._episodes = int(state.get("episodes", 0))
+
+
+SliceSampler._without_replacement = SliceSamplerWithoutReplacement
 
 
 class PrioritizedSliceSampler(SliceSampler, PrioritizedSampler):

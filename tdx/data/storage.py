@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from pathlib import Path as FilePath
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from tdx.data.forms import map_tree
+from tdx.data.saved import Saved, load, save
+from tdx.data.snapshots import TensorRows, restore_storage, snapshot
 from tdx.errors import ArgumentError
+
+_SAVED_KINDS = "use a storage of tensors or a ListStorage, or implement as_tensors and load_saved"
 
 
 class WriteListener(Protocol):
@@ -216,6 +221,15 @@ class Storage(ABC):
         """Return the position of each step of some rows: int64 ``[T]``, or ``[T * B, ndim]``."""
         return rows
 
+    def collate(self, gathered: Any, name: str | None) -> Any:
+        """Return a batch of what :meth:`gather` returned.
+
+        Args:
+            gathered: Steps.
+            name: Name of the first dim of TensorDicts.
+        """
+        return gathered
+
     @abstractmethod
     def __getitem__(self, index: Any) -> Any:
         """Return stored data of shape ``[rows, *B]`` at an index, if possible without copying."""
@@ -236,6 +250,39 @@ class Storage(ABC):
             ArgumentError: The storage is too small, or was created for other data.
             StorageError: The state has another form.
         """
+
+    def as_tensors(self) -> TensorRows:
+        """Return the stored rows as tensors, if possible without copying.
+
+        Raises:
+            ArgumentError: The storage cannot be saved, for example because the items of a list
+                differ in shape.
+        """
+        raise ArgumentError(f"a {type(self).__name__} cannot be saved", hint=_SAVED_KINDS)
+
+    def load_saved(self, saved: Saved) -> None:
+        """Replace the rows by saved ones; the cursor is set afterwards.
+
+        Raises:
+            ArgumentError: The storage is too small, or was created for other data.
+        """
+        raise ArgumentError(f"a {type(self).__name__} cannot be loaded", hint=_SAVED_KINDS)
+
+    def snapshot(self, sampler: dict[str, Any]) -> Saved:
+        """Return the content to save, with the state of a sampler; memory is shared."""
+        return snapshot(self, self.as_tensors(), sampler)
+
+    def dumps(self, path: str | os.PathLike[str]) -> None:
+        """Save the data in a folder, without pickle; see :meth:`ReplayBuffer.dumps`."""
+        save(FilePath(path), self.snapshot({}))
+
+    def loads(self, path: str | os.PathLike[str]) -> None:
+        """Replace the data by what :meth:`dumps` saved; see :meth:`ReplayBuffer.loads`."""
+        restore_storage(self, load(FilePath(path)))
+        self.version += 1
+
+    save = dump = dumps
+    load = loads
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Remove all steps.
@@ -287,42 +334,3 @@ def check_rows(rows: Tensor, count: int, max_rows: int) -> None:
         )
     if count and not 0 <= int(rows.min()) <= int(rows.max()) < max_rows:
         raise IndexError(f"row {int(rows.max())} is out of range for {max_rows} rows")
-
-
-def find_time_dim(dim: int | None, ndim: int) -> int:
-    """Return the dim of data that counts time steps.
-
-    Args:
-        dim: The given dim. ``None``: the last of the dims that count steps.
-        ndim: Number of dims that count steps.
-
-    Raises:
-        ArgumentError: The dim is out of range.
-    """
-    found = ndim - 1 if dim is None else dim
-    if not 0 <= found < ndim:
-        raise ArgumentError(
-            f"dim_extend={dim} is out of range for a storage with {ndim} dims of steps",
-            hint="the storage's ndim is the number of dims of the data that count steps",
-        )
-    return found
-
-
-def to_time_first(data: Any, dim: int) -> Any:
-    """Move the time dim of tensors and TensorDicts to the front; other data is not changed."""
-    if dim == 0:
-        return data
-    if isinstance(data, (dict, tuple)):
-        return map_tree(lambda leaf: to_time_first(leaf, dim), data)
-    if not hasattr(data, "permute") or data.ndim <= dim:
-        return data
-    return data.permute(dim, *(each for each in range(data.ndim) if each != dim))
-
-
-def to_written_order(stored: Any, dim: int) -> Any:
-    """Move the first dim of stored data back to where it was when it was written."""
-    if dim == 0:
-        return stored
-    if not hasattr(stored, "permute"):
-        return map_tree(lambda leaf: to_written_order(leaf, dim), stored)
-    return stored.permute(*range(1, dim + 1), 0, *range(dim + 1, stored.ndim))

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.data.forms import Form, as_entries
@@ -19,8 +19,11 @@ from tdx.data.layout import (
     leaves_of,
     nest_leaves,
 )
-from tdx.data.storage import Storage, as_rows, check_rows, is_single, to_written_order
-from tdx.errors import ArgumentError, StorageError
+from tdx.data.saved import Saved
+from tdx.data.snapshots import TensorRows, fill, parse_state
+from tdx.data.storage import Storage, as_rows, check_rows, is_single
+from tdx.data.written_order import to_written_order
+from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 
 
@@ -29,7 +32,8 @@ class TensorStorage(Storage):
 
     Args:
         storage: Tensor, TensorDict, tensorclass, or nested dicts, lists and tuples of tensors,
-            ``[rows, ...]``. Writing to the storage changes it.
+            ``[rows, ...]``. Writing to the storage changes it. One without entries only sets
+            the capacity.
         max_size: Number of steps in it, if given.
         device: Device to move it to. ``None``: its device.
         ndim: Number of dims that count steps: 2 for ``[T, B]``.
@@ -81,6 +85,8 @@ class TensorStorage(Storage):
         self._prepare_empty(entries.device if device is None else device)
         entries = entries.to(self._device)
         leaves = leaves_of(entries, ndim)
+        if not leaves:
+            return  # allocated with the first data
         self.layout = Layout.of(entries, leaves, ndim)
         self._form = form
         self.rows, self._batch = entries.shape[0], entries.shape[1:ndim]
@@ -323,15 +329,24 @@ class TensorStorage(Storage):
         batch = build_tensordict(self._tree, groups, size, self._device, names, values)
         return batch if self._form is None else self._form(batch)
 
-    def _view(self) -> Any:
-        """Return all stored data, ``[rows, *B, ...]``, without copying."""
+    def _view(self, rows: int | None = None) -> Any:
+        """Return stored data, ``[rows, *B, ...]``, without copying; all filled rows by default."""
         if self.layout is None:
             raise IndexError("the storage is empty")
-        tree = {path: leaf[: self.rows] for path, leaf in self._leaves.items()}
+        rows = self.rows if rows is None else rows
+        tree = {path: leaf[:rows] for path, leaf in self._leaves.items()}
         if not self.layout.groups:
             return tree[()]
-        nested = nest_leaves(tree, self.layout.groups)
-        return build_tensordict(nested, self.layout.groups, self.shape, self._device)
+        nested, size = nest_leaves(tree, self.layout.groups), torch.Size((rows, *self._batch))
+        return build_tensordict(nested, self.layout.groups, size, self._device)
+
+    @property
+    def _storage(self) -> Any:
+        """All rows, filled or not: code for TorchRL reads stored data by this name."""
+        if self.layout is None:
+            return None
+        data = self._view(self.max_rows)
+        return data if self._form is None else self._form(data)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, range):
@@ -373,6 +388,12 @@ class TensorStorage(Storage):
 
     # State
 
+    def as_tensors(self) -> TensorRows:
+        return self
+
+    def load_saved(self, saved: Saved) -> None:
+        fill(self, saved)
+
     def state_dict(self) -> dict[str, Any]:
         if self.layout is None:
             return {"_storage": None, "_len": 0}
@@ -385,19 +406,7 @@ class TensorStorage(Storage):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        try:
-            data, rows = state_dict["_storage"], state_dict["_len"]
-            if rows and not isinstance(data, Tensor):
-                data = TensorDict(data, [])
-                for path, dims in state_dict["groups"]:
-                    group = data.get(path) if path else data
-                    leaf = next(iter(group.values(True, True)), None)
-                    group.batch_size = [] if leaf is None else leaf.shape[: self.ndim + len(dims)]
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise StorageError(
-                f"the state of a storage of tensors is expected: {error}",
-                hint="pass what state_dict() of such a storage returned",
-            ) from error
+        data, rows = parse_state(state_dict, self.ndim)
         if not rows:
             self.empty(empty_write_count=False)
             return

@@ -13,8 +13,9 @@ from tdx.data.buffer import ReplayBuffer, Stage
 from tdx.data.list_storage import ListStorage
 from tdx.data.parts import build_part
 from tdx.data.prioritized_sampler import PrioritizedSampler
-from tdx.data.storage import Storage, to_time_first
+from tdx.data.storage import Storage
 from tdx.data.writers import reduce_elements
+from tdx.data.written_order import to_time_first
 from tdx.errors import ChainError
 from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import read, write
@@ -55,7 +56,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             priority = read(data, self.priority_key)
             if priority is not None and isinstance(self._sampler, PrioritizedSampler):
                 ndim = self._storage.ndim
-                time_first = to_time_first(priority, self._dim_extend).flatten(0, ndim - 1)
+                time_first = to_time_first(priority, self.dim_extend).flatten(0, ndim - 1)
                 self.update_priority(index, self._reduce(time_first))
         return index
 

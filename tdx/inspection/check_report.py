@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from tdx.errors import ChainError, CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
-from tdx.inspection.lint.linter import LintFinding, all_rules, build_lint_context, lint
+from tdx.inspection.lint.linter import LintFinding, build_lint_context, lint, rules_of
 from tdx.pipeline.build import count_env_stages
 from tdx.serialization import Entries, Entry, Result, key_entry
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
 
 Check = Literal["arguments", "specs", "steps", "lints"]
+Status = Literal["passed", "skipped", "error", "warning", "suggestion"]
+"""Outcome of a check: its most severe finding, if there is one."""
+_SEVERITIES: tuple[Severity, ...] = ("error", "warning", "suggestion")
 _RULED = ("missing", "undeclared")
 """Kinds of violations that a lint rule reports."""
 _REPORTED = (CheckError, DeviceError)
@@ -105,15 +108,31 @@ class CheckReport(Result):
         checks: Checks that ran, in order.
         findings: Their findings.
         env_stages: Number of the env's own stages. They come first.
+        suppressed: Number of findings that comments in the file switch off.
     """
 
-    json_entries: ClassVar[Entries] = ("env", "stages", "ok", "checks", "findings")
+    json_entries: ClassVar[Entries] = (
+        *("env", "stages", "ok"),
+        *(Entry("checks", "statuses"), "findings", "suppressed"),
+    )
 
     env: str
     stages: int
     checks: tuple[Check, ...]
     findings: tuple[Finding, ...]
     env_stages: int = 0
+    suppressed: int = 0
+
+    @property
+    def statuses(self) -> dict[Check, Status]:
+        """Outcome of each check."""
+        return {check: self._status(check) for check in get_args(Check)}
+
+    def _status(self, check: Check) -> Status:
+        found = {each.severity for each in self.findings if each.check == check}
+        if found:
+            return next(each for each in _SEVERITIES if each in found)
+        return "passed" if check in self.checks else "skipped"
 
     @property
     def ok(self) -> bool:
@@ -161,7 +180,7 @@ def check_pipeline(
     Args:
         pipeline: The pipeline.
         allow_code: Allow importing the Python objects that it names.
-        rules: Lint rules to apply. Defaults to all rules.
+        rules: Lint rules to apply. Defaults to those that the pipeline selects.
         steps: Allow stepping the env.
         base: Env that the pipeline names, if it exists already. It stays open.
         evaluation: The env is used for evaluation: report normalizers that keep learning.
@@ -179,7 +198,7 @@ def check_pipeline(
     if policy:
         # Check the chain without the policy.
         pipeline = replace(pipeline, policy=None)
-    chosen = all_rules() if rules is None else rules
+    chosen = rules_of(pipeline) if rules is None else rules
     missing = _check_device(pipeline)
     if missing is None:
         report = _check_built(pipeline, allow_code, chosen, steps, base, evaluation)
@@ -346,13 +365,14 @@ def _where(pipeline: Pipeline, stage: int | None, first: int) -> Where:
         return Where(stage, file=None if stage is not None else pipeline.file)
     config = pipeline.transforms[stage - first]
     name = config.name if config.code is None else config.code.name
-    return Where(stage, name, file=pipeline.file, line=config.line)
+    return Where(stage, name, file=pipeline.file, line=config.line, column=config.column)
 
 
 def _findings(errors: Sequence[TdxError], check: Check) -> list[Finding]:
     """Convert errors to findings; raise failures of the env."""
     for error in errors:
-        if error.exit_code is not ExitCode.USAGE and not isinstance(error, _REPORTED):
+        is_usage = error.exit_code is ExitCode.USAGE and not isinstance(error, EnvError)
+        if not is_usage and not isinstance(error, _REPORTED):
             raise error
     return [Finding.from_error(error, check) for error in errors]
 
@@ -361,4 +381,17 @@ def _report(
     pipeline: Pipeline, checks: tuple[Check, ...], findings: Sequence[Finding], env_stages: int = 0
 ) -> CheckReport:
     stages = env_stages + len(pipeline.transforms)
-    return CheckReport(pipeline.env.id, stages, checks, tuple(findings), env_stages)
+    kept = [each for each in findings if not _is_suppressed(each, pipeline, env_stages)]
+    suppressed = len(findings) - len(kept)
+    return CheckReport(pipeline.env.id, stages, checks, tuple(kept), env_stages, suppressed)
+
+
+def _is_suppressed(finding: Finding, pipeline: Pipeline, env_stages: int) -> bool:
+    """Return True if a comment at the stage switches a finding off; errors always count."""
+    stage = finding.where.stage
+    if stage is None or finding.severity == "error":
+        return False
+    index = stage - env_stages
+    return 0 <= index < len(pipeline.transforms) and finding.code.startswith(
+        pipeline.transforms[index].ignored or ("-",)
+    )

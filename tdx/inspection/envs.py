@@ -36,7 +36,7 @@ class EnvList:
     """Result of a search for envs.
 
     Args:
-        envs: Envs, sorted by id.
+        envs: Envs, sorted by name; of several versions the newest comes first.
         broken: Env packages that are installed but cannot be imported; their envs are missing.
     """
 
@@ -46,13 +46,15 @@ class EnvList:
 
 def find_envs(search: str = "", *, missing: bool = False) -> EnvList:
     """Like :func:`list_envs`, but also return the env packages that cannot be imported."""
-    from tdx.envs.gym.registry import survey_envs
+    from tdx.envs.gym.registry import RegisteredEnv, survey_envs
+    from tdx.pipeline.envs import NATIVE_ENVS
 
     words = search.casefold().split()
     survey = survey_envs()
+    native = (RegisteredEnv(env_id, "tdx", True) for env_id in sorted(NATIVE_ENVS))
     envs = (
         env
-        for env in survey.envs
+        for env in (*survey.envs, *native)
         if (missing or env.installed)
         and all(word in f"{env.id} {env.package}".casefold() for word in words)
     )

@@ -9,11 +9,12 @@ from typing import ClassVar, Literal
 
 from tdx import errors
 from tdx.errors import TdxError, UnknownNameError, did_you_mean
+from tdx.inspection.contract_codes import DIFFERENCE_CODES, DifferenceCode
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.lint.rule import Rule, Severity
 from tdx.serialization import Entries, Entry, Result
 
-Kind = Literal["rule", "error"]
+Kind = Literal["rule", "contract", "error"]
 _INTRODUCTION = """\
 # Checks
 
@@ -32,12 +33,24 @@ this machine, the exit code is 3, and everything else is checked on the CPU.
 | `--select CODES`, `--ignore CODES` | select rules; `TDX42` matches all codes with this prefix |
 | `--strict` | treat suggestions like warnings |
 | `--eval` | the env is used for evaluation: report normalizers that keep learning |
-| `--diff` | show the fixes as a diff of the file, or the fixed options `--env` and `--t` |
-| `--fix` | apply the fixes; comments are kept, a file modified in the meantime is not written |
+| `--diff` | show what `--fix` would change: a diff of the file, or the fixed options |
+| `--fix` | apply the safe fixes; comments are kept, a file modified meanwhile is not written |
+| `--fix --unsafe-fixes` | apply also the fixes that change the values that the chain returns |
+| `--verbose`, `-v` | show the outcome of each check, and why each violated rule matters |
 | `--format sarif` | write findings for code hosts and editors as SARIF 2.1.0 |
 
-`tdx explain CODE` prints one entry of this page. `--fix` applies a fix only if there is exactly
-one, and those of suggestions only with `--strict`.
+`tdx explain CODE` prints one entry of this page. A finding has a fix only if there is exactly one;
+`[*]` marks a safe fix, `[?]` an unsafe one. Fixes of suggestions are applied only with `--strict`.
+
+To keep a stage as it is, write a comment at it; errors cannot be suppressed. A file can also select
+rules for all of its stages, and `check_select` and `check_ignore` in the
+[configuration](cli.md#tdx-config) select rules for all files:
+
+```yaml
+transforms:
+  - RewardSum   # tdx: ignore[TDX422]
+check: {ignore: [TDX49]}
+```
 """
 _ADDING = """\
 ## Adding a rule
@@ -79,7 +92,7 @@ class Explanation(Result):
 
     Args:
         code: The code.
-        kind: Lint rule or error.
+        kind: Lint rule, difference from a contract, or error.
         name: Name of the rule, or of the error class.
         title: What is wrong, in a few words.
         severity: ``error``, ``warning`` or ``suggestion``.
@@ -117,7 +130,8 @@ def all_explanations() -> tuple[Explanation, ...]:
     """
     errors = [_of_error(kind) for kind in _error_classes()]
     rules = [_of_rule(rule) for rule in all_rules()]
-    return tuple(sorted([*errors, *rules], key=lambda each: each.code))
+    differences = [_of_difference(each) for each in DIFFERENCE_CODES]
+    return tuple(sorted([*errors, *rules, *differences], key=lambda each: each.code))
 
 
 def explain_code(code: str) -> Explanation:
@@ -176,6 +190,11 @@ def _of_rule(rule: Rule) -> Explanation:
     )
 
 
+def _of_difference(each: DifferenceCode) -> Explanation:
+    paragraphs = tuple(each.paragraphs)
+    return Explanation(each.code, "contract", each.name, each.title, "error", 1, paragraphs)
+
+
 def _one_line(command: str | None) -> str | None:
     return None if command is None else " ".join(command.split())
 
@@ -189,12 +208,17 @@ def render_checks_page() -> str:
     """Render ``docs/checks.md``."""
     entries = all_explanations()
     rules = [each for each in entries if each.kind == "rule"]
+    contracts = [each for each in entries if each.kind == "contract"]
     errors = [each for each in entries if each.kind == "error"]
     parts = [
         _INTRODUCTION,
         "## Rules\n",
         _table(rules),
         *(part for rule in rules for part in _entry(rule)),
+        "## Contracts\n\nDifferences that `tdx check --against` and `tdx diff` report: see "
+        "[contracts](contracts.md).\n",
+        _table(contracts),
+        *(part for each in contracts for part in _entry(each)),
         "## Errors\n\nErrors that end a command.\n",
         _table(errors),
         *(part for error in errors for part in _entry(error)),
@@ -268,6 +292,12 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         "tdx check --env Pendulum-v1 --t StepCouter",
         "tdx check --env Pendulum-v1 --t StepCounter",
     ),
+    "TDX104": ErrorProse(
+        """
+        The name belongs to an earlier version of the API, such as `tdx.CompositeSpec`. The hint
+        contains the new name, here `tdx.Composite`.
+        """
+    ),
     "TDX201": ErrorProse(
         """
         A spec cannot be created or combined, or a value is outside of it: the lower bound exceeds
@@ -320,6 +350,19 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         """
         `composite["shape"] = (3,)` sets an entry, which must be a spec. To set the attribute, write
         `composite.shape = (3,)`.
+        """
+    ),
+    "TDX208": ErrorProse(
+        """
+        A transform is called with stored data that it cannot map: it steps or measures an env, or
+        it needs the steps of an episode in order. Remove it from the chain of the replay buffer,
+        or sample slices of episodes with a `SliceSampler`.
+        """
+    ),
+    "TDX209": ErrorProse(
+        """
+        A stage is inserted at an index beyond the end of a chain, or removed where there is none.
+        Indices count from 0, or from the end if they are negative.
         """
     ),
     "TDX301": ErrorProse(

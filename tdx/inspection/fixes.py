@@ -34,6 +34,7 @@ def fix_pipeline(
     allow_code: bool = False,
     rules: Sequence[Rule] | None = None,
     strict: bool = False,
+    unsafe: bool = True,
 ) -> FixedPipeline:
     """Apply the fixes of a pipeline one after the other, each to the result of the previous one.
 
@@ -44,6 +45,7 @@ def fix_pipeline(
         allow_code: Allow importing the Python objects that it names.
         rules: Lint rules to apply. Defaults to all rules.
         strict: Apply the fixes of suggestions too.
+        unsafe: Apply fixes that change the values that the chain returns too.
 
     Raises:
         EnvError: The env cannot be made.
@@ -62,7 +64,7 @@ def fix_pipeline(
     report = check(pipeline)
     previous = [pipeline]
     while len(fixes) < _MAX_FIXES:
-        step = _apply_best_fix(pipeline, report, check, previous, strict)
+        step = _apply_best_fix(pipeline, report, check, previous, strict, unsafe)
         if step is None:
             break
         pipeline, report, code, fix = step
@@ -77,9 +79,10 @@ def _apply_best_fix(
     check: Callable[[Pipeline], CheckReport],
     previous: list[Pipeline],
     strict: bool,
+    unsafe: bool,
 ) -> tuple[Pipeline, CheckReport, str, Fix] | None:
     """Return the pipeline after the first fix that resolves a finding without new errors."""
-    for finding, fix in _iter_fixes(report, strict):
+    for finding, fix in iter_fixes(report, strict=strict, unsafe=unsafe):
         candidate = fix.applied_to(pipeline)
         if candidate in previous:
             continue
@@ -90,10 +93,14 @@ def _apply_best_fix(
     return None
 
 
-def _iter_fixes(report: CheckReport, strict: bool) -> Iterator[tuple[Finding, Fix]]:
+def iter_fixes(report: CheckReport, *, strict: bool, unsafe: bool) -> Iterator[tuple[Finding, Fix]]:
+    """Yield the findings with a fix, and the fix; see :func:`fix_pipeline`."""
     for finding in report.findings:
-        if finding.fix is not None and (strict or finding.severity != "suggestion"):
-            yield finding, finding.fix
+        fix = finding.fix
+        if fix is None or (finding.severity == "suggestion" and not strict):
+            continue
+        if unsafe or fix.safe:
+            yield finding, fix
 
 
 def _has_errors(report: CheckReport) -> bool:

@@ -200,7 +200,7 @@ class EnvCache:
             pipeline: The pipeline.
 
         Returns:
-            ``None`` if the pipeline is no factory, or has stages; its env is then :meth:`base`.
+            ``None`` if the pipeline is not a factory, or has stages: see :meth:`base`.
 
         Raises:
             TdxError: The factory fails, or creates an unsupported object.
@@ -313,7 +313,7 @@ class _OverviewBuilder:
     ) -> TransformedEnv | None:
         """Build the env with its chain. Record the stage that fails and return ``None``."""
         from tdx.core import TransformedEnv
-        from tdx.core.chain import stage_count
+        from tdx.core.chain import chain_stages
         from tdx.core.transforms import Compose
         from tdx.pipeline import check_specs
 
@@ -334,7 +334,7 @@ class _OverviewBuilder:
         if not working:
             raise errors[0]
         for each in errors:
-            at = None if each.where.stage is None else each.where.stage - stage_count(base)
+            at = None if each.where.stage is None else each.where.stage - len(chain_stages(base))
             # An error without a stage is attributed to the last one, so that the others are shown.
             is_known = at is not None and 0 <= at < len(working)
             self._record_failure(working[at if is_known and at is not None else -1], each)

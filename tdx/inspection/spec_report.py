@@ -154,6 +154,11 @@ class SpecReport(Result):
         stages = tuple(replace(stage, changes=_select(stage.changes, key)) for stage in self.stages)
         return replace(self, changes=_select(self.changes, key), stages=stages)
 
+    def only_changes(self) -> SpecReport:
+        """Return the report without keys that do not change."""
+        stages = tuple(replace(each, changes=_changed(each.changes)) for each in self.stages)
+        return replace(self, changes=_changed(self.changes), stages=stages)
+
     def _all_changes(self) -> Iterable[KeyChange]:
         yield from self.changes
         for stage in self.stages:
@@ -250,6 +255,10 @@ def _attribute_changes(
         replace(change, stages=tuple(touched.get((change.part, change.key), ())))
         for change in changes
     )
+
+
+def _changed(changes: Iterable[KeyChange]) -> tuple[KeyChange, ...]:
+    return tuple(change for change in changes if change.change != "same")
 
 
 def _select(changes: Sequence[KeyChange], key: str) -> tuple[KeyChange, ...]:

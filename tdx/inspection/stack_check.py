@@ -1,22 +1,26 @@
-"""Check an env of any library: values against specs, and the lint rules for stacks."""
+"""Check an env of any library: values against specs, and the lint rules of its stages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import EnvError, ExitCode, TdxError, Where
-from tdx.inspection.chain_check import check_chain
-from tdx.inspection.check_report import Check, CheckReport, Finding
+from tdx.inspection.check_report import Check, CheckReport, Finding, check_env
 from tdx.inspection.lint.linter import LintFinding, all_rules, lint
 from tdx.inspection.lint.stack_context import StackContext
 from tdx.inspection.lint.stack_observation import observe_stack
 from tdx.inspection.values_report import ViolationCollector
+from tdx.pipeline import EnvConfig, Pipeline, StageConfig
+from tdx.pipeline.catalog import load_catalog
+from tdx.pipeline.values import Dtype, Value
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
+    from tdx.core.transforms import Transform
+    from tdx.envs import EnvBase
     from tdx.inspection.lint.rule import Rule
-    from tdx.stacks import Stack
+    from tdx.stacks import Stack, StageInfo
 
 CHECK_STEPS = 50
 """Number of steps of a check; more to reach a step limit of at most 1,000 steps."""
@@ -57,7 +61,7 @@ def check(
     label = name or stack.name
     if stack.chain_env is not None and stack.has_pipeline_rules:
         chosen = _chosen(rules)
-        return check_chain(stack, stack.chain_env, label, seed, chosen, evaluation=evaluation)
+        return _check_chain(stack, stack.chain_env, label, seed, chosen, evaluation=evaluation)
     try:
         stack.specs()
     except TdxError as raised:
@@ -69,7 +73,7 @@ def check(
         findings.append(Finding.from_error(error, "steps"))
     if stack.chain_env is not None:
         known = {(each.where.stage, each.where.key) for each in findings}
-        chain = check_chain(stack, stack.chain_env, label, seed, ()).findings
+        chain = _check_chain(stack, stack.chain_env, label, seed, ()).findings
         findings += [each for each in chain if (each.where.stage, each.where.key) not in known]
     findings.sort(key=_sort_key)
     return CheckReport(label, len(stack.stages), _CHECKS, tuple(findings))
@@ -129,3 +133,70 @@ def _chosen(rules: Sequence[Rule] | None) -> Sequence[Rule]:
 def _sort_key(finding: Finding) -> tuple[bool, int]:
     stage = finding.where.stage
     return (stage is None, stage or 0)
+
+
+def _check_chain(
+    stack: Stack,
+    env: EnvBase,
+    label: str,
+    seed: int | None,
+    rules: Sequence[Rule],
+    *,
+    evaluation: bool = False,
+) -> CheckReport:
+    """Check the specs and steps of an env of tdx, and the lint rules of its stages.
+
+    The arguments of a stage are read from its attributes. A stage whose class is not in the catalog
+    is treated like Python code in a pipeline.
+
+    Args:
+        stack: The stack.
+        env: Its env; it is reset and stepped.
+        label: Name in the report.
+        seed: Seed of the env. ``None``: do not seed.
+        rules: Lint rules to apply.
+        evaluation: The env is used for evaluation: report normalizers that keep learning.
+
+    Raises:
+        EnvError: The env raises in a reset or step.
+    """
+    from tdx.core import TransformedEnv
+    from tdx.core.chain import chain_stages
+    from tdx.core.transforms import Compose
+
+    configs = [_describe(*pair) for pair in zip(stack.stages, chain_stages(env), strict=True)]
+    if not isinstance(env, TransformedEnv):
+        env = TransformedEnv(env, Compose())
+    # The rules see the outermost chain; those inside are part of the env.
+    own = configs[len(configs) - len(env.stages) :]
+    pipeline = Pipeline(EnvConfig(label, seed=seed), tuple(own))
+    return check_env(env, pipeline, rules, evaluation=evaluation)
+
+
+def _describe(stage: StageInfo, transform: Transform) -> StageConfig:
+    """Return a stage as the pipeline would write it."""
+    import tdx.transforms
+
+    known = load_catalog().find(stage.name)
+    if known is None or getattr(tdx.transforms, stage.name, None) is not type(transform):
+        return StageConfig(f"python:{stage.name}")
+    names = {each.name for each in known.parameters}
+    if list(transform.in_keys) == list(known.default_in_keys or ()):
+        names.discard("in_keys")
+    values = {name: _to_value(each) for name, each in stage.arguments.items() if name in names}
+    return StageConfig(stage.name, (), {k: v for k, v in values.items() if v is not None})
+
+
+def _to_value(value: object) -> Value:
+    """Return an argument as a value of a pipeline; ``None`` if it has no such form."""
+    import torch
+
+    if isinstance(value, torch.dtype):
+        return Dtype(str(value).removeprefix("torch."))
+    if isinstance(value, torch.device):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(name): _to_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(_to_value(each) for each in value)
+    return value if isinstance(value, str | int | float | bool) else None

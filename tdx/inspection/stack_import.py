@@ -426,26 +426,3 @@ def _first_difference(value: Tensor, given: Tensor) -> tuple[str, str]:
     place = int(gap.argmax())
     texts = [f"{each.reshape(-1)[place].item():.9g}" for each in (value, given)]
     return texts[0], texts[1]
-
-
-def make_env_config(reference: str, kwargs: Mapping[str, Any]) -> EnvConfig:
-    """Return the config of a factory.
-
-    Args:
-        reference: ``module:function`` or ``file.py:function``.
-        kwargs: Its arguments.
-
-    Raises:
-        ArgumentError: The text names no factory.
-
-    Example:
-        >>> make_env_config("train.py:make", {"size": 3}).code
-        CodeReference(module='train.py', name='make')
-    """
-    config = EnvConfig(reference, kwargs=kwargs)
-    if config.code is None:
-        raise ArgumentError(
-            f"{reference!r} does not name a function",
-            hint="write module:function or file.py:function",
-        )
-    return config

@@ -116,11 +116,7 @@ class GRU(_PythonNetwork, nn.GRU):
     def _step(self, value: Tensor, states: States, layer: int) -> States:
         (hidden,) = states
         from_input, from_hidden = self._gates(value, hidden, layer)
-        reset_in, update_in, new_in = from_input.chunk(3, -1)
-        reset_hidden, update_hidden, new_hidden = from_hidden.chunk(3, -1)
-        update = torch.sigmoid(update_in + update_hidden)
-        new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_hidden) * new_hidden)
-        return (new + update * (hidden - new),)
+        return (_gru_step(from_input, from_hidden, hidden),)
 
 
 class LSTM(_PythonNetwork, nn.LSTM):
@@ -147,12 +143,73 @@ class LSTM(_PythonNetwork, nn.LSTM):
     def _step(self, value: Tensor, states: States, layer: int) -> States:
         hidden, cell = states
         from_input, from_hidden = self._gates(value, hidden, layer)
-        enter, forget, new, leave = (from_input + from_hidden).chunk(4, -1)
-        cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(new)
-        hidden = torch.sigmoid(leave) * torch.tanh(cell)
+        hidden, cell = _lstm_step(from_input + from_hidden, cell)
         if self.proj_size:
             hidden = linear(hidden, getattr(self, f"weight_hr_l{layer}"))
         return hidden, cell
+
+
+class GRUCell(nn.GRUCell):
+    """An ``nn.GRUCell`` written in tensor operations, for ``torch.vmap``.
+
+    Args:
+        input_size: See ``torch.nn.GRUCell``, as the other arguments.
+
+    Example:
+        >>> import torch
+        >>> from tdx import GRUCell
+        >>> GRUCell(3, 4)(torch.zeros(2, 3)).shape
+        torch.Size([2, 4])
+    """
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """Return the state after one step, ``[N, H]`` or ``[H]``."""
+        if hx is None:
+            hx = input.new_zeros(*input.shape[:-1], self.hidden_size)
+        return _gru_step(
+            linear(input, self.weight_ih, self.bias_ih),
+            linear(hx, self.weight_hh, self.bias_hh),
+            hx,
+        )
+
+
+class LSTMCell(nn.LSTMCell):
+    """An ``nn.LSTMCell`` written in tensor operations, for ``torch.vmap``.
+
+    Args:
+        input_size: See ``torch.nn.LSTMCell``, as the other arguments.
+
+    Example:
+        >>> import torch
+        >>> from tdx import LSTMCell
+        >>> hidden, cell = LSTMCell(3, 4)(torch.zeros(2, 3))
+        >>> hidden.shape
+        torch.Size([2, 4])
+    """
+
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return hidden state and cell after one step, ``[N, H]`` or ``[H]``."""
+        if hx is None:
+            zeros = input.new_zeros(*input.shape[:-1], self.hidden_size)
+            hx = (zeros, zeros)
+        from_input = linear(input, self.weight_ih, self.bias_ih)
+        return _lstm_step(from_input + linear(hx[0], self.weight_hh, self.bias_hh), hx[1])
+
+
+def _gru_step(from_input: Tensor, from_hidden: Tensor, hidden: Tensor) -> Tensor:
+    reset_in, update_in, new_in = from_input.chunk(3, -1)
+    reset_hidden, update_hidden, new_hidden = from_hidden.chunk(3, -1)
+    update = torch.sigmoid(update_in + update_hidden)
+    new = torch.tanh(new_in + torch.sigmoid(reset_in + reset_hidden) * new_hidden)
+    return new + update * (hidden - new)
+
+
+def _lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    enter, forget, new, leave = gates.chunk(4, -1)
+    cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(new)
+    return torch.sigmoid(leave) * torch.tanh(cell), cell
 
 
 def rebuild_network(network: Any, kind: type[Any]) -> Any:

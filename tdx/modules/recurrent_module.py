@@ -255,9 +255,10 @@ def check_backend(backend: str) -> None:
     Raises:
         ArgumentError: The backend is not available.
     """
-    if backend not in ("auto", "pad"):
+    if backend not in ("auto", "pad", "scan"):
         raise ArgumentError(
-            f"recurrent_backend {backend!r} is not available", hint='use "pad" or "auto"'
+            f"recurrent_backend {backend!r} is not available",
+            hint='use "pad", or "auto" and "scan", which are the same',
         )
 
 
@@ -289,13 +290,14 @@ def get_env_transforms_from_module(
 
 
 def get_primers_from_module(
-    module: nn.Module, warn: bool = True
+    module: nn.Module, warn: bool = True, strict: bool = True
 ) -> TensorDictPrimer | Compose | None:
     """Return the transform that carries the recurrent states of a module in an env.
 
     Args:
         module: Module, such as a policy. All submodules with a ``make_tensordict_primer`` count.
         warn: Warn if there are none.
+        strict: If False, a submodule that fails to make its primer is left out, with a warning.
 
     Returns:
         Primer, a ``Compose`` of several primers, or ``None``.
@@ -311,8 +313,17 @@ def get_primers_from_module(
         >>> env.reset()["recurrent_state"].shape
         torch.Size([2, 1, 2])
     """
-    makers = (getattr(each, "make_tensordict_primer", None) for each in module.modules())
-    primers: list[TensorDictPrimer] = [make() for make in makers if make is not None]
+    primers: list[TensorDictPrimer] = []
+    for each in module.modules():
+        make = getattr(each, "make_tensordict_primer", None)
+        if make is None:
+            continue
+        try:
+            primers.append(make())
+        except Exception as error:
+            if strict:
+                raise
+            warnings.warn(f"{type(each).__name__} has no primer: {error}", stacklevel=2)
     _check_distinct(primers)
     if not primers:
         if warn:

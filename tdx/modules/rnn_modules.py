@@ -32,7 +32,8 @@ class GRUModule(RecurrentModule):
         bidirectional: Run a second network backwards over each episode.
         python_based: Use tensor operations instead of the kernels of ``torch.nn``: slower, but
             usable under ``torch.vmap``.
-        recurrent_backend: How episodes in a sequence are run; "pad", or "auto", which is the same.
+        recurrent_backend: How episodes in a sequence are run: "pad", or "auto" and "scan", which
+            are the same.
         in_key: Key of the input; the state is ``recurrent_state``.
         in_keys: Instead of ``in_key``, the keys of the input and the state, and of ``is_init`` if
             it has another name.
@@ -134,7 +135,8 @@ class LSTMModule(RecurrentModule):
         bidirectional: Run a second network backwards over each episode.
         python_based: Use tensor operations instead of the kernels of ``torch.nn``: slower, but
             usable under ``torch.vmap``.
-        recurrent_backend: How episodes in a sequence are run; "pad", or "auto", which is the same.
+        recurrent_backend: How episodes in a sequence are run: "pad", or "auto" and "scan", which
+            are the same.
         in_key: Key of the input; the states are ``recurrent_state_h`` and
             ``recurrent_state_c``.
         in_keys: Instead of ``in_key``, the keys of the input, the hidden state and the cell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -92,7 +92,7 @@ def name_arguments(stage: StageConfig) -> StageConfig:
     positional = dict(zip(_positional_names(info), stage.args, strict=False))
     if positional.keys() & stage.kwargs.keys():
         return stage
-    return StageConfig(stage.name, (), {**positional, **stage.kwargs}, stage.line)
+    return replace(stage, args=(), kwargs={**positional, **stage.kwargs})
 
 
 def _positional_names(info: TransformInfo) -> list[str]:

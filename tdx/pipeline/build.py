@@ -336,6 +336,6 @@ def count_env_stages(env: EnvBase, pipeline: Pipeline) -> int:
         env: Env of the pipeline, with its chain.
         pipeline: The pipeline.
     """
-    from tdx.core.chain import stage_count
+    from tdx.core.chain import chain_stages
 
-    return max(stage_count(env) - len(pipeline.transforms), 0)
+    return max(len(chain_stages(env)) - len(pipeline.transforms), 0)

@@ -73,6 +73,7 @@ def build_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
             },
             "policy": _policy_schema(),
             "rollout": {"$ref": "#/$defs/rollout"},
+            "check": {"$ref": "#/$defs/check"},
         },
         "required": ["version", "env"],
         "additionalProperties": False,
@@ -120,6 +121,7 @@ def _build_definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
     return {
         "env": _env_schema(),
         "rollout": _rollout_schema(),
+        "check": _check_schema(),
         "stage": _stage_schema(transforms),
         "key": _with_description(_KEY_SCHEMA, "A key; a list of strings is a nested one."),
         "keys": {
@@ -201,6 +203,15 @@ def _rollout_schema() -> dict[str, Any]:
             "description": "Stop at the first done.",
         },
         "auto_reset": {"type": ["boolean", "null"], "description": "Reset before the first step."},
+    }
+    return {**_closed_object(properties, []), "type": ["object", "null"]}
+
+
+def _check_schema() -> dict[str, Any]:
+    codes = {"type": ["array", "string", "null"], "items": {"type": "string", "pattern": "^TDX"}}
+    properties = {
+        "select": {**codes, "description": "Rules that tdx check applies; all by default."},
+        "ignore": {**codes, "description": "Rules that tdx check skips."},
     }
     return {**_closed_object(properties, []), "type": ["object", "null"]}
 

@@ -79,6 +79,19 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckConfig:
+    """Rules that ``tdx check`` applies to a pipeline.
+
+    Args:
+        select: Codes of rules, or prefixes of codes. Empty: all rules.
+        ignore: Codes of rules, or prefixes of codes, to skip.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """An env plus a chain of transforms.
 
@@ -89,6 +102,7 @@ class Pipeline:
             ``"module:FILE"`` and ``"module:name"``. ``None``: random actions.
         rollout: Defaults of a rollout.
         version: Version of the file format.
+        check: Rules that apply to it; not compared.
         file: File the pipeline was read from; not compared.
         off: Stages that are switched off; not compared.
 
@@ -104,6 +118,7 @@ class Pipeline:
     policy: str | None = None
     rollout: RolloutConfig = RolloutConfig()
     version: int = VERSION
+    check: CheckConfig = field(default=CheckConfig(), compare=False)
     file: str | None = field(default=None, compare=False)
     off: tuple[DisabledStage, ...] = field(default=(), compare=False)
 

@@ -106,12 +106,17 @@ class StageConfig:
         args: Positional arguments.
         kwargs: Named arguments.
         line: Line in the pipeline file, from 1; not compared.
+        column: Column of its name in that line, from 1; not compared.
+        ignored: Codes of rules, or prefixes of codes, that a comment such as
+            ``# tdx: ignore[TDX422]`` switches off for the stage; not compared.
     """
 
     name: str
     args: tuple[Value, ...] = ()
     kwargs: Mapping[str, Value] = field(default_factory=dict)
     line: int | None = field(default=None, compare=False)
+    column: int | None = field(default=None, compare=False)
+    ignored: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def code(self) -> CodeReference | None:

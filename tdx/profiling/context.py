@@ -16,12 +16,14 @@ from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS, Part
 from tdx.core.transforms import Transform
+from tdx.errors import TdxError
 from tdx.profiling.clock import ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.parallel import CallTimes
 from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.profiling.run import ProfilePlan
 from tdx.stacks import Stack, open_stack
+from tdx.stacks.driver import Driver
 from tdx.stacks.native_meter import STEP_PART, attach_meter, iterate_stages
 
 P = ParamSpec("P")
@@ -198,13 +200,18 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
         with stack.seeded(plan.seed):
             tracer = stack.driver(plan.policy)
             plan.report_progress("warm-up", 0, plan.warmup)
-            _run(tracer, plan.warmup)
+            if plan.warmup:
+                # An error in a worker process is only located while its wrappers are measured.
+                with attach_meter(stack, ClockMeter(), all_wrappers=plan.all_wrappers):
+                    _run(stack, tracer, plan.warmup)
             for repeat in range(plan.repeats):
                 plan.report_progress("time", repeat, plan.repeats)
                 with measured:
-                    _run(tracer, plan.steps)
+                    _run(stack, tracer, plan.steps)
     except KeyboardInterrupt:
         error = "interrupted"
+    except TdxError as raised:
+        error = str(raised)
     except Exception as raised:
         error = f"{type(raised).__name__}: {raised}"
     result = measured.result
@@ -224,8 +231,21 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
     return replace(result, subject=plan.subject or result.subject, settings=settings, modes=(mode,))
 
 
-def _run(driver: Any, steps: int) -> None:
-    for _ in range(steps):
-        if driver.reset_due:
-            driver.reset(None)
-        driver.step(None)
+def _run(stack: Stack, driver: Driver, steps: int) -> None:
+    """Step the env of a stack.
+
+    Raises:
+        TdxError: The env or a stage raised; it names the stage.
+    """
+    try:
+        for _ in range(steps):
+            if driver.reset_due:
+                driver.reset(None)
+            driver.step(None)
+    except TdxError:
+        raise
+    except Exception as error:
+        located = stack.locate_error(error)
+        if located is None:
+            raise
+        raise located from error

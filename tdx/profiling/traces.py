@@ -49,7 +49,7 @@ def iterate_calls(mode: ModeProfile, most: int | None = None) -> Iterator[TimedC
         mode: Measurements of a mode.
         most: Maximum number of calls. ``None``: all.
     """
-    # Of the calls in worker processes, which overlap, those that the step waited for.
+    # Calls in worker processes overlap: count what the step waited for.
     rows = [row.waited_for() for row in mode.rows]
     counts = [len(row.times_ns) for row in rows]
     if not sum(counts):

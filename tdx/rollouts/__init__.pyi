@@ -21,6 +21,17 @@ from .recording.request import DumpRequest as DumpRequest
 from .recording.rollout import record_dump as record_dump
 from .recording.rollout import resume as resume
 from .recording.rollout import roll_out as roll_out
+from .recording.sharded_rollout import ShardedRollout as ShardedRollout
+from .recording.sharded_rollout import record_shards as record_shards
+from .recording.sharded_rollout import resume_shards as resume_shards
+from .recording.sharded_rollout import roll_out_shard as roll_out_shard
+from .recording.sharded_rollout import roll_out_shards as roll_out_shards
+from .dump.reading import load_manifest_of as load_manifest_of
+from .dump.shard_plan import ShardPlan as ShardPlan
+from .dump.shard_plan import is_sharded as is_sharded
+from .dump.progress import ShardProgress as ShardProgress
+from .dump.progress import follow_dump as follow_dump
+from .dump.progress import read_progress as read_progress
 from .dump.writing import Progress as Progress
 from .dump.verification import Problem as Problem
 from .dump.verification import Verification as Verification

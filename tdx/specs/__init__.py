@@ -17,6 +17,7 @@ from tdx.specs.bounded import (
 from tdx.specs.categorical import Categorical, OneHot
 from tdx.specs.composite import Composite
 from tdx.specs.consolidation import check_no_exclusive_keys, consolidate_spec
+from tdx.specs.inference import make_composite_from_td
 from tdx.specs.intervals import ContinuousBox
 from tdx.specs.multi_categorical import Binary, MultiCategorical, MultiOneHot
 from tdx.specs.non_tensor import Choice, NonTensor
@@ -48,4 +49,5 @@ __all__ = [
     "UnboundedDiscrete",
     "check_no_exclusive_keys",
     "consolidate_spec",
+    "make_composite_from_td",
 ]

@@ -125,6 +125,16 @@ _NOT_IN_NUMPY = {
 }
 
 
+def is_same_device(a: torch.device, b: torch.device) -> bool:
+    """Return True for equal devices; the index of a CPU has no meaning: cpu:0 is cpu.
+
+    Example:
+        >>> is_same_device(torch.device("cpu:0"), torch.device("cpu"))
+        True
+    """
+    return a == b or {a.type, b.type} == {"cpu"}
+
+
 def as_device(device: Device | None) -> torch.device:
     """Convert to a ``torch.device``. ``None`` is the CPU; ``"cuda"`` gets the current index."""
     if device is None:
@@ -222,7 +232,7 @@ def match_shape(value: Tensor, shape: torch.Size) -> Tensor:
     if [size for size in value.shape if size != 1] == [size for size in expected if size != 1]:
         return value.reshape(expected)
     raise SpecError(
-        f"expected a value of shape {shape}, got {value.shape}",
+        f"Shape mismatch: expected a value of shape {shape}, got {value.shape}",
         hint="reshape the value; only dims of size 1 are added or removed",
     )
 

@@ -21,6 +21,7 @@ from tdx.specs.arguments import (
     check_dimension,
     ends_with,
     is_dtype,
+    is_same_device,
     match_shape,
     replace_unknown_sizes,
     size_from_args,
@@ -219,7 +220,7 @@ class TensorSpec:
             return f"expected dtype {self._dtype}, got {val.dtype}"
         if not ends_with(val.shape, self._shape):
             return f"expected shape {self._shape}, got {val.shape}"
-        if val.device != self._device:
+        if self._device is not None and not is_same_device(val.device, self._device):
             return f"expected device {self._device}, got {val.device}"
         return None
 

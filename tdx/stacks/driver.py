@@ -16,6 +16,11 @@ OnTrace = Callable[["StepTrace"], Any]
 class Attachable(Protocol):
     """What records the resets and steps of an env: a :class:`~tdx.stacks.Stack`."""
 
+    @property
+    def attaches_to_runs(self) -> bool:
+        """True if a block may contain many steps, and gets each trace when its step ends."""
+        ...
+
     def attach(self, on_trace: OnTrace) -> AbstractContextManager[None]:
         """Record the resets and steps that the caller makes in a block."""
         ...

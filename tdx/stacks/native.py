@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tdx.core.transforms import Transform
     from tdx.envs import EnvBase
     from tdx.pipeline import Pipeline
+    from tdx.stacks.replay import BaseCalls, Entries
 
 _MAX_REPR = 100
 
@@ -170,6 +171,45 @@ class NativeStack(Stack):
         states = {i: copy_tensors(stage) for i, stage in enumerate(chain_stages(self.target))}
         return {index: state for index, state in states.items() if state}
 
+    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        from tdx.core.chain import flatten_chain
+        from tdx.stacks.native_replay import replaced_env
+
+        return replaced_env(flatten_chain(self.target)[0], calls)
+
+    def encode_action(self, entries: Entries) -> Any:
+        """See :class:`~tdx.stacks.Stack`; a TensorDict with all action keys."""
+        from tdx.stacks.native_replay import build_action
+
+        return build_action(self.target, entries, list(self.target.action_keys))
+
+    def paused_learning(self) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        from tdx.stacks.native_replay import learning_switches
+        from tdx.stacks.replay import replaced_attributes
+
+        return replaced_attributes(learning_switches(self.state_owners()))
+
+    def state_owners(self) -> Sequence[Any]:
+        """See :class:`~tdx.stacks.Stack`; the transforms."""
+        from tdx.core.chain import chain_stages
+
+        return [part for stage in chain_stages(self.target) for part in stage.modules()]
+
+    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        from tdx.core.chain import chain_stages
+        from tdx.stacks.native_replay import write_tensor
+
+        stages = chain_stages(self.target)
+        return [
+            f"{index}.{name}"
+            for index, values in state.items()
+            for name, value in values.items()
+            if index >= len(stages) or not write_tensor(stages[index], name, value)
+        ]
+
     def seeded(self, seed: int | None) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
         return seed_run(self.target, seed)
@@ -209,10 +249,14 @@ class NativeDriver:
         self._current = env.reset() if current is None else env.maybe_reset(current)
 
     def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.driver.Driver`."""
+        """See :class:`~tdx.stacks.driver.Driver`; several actions are a TensorDict."""
+        from tensordict import is_tensor_collection
+
         current = self._current
         if action is None:
             current = self._policy(current)
+        elif is_tensor_collection(action):
+            current = current.update(action)
         else:
             current = current.set(self._env.action_key, action)
         self._current = self._env.step_mdp(self._env.step(current))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +22,11 @@ from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.errors import ArgumentError
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, list_wrappers
+from tdx.stacks.gymnasium.measuring import several_threads_error
 from tdx.stacks.stack import is_stack
 
+_NOTING = "noting_threads"
+"""Method of an env of another library that notes the threads that step it."""
 _NO_VALUE: Any = object()
 
 
@@ -182,6 +185,7 @@ def attach_meter(
 
     Raises:
         ArgumentError: ``target`` has another type, or is being measured already.
+        EnvError: Several threads stepped the env, so the times are not those of its stages.
     """
     patches = AttributePatches()
     if isinstance(target, EnvBase):
@@ -205,13 +209,18 @@ def attach_meter(
             f"cannot profile an object of type {type(target).__name__}",
             hint="pass tdx.open_stack(env) for an env of another library",
         )
+    threads: set[int] = set()
+    base: Any = levels[-1].base_env if levels else target
     try:
         place()
-        yield
+        with base.noting_threads(threads) if hasattr(type(base), _NOTING) else nullcontext():
+            yield
     finally:
         patches.undo()
         for level in levels:
             level._measure_with(None)
+    if len(threads) > 1:
+        raise several_threads_error(len(threads), base_parts(base)[0].name)
 
 
 def _list_levels(env: EnvBase) -> list[TransformedEnv]:

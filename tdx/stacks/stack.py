@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
 from tdx.stacks.driver import AnyTracer, Driver, OnTrace
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tdx.core import StageSpecs
     from tdx.core.meter import Meter
     from tdx.envs import EnvBase
+    from tdx.stacks.replay import BaseCalls, Entries
 
 Direction = Literal["forward", "inverse", "both"]
 
@@ -186,6 +187,15 @@ class Stack(Protocol):
         """
         ...
 
+    @property
+    def attaches_to_runs(self) -> bool:
+        """True if a tracer may stay attached for a run, which is faster.
+
+        The block of :meth:`attach` then gets each trace when its step ends. Default: a tracer
+        attaches for each step.
+        """
+        return False
+
     def attach(self, on_trace: OnTrace) -> AbstractContextManager[None]:
         """Record the resets and steps that the caller makes in a block.
 
@@ -205,12 +215,64 @@ class Stack(Protocol):
         """
         ...
 
+    def locate_error(self, error: Exception) -> TdxError | None:
+        """Return an error that names the stage that raised an error of the env.
+
+        Called in the block of :meth:`measure`. Default: ``None``, the stage is unknown.
+
+        Args:
+            error: The error, with its traceback.
+        """
+        return None
+
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """Return copies of the state of each stage: running statistics, counters, queues.
 
         Default: no stage has a state.
         """
         return {}
+
+    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
+        """Answer the calls of the env inside in a block, instead of stepping it.
+
+        Args:
+            calls: Answers the calls.
+
+        Raises:
+            ArgumentError: The env inside cannot be replaced, which is the default.
+        """
+        raise ArgumentError(
+            f"the env inside a stack of the kind {self.kind!r} cannot be replaced",
+            hint="contracts need a stack of tdx, Gymnasium, Stable-Baselines3 or TorchRL",
+        )
+
+    @property
+    def remote_stages(self) -> Sequence[int]:
+        """Indices of the stages in other processes, which a replaced env skips. Default: none."""
+        return ()
+
+    def encode_action(self, entries: Entries) -> Any:
+        """Return an action for :meth:`driver` from entries ``[R, ...]``.
+
+        Default: the first entry.
+        """
+        return next(iter(entries.values()))
+
+    def paused_learning(self) -> AbstractContextManager[None]:
+        """Stop the updates of running statistics in a block, where the stages have a switch."""
+        return nullcontext()
+
+    def state_owners(self) -> Sequence[Any]:
+        """Return the objects that hold the state of the stages. Default: there are none."""
+        return ()
+
+    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
+        """Write tensors of :meth:`state` back; return the names of those that do not exist.
+
+        Args:
+            state: Tensors by stage and name.
+        """
+        return [f"{index}.{name}" for index, values in state.items() for name in values]
 
     def seeded(self, seed: int | None) -> AbstractContextManager[None]:
         """Seed the env and the random actions of a block; global generators are restored after it.

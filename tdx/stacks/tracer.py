@@ -3,15 +3,76 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import Event, get_ident
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 from tdx.core.tracing import Cancelled, StepTrace, Stop, TraceHistory, TraceRun, parse_stop
 from tdx.core.tracing.stops import AnyOf, Steps
 from tdx.errors import EnvError, TdxError
 from tdx.stacks.driver import Attachable, Driver, OnTrace
+
+
+class _UnrecordedError(Exception):
+    """Nothing was recorded in a call.
+
+    Args:
+        error: The error to raise if the end of the block has no other.
+    """
+
+    def __init__(self, error: EnvError) -> None:
+        super().__init__()
+        self.error = error
+
+
+_set = object.__setattr__
+_BUILT = ("tensordict", "stages", "given", "time_ns", "error")
+
+
+class DeferredTrace(StepTrace):
+    """A trace that is built from copies of the values when one of its fields is first read."""
+
+    __slots__ = ("_build",)
+    _build: Callable[[], StepTrace] | None
+
+    @classmethod
+    def of(
+        cls, phase: Literal["reset", "step"], build: Callable[[], StepTrace], *, has_error: bool
+    ) -> DeferredTrace:
+        """Return a trace that is not built yet.
+
+        Args:
+            phase: ``reset`` or ``step``.
+            build: Returns the trace.
+            has_error: False if its ``error`` is ``None``.
+        """
+        trace = object.__new__(cls)
+        trace.number(0, 0, 0)
+        _set(trace, "phase", phase)
+        _set(trace, "_build", build)
+        if not has_error:
+            _set(trace, "error", None)
+        return trace
+
+    def number(self, index: int, step: int, episode: int) -> None:
+        """Set what the tracer knows about the trace."""
+        _set(self, "index", index)
+        _set(self, "step", step)
+        _set(self, "episode", episode)
+
+    def __getattr__(self, name: str) -> Any:
+        """Build the trace; called for fields that have no value yet."""
+        if name not in _BUILT:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        build = self._build
+        if build is not None:
+            built = build()
+            for each in _BUILT:
+                _set(self, each, getattr(built, each))
+            _set(self, "_build", None)
+        return object.__getattribute__(self, name)
 
 
 class StackTracer:
@@ -46,6 +107,8 @@ class StackTracer:
         self._blocking_stage: str | None = None
         self._driver = driver
         self._cancel = Event()
+        self._is_attached = False
+        self._received: list[tuple[int, StepTrace]] = []
 
     @property
     def env(self) -> Any:
@@ -105,11 +168,12 @@ class StackTracer:
         first_step, first_trace = self.steps, self.traces
         stop.begin(self)
         reason = None
-        while reason is None:
-            trace = self.reset() if self._driver.reset_due else self.step()
-            if on_step is not None:
-                on_step(trace)
-            reason = stop.check(trace)
+        with self.attached():
+            while reason is None:
+                trace = self.reset() if self._driver.reset_due else self.step()
+                if on_step is not None:
+                    on_step(trace)
+                reason = stop.check(trace)
         self._cancel.clear()
         return TraceRun(self.steps - first_step, self.traces - first_trace, reason, self.last)
 
@@ -117,38 +181,67 @@ class StackTracer:
         """Stop a run after its current step; may be called from another thread."""
         self._cancel.set()
 
-    def _record(self, call: Callable[[], None], doing: str) -> StepTrace:
-        found: list[StepTrace] = []
-        others: list[StepTrace] = []
-        own_thread = get_ident()
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Stay attached to the stack in a block of several resets and steps, if it allows that.
 
-        def keep(trace: StepTrace) -> None:
-            (found if get_ident() == own_thread else others).append(trace)
+        Otherwise each of them attaches for itself.
+        """
+        if self._is_attached or not self.stack.attaches_to_runs:
+            yield
+            return
+        with self._attached():
+            yield
 
+    @contextmanager
+    def _attached(self) -> Iterator[None]:
+        unrecorded = None
+        self._is_attached = True
         try:
-            with self.stack.attach(keep):
+            with self.stack.attach(lambda trace: self._received.append((get_ident(), trace))):
+                try:
+                    yield
+                except _UnrecordedError as error:
+                    # The end of the block may tell why.
+                    unrecorded = error
+        finally:
+            self._is_attached = False
+        if unrecorded is not None:
+            raise unrecorded.error
+
+    def _record(self, call: Callable[[], None], doing: str) -> StepTrace:
+        self._received.clear()
+        try:
+            with nullcontext() if self._is_attached else self._attached():
                 call()
         except TdxError:
             raise
         except Exception as error:
-            if found and found[-1].error is not None:
-                self._add(found[-1])
-                raise self._with_cause(found[-1].error) from error
-            raise EnvError(
-                f"{doing} raised {type(error).__name__}: {error}",
-                hint="--debug shows the traceback",
-            ) from error
-        if others:
+            self._raise_located(error, doing)
+        own = [trace for thread, trace in self._received if thread == get_ident()]
+        if len(own) < len(self._received):
             raise EnvError(
                 f"another thread stepped the env during {doing}",
                 hint="let one thread step the env, or create an env for each thread",
             )
-        if not found:
-            raise EnvError(
+        if not own:
+            unrecorded = EnvError(
                 f"{doing} did not reach the env of the stack",
                 hint="pass the outermost wrapper, whose step and reset are called",
             )
-        return self._add(found[-1])
+            raise _UnrecordedError(unrecorded) if self._is_attached else unrecorded
+        return self._add(own[-1])
+
+    def _raise_located(self, error: Exception, doing: str) -> NoReturn:
+        """Raise the error of a call with the place of the stage that raised it."""
+        own = [trace for thread, trace in self._received if thread == get_ident()]
+        if own and own[-1].error is not None:
+            self._add(own[-1])
+            raise self._with_cause(own[-1].error) from error
+        raise EnvError(
+            f"{doing} raised {type(error).__name__}: {error}",
+            hint="--debug shows the traceback",
+        ) from error
 
     def _with_cause(self, error: TdxError) -> TdxError:
         """Name the stage that did not pass on the reset, if the env has had none."""
@@ -157,12 +250,17 @@ class StackTracer:
         return error
 
     def _add(self, trace: StepTrace) -> StepTrace:
-        if trace.phase == "reset" and trace.error is None:
+        is_first = self.resets == 0 or self._blocking_stage is not None
+        if is_first and trace.phase == "reset" and trace.error is None:
             reached = any(stage.kind == "env" for stage in trace.stages)
-            is_first = self.resets == 0 or self._blocking_stage is not None
-            self._blocking_stage = None if reached or not is_first else trace.stages[0].place
+            self._blocking_stage = None if reached else trace.stages[0].place
         self.resets += trace.phase == "reset"
-        trace = replace(trace, index=self.traces, step=self.steps, episode=max(self.resets - 1, 0))
+        place = self.traces, self.steps, max(self.resets - 1, 0)
+        if isinstance(trace, DeferredTrace):
+            trace.number(*place)
+        else:
+            index, step, episode = place
+            trace = replace(trace, index=index, step=step, episode=episode)
         self.traces += 1
         self.steps += trace.phase == "step" and trace.error is None
         self.last = trace

@@ -1,3 +1,4 @@
+from . import functional as functional
 from .base import CallableTransform as CallableTransform
 from .base import Compose as Compose
 from .base import ObservationTransform as ObservationTransform

@@ -21,16 +21,17 @@ from textual.widgets import TabPane
 from tdx.pipeline.catalog import load_catalog, markdown, strip_markup
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import list_presets
+from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.files.document import report_crash, watch_signals
 from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
-from tdx.tui.keyboard import FocusGuard, InputQueue, QueuedEvent
+from tdx.tui.keyboard import THREE_PANES, FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState, is_listed
 from tdx.tui.screens.dialogs import TextScreen
-from tdx.tui.screens.main import TABS, THREE_PANES, MainScreen
+from tdx.tui.screens.main import TABS, MainScreen
 from tdx.tui.workspace import Workspace
 
 Command = tuple[str, str, Callable[[], Any]]
@@ -85,7 +86,7 @@ class CommandProvider(Provider):
 
     def _transforms(self) -> Iterator[Command]:
         for info in load_catalog().transforms:
-            run = partial(self._main.add_transform, info)
+            run = partial(self._main.add_stage, StageConfig(info.name))
             yield (f"Add {info.name}", strip_markup(info.summary), run)
 
     def _presets(self) -> Iterator[Command]:

@@ -246,7 +246,7 @@ class SearchableTab(TabBody):
 _SIGNS = {
     "error": ("✕", "bold $error"),
     "warning": ("▲", "bold $warning"),
-    "suggestion": ("●", "$secondary"),
+    "suggestion": ("△", "$secondary"),
 }
 
 

@@ -22,7 +22,7 @@ from tdx.tui.backend.client import (
     WorkerDiedError,
 )
 from tdx.tui.backend.requests import CheckChain, InspectChain
-from tdx.tui.chain_status import SOURCES, ChainStatus, ErrorStore, LintFinding, Source
+from tdx.tui.chain_status import ENV, SOURCES, ChainStatus, ErrorStore, LintFinding, Source
 from tdx.tui.log.journal import Journal
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 
 _POLL_INTERVAL = 0.05
-ENV = -1
-"""Place of the env in the chain. Stages follow from 0, the output comes after the last one."""
 
 
 class Workspace:

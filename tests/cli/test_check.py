@@ -26,6 +26,7 @@ CLIPPED = (
     *("--env", "Pendulum-v1", "--t", "RewardClipping(-1, 1)", "--t", "RewardScaling(0, 0.1)"),
     *("--t", "RewardSum", "--t", 'ObservationNorm(0.0, 2.0, in_keys=["obs"])'),
 )
+FIX, DIFF = ("--fix", "--unsafe-fixes"), ("--diff", "--unsafe-fixes")
 TEXT = """\
 # Pendulum with its rewards the wrong way round.
 version: 1
@@ -143,21 +144,21 @@ def test_usage_errors(tdx: Tdx, chain: Path, arguments: list[str], message: str)
 
 
 def test_diff_does_not_write_the_file(tdx: Tdx, golden: Golden, chain: Path) -> None:
-    outcome = tdx("check", chain.name, "--diff")
+    outcome = tdx("check", chain.name, *DIFF)
     assert outcome.code == ExitCode.FINDINGS
     golden("findings.diff", outcome.out)
     assert chain.read_text() == TEXT
-    document = json.loads(tdx("check", chain.name, "--diff", "--format", "json").out)
+    document = json.loads(tdx("check", chain.name, *DIFF, "--format", "json").out)
     assert document["fixed"]["diff"] == outcome.out
     assert [each["code"] for each in document["fixed"]["fixes"]] == ["TDX421", "TDX451"]
 
 
 def test_fix_keeps_comments(tdx: Tdx, chain: Path) -> None:
-    outcome = tdx("check", chain.name, "--fix")
+    outcome = tdx("check", chain.name, *FIX)
     assert outcome.code == 0, outcome.err
     assert chain.read_text() == FIXED
-    assert "chain.yaml: fixed TDX421" in outcome.err
-    assert "nothing to fix" in tdx("check", chain.name, "--fix").err
+    assert "chain.yaml: fixed 2 issues: TDX421" in outcome.err
+    assert "nothing to fix" in tdx("check", chain.name, *FIX).err
     assert chain.read_text() == FIXED
 
 
@@ -172,7 +173,7 @@ def test_fix_does_not_overwrite_a_changed_file(
         return file
 
     monkeypatch.setattr(PipelineFile, "load", loaded_then_edited)
-    outcome = tdx("check", chain.name, "--fix")
+    outcome = tdx("check", chain.name, *FIX)
     assert outcome.code == ExitCode.USAGE
     assert "changed during the check" in outcome.err
     assert chain.read_text() == others
@@ -195,7 +196,7 @@ def test_missing_device_is_a_finding(tdx: Tdx, tmp_path: Path) -> None:
     assert [each["code"] for each in others] == ["TDX421", "TDX451"]
     alone = tdx("check", "--env", "Pendulum-v1", "--device", MISSING)
     assert (alone.code, alone.err) == (ExitCode.ENVIRONMENT, "")
-    assert f"TDX304 env Pendulum-v1: device {MISSING} is not available" in alone.out
+    assert f"Pendulum-v1: TDX304 device {MISSING} is not available" in alone.out
     cast = f"DeviceCastTransform('{MISSING}')"
     staged = tdx("check", "--env", "Pendulum-v1", "--t", cast, *CLIPPED[2:6])
     assert staged.code == ExitCode.FINDINGS
@@ -204,10 +205,10 @@ def test_missing_device_is_a_finding(tdx: Tdx, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--diff", "--fix"])
 def test_fixed_command_line(tdx: Tdx, option: str) -> None:
-    outcome = tdx("check", *CLIPPED[:6], option)
+    outcome = tdx("check", *CLIPPED[:6], option, "--unsafe-fixes")
     wanted = "tdx check --env Pendulum-v1 --t 'RewardScaling(0, 0.1)' --t 'RewardClipping(-1, 1)'\n"
     assert outcome.out == wanted
-    assert "fixed TDX421" in outcome.err
+    assert "fixed 1 issue: TDX421" in outcome.err
     assert outcome.code == (0 if option == "--fix" else ExitCode.FINDINGS)
 
 
@@ -225,7 +226,7 @@ def test_custom_policy_is_checked(
         outcome = tdx(*shlex.split(example.wrong)[1:])
     finally:
         sys.modules.pop("my_code", None)
-    assert "TDX481 error key 'recurrent_state': the policy reads" in outcome.out
+    assert "TDX481 key 'recurrent_state': the policy reads" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_examples_of_errors(tdx: Tdx, each: Any) -> None:
 
 
 def test_fix_of_stdin() -> None:
-    completed = run("check", "-", "--fix", stdin=TEXT)
+    completed = run("check", "-", *FIX, stdin=TEXT)
     assert (completed.code, completed.out) == (0, FIXED)
 
 
@@ -258,7 +259,10 @@ def test_sarif_conforms_to_the_schema(tdx: Tdx, chain: Path) -> None:
     first = run["results"][0]
     assert run["tool"]["driver"]["rules"][first["ruleIndex"]]["id"] == first["ruleId"] == "TDX421"
     physical = first["locations"][0]["physicalLocation"]
-    assert physical == {"artifactLocation": {"uri": "chain.yaml"}, "region": {"startLine": 6}}
+    assert physical == {
+        "artifactLocation": {"uri": "chain.yaml"},
+        "region": {"startLine": 6, "startColumn": 5},
+    }
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", ""], ids=["lf", "crlf", "no end"])
@@ -276,7 +280,7 @@ def test_sarif_fixes_apply(tdx: Tdx, chain: Path, end: str) -> None:
         text = _replaced(text, change["replacements"])
     assert text.replace("\r\n", "\n").rstrip("\n") == FIXED.rstrip("\n")
     assert text.count("\r\n") == (text.count("\n") if end == "\r\n" else 0)
-    fixed_again = tdx("check", chain.name, "--fix", "--format", "sarif")
+    fixed_again = tdx("check", chain.name, *FIX, "--format", "sarif")
     assert json.loads(fixed_again.out)["runs"][0]["results"] == []
     typed = tdx("check", *CLIPPED, "--format", "sarif")
     assert "fixes" not in typed.out
@@ -299,10 +303,113 @@ def _replaced(text: str, replacements: list[dict[str, Any]]) -> str:
 
 
 def test_summary_of_each_check(tdx: Tdx) -> None:
-    chain = ("check", "--env", "Pendulum-v1", "--t", "RewardClipping(-1, 1)")
-    shown = tdx(*chain, "--t", "RewardScaling(0.0, 0.1)", "--t", "RewardSum").out.splitlines()
-    assert shown[5].split(maxsplit=2) == ["warning", "lints", "2 findings: 1 warning, 1 suggestion"]
-    shown = tdx("check", "--env", "Pendulum-v1", "--t", "StepCounter('many')").out.splitlines()
+    chain = ("check", "-v", "--env", "Pendulum-v1", "--t", "RewardClipping(-1, 1)")
+    outcome = tdx(*chain, "--t", "RewardScaling(0.0, 0.1)", "--t", "RewardSum")
+    shown = outcome.out.splitlines()
+    assert shown[5].split(maxsplit=2) == ["warning", "lints", "1 warning, 1 suggestion"]
+    assert "why: RewardClipping before RewardScaling" in outcome.out
+    assert shown[-1].startswith("Found 2 issues: 1 warning, 1 suggestion")
+    shown = tdx("check", "-v", "Pendulum-v1", "-t", "StepCounter('many')").out.splitlines()
     assert [line.split("  ")[0] for line in shown[2:6]] == ["error", *["skipped"] * 3]
     assert shown[2].endswith("  1 error")
     assert all(line.endswith("  skipped because of the errors in arguments") for line in shown[3:6])
+
+
+def test_passed_checks_are_named_on_one_line(tdx: Tdx) -> None:
+    shown = tdx("check", "Pendulum-v1", "-t", "StepCounter").out
+    passed = "all checks passed (arguments, specs, steps, lints)"
+    assert shown == f"Pendulum-v1, 1 stage: {passed}\n"
+    document = json.loads(tdx("check", "Pendulum-v1", "--format", "json").out)
+    assert set(document["checks"].values()) == {"passed"}
+
+
+def test_status_of_each_check_in_json(tdx: Tdx, chain: Path) -> None:
+    document = json.loads(tdx("check", chain.name, "--format", "json").out)
+    passed = dict.fromkeys(("arguments", "specs", "steps"), "passed")
+    assert document["checks"] == {**passed, "lints": "warning"}
+
+
+def test_excerpt_points_to_the_stage_or_its_key(tdx: Tdx, chain: Path) -> None:
+    stage = "  - ObservationNorm: {loc: 0.0, scale: 2.0, in_keys: [observations]}\n"
+    chain.write_text("version: 1\nenv: Pendulum-v1\ntransforms:\n" + stage)
+    place, line, pointer, *_ = tdx("check", chain.name).out.splitlines()
+    assert place.startswith("chain.yaml:4:5: TDX413 [*] stage 0 (ObservationNorm): ")
+    assert line == f"  4 | {stage.rstrip()}"
+    start = pointer.index("^")
+    assert line[start : start + pointer.count("^")] == "observations"
+    narrow = tdx("check", chain.name, columns=50).out.splitlines()
+    assert all(len(each) <= 50 for each in narrow)
+    assert any("observations" in each and " | " in each for each in narrow)
+
+
+def test_fix_without_unsafe_fixes_changes_no_values(tdx: Tdx, chain: Path) -> None:
+    text = TEXT + "  - ObservationNorm: {loc: 0.0, scale: 2.0, in_keys: [observations]}\n"
+    chain.write_text(text)
+    outcome = tdx("check", chain.name, "--fix")
+    assert chain.read_text() == text.replace("observations", "observation")
+    assert outcome.code == ExitCode.FINDINGS
+    assert "Found 2 issues: 2 warnings (2 fixable with --unsafe-fixes)" in outcome.out
+    assert "would fix 2 issues" in tdx("check", chain.name, *DIFF).err
+    assert "nothing to fix" in tdx("check", chain.name, "--diff").err
+
+
+def test_ambiguous_key_has_no_fix(tdx: Tdx) -> None:
+    rename = "RenameTransform(['observation'], ['frame_a'], create_copy=True)"
+    other = "RenameTransform(['observation'], ['frame_b'], create_copy=True)"
+    norm = "ObservationNorm(0.0, 2.0, in_keys=['frame_c'])"
+    chain = ("Pendulum-v1", "-t", rename, "-t", other, "-t", norm)
+    document = json.loads(tdx("check", *chain, "--format", "json").out)
+    finding = next(each for each in document["findings"] if each["code"] == "TDX413")
+    assert finding["hint"] == "did you mean frame_b or frame_a?"
+    assert finding["fix"] is None
+
+
+@pytest.mark.parametrize(
+    ("comment", "codes", "suppressed"),
+    [
+        ("# tdx: ignore[TDX451]", ["TDX421"], 1),
+        ("# why; # tdx: ignore[TDX45, TDX421]", ["TDX421"], 1),
+        ("# tdx: ignore", ["TDX421"], 1),
+        ("# tdx: ignore[TDX421]", ["TDX421", "TDX451"], 0),
+        ("# tdx: ignored", ["TDX421", "TDX451"], 0),
+    ],
+)
+def test_comment_suppresses_findings_of_its_stage(
+    tdx: Tdx, chain: Path, comment: str, codes: list[str], suppressed: int
+) -> None:
+    chain.write_text(TEXT.replace("# short", comment))
+    document = json.loads(tdx("check", chain.name, "--format", "json").out)
+    assert [each["code"] for each in document["findings"]] == codes
+    assert document["suppressed"] == suppressed
+
+
+def test_comment_does_not_suppress_errors(tdx: Tdx, chain: Path) -> None:
+    stage = "  - ObservationNorm: {loc: 0.0, scale: 2.0, in_keys: [image]}  # tdx: ignore\n"
+    chain.write_text("version: 1\nenv: Pendulum-v1\ntransforms:\n" + stage)
+    assert "TDX413" in tdx("check", chain.name).out
+
+
+def test_file_and_settings_select_rules(
+    tdx: Tdx, chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def codes(*options: str) -> list[str]:
+        document = json.loads(tdx("check", chain.name, "--format", "json", *options).out)
+        return [each["code"] for each in document["findings"]]
+
+    chain.write_text(TEXT + "check: {ignore: [TDX451]}\n")
+    assert codes() == ["TDX421"]
+    chain.write_text(TEXT + "check:\n  select: [TDX45]\n")
+    assert codes() == ["TDX451"]
+    assert codes("--select", "TDX421") == ["TDX421"]
+    chain.write_text(TEXT)
+    monkeypatch.setenv("TDX_CHECK_IGNORE", "TDX421,TDX49")
+    assert codes() == ["TDX451"]
+    monkeypatch.setenv("TDX_CHECK_SELECT", "TDX42")
+    assert codes() == []
+
+
+def test_unknown_code_in_a_file_names_the_file(tdx: Tdx, chain: Path) -> None:
+    chain.write_text(TEXT + "check: {ignore: [TDX999]}\n")
+    outcome = tdx("check", chain.name)
+    assert outcome.code == ExitCode.USAGE
+    assert "chain.yaml: unknown rule 'TDX999'" in outcome.err

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tdx.cli.progress import progress_text
-from tdx.rollouts import Goal, Progress
+from tdx import Pipeline
+from tdx.cli.progress import progress_text, shards_text
+from tdx.rollouts import DumpRequest, Goal, Progress, ShardProgress, roll_out_shard
 from tests.cli.conftest import GOLDEN, WIDTHS, assert_complete, assert_fits
 
 if TYPE_CHECKING:
@@ -143,3 +144,106 @@ def test_progress_line() -> None:
     assert progress_text(counted, 50.0) == "3 of 12 episodes  100 steps/s  2 min 30 s left"
     none_yet = Progress(steps=100, episodes=0, goal=Goal(episodes=12), new_steps=100)
     assert progress_text(none_yet, 1.0) == "0 of 12 episodes  100 steps/s"
+
+
+SHARDED = ("rollout", "--env", "CartPole-v1", "--steps", "60", "--shards", "4", "--out", "d")
+
+
+def test_shards_are_shown_as_one_dump(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for shard in range(3):
+        outcome = tdx(*SHARDED, "--seed", "1", "--shard", str(shard))
+        assert (outcome.code, outcome.err) == (0, "")
+    assert "unfinished: --resume continues it" in outcome.out
+    assert "shards    3 of 4" in outcome.out
+    assert "45 of 60" in outcome.out
+    resumed = tdx("rollout", "--resume", "--out", "d", "--workers", "1", "--format", "json")
+    assert resumed.code == 0
+    data = json.loads(resumed.out)
+    assert (data["shards"], data["recorded"]) == ({"committed": 4, "count": 4}, 1)
+    assert (data["steps"], data["complete"], data["failures"]) == (60, True, [])
+    (listed,) = json.loads(tdx("list", "dumps", "--format", "json").out)["dumps"]
+    assert (listed["path"], listed["steps"]) == ("d", 60)
+    rows = tdx("list", "dumps", "--format", "jsonl").out
+    assert json.loads(rows)["shards"] == 4
+    assert tdx("verify", "d").out == "d\nvalid: 4 chunks, 3,480 bytes\n"
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("options", "message", "hint"),
+    [
+        (("--shard", "4"), "shard 4 does not exist: there are 4", "0 to 3"),
+        (("--shard", "1", "--force"), "--shard and --force cannot be combined", ""),
+        (("--shard", "1", "--on", "ray"), "--shard and --on cannot be combined", ""),
+        (("--on", "rey"), "invalid value 'rey' for --on", "ray"),
+        (("--steps", "1e30"), "--steps must be at most", ""),
+        (("--resume",), "reads all other options", "--out DIR --resume"),
+    ],
+)
+def test_options_of_shards(tdx: Tdx, options: tuple[str, ...], message: str, hint: str) -> None:
+    outcome = tdx(*SHARDED, *options)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert hint in outcome.err
+    assert not Path("d").exists() or not list(Path("d/shards").iterdir())
+
+
+@pytest.mark.usefixtures("folder")
+def test_options_that_need_shards(tdx: Tdx) -> None:
+    outcome = tdx(*RUN, "--steps", "10", "--out", "d", "--on", "local")
+    assert outcome.err.startswith("error: --on needs --shards")
+    assert tdx(*RUN, "--steps", "1e1", "--out", "d").code == 0
+    outcome = tdx("rollout", "--resume", "--out", "d", "--on", "local")
+    assert "reads all other options" in outcome.err
+
+
+def test_progress_line_of_shards() -> None:
+    before = ShardProgress(64, 10, 2, 0, 1_000, Goal(steps=6_400))
+    now = ShardProgress(64, 20, 2, 1, 2_000, Goal(steps=6_400))
+    assert shards_text(now, before, 2.0) == (
+        "20 of 64 shards  2 running  1 failed  2,000 of 6,400 steps  500 steps/s  9 s left"
+    )
+    counted = ShardProgress(64, 20, 2, 0, 0, Goal(episodes=640))
+    start = ShardProgress(64, 0, 2, 0, 0, Goal(episodes=640))
+    assert shards_text(counted, start, 60.0) == "20 of 64 shards  2 running  2 min 12 s left"
+
+
+def test_follow_shows_shards_until_they_are_complete(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tdx(*SHARDED, "--seed", "1", "--shard", "0").code == 0
+    request = DumpRequest(Pipeline.of("CartPole-v1"), Goal(steps=60), seed=1)
+    missing = iter(range(1, 4))
+
+    def record_next(seconds: float) -> None:
+        roll_out_shard(request, Path("d"), 4, next(missing))
+
+    monkeypatch.setattr("tdx.rollouts.dump.progress.time.sleep", record_next)
+    outcome = tdx("show", "./d", "--follow")
+    assert outcome.code == 0
+    lines = outcome.err.splitlines()
+    assert [line.partition(" shards")[0] for line in lines] == [
+        "1 of 4",
+        "2 of 4",
+        "3 of 4",
+        "4 of 4",
+    ]
+    assert "15 of 60 steps" in lines[0]
+    assert lines[1].endswith("left")
+    assert "CartPole-v1  complete" in outcome.out
+    assert "shards    4" in outcome.out
+
+
+def test_follow_of_a_complete_dump(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert tdx(*RUN, "--steps", "30", "--out", "d").code == 0
+    outcome = tdx("show", "d", "--follow")
+    assert outcome.err.startswith("30 of 30 steps")
+    assert "episodes" in outcome.out
+    assert tdx("show", "./none", "--follow").err.startswith("error: none has no dump")

@@ -104,8 +104,8 @@ def test_existing_file_needs_force(tdx: Tdx, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "hint"),
     [
-        ((), 2, "add --env ID"),
-        (("--env", "Pendulm-v1"), 3, "Pendulum-v1"),
+        ((), 2, "name an env"),
+        (("--env", "Pendulm-v1"), 2, "Pendulum-v1"),
         (("--env", "Pendulum-v1", "--t", "StepCouter"), 2, "did you mean StepCounter?"),
     ],
 )

@@ -20,6 +20,10 @@ LONG = ("--steps", "10000000")
 COMMANDS = {
     "rollout": ("rollout", "--env", "Pendulum-v1", *LONG, "--out", "dump"),
     "rollout --workers": ("rollout", "--env", "Pendulum-v1", "--workers", "2", *LONG, "-o", "dump"),
+    "rollout --shards": (
+        *("rollout", "--env", "Pendulum-v1", "--shards", "4", "--workers", "2"),
+        *(*LONG, "--out", "dump"),
+    ),
     "check": ("check", *PARALLEL),
     "profile": ("profile", *PARALLEL, *LONG),
 }

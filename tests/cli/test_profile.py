@@ -161,7 +161,7 @@ def test_dry_run_measures_few_steps(tdx: Tdx) -> None:
         ((*QUICK[1:], "--device", "cuda:7"), 3, "device cuda:7 is not available"),
         ((*QUICK[1:], "--steps", "0"), 2, "--steps must be an integer"),
         ((*QUICK[1:], "--save", "-", "--html", "-"), 2, "cannot both write to stdout"),
-        (("--env", "Pendulm-v1"), 3, "did you mean Pendulum"),
+        (("--env", "Pendulm-v1"), 2, "did you mean Pendulum"),
     ],
 )
 def test_usage_errors(tdx: Tdx, arguments: tuple[str, ...], code: int, message: str) -> None:

@@ -48,7 +48,7 @@ def test_the_last_batch_may_be_dropped() -> None:
     assert [len(batch) for batch in numbers(SamplerWithoutReplacement())] == [4, 4, 2]
     assert [len(batch) for batch in numbers(SamplerWithoutReplacement(drop_last=True))] == [4, 4]
     with pytest.raises(
-        ArgumentError, match="batch size 11 is above the number of stored steps, 10"
+        ArgumentError, match="batch size 11 is greater than the storage capacity: 10 steps"
     ):
         numbers(SamplerWithoutReplacement(drop_last=True)).sample(11)
 

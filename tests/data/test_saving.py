@@ -226,3 +226,50 @@ def test_lists_of_objects(tmp_path: Path) -> None:
     buffer.extend(["a", "b"])
     with pytest.raises(ArgumentError, match="the list cannot be saved: it has items of type"):
         buffer.dumps(tmp_path)
+
+
+@pytest.mark.parametrize("source", STORAGES)
+@pytest.mark.parametrize("target", STORAGES)
+def test_a_storage_alone(source: MakeStorage, target: MakeStorage, tmp_path: Path) -> None:
+    storage, other = source(6), target(6)
+    for _ in range(2):
+        storage.extend(rollout([4]))
+        storage.dumps(tmp_path)
+    other.loads(tmp_path)
+    assert_same(ReplayBuffer(storage=other)[:], ReplayBuffer(storage=storage)[:])
+    assert (other.cursor, other.write_count) == (2, 8)
+    with pytest.raises(ArgumentError, match="room for 3"):
+        target(3).loads(tmp_path)
+
+
+def test_other_names_of_dumps_and_loads(tmp_path: Path) -> None:
+    buffer, other = (ReplayBuffer(storage=LazyTensorStorage(6)) for _ in range(2))
+    buffer.extend(rollout([4]))
+    buffer.save(tmp_path / "buffer")
+    other.load(tmp_path / "buffer")
+    assert_same(other[:], buffer[:])
+    buffer.storage.save(tmp_path / "storage")
+    other.storage.load(tmp_path / "storage")
+    assert_same(other[:], buffer[:])
+
+
+@pytest.mark.parametrize("kind", STORAGES)
+def test_stored_data_by_the_name_that_torchrl_gives_it(kind: MakeStorage) -> None:
+    buffer = ReplayBuffer(storage=kind(6))
+    buffer.extend(rollout([4]))
+    storage: Any = buffer._storage
+    stored = storage._storage
+    assert_same(stored[:4] if not isinstance(stored, list) else torch.stack(stored), buffer[:])
+
+
+def test_another_kind_of_storage_says_what_it_lacks(tmp_path: Path) -> None:
+    class Plain(ListStorage):
+        as_tensors = Storage.as_tensors
+        load_saved = Storage.load_saved
+
+    storage = Plain(3)
+    with pytest.raises(ArgumentError, match=r"a Plain cannot be saved \(use a storage of tensors"):
+        storage.dumps(tmp_path)
+    ListStorage(3).dumps(tmp_path)
+    with pytest.raises(ArgumentError, match="a Plain cannot be loaded"):
+        storage.loads(tmp_path)

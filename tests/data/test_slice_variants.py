@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tdx import (
     LazyTensorStorage,
     PrioritizedSliceSampler,
     ReplayBuffer,
+    SamplerWithoutReplacement,
     SliceSampler,
     SliceSamplerWithoutReplacement,
     TensorDictReplayBuffer,
@@ -215,3 +217,17 @@ def test_a_sampler_on_its_own() -> None:
     ended = storage[index]["next", "done"]
     assert torch.equal(info["next", "terminated"], ended)
     assert torch.equal(info["next", "done"], ended | info["next", "truncated"])
+
+
+def test_a_slice_sampler_without_replacement_by_its_argument() -> None:
+    create: Any = SliceSampler
+    sampler = create(replacement=False, slice_len=3, drop_last=True, shuffle=False)
+    assert type(sampler) is SliceSamplerWithoutReplacement
+    assert (sampler.slice_len, sampler.drop_last) == (3, True)
+    assert type(SliceSampler(replacement=True, slice_len=3)) is SliceSampler
+    buffer = ReplayBuffer(storage=LazyTensorStorage(20), sampler=sampler, batch_size=6)
+    buffer.extend(rollout([4, 4, 4, 4]))
+    episodes = torch.cat([buffer.sample()["episode"] for _ in range(2)])
+    assert episodes.unique().tolist() == [0, 1, 2, 3]
+    assert type(deepcopy(sampler)) is SliceSamplerWithoutReplacement
+    assert SamplerWithoutReplacement(replacement=False).shuffle

@@ -15,7 +15,10 @@ from tests.field.published import findings
 
 def make(**options: Any) -> Any:
     env = make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
-    return VecNormalize(env, norm_reward=False, **options)
+    normalized: Any = VecNormalize(env, norm_reward=False, **options)
+    # Statistics of a training.
+    normalized.obs_rms.count = 1000.0
+    return normalized
 
 
 def test_normalizer_that_learns_in_evaluation_is_named() -> None:

@@ -15,7 +15,10 @@ from tests.field.published import findings
 
 def make(**options: Any) -> Any:
     env = make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
-    return VecNormalize(env, training=False, **options)
+    normalized: Any = VecNormalize(env, training=False, **options)
+    # Statistics of a training.
+    normalized.obs_rms.count = 1000.0
+    return normalized
 
 
 def test_normalized_rewards_are_named() -> None:

@@ -11,7 +11,17 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from tdx import GRU, LSTM, GRUModule, LSTMModule, get_env_transforms_from_module, set_recurrent_mode
+from tdx import (
+    GRU,
+    LSTM,
+    GRUCell,
+    GRUModule,
+    LSTMCell,
+    LSTMModule,
+    get_env_transforms_from_module,
+    get_primers_from_module,
+    set_recurrent_mode,
+)
 from tdx.errors import ArgumentError
 from tdx.transforms import Compose, InitTracker, TensorDictPrimer
 
@@ -58,6 +68,18 @@ def test_sequences_of_different_lengths(ours: Any, theirs: Any, options: dict[st
     found, wanted = flat(mine(packed)), flat(reference(packed))
     torch.testing.assert_close(found[0].data, wanted[0].data)
     torch.testing.assert_close(found[1:], wanted[1:])
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(GRUCell, nn.GRUCell), (LSTMCell, nn.LSTMCell)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_cells_equal_those_of_torch(ours: Any, theirs: Any, bias: bool) -> None:
+    mine, reference = ours(3, 4, bias=bias), theirs(3, 4, bias=bias)
+    mine.load_state_dict(reference.state_dict())
+    for shape in ((5, 3), (3,)):
+        value, state, expected = torch.randn(shape), None, None
+        for _ in range(3):
+            state, expected = mine(value, state), reference(value, expected)
+            torch.testing.assert_close(state, expected)
 
 
 def test_vmap_over_networks() -> None:
@@ -108,11 +130,30 @@ def test_modules_change_their_network(make: Any) -> None:
 
 @MODULES
 def test_backends(make: Any) -> None:
-    make(3, 4, recurrent_backend="auto", in_key="x", out_key="y")
-    with pytest.raises(ArgumentError, match="recurrent_backend 'scan' is not available"):
-        make(3, 4, recurrent_backend="scan", in_key="x", out_key="y")
+    data = TensorDict(x=torch.randn(2, 6, 3), is_init=torch.zeros(2, 6, 1, dtype=torch.bool))
+    data["is_init"][:, 3] = True
+    pad = make(3, 4, in_key="x", out_key="y")
+    for backend in ("auto", "scan"):
+        other = make(3, 4, recurrent_backend=backend, in_key="x", out_key="y")
+        other.load_state_dict(pad.state_dict())
+        with set_recurrent_mode(True):
+            assert torch.equal(other(data.clone())["y"], pad(data.clone())["y"])
+    with pytest.raises(ArgumentError, match="recurrent_backend 'triton' is not available"):
+        make(3, 4, recurrent_backend="triton", in_key="x", out_key="y")
     with pytest.raises(ArgumentError, match="in_keys must be a list of keys, got 'abc'"):
         make(3, 4, in_keys="abc", out_key="y")
+
+
+def test_a_submodule_without_a_primer_can_be_left_out() -> None:
+    class Broken(nn.Module):
+        def make_tensordict_primer(self) -> TensorDictPrimer:
+            raise RuntimeError("no shape")
+
+    policy = nn.Sequential(GRUModule(3, 4, in_key="x", out_key="y"), Broken())
+    with pytest.raises(RuntimeError, match="no shape"):
+        get_primers_from_module(policy)
+    with pytest.warns(UserWarning, match="Broken has no primer: no shape"):
+        assert isinstance(get_primers_from_module(policy, strict=False), TensorDictPrimer)
 
 
 def test_transforms_that_a_policy_needs() -> None:

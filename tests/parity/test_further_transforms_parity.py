@@ -203,7 +203,13 @@ def test_chunks_of_actions(size: int, done_key: Any) -> None:
 @pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"decay": 0.9, "eps": 1e-2}, {"decay": 1.0}, {"decay": 0.9, "reduce_batch_dims": True}],
+    [
+        {},
+        {"decay": 0.9, "eps": 1e-2},
+        {"decay": 1.0},
+        {"decay": 0.9, "reduce_batch_dims": True},
+        {"decay": 0.9, "in_keys": ["observation"], "stateful": False},
+    ],
     ids=str,
 )
 def test_statistics_of_each_env(arguments: dict[str, Any], workers: int | None) -> None:
@@ -215,7 +221,7 @@ def test_statistics_of_each_env(arguments: dict[str, Any], workers: int | None) 
         env.set_seed(5, static_seed=True)
         if m is tdx:
             env.reset()
-        env.append_transform(m.VecNormV2(["observation", "reward"], **arguments))
+        env.append_transform(m.VecNormV2(**{"in_keys": ["observation", "reward"], **arguments}))
         rollout = env.rollout(40, Actions(env), break_when_any_done=False)
         # The first values have no variance, so rounding decides what the scale is.
         rollouts.append(rollout[..., 4:].contiguous())

@@ -31,7 +31,7 @@ def fully_named(pipeline: Pipeline) -> Pipeline:
 
 
 def without_places(pipeline: Pipeline) -> Pipeline:
-    stages = (replace(stage, line=None) for stage in pipeline.transforms)
+    stages = (replace(stage, line=None, column=None) for stage in pipeline.transforms)
     return replace(pipeline.with_stages(*stages), file=None)
 
 

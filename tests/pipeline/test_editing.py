@@ -8,11 +8,20 @@ from hypothesis import strategies as st
 
 from tdx.errors import ArgumentError, PipelineError, TdxError
 from tdx.inspection.lint.rule import move_stage
-from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig, load_catalog, parse_stage
+from tdx.pipeline import (
+    EnvConfig,
+    Pipeline,
+    PipelineFile,
+    StageConfig,
+    format_stage,
+    load_catalog,
+    parse_stage,
+)
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import IndexedDraft
 from tdx.pipeline.editing.forms import (
+    fill_arguments,
     list_env_fields,
     list_stage_fields,
     set_argument,
@@ -112,14 +121,48 @@ def test_indices_of_fixes_skip_disabled_stages() -> None:
     assert names == ["RewardSum", "RewardScaling", "RewardClipping"]
 
 
-def test_form_has_a_field_for_every_argument_of_every_transform() -> None:
+def test_form_has_a_field_for_every_argument_that_can_be_typed() -> None:
+    untyped = set()
     for info in load_catalog().transforms:
         fields = list_stage_fields(StageConfig(info.name))
         named = [each.name for each in info.parameters if not each.kind.startswith("var_")]
-        assert [field.name for field in fields] == named
+        shown = [field.name for field in fields]
+        assert shown == [name for name in named if name in shown]
+        untyped |= {(info.name, name) for name in named if name not in shown}
         for field in fields:
             assert field.help, (info.name, field.name)
+            assert field.short_type, (info.name, field.name)
             assert field.required == (info.parameter(field.name).required)  # type: ignore[union-attr]
+    assert untyped == {
+        *(("VecNorm", "lock"), ("VecNorm", "shared_td")),
+        *(("VecNormV2", "lock"), ("VecNormV2", "shared_data")),
+    }
+
+
+LISTED = 'CatFrames(N=4, dim=-1, in_keys=["a", ("b", "c")]'
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"),
+    [
+        ("4 -3", "CatFrames(N=4, dim=-3)"),
+        ("4, dim=-3", "CatFrames(N=4, dim=-3)"),
+        ("dim=-1 4 pixels,depth", 'CatFrames(N=4, dim=-1, in_keys=["pixels", "depth"])'),
+        ("4 -1 [a, b.c] padding=constant", f'{LISTED}, padding="constant")'),
+        ("", "CatFrames"),
+    ],
+)
+def test_typed_words_set_arguments(text: str, stage: str | None) -> None:
+    filled = format_stage(fill_arguments(StageConfig("CatFrames"), text))
+    assert filled == (
+        stage or 'CatFrames(N=4, dim=-1, in_keys=["pixels", "depth"], padding="constant")'
+    )
+
+
+@pytest.mark.parametrize("text", ["four", "1 2 3 4 5 6 7 8 9 10 11", "size=3", "4 -1 [pixels"])
+def test_words_that_are_no_arguments_are_refused(text: str) -> None:
+    with pytest.raises(TdxError):
+        fill_arguments(StageConfig("CatFrames"), text)
 
 
 @pytest.mark.parametrize(

@@ -318,7 +318,9 @@ def test_any_pipeline_can_be_updated_to_any_other(
     goal = replace(pipeline.with_stages(*stages), env=replace(pipeline.env, seed=seed))
     file.update(goal)
     wanted = goal.with_stages(*map(name_arguments, stages))
-    found = [name_arguments(replace(stage, line=None)) for stage in file.pipeline.transforms]
+    found = [
+        name_arguments(replace(stage, line=None, column=None)) for stage in file.pipeline.transforms
+    ]
     assert exactly(found) == exactly(list(wanted.transforms))
     assert file.pipeline.env == wanted.env
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import signal
 import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +67,16 @@ def assert_same_dump(folder: Path, wanted: Path) -> None:
     assert same(found.data, other.data)
     assert same(found.raw, other.raw)
     assert found.manifest.to_dict() == other.manifest.to_dict()
+
+
+def hash_tree(folder: Path) -> str:
+    """Return a checksum of the names and contents of all files below a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 class CutError(Exception):
@@ -143,6 +155,28 @@ class Fragile(gymnasium.Env[Any, Any]):
         size = self.observation_space.shape
         observation = self.np_random.uniform(-1, 1, size).astype(np.float32)
         return observation, float(action[0]), self.count % 20 == 0, False, {}
+
+
+class Killing(Fragile):
+    """Kills its process, or the driver, once for each file in the folder TDX_TEST_KILLS.
+
+    A file named ``driver`` contains the number of the process to kill.
+    """
+
+    def step(self, action: Any) -> Any:
+        kills = Path(os.environ.get("TDX_TEST_KILLS", "missing"))
+        if self.count == 20 and kills.is_dir():
+            for token in sorted(kills.iterdir()):
+                content = token.read_text()
+                try:
+                    token.unlink()
+                except FileNotFoundError:
+                    continue
+                if token.name != "driver":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(int(content), signal.SIGKILL)
+                time.sleep(60)
+        return super().step(action)
 
 
 class Wide(Fragile):

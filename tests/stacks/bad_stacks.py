@@ -147,6 +147,23 @@ def torchrl_failing() -> Any:
     return transformed(FailingTransform())
 
 
+class SharedTransform(SlottedTransform):
+    """Has a second thread that steps the env during each of its own steps."""
+
+    def _step(self, tensordict: Any, next_tensordict: Any) -> Any:
+        if threading.current_thread().name != "other":
+            env = self.parent.base_env
+            action = env.rand_action(tensordict.exclude("next"))
+            other = threading.Thread(target=env.step, args=(action,), name="other")
+            other.start()
+            other.join()
+        return next_tensordict
+
+
+def torchrl_shared() -> Any:
+    return transformed(SharedTransform())
+
+
 def torchrl_stepped() -> Any:
     env = transformed(rl.StepCounter())
     env.rollout(3)

@@ -252,6 +252,8 @@ def test_stage_that_fails_in_a_step_is_named_in_each_library(library: str, capsy
     assert "Failing" in capsys.readouterr().err
     assert run_command(COMMANDS["check"], f"{library}_failing") == 1
     assert capsys.readouterr().out.count("TDX202") == 1
+    assert run_command(COMMANDS["profile"], f"{library}_failing") == 3
+    assert "Failing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("library", ["torchrl", "tdx"])
@@ -275,9 +277,14 @@ def test_closed_env_of_another_library(library: str, command: list[str], capsys:
     assert "closed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("library", ["sb3", "tdx"])
+@pytest.mark.parametrize("library", ["sb3", "torchrl", "tdx"])
 def test_env_of_another_library_that_two_threads_step_is_named(library: str) -> None:
     env = getattr(bad_stacks, f"{library}_shared")()
     with pytest.raises(EnvError, match="another thread stepped the env"):
         tdx.trace(env).run(1)
     assert is_free(env)
+
+
+def test_times_of_a_torchrl_env_that_two_threads_step_are_refused(capsys: Any) -> None:
+    assert run_command([*COMMANDS["profile"], "--steps", "20"], "torchrl_shared") == 3
+    assert "threads stepped" in capsys.readouterr().err

@@ -180,7 +180,15 @@ def test_an_error_in_a_worker_reaches_the_caller() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*(Received|Raising|Traceback)")
-@pytest.mark.parametrize("command", [["inspect", "values", "--steps", "5"], ["check"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["inspect", "values", "--steps", "5"],
+        ["check"],
+        ["profile", "--steps", "5", "--repeat", "1"],
+        ["profile", "--steps", "5", "--repeat", "1", "--warmup", "0"],
+    ],
+)
 @pytest.mark.parametrize("factory", ["make_failing_rows", "make_failing_subprocesses"])
 def test_an_error_in_a_worker_names_its_wrapper(
     factory: str, command: list[str], capfd: pytest.CaptureFixture[str]

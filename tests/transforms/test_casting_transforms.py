@@ -16,6 +16,7 @@ from tdx import (
     DoubleToFloat,
     DTypeCastTransform,
     GymEnv,
+    PinMemoryTransform,
     RewardSum,
     SerialEnv,
     StepCounter,
@@ -245,3 +246,19 @@ def test_casting_another_dtype_is_refused() -> None:
     env = TransformedEnv(RowsEnv(), DoubleToFloat(in_keys=["pixels"]))
     with pytest.raises(ChainError, match=r"'pixels' is torch\.uint8"):
         env.output_spec  # noqa: B018
+
+
+def test_pinning_changes_no_value() -> None:
+    data = TensorDict(a=torch.ones(3), n={"b": torch.zeros(2)})
+    pinned = PinMemoryTransform()(data.clone())
+    assert (pinned == data).all()
+    assert pinned["n", "b"].is_pinned() is torch.cuda.is_available()
+
+
+def test_the_index_of_a_cpu_has_no_meaning() -> None:
+    mover = DeviceCastTransform("cpu:1")
+    assert mover.orig_device is None
+    env = TransformedEnv(GymEnv("CartPole-v1", device="cpu:0"), mover)
+    assert env.device == torch.device("cpu:1")
+    assert mover.orig_device == torch.device("cpu:0")
+    check_env_specs(env)

@@ -95,3 +95,8 @@ def test_missing_entries_may_be_tolerated() -> None:
     assert set(join(data.clone()).keys()) == {"a"}
     spec = Composite(a=Unbounded((1,)))
     assert join.transform_observation_spec(spec) == spec
+
+
+def test_the_spec_of_a_lone_entry() -> None:
+    spec = CatTensors(["x"], "y").transform_observation_spec(Bounded(0.0, 1.0, (3,)))
+    assert spec == Bounded(0.0, 1.0, (3,))

@@ -19,7 +19,7 @@ from tdx import (
     TransformedEnv,
     check_env_specs,
 )
-from tdx.errors import ChainError, TdxError
+from tdx.errors import ArgumentError, ChainError, TdxError
 from tdx.transforms import Transform
 from tests.transforms.envs import RowsEnv
 
@@ -45,6 +45,24 @@ def test_a_chain_works_before_it_has_an_env() -> None:
     assert data["observation"].tolist() == [3.0, 3.0]
     env = TransformedEnv(RowsEnv(), chain)
     check_env_specs(env)
+
+
+def test_stages_may_be_given_as_a_sequence() -> None:
+    stages = [RewardScaling(1.0, 2.0), StepCounter()]
+    assert list(Compose(transforms=stages)) == stages
+    with pytest.raises(ArgumentError, match="stages twice"):
+        Compose(RewardSum(), transforms=stages)
+
+
+@pytest.mark.parametrize("kind", [IndexError, ValueError, TdxError])
+def test_indices_outside_the_chain(kind: type[Exception]) -> None:
+    chain = Compose(StepCounter(), RewardSum())
+    for index in (3, -3):
+        with pytest.raises(kind, match=f"index {index} is out"):
+            chain.insert(index, InitTracker())
+        with pytest.raises(kind, match=f"index {index} is out"):
+            chain.pop(index)
+    assert len(chain) == 2
 
 
 @pytest.mark.parametrize("training", [True, False])

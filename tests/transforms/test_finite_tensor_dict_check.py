@@ -6,7 +6,7 @@ import pytest
 import torch
 from tensordict import TensorDict
 
-from tdx import FiniteTensorDictCheck, ObservationNorm, PinMemoryTransform, TransformedEnv
+from tdx import FiniteTensorDictCheck, ObservationNorm, TransformedEnv
 from tdx.errors import SpecError
 from tests.transforms.envs import RowsEnv
 
@@ -30,10 +30,3 @@ def test_in_an_env() -> None:
     norm.scale = torch.tensor(float("inf"))
     with pytest.raises(SpecError, match="'observation' are not finite"):
         env.rollout(3)
-
-
-def test_pinning_changes_no_value() -> None:
-    data = TensorDict(a=torch.ones(3), n={"b": torch.zeros(2)})
-    pinned = PinMemoryTransform()(data.clone())
-    assert (pinned == data).all()
-    assert pinned["n", "b"].is_pinned() is torch.cuda.is_available()

@@ -70,3 +70,12 @@ def test_unbounded_actions_stay_unbounded() -> None:
     base = MatrixRowsEnv()
     base.action_spec = Unbounded((2, 3))
     assert TransformedEnv(base, FlattenAction()).action_spec == Unbounded((6,))
+
+
+def test_a_lone_tensor_is_restored_if_there_is_a_single_action() -> None:
+    action = torch.arange(6.0)
+    flatten = FlattenAction(action_shape=[2, 3])
+    assert torch.equal(flatten._inv_apply_transform(action), action.reshape(2, 3))
+    several = FlattenAction(in_keys_inv=["a", "b"], action_shape=[2, 3])
+    with pytest.raises(ArgumentError, match="differ by key"):
+        several._inv_apply_transform(action)

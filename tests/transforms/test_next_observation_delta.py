@@ -22,7 +22,7 @@ from tdx import (
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.transforms.envs import GroupsEnv, RowsEnv
-from tests.transforms.fixed_rollouts import fixed_rollout
+from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 EXACT: dict[str, Any] = {"delta_dtype": torch.float64}
 
@@ -168,8 +168,11 @@ def test_unknown_observation() -> None:
     env = TransformedEnv(RowsEnv(), NextObservationDelta(["observatoin"]))
     with pytest.raises(KeyNotFoundError, match="existing keys: observation"):
         env.output_spec  # noqa: B018
-    with pytest.raises(KeyNotFoundError, match=r"has no key 'next\.x'"):
-        NextObservationDelta(["x"])(TensorDict(x=torch.ones(1)))
+
+
+def test_stored_data_without_the_observation_is_not_changed() -> None:
+    for stored in (TensorDict(x=torch.ones(1)), TensorDict(other=torch.ones(1))):
+        assert_same(NextObservationDelta(["x"])(stored.clone()), stored)
 
 
 def test_stored_data_needs_named_keys() -> None:

@@ -141,3 +141,14 @@ def test_an_unmeasured_stage_before_it_is_named() -> None:
         norm.init_stats(10)
     assert not norm.initialized
     assert env.stages[2] is norm
+
+
+def test_keys_beside_the_measured_one_are_checked_in_a_step() -> None:
+    env = TransformedEnv(PendulumEnv(), ObservationNorm(in_keys=["observation", "later"]))
+    norm = env.transform
+    assert isinstance(norm, ObservationNorm)
+    norm.init_stats(11, key="observation")
+    assert norm.loc is not None
+    assert norm.loc.shape == env.observation_spec["observation"].shape
+    with pytest.raises(KeyNotFoundError, match="later"):
+        env.rollout(2)

@@ -41,8 +41,19 @@ def test_names_of_sums() -> None:
 
 
 def test_invalid_keys() -> None:
+    unpaired = RewardSum(["reward"], reset_keys=["_reset", "_reset"])
     with pytest.raises(ArgumentError, match="2 reset_keys for 1 rewards"):
-        RewardSum(["reward"], reset_keys=["_reset", "_reset"])
+        unpaired._reset(None, TensorDict())
+    with pytest.raises(ArgumentError, match="2 reset_keys for 1 rewards"):
+        TransformedEnv(RowsEnv(), unpaired).output_spec  # noqa: B018
     env = TransformedEnv(RowsEnv(), RewardSum(["score"]))
     with pytest.raises(KeyNotFoundError, match="the reward spec has no key 'score'"):
         env.output_spec  # noqa: B018
+
+
+def test_named_rewards_in_next_without_flags_are_one_episode() -> None:
+    stored = TensorDict({("next", "reward"): torch.ones(2, 3)}, batch_size=[2, 3])
+    total = RewardSum(in_keys=[("next", "reward")], out_keys=["total"])
+    assert total(stored.clone())["total"].tolist() == [[1, 2, 3], [1, 2, 3]]
+    with pytest.raises(KeyNotFoundError, match="neither a done flag nor is_init"):
+        RewardSum()(stored)

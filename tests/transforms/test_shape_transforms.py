@@ -28,6 +28,7 @@ from tdx import (
 from tdx.errors import ArgumentError, SpecError
 from tdx.transforms import TimeBehavior, Transform
 from tests.transforms.envs import RowsEnv
+from tests.transforms.fixed_rollouts import assert_same
 
 LEADING = [(), (5,), (2, 5), (2, 1, 5)]
 
@@ -167,9 +168,6 @@ def test_permutation_and_inverse() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: UnsqueezeTransform(-1), "needs in_keys or in_keys_inv"),
-        (lambda: SqueezeTransform(-1), "needs in_keys or in_keys_inv"),
-        (lambda: PermuteTransform((-1, -2)), "needs in_keys or in_keys_inv"),
         (lambda: UnsqueezeTransform(0, **KEYS), "dim must be negative, got 0 .count from the end"),
         (lambda: SqueezeTransform(1, **KEYS), "allow_positive_dim=True"),
         (lambda: UnsqueezeTransform(cast(Any, "a"), **KEYS), "dim must be an integer, got 'a'"),
@@ -226,3 +224,14 @@ def test_a_one_hot_action_keeps_its_last_dim() -> None:
     env = TransformedEnv(GymEnv("CartPole-v1"), UnsqueezeTransform(-1, in_keys_inv=["action"]))
     with pytest.raises(SpecError, match="takes a OneHot, whose last dim must not change"):
         env.input_spec  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "transform", [UnsqueezeTransform(-1), SqueezeTransform(-1), PermuteTransform((-1, -2))]
+)
+def test_an_env_needs_keys(transform: Transform) -> None:
+    stored = TensorDict(x=torch.rand(5, 2, 3))
+    assert_same(transform(stored.clone()), stored)
+    env = TransformedEnv(RowsEnv(), transform)
+    with pytest.raises(ArgumentError, match="needs in_keys or in_keys_inv"):
+        env.output_spec  # noqa: B018

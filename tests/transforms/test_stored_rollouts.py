@@ -18,8 +18,8 @@ from tdx import (
     TerminateTransform,
     TransformedEnv,
 )
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
-from tdx.transforms import FrameSkipTransform, NoopResetEnv, Transform
+from tdx.errors import ArgumentError, KeyNotFoundError, StoredDataError
+from tdx.transforms import FrameSkipTransform, NoopResetEnv, Timer, TrajCounter, Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
@@ -149,10 +149,19 @@ def test_slices_of_a_replay_buffer() -> None:
     assert torch.equal(batch["next", "episode_reward"].reshape(2, 2), reward.cumsum(-1))
 
 
-@pytest.mark.parametrize("transform", [FrameSkipTransform(2), NoopResetEnv(3)])
-def test_transforms_that_step_an_env_refuse_stored_data(transform: Transform) -> None:
-    with pytest.raises(ChainError, match="stored data has none") as caught:
+def test_stored_data_contains_the_results_of_noops() -> None:
+    stored = fixed_rollout(RowsEnv())
+    assert_same(NoopResetEnv(3)(stored.clone()), stored)
+
+
+@pytest.mark.parametrize("kind", [StoredDataError, NotImplementedError, ValueError, RuntimeError])
+@pytest.mark.parametrize("transform", [FrameSkipTransform(2), Timer(), TrajCounter()])
+def test_transforms_that_step_an_env_refuse_stored_data(
+    transform: Transform, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match="stored data has none") as caught:
         transform(fixed_rollout(RowsEnv()))
+    assert isinstance(caught.value, StoredDataError)
     assert caught.value.hint
 
 

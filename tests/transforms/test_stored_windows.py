@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from torch import nn
 
 from tdx import CatFrames, ChainError, TransformedEnv
-from tdx.transforms.observation.cat_frames import cat_frames
+from tdx.transforms import functional
 from tests.transforms.envs import RowsEnv
 
 
@@ -57,15 +57,18 @@ def test_both_are_for_stored_data_only(arguments: dict[str, Any]) -> None:
 def test_the_function_equals_the_transform(padding: Any) -> None:
     data = stored(12, end=None)
     expected = stack(padding=padding, padding_value=2.0).unfolding(data.clone())["stacked"]
-    made = cat_frames(data["x"], 3, -1, padding=padding, padding_value=2.0, time_dim=-2)
+    made = functional.cat_frames(data["x"], 3, -1, padding=padding, padding_value=2.0, time_dim=-2)
     assert torch.equal(made, expected)
     with pytest.raises(ValueError, match="time_dim must be < 0"):
-        cat_frames(data["x"], 3, -1, time_dim=1)
+        functional.cat_frames(data["x"], 3, -1, time_dim=1)
 
 
 def test_the_function_takes_a_mask_of_padded_frames() -> None:
     mapped = stack(mask_key="padded")(stored())
-    made = cat_frames(stored()["x"], 3, -1, time_dim=-2, done_mask=mapped["padded"])
+    made = functional.cat_frames(stored()["x"], 3, -1, time_dim=-2, done_mask=mapped["padded"])
+    assert torch.equal(made, mapped["stacked"])
+    wide = mapped["padded"].unsqueeze(-2)
+    made = functional.cat_frames(stored()["x"], 3, -1, time_dim=-2, done_mask=wide)
     assert torch.equal(made, mapped["stacked"])
 
 

@@ -22,6 +22,7 @@ from tdx import (
     SerialEnv,
     TransformedEnv,
     VecNorm,
+    VecNormV2,
 )
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import statistics
@@ -273,6 +274,15 @@ def test_a_frozen_copy_does_not_follow() -> None:
     assert copied.frozen
     assert not norm.frozen
     assert copied.count["observation"] == 2
+    with pytest.raises(ChainError, match="no statistics yet"):
+        plain().frozen_copy()
+
+
+def test_the_new_api_makes_the_second_version() -> None:
+    norm: object = VecNorm(["observation"], decay=0.9, new_api=True)
+    assert isinstance(norm, VecNormV2)
+    assert norm.decay == 0.9
+    assert type(VecNorm(["observation"], new_api=False)) is VecNorm
 
 
 @pytest.mark.parametrize("keys", [["observation"], ["observation", "reward", "precise"]])

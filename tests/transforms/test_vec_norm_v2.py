@@ -9,12 +9,14 @@ import torch
 from tensordict import TensorDict
 
 from tdx import (
+    Compose,
     EnvCreator,
     ObservationNorm,
     PendulumEnv,
     TransformedEnv,
     Unbounded,
     VecNormV2,
+    check_env_specs,
 )
 from tdx.core.envs import EnvBase
 from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
@@ -125,7 +127,8 @@ def test_envs_of_a_creator_share_statistics() -> None:
     [
         ({"decay": 0.0}, "decay must be a number above 0"),
         ({"eps": -1}, "eps must be a number above 0"),
-        ({"stateful": False}, "part of the data are not supported"),
+        ({"stateful": False, "reduce_batch_dims": True}, "for statistics in the transform"),
+        ({"stateful": False, "shared_data": TensorDict()}, "for statistics in the transform"),
     ],
 )
 def test_arguments(arguments: dict[str, Any], message: str) -> None:
@@ -136,3 +139,48 @@ def test_arguments(arguments: dict[str, Any], message: str) -> None:
 def test_no_statistics_yet() -> None:
     with pytest.raises(ChainError, match="no statistics yet"):
         VecNormV2(["observation"]).to_observation_norm()
+
+
+# Statistics in the data
+
+
+@pytest.mark.parametrize("batch_size", [(), (3,)])
+def test_statistics_in_the_data_give_the_same_values(batch_size: tuple[int, ...]) -> None:
+    wanted = fixed_rollout(normed(batch_size), 6)
+    env = normed(batch_size, stateful=False)
+    check_env_specs(env)
+    found = fixed_rollout(env, 6)
+    torch.testing.assert_close(found["next", "normal"], wanted["next", "normal"])
+    count = found["next", "_vecnorm_count", "observation"]
+    assert (count[..., -1, :] == 7).all()
+    assert found["next", "_vecnorm_loc", "observation"].shape == found["observation"].shape
+    assert not env.transform.state_dict()
+
+
+def test_a_reset_without_input_starts_new_statistics_in_the_data() -> None:
+    env = normed((3,), stateful=False)
+    tensordict = env.rand_step(env.reset())["next"]
+    partial = env.reset(tensordict.set("_reset", torch.tensor([[True], [False], [True]])))
+    assert partial["_vecnorm_count", "observation"][:, 0].tolist() == [3, 2, 3]
+    assert (env.reset()["_vecnorm_count", "observation"] == 1).all()
+
+
+def test_stored_data_is_mapped_by_its_own_statistics() -> None:
+    env = normed(stateful=False)
+    stored, norm = fixed_rollout(env, 6), env.transform
+    assert isinstance(norm, VecNormV2)
+    found = norm(stored.exclude("normal"))
+    torch.testing.assert_close(found["normal"], stored["normal"])
+    restored = norm.denorm(stored.exclude("observation"))
+    torch.testing.assert_close(restored["observation"], stored["observation"])
+    for function in (norm, norm.denorm):
+        with pytest.raises(NotImplementedError, match="the data has no statistics"):
+            function(stored.exclude("_vecnorm_loc"))
+
+
+@pytest.mark.parametrize("stateful", [True, False])
+def test_two_transforms_for_two_keys(stateful: bool) -> None:
+    norms = [VecNormV2([key], stateful=stateful) for key in ("observation", "reward")]
+    env = TransformedEnv(RowsEnv((3,)), Compose(*norms))
+    check_env_specs(env)
+    env.rollout(4)

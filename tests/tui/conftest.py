@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 
+from tdx.pipeline.catalog import load_catalog
 from tests.tui import idle
+from tests.tui.snapshots import write_fixed_catalog
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -61,3 +64,12 @@ def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def fixed_catalog(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Show a catalog that does not change when a transform is added or documented."""
+    monkeypatch.setattr("tdx.pipeline.catalog.CATALOG_FILE", write_fixed_catalog(tmp_path))
+    load_catalog.cache_clear()
+    yield
+    load_catalog.cache_clear()

@@ -17,7 +17,7 @@ from tdx.pipeline import Pipeline, format_stage
 from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import Backend
-from tdx.tui.compose.stage_tab import FormRow
+from tdx.tui.compose.form_row import FormRow
 from tdx.tui.preferences import Preferences
 from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.main import MainScreen

@@ -1,4 +1,4 @@
-"""An event loop that says when it is idle: tests wait for the app, and no longer than it takes."""
+"""An event loop that reports when it is idle, so that tests wait exactly as long as the app."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 class InlineBackend:
     """Answers requests in this process, one after the other, in the next turn of the event loop.
 
-    It refuses requests without an end, which would block the loop.
+    A request without an end, which would block the loop, is never answered: its worker is starting.
     """
 
     def __init__(self) -> None:
@@ -44,9 +44,7 @@ class InlineBackend:
         ticket: Ticket[T] = Ticket(next(self._numbers), loop.create_future(), on_push, slot)
         job = Job(on_push or _ignore_push, self._caches.setdefault(worker, {}))
         self._open[ticket.number], self._jobs[ticket.number] = ticket, job
-        if request.endless:
-            loop.call_soon(self._refuse, ticket)
-        else:
+        if not request.endless:
             loop.call_soon(self._answer, ticket, request)
         return ticket
 
@@ -86,18 +84,11 @@ class InlineBackend:
         elif not ticket.future.done():
             ticket.future.set_result(result.value)
 
-    def _refuse(self, ticket: Ticket[Any]) -> None:
-        del self._jobs[ticket.number]
-        self._fail(ticket, RequestError(_ENDLESS))
-
     def _fail(self, ticket: Ticket[Any], error: RequestError) -> None:
         self._open.pop(ticket.number, None)
         if not ticket.future.done():
             ticket.future.set_exception(error)
             ticket.future.exception()
-
-
-_ENDLESS = Problem("TDX000", "a request without an end needs a worker process")
 
 
 def _ignore_push(topic: str, value: Any) -> None:

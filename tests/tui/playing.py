@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from tdx.tui.backend.client import RequestError, SupersededError, Ticket
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.live.live_tab import LiveTab
 from tdx.tui.live.messages import RunSession
+from tdx.tui.live.rollouts import Rollouts
 from tdx.tui.live.worker import LivePlayer
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import Driver
@@ -47,6 +48,8 @@ class PlayingBackend(InlineBackend):
         self.restarts: list[str] = []
         self._playing: dict[int, tuple[Ticket[Any], asyncio.Task[None]]] = {}
         self._serial = itertools.count(1_000_000)
+        ticks = itertools.count(0, 1_000_000)
+        self._rollouts = Rollouts(self._open_env, clock=lambda: next(ticks))
 
     def ask(self, request: Request[Any], **kwargs: Any) -> Ticket[Any]:
         if not isinstance(request, RunSession):
@@ -67,6 +70,7 @@ class PlayingBackend(InlineBackend):
                 task.cancel()
                 ticket.future.cancel()
             self._playing.clear()
+            self._rollouts.close()
         super().restart(worker)
 
     def close(self) -> None:
@@ -80,15 +84,18 @@ class PlayingBackend(InlineBackend):
             self._fail(ticket, RequestError(Problem("TDX000", message)))
         self._playing.clear()
 
+    def _open_env(self, request: RunSession, seed: int, closing: ExitStack) -> EnvBase | StackEnv:
+        torch.manual_seed(0)
+        env = self.make(request.pipeline)
+        if not isinstance(env, StackEnv):
+            env.set_seed(0)
+        return env
+
     async def _play(self, ticket: Ticket[Any], request: RunSession) -> None:
-        job, ticks = self._jobs[ticket.number], itertools.count(0, 1_000_000)
+        job = self._jobs[ticket.number]
         await asyncio.sleep(0)
         try:
-            torch.manual_seed(0)
-            env = self.make(request.pipeline)
-            if not isinstance(env, StackEnv):
-                env.set_seed(0)
-            player = LivePlayer(env, request, job.push, clock=lambda: next(ticks))
+            player = self._rollouts.open(request, job.push)
             self.players.append(player)
         except TdxError as error:
             self._fail(ticket, RequestError(Problem.of(error), "a traceback"))

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+from tdx.pipeline.catalog import format_catalog, load_catalog
 from tdx.tui.screens.bars import StatusBar
 from tests.tui.driving import Driver
 from tests.tui.idle import resize
@@ -19,6 +21,35 @@ FOLDER = Path(__file__).parent / "golden"
 VERSIONS = FOLDER / "versions.txt"
 SIZES = ((80, 24), (120, 40), (200, 60))
 THEME = "tdx-dark"
+
+NAMES = FOLDER / "transforms.txt"
+"""Names of the transforms in the catalog of the snapshots."""
+DOCS = {
+    "ActionChunkTransform": "Write the next ``chunk_size`` actions of each step of stored data.",
+    "RewardClipping": "Clip every reward into ``[clamp_min, clamp_max]``.",
+}
+HELPS = {
+    "clamp_min": "Lower bound. ``None``: unbounded below.",
+    "clamp_max": "Upper bound. ``None``: unbounded above.",
+    "in_keys": "Rewards to read; ``reward`` by default.",
+    "out_keys": "Keys to write; the in-keys by default.",
+}
+
+
+def write_fixed_catalog(folder: Path) -> Path:
+    """Write a catalog with fixed names and fixed documentation; return its file."""
+    known = {info.name: info for info in load_catalog().transforms}
+    fixed = []
+    for name in NAMES.read_text().split():
+        info, summary = known[name], DOCS.get(name, f"What {name} does.")
+        parameters = tuple(
+            replace(each, help=HELPS.get(each.name, f"What {each.name} means."))
+            for each in info.parameters
+        )
+        fixed.append(replace(info, summary=summary, doc=summary, parameters=parameters))
+    path = folder / "catalog.json"
+    path.write_text(format_catalog(fixed), encoding="utf-8")
+    return path
 
 
 def installed_versions() -> str:

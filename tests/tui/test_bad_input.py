@@ -296,7 +296,7 @@ def test_without_a_terminal_it_says_what_to_call(tmp_path: Path) -> None:
 
     code, out, err = called("tui", "garbage.yaml")
     assert (code, out) == (2, "")
-    assert "hint: without one: tdx inspect spec --stages --pipeline garbage.yaml\n" in err
+    assert "hint: without one: tdx inspect spec --stages garbage.yaml\n" in err
     code, out, err = called()
     assert "Usage: tdx" in out
     call = shlex.join(["TERM=dumb", f"PYTHONPATH={ROOT}", sys.executable, "-m", "tdx", "tui"])

@@ -148,7 +148,7 @@ async def test_no_color_removes_colors_and_keeps_signs(monkeypatch: pytest.Monke
     async with driven("CatFrames", "RewardSum", preferences=Preferences(themes[0])) as app:
         for theme in themes:
             app.app.theme = theme
-            await app.press("1", "home")
+            await app.press("1", "escape", "home")
             assert colors(app) == set(), theme
             await app.press("down", "down", "2")
             assert colors(app) == set(), theme

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.widgets import Input, Select, Switch
+from textual.widgets import Checkbox, Input, OptionList, Select
 
 from tdx.errors import Where
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import StageOverview
 from tdx.pipeline import Pipeline, PipelineFile
 from tdx.pipeline.editing import Draft
-from tdx.tui.chain_status import ChainStatus, ErrorStore, LintFinding
-from tdx.tui.compose.chain_rows import build_chain_rows
-from tdx.tui.compose.stage_tab import WordSuggester
+from tdx.tui.chain_status import ChainStatus, ErrorStore, LintFinding, build_chain_rows
+from tdx.tui.compose.form_row import WordSuggester
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize
 
@@ -25,10 +24,52 @@ ROOT = Path(__file__).parents[2]
 
 async def test_add_from_the_catalog_goes_behind_the_selection() -> None:
     async with driven("RewardSum", "StepCounter") as app:
-        await app.press("down", "a", "text:cf", "enter")
-        assert app.stages == ["RewardSum", "CatFrames", "StepCounter"]
+        await app.press("down", "a", "text:rc", "enter")
+        assert app.stages == ["RewardSum", "RewardClipping", "StepCounter"]
         assert app.place == 1
+
+
+async def test_add_field_takes_arguments_and_stays_open() -> None:
+    async with driven() as app:
+        await app.press("a", "text:cf 4 -1 in_keys=obs", "right", "enter")
+        assert app.stages == ['CatFrames(N=4, dim=-1, in_keys=["observation"])']
+        assert app.app.focused is app.find("#catalog-search")
+        assert app.find("#catalog-search").value == ""
+        await app.press("enter")
+        assert len(app.stages) == 1, "Enter in an empty field adds nothing"
+        await app.press("text:rs", "enter", "text:StepCounter(200)", "enter", "escape")
+        assert app.stages[1:] == ["RewardSum", "StepCounter(max_steps=200)"]
+        assert app.app.focused is app.find("#chain")
+
+
+async def test_add_field_asks_for_required_arguments() -> None:
+    async with driven() as app:
+        await app.press("a", "text:cf", "enter")
+        assert app.find("#catalog-search").value == "CatFrames "
+        assert app.stages == []
+        assert "N* dim*" in app.text("#catalog-doc")
+        await app.press("text:4 x", "enter")
+        assert app.stages == []
+        assert "dim must be a whole number, got x" in app.text("#catalog-doc")
+        await app.press("backspace", "text:-1", "enter")
+        assert app.stages == ["CatFrames(N=4, dim=-1)"]
+        await app.press("text:cf", "enter", "enter")
+        assert app.stages[-1] == "CatFrames"
         assert "needs the argument" in app.text("#chain")
+
+
+async def test_click_in_the_catalog_selects_and_a_double_click_adds() -> None:
+    async with driven(size=(120, 40)) as app:
+        await app.press("a", "text:reward")
+        catalog = app.find("#catalog")
+        at = (4, catalog.get_option_index("BinarizeReward"))
+        await app.pilot.click(catalog, offset=at)
+        await app.settle()
+        assert app.stages == []
+        assert catalog.highlighted == at[1]
+        await app.pilot.click(catalog, offset=at, times=2)
+        await app.settle()
+        assert app.stages == ["BinarizeReward"]
 
 
 async def test_catalog_describes_transforms_and_is_left_by_escape() -> None:
@@ -36,7 +77,7 @@ async def test_catalog_describes_transforms_and_is_left_by_escape() -> None:
         for size in ((80, 24), (200, 60)):
             await resize(app.pilot, *size)
             await app.press("a", "text:xyz")
-            assert app.find("#catalog").option_count == 0
+            assert app.text("#catalog") == "no match"
             await app.press("escape")
             assert app.find("#catalog-search").value == ""
             await app.press("escape")
@@ -117,10 +158,10 @@ async def test_form_has_switches_and_choices() -> None:
         await app.settle()
         assert app.stages[0] == "CatFrames(N=4, dim=-1)"
         await app.press("down")
-        app.find("FormRow Switch").focus()
+        app.find("FormRow Checkbox").focus()
         await app.press("enter")
         assert app.stages[1] == "StepCounter(update_done=False)"
-        assert isinstance(app.app.focused, Switch)
+        assert isinstance(app.app.focused, Checkbox)
 
 
 async def test_keys_are_offered_from_the_specs_at_that_place() -> None:
@@ -133,7 +174,7 @@ async def test_keys_are_offered_from_the_specs_at_that_place() -> None:
         row.query_one(Input).focus()
         await app.press("text:st", "right")
         assert app.stages[1] == 'ObservationNorm(loc=0.0, scale=1.0, in_keys=["state"])'
-        await app.press("down", "down", "space", "enter")
+        await app.press("f2", "down", "space", "enter")
         assert app.stages[1].endswith(f'in_keys=["state", "{row.keys[1]}"])')
 
 
@@ -159,7 +200,7 @@ async def test_values_are_completed_from_the_declaration() -> None:
         assert app.stages[0] == "DTypeCastTransform(dtype_out=torch.float64)"
         await app.press("escape", "down")
         app.row("done_key").query_one(Input).focus()
-        await app.press("down", "text:tru", "enter")
+        await app.press("alt+down", "text:tru", "enter")
         assert app.stages[1] == 'CatFrames(N=4, dim=-1, done_key="truncated")'
 
 
@@ -215,6 +256,31 @@ async def test_env_is_chosen_from_a_list_with_a_search_field() -> None:
         assert app.app.workspace.draft.env.id == "CartPole-v1"
         await app.press("u")
         assert app.app.workspace.draft.env is None
+
+
+async def test_env_picker_starts_with_a_short_list_and_describes_the_spaces() -> None:
+    async with driven(env=None) as app:
+        await app.press("enter")
+        await choices_loaded(app)
+        options = app.app.screen.query_one("#choose-list", OptionList)
+        assert [option.id for option in options.options][:2] == ["CartPole-v1", "Pendulum-v1"]
+        await app.press("down")
+        while not app.text("#choose-description"):
+            await app.pilot.pause(0.02)
+        assert "observation [3] float32" in app.text("#choose-description")
+        assert "action [1] float32" in app.text("#choose-description")
+        await app.press("text:cartpole")
+        ids = [option.id for option in options.options]
+        assert ids.index("CartPole-v1") == 0
+        assert ids.index("CartPole-v0") > ids.index("phys2d/CartPole-v1"), "old versions are last"
+        await app.press("enter")
+        assert app.app.workspace.draft.env is not None
+
+
+async def choices_loaded(app: Driver) -> None:
+    """Wait for the list of all envs."""
+    while len(app.app.screen.query_one("#choose-list", OptionList).options) < 20:
+        await app.pilot.pause(0.02)
 
 
 async def choose(app: Driver) -> None:

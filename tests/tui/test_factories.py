@@ -13,7 +13,7 @@ from tdx.pipeline import Pipeline
 from tdx.stacks.building import build_stack
 from tdx.tui.backend.messages import Job
 from tdx.tui.backend.requests import CheckChain, check_chain
-from tdx.tui.compose.stage_tab import FormRow
+from tdx.tui.compose.form_row import FormRow
 from tdx.tui.live.messages import Run, RunSession, SetPanes
 from tdx.tui.live.worker import LivePlayer
 from tdx.tui.profile.messages import FindAdvice, MeasurePipeline

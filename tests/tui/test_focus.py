@@ -82,3 +82,49 @@ async def test_command_of_the_palette_brings_the_pane_that_it_changes_back() -> 
     async with driven(*CHAIN) as app:
         await app.press("5", "z", "ctrl+p", "text:chain: remove", "enter")
         assert app.find("#chain").is_on_screen
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_number_of_a_tab_focuses_it_and_enter_the_first_field(size: tuple[int, int]) -> None:
+    async with driven(*CHAIN, size=size) as app:
+        for number, tab in enumerate(("Stage", "Specs", "Live", "Profile", "Log"), start=1):
+            await app.press("escape", str(number))
+            assert app.find(f"{tab}Tab").has_focus_within, tab
+        await app.press("1", "2", "1")
+        assert app.stages == [*CHAIN], "the keys of the tabs are not typed into a field"
+        await app.press("enter")
+        assert app.row("kwargs").has_focus_within
+        for place, name in enumerate(("loc", "in_keys", "max_steps")):
+            await app.press("escape", "home", *["down"] * (place + 1), "enter")
+            assert app.row(name).has_focus_within
+            await app.press("escape")
+            assert app.app.focused is app.find("#chain")
+
+
+async def test_fields_are_left_by_arrows_and_enter() -> None:
+    async with driven("RewardScaling(0.0, 0.1)", "CatFrames(4, -1)") as app:
+        await app.press("down", "enter", "enter")
+        assert app.row("scale").has_focus_within
+        await app.press("up", "up")
+        assert app.row("loc").has_focus_within
+        await app.press("escape", "down", "enter", *["down"] * 4)
+        assert app.row("padding").has_focus_within
+        await app.press("down", "up", "enter", "down", "down", "enter")
+        assert app.stages[1] == 'CatFrames(N=4, dim=-1, padding="constant")'
+
+
+async def test_help_is_about_the_field_that_has_the_focus() -> None:
+    async with driven("RewardScaling(0.0, 0.1)") as app:
+        await app.press("down")
+        assert "Enter edits" in app.text("#form-help")
+        await app.press("enter", "down")
+        assert "scale Factor" in app.text("#form-help")
+
+
+async def test_escape_in_an_expanded_catalog_brings_the_chain_back_first() -> None:
+    async with driven(*CHAIN) as app:
+        await app.press("a", "down", "tab", "z", "escape")
+        assert app.find("#chain").is_on_screen
+        assert app.find("#catalog-pane").has_focus_within
+        await app.press("escape")
+        assert app.app.focused is app.find("#chain")

@@ -118,7 +118,7 @@ async def test_keys_are_observed_once_until_the_pipeline_changes() -> None:
     backend = CountingBackend()
     async with driven(env=MAKE, allow_code=True, backend=backend) as app:
         assert backend.tickets == []
-        await app.press("2", "down", "down", "1", "2", "k")
+        await app.press("down", "down", "2", "1", "2", "k")
         assert len(backend.tickets) == 1
         draft = app.app.workspace.draft.with_env(EnvConfig(MAKE, seed=3))
         app.app.workspace.edit("set seed", draft)

@@ -197,6 +197,7 @@ async def test_problems_of_the_chain_are_kept_once_each() -> None:
         assert "stage 1 StepCounter works again" in texts(journal)
 
 
+@pytest.mark.usefixtures("fixed_catalog")
 async def test_log_matches_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journals.LogEntry, "time", property(lambda entry: "12:34:56"))
     root = Path(__file__).parents[2]

@@ -14,10 +14,12 @@ from tests.tui.driving import driven
 from tests.tui.playing import playing
 from tests.tui.snapshots import check_snapshots
 
+pytestmark = pytest.mark.usefixtures("fixed_catalog")
+
 ROOT = Path(__file__).parents[2]
 SCREENS: dict[str, tuple[str, ...]] = {
     "stage": ("down", "down", "down"),
-    "specs": ("2", "end", "up"),
+    "specs": ("end", "up", "2"),
 }
 
 

@@ -14,7 +14,7 @@ async def test_specs_follow_the_selection_from_the_env_to_the_output() -> None:
         titles = []
         for _ in range(5):
             titles.append(app.text("#spec-title"))
-            await app.press("down")
+            await app.press("right_square_bracket")
         assert titles == [
             "env",
             "after 0 RewardScaling",
@@ -26,9 +26,9 @@ async def test_specs_follow_the_selection_from_the_env_to_the_output() -> None:
 
 async def test_changes_have_a_sign_and_what_was_before() -> None:
     async with driven(*CHAIN, size=(160, 40)) as app:
-        await app.press("2", "down", "down")
+        await app.press("down", "down", "2")
         assert "+ episode_reward [1] float32 any" in app.text("#spec-tree")
-        await app.press("down")
+        await app.press("right_square_bracket")
         assert "~ observation [12] float32" in app.text("#spec-tree")
         assert "← [3]" in app.text("#spec-tree")
 
@@ -54,7 +54,7 @@ async def test_each_kind_of_change_has_its_colour() -> None:
 
 async def test_only_what_changed_on_a_key() -> None:
     async with driven(*CHAIN) as app:
-        await app.press("2", "down", "down")
+        await app.press("down", "down", "2")
         assert "truncated" in app.text("#spec-tree")
         app.find("#spec-tree").focus()
         await app.press("o")
@@ -89,7 +89,7 @@ async def test_brackets_go_along_the_chain_from_within_the_specs() -> None:
 
 async def test_inverse_lane_shows_what_the_env_is_given() -> None:
     async with driven("ActionScaling") as app:
-        await app.press("2", "down")
+        await app.press("down", "2")
         shown = app.text("#spec-tree")
         assert shown.index("↓ forward") < shown.index("↑ inverse") < shown.index("~ action")
 
@@ -97,7 +97,7 @@ async def test_inverse_lane_shows_what_the_env_is_given() -> None:
 async def test_nested_keys_stand_below_their_groups() -> None:
     rename = 'RenameTransform(["observation"], [("agents", "observation")])'
     async with driven(rename) as app:
-        await app.press("2", "down")
+        await app.press("down", "2")
         lines = app.text("#spec-tree", lines=True).splitlines()
         at = next(n for n, line in enumerate(lines) if line.strip() == "▾ agents")
         assert lines[at + 1].lstrip().startswith("+ observation")
@@ -106,7 +106,7 @@ async def test_nested_keys_stand_below_their_groups() -> None:
 
 async def test_groups_are_folded_by_key_and_by_mouse() -> None:
     async with driven(*CHAIN) as app:
-        await app.press("2", "down", "down")
+        await app.press("down", "down", "2")
         tree = app.find("#spec-tree")
         tree.focus()
         await app.press("left", "enter")
@@ -129,7 +129,7 @@ async def test_groups_are_folded_by_key_and_by_mouse() -> None:
 
 async def test_whole_chain_has_every_place_and_can_be_unfolded() -> None:
     async with driven(*CHAIN, size=(140, 50)) as app:
-        await app.press("2", "down", "down")
+        await app.press("down", "down", "2")
         app.find("#spec-tree").focus()
         await app.press("w")
         shown = app.text("#spec-tree")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -27,6 +28,7 @@ _DEFAULT_COMMAND = "run"
 _EXAMPLE = "Start with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
 _HELP_OPTIONS = {"--help", "-h"}
 _OUTPUT_SETTINGS = ("format", "color")
+_ENV_ID = re.compile(r"-v\d+$|^tdx/")
 _TOLERANT = {"config", "doctor"}
 """Commands that work with broken settings, to find and fix them."""
 _SETTINGS: dict[str, Any] = {
@@ -56,6 +58,12 @@ def _profile() -> Functions:
 
 def _rollout() -> Functions:
     from tdx.cli.commands.rollout import COMMANDS
+
+    return COMMANDS
+
+
+def _contracts() -> Functions:
+    from tdx.cli.commands.contracts import COMMANDS
 
     return COMMANDS
 
@@ -90,6 +98,7 @@ _FAMILIES: Mapping[str, Callable[[], Functions]] = {
     "inspect": _inspect,
     "check": _check,
     "explain": _check,
+    "freeze": _contracts,
     "diff": _inspect,
     "profile": _profile,
     "report": _inspect,
@@ -213,13 +222,25 @@ class _RootGroup(_Group):
 
 
 class _ShowGroup(_Group):
-    """Accepts a folder instead of a command: ``tdx show runs/pendulum``."""
+    """Accepts what to show instead of a command: ``tdx show runs/pendulum``."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name = args[0]
-        if name not in self.functions and (os.path.isdir(name) or os.sep in name):
-            args = ["dump", *args]
+        if args[0] not in self.functions and (kind := _kind_of(args[0])) is not None:
+            args = [kind, *args]
         return super().resolve_command(ctx, args)
+
+
+def _kind_of(name: str) -> str | None:
+    """Return the command of ``tdx show`` for a name; ``None`` if its form does not tell."""
+    from tdx.pipeline.catalog import load_catalog
+
+    if os.path.isdir(name):
+        return "dump"
+    if _ENV_ID.search(name) is not None:
+        return "env"
+    if load_catalog().find(name) is not None:
+        return "transform"
+    return "dump" if os.sep in name else None
 
 
 class _ProfileGroup(_Group):
@@ -258,7 +279,10 @@ class _DefaultCommand(_Command):
 _GROUPS: Mapping[str, tuple[type[_Group], str]] = {
     "inspect": (_Group, "Inspect the specs, data flow and values of a chain."),
     "list": (_Group, "List the available envs, transforms and dumps."),
-    "show": (_ShowGroup, "Show the documentation of a transform, or the contents of a dump."),
+    "show": (
+        _ShowGroup,
+        "Show an env, the documentation of a transform, or the contents of a dump.",
+    ),
     "profile": (
         _ProfileGroup,
         "Measure the cost of each part of a rollout; compare two profiles.",

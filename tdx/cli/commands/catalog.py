@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tdx.cli.completion import complete_name
+from tdx.cli.completion import complete_env, complete_name
 from tdx.cli.options import Functions, OutputOptions
 
 Search = Annotated[
@@ -28,7 +28,16 @@ Example = Annotated[
 ]
 
 
+EnvId = Annotated[str, typer.Argument(metavar="ID", autocompletion=complete_env, help="Env id.")]
+EnvKwargs = Annotated[
+    str | None,
+    typer.Option("--env-kwargs", metavar="KWARGS", help="Arguments of the env: 'g=9.8'."),
+]
 Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
+Follow = Annotated[
+    bool,
+    typer.Option("--follow", help="Show the progress first, until the dump is complete."),
+]
 Root = Annotated[str, typer.Argument(metavar="[DIR]", help="Folder; the current one by default.")]
 
 
@@ -85,6 +94,26 @@ def show_transform(output: OutputOptions, name: Name, example: Example = True) -
     write_view(transform_view(info, shown_example), output)
 
 
+def show_env(output: OutputOptions, env: EnvId, env_kwargs: EnvKwargs = None) -> None:
+    """Show an env: specs, time limits, arguments, reward range, render modes and versions.
+
+    tdx show env CartPole-v1
+
+    tdx show env Pendulum --env-kwargs g=9.8 --format json
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.pipelines import parse_env_kwargs
+    from tdx.cli.runtime import third_party_code
+    from tdx.cli.views.catalog import env_view
+    from tdx.inspection.env_details import describe_env
+    from tdx.pipeline import EnvConfig
+
+    config = EnvConfig(env, kwargs=parse_env_kwargs(env_kwargs))
+    with third_party_code():
+        details = describe_env(config)
+    write_view(env_view(details), output)
+
+
 def list_dumps(output: OutputOptions, root: Root = ".") -> None:
     """List the dumps in a folder and its subfolders.
 
@@ -97,7 +126,7 @@ def list_dumps(output: OutputOptions, root: Root = ".") -> None:
     write_view(list_view(list_dumps(root), root), output)
 
 
-def show_dump(output: OutputOptions, dump: Folder) -> None:
+def show_dump(output: OutputOptions, dump: Folder, follow: Follow = False) -> None:
     """Show the contents of a dump: episodes, returns, lengths, and the values of each entry.
 
     tdx show runs/pendulum
@@ -106,13 +135,26 @@ def show_dump(output: OutputOptions, dump: Folder) -> None:
     from tdx.cli.views.dumps import dump_view
     from tdx.rollouts import look_at, open_dump
 
+    if follow:
+        _follow(dump)
     write_view(dump_view(look_at(open_dump(dump))), output)
+
+
+def _follow(dump: str) -> None:
+    """Show the progress of a dump until it is complete."""
+    from tdx.cli.progress import follow_on
+    from tdx.rollouts import follow_dump
+
+    with follow_on(sys.stderr) as show:
+        for progress in follow_dump(dump):
+            show(progress)
 
 
 COMMANDS: Functions = {
     "list envs": list_envs,
     "list transforms": list_transforms,
     "list dumps": list_dumps,
+    "show env": show_env,
     "show transform": show_transform,
     "show dump": show_dump,
 }

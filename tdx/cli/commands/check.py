@@ -17,6 +17,8 @@ from tdx.cli.options import (
     Functions,
     OutputOptions,
     PipelineOptions,
+    TargetOptions,
+    configured_values,
     split_list,
 )
 from tdx.cli.runtime import json_text, write_verbatim
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
 _RULES = "Rules"
 _STDIN = "<stdin>"
 
-File = Annotated[
-    str | None, typer.Argument(metavar="FILE", help="Pipeline file, same as --pipeline FILE.")
-]
 Policy = Annotated[
     str | None,
     typer.Option(
@@ -71,14 +70,33 @@ Strict = Annotated[
     ),
 ]
 Diff = Annotated[
-    bool, typer.Option("--diff", help="Show the fixes as a diff.", rich_help_panel=_RULES)
+    bool,
+    typer.Option("--diff", help="Show what --fix would change, as a diff.", rich_help_panel=_RULES),
 ]
 Fix = Annotated[
     bool,
     typer.Option(
         "--fix",
-        help="Write the fixes into the file; for --env and --t, print the fixed options.",
+        help="Write the safe fixes, which change no values, into the file; for an env and -t, "
+        "print the fixed options.",
         rich_help_panel=_RULES,
+    ),
+]
+UnsafeFixes = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-fixes",
+        help="Include fixes that change the values that the chain returns.",
+        rich_help_panel=_RULES,
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="Show the outcome of each check and the reason for each rule.",
+        rich_help_panel="Output",
     ),
 ]
 
@@ -88,6 +106,16 @@ Code = Annotated[
         metavar="CODE",
         autocompletion=complete_codes,
         help="Code of an error or of a rule of tdx check; lists all codes by default.",
+    ),
+]
+
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="FOLDER",
+        help="Compare the stages with a contract of `tdx freeze` instead of applying the rules.",
+        rich_help_panel=_RULES,
     ),
 ]
 
@@ -102,36 +130,45 @@ Evaluation = Annotated[
 
 
 def check(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     output: FindingsOptions,
-    file: File = None,
     policy: Policy = None,
     select: Select = None,
     ignore: Ignore = None,
     strict: Strict = False,
     diff: Diff = False,
     fix: Fix = False,
+    unsafe_fixes: UnsafeFixes = False,
     evaluation: Evaluation = False,
+    against: Against = None,
+    verbose: Verbose = False,
 ) -> int:
     """Check a pipeline: build it, compare its output with its specs, and apply the lint rules.
 
     Exits with 1 if there is an error or a warning, and with 3 if the only problem is a device that
-    this machine does not have.
+    this machine does not have. A comment at a stage, # tdx: ignore[TDX422], switches a rule off.
 
-    tdx check --env Pendulum-v1 --t StepCounter
+    tdx check Pendulum-v1 -t StepCounter
+
+    tdx check pendulum.yaml --diff --unsafe-fixes
     """
-    from tdx.cli.pipelines import read_source, with_file
+    from tdx.cli.pipelines import read_source, with_target
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
-    from tdx.inspection.lint.linter import select_rules
 
-    rules = select_rules(split_list(select), split_list(ignore))
-    options = with_file(pipeline, file)
+    if against is not None:
+        from tdx.cli.commands.contracts import check_against
+
+        return check_against(pipeline, against, output.output, evaluation=evaluation)
+    options = with_target(pipeline)
     config, source = read_source(options)
+    rules = _rules(config, select, ignore)
     if policy is not None:
         config = replace(config, policy=policy)
     if diff and fix:
         raise ArgumentError("--diff and --fix cannot be combined", hint="remove one of them")
+    if unsafe_fixes and not (diff or fix):
+        raise ArgumentError("--unsafe-fixes alone has no effect", hint="add --fix or --diff")
     fixes = None
     report = None
     if config.is_factory:
@@ -139,19 +176,34 @@ def check(
         if report is not None and (diff or fix):
             print(f"nothing to fix: the stages of {config.env.id} are Python code", file=sys.stderr)
     if report is not None:
-        _write_report(report, rules, output, None, None)
+        _write_report(report, rules, output, None, None, verbose=verbose)
         return report.exit_code(strict=strict)
     with third_party_code():
         if diff or fix:
-            fixes = Fixes.find(config, source, options, rules, strict=strict)
+            fixes = Fixes.find(config, source, options, rules, strict=strict, unsafe=unsafe_fixes)
             if fix:
                 config = fixes.write()
         report = check_pipeline(
             config, allow_code=pipeline.allow_code, rules=rules, evaluation=evaluation
         )
     text = None if pipeline.transforms or source is None else _text_on_disk(source)
-    _write_report(report, rules, output, None if fixes is None else fixes.output(fix=fix), text)
+    changes = None if fixes is None else fixes.output(fix=fix)
+    _write_report(report, rules, output, changes, text, verbose=verbose)
     return report.exit_code(strict=strict)
+
+
+def _rules(
+    config: Pipeline, select: list[str] | None, ignore: list[str] | None
+) -> tuple[Rule, ...]:
+    """Select the rules: the options come first, then the pipeline, then the user's settings."""
+    from tdx.inspection.lint.linter import rules_of
+
+    settings = configured_values(("check_select", "check_ignore"))
+    chosen = split_list(select)
+    if not chosen and not config.check.select:
+        chosen = split_list([settings.get("check_select") or ""])
+    skipped = [*split_list(ignore), *split_list([settings.get("check_ignore") or ""])]
+    return rules_of(config, chosen, skipped)
 
 
 def _check_stack(
@@ -194,6 +246,8 @@ def _write_report(
     options: FindingsOptions,
     fixes: FixOutput | None,
     text: str | None,
+    *,
+    verbose: bool,
 ) -> None:
     """Write the findings, or the fixes, in the requested format.
 
@@ -203,6 +257,7 @@ def _write_report(
         options: Output format.
         fixes: Output of ``--diff`` and ``--fix``.
         text: Text of the file that contains the whole pipeline. ``None``: no such file.
+        verbose: Show the outcome of each check and the reason for each rule.
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.check import check_view
@@ -217,7 +272,8 @@ def _write_report(
     elif fixes is not None and fixes.text is not None and options.format is CheckFormat.TABLE:
         write_verbatim(fixes.text)
     else:
-        write_view(check_view(report, None if fixes is None else fixes.data), options.output)
+        data = None if fixes is None else fixes.data
+        write_view(check_view(report, data, text, verbose=verbose), options.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +314,7 @@ class Fixes:
         rules: Sequence[Rule],
         *,
         strict: bool,
+        unsafe: bool,
     ) -> Fixes:
         """Apply the fixes of the rules to a pipeline and to the text of its file.
 
@@ -271,7 +328,13 @@ class Fixes:
                 "stages from --t cannot be fixed together with a file",
                 hint="add them to the file, or pass the whole chain with --env and --t",
             )
-        result = fix_pipeline(pipeline, allow_code=options.allow_code, rules=rules, strict=strict)
+        result = fix_pipeline(
+            pipeline,
+            allow_code=options.allow_code,
+            rules=rules,
+            strict=strict,
+            unsafe=unsafe,
+        )
         original_text = "" if file is None else file.text
         if file is not None:
             for _, fix in result.fixes:
@@ -311,7 +374,7 @@ class Fixes:
             return FixOutput(self.file.text, data, self._message("fixed"))
         if fix:
             return FixOutput(None, data, self._message(f"{self.file.name}: fixed"))
-        return FixOutput(self._diff(), data)
+        return FixOutput(self._diff(), data, self._message("would fix"))
 
     def _command(self) -> str:
         from tdx.pipeline import to_command
@@ -330,8 +393,12 @@ class Fixes:
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
     def _message(self, lead: str) -> str:
+        from tdx.cli.views import count_text
+
         titles = [f"{code} ({fix.title})" for code, fix in self.result.fixes]
-        return f"{lead} {', '.join(titles)}" if titles else "nothing to fix"
+        if not titles:
+            return "nothing to fix"
+        return f"{lead} {count_text(len(titles), 'issue')}: {', '.join(titles)}"
 
 
 def explain(output: OutputOptions, code: Code = None) -> None:

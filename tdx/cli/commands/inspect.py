@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.options import (
+    TARGET_HELP,
     AllowCode,
     DebugOptions,
     DiagramFormat,
     DiagramOptions,
-    FileArgument,
     Functions,
     OutputOptions,
     PipelineOptions,
+    TargetOptions,
     integer_option,
 )
 from tdx.cli.pipelines import PolicyName, complete_key, complete_policy_key
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 Stages = Annotated[bool, typer.Option("--stages", help="Show the specs after each stage.")]
+Changes = Annotated[bool, typer.Option("--changes", help="Show only what each stage changes.")]
 Key = Annotated[
     str | None,
     typer.Option(
@@ -37,12 +39,12 @@ Key = Annotated[
         help="Follow one key through the chain; write a nested key as agents.reward.",
     ),
 ]
-Keys = Annotated[
+Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY]...",
+        metavar="[TARGET] [KEY]...",
         autocompletion=complete_key,
-        help="Keys to trace, nested ones as agents.reward; all by default.",
+        help=f"{TARGET_HELP} Then the keys to trace, nested ones as agents.reward; all by default.",
     ),
 ]
 Steps = Annotated[int, integer_option("--steps", 1, "Number of steps after the reset.")]
@@ -50,6 +52,15 @@ StateSteps = Annotated[
     int, integer_option("--steps", 0, "Number of random steps before the state is read.")
 ]
 Each = Annotated[bool, typer.Option("--each", help="Show each reset and step separately.")]
+Export = Annotated[
+    str | None,
+    typer.Option("--export", metavar="FILE", help="Write statistics and buffers: .safetensors."),
+]
+Load = Annotated[
+    str | None,
+    typer.Option("--load", metavar="FILE", help="Load a file of --export before the steps."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 PolicyReads = Annotated[
     list[str] | None,
     typer.Option(
@@ -63,7 +74,11 @@ PolicyReads = Annotated[
 
 
 def inspect_spec(
-    pipeline: PipelineOptions, output: OutputOptions, stages: Stages = False, key: Key = None
+    pipeline: TargetOptions,
+    output: OutputOptions,
+    stages: Stages = False,
+    changes: Changes = False,
+    key: Key = None,
 ) -> None:
     """Compare the specs of an env before and after a chain, without stepping it.
 
@@ -74,14 +89,16 @@ def inspect_spec(
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
+    if stages and changes:
+        raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = compare_specs(stack, config.env.id)
         calls = [stage.call for stage in stack.stages]
-    write_view(spec_view(report, calls, stages=stages, key=key), output)
+    write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
-def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
+def inspect_chain(pipeline: TargetOptions, output: OutputOptions) -> None:
     """Show what each stage of a chain reads, writes, drops and renames, without stepping it.
 
     tdx inspect chain --env Pendulum-v1 --t StepCounter --t RewardSum
@@ -98,19 +115,22 @@ def inspect_chain(pipeline: PipelineOptions, output: OutputOptions) -> None:
     write_view(chain_view(report, calls), output)
 
 
-def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys = None) -> None:
+def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words = None) -> None:
     """Trace keys through a chain: each version, its writer and its readers.
 
-    tdx inspect keys reward --env Pendulum-v1 --t RewardSum --t "RewardClipping(-1, 1)"
+    tdx inspect keys Pendulum-v1 reward -t RewardSum -t "RewardClipping(-1, 1)"
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
     from tdx.cli.views.chain import lineage_diagram, lineage_view
     from tdx.inspection.lineage import inspect_keys
 
+    keys = list(words or ())
+    if keys and pipeline.env is None and pipeline.pipeline is None:
+        pipeline = with_target(pipeline, keys.pop(0))
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
-        lineage = inspect_keys(stack, config.env.id).only(list(keys or ()))
+        lineage = inspect_keys(stack, config.env.id).only(keys)
         calls = [stage.call for stage in stack.stages]
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(lineage_diagram(lineage, calls))
@@ -119,7 +139,7 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, keys: Keys =
 
 
 def inspect_values(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     output: OutputOptions,
     steps: Steps = 1,
     policy: PolicyName = None,
@@ -152,27 +172,48 @@ def inspect_values(
         raise report.error
 
 
-def inspect_state(pipeline: PipelineOptions, output: OutputOptions, steps: StateSteps = 0) -> None:
+def inspect_state(
+    pipeline: TargetOptions,
+    output: OutputOptions,
+    steps: StateSteps = 0,
+    load: Load = None,
+    export: Export = None,
+    force: Force = False,
+) -> None:
     """Show the state that each stage keeps: running statistics, counters, queues, parameters.
 
-    Without --steps, it is the state before the first reset.
+    Without --steps, it is the state before the first reset. --export writes the statistics and
+    buffers to a file, which --load and tdx.load_state load into another stack of the same kind.
 
     tdx inspect state --env Pendulum-v1 --t VecNorm --steps 100 --seed 0
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.values import state_view
+    from tdx.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
 
+    if export is not None:
+        check_replaceable(export, force=force)
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
+        if load is not None:
+            from tdx.contracts import load_state
+
+            loaded = load_state(stack, load)
+            print(f"loaded {len(loaded)} tensors from {load}", file=sys.stderr)
         report = inspect_state(stack, config.env.id, steps=steps, seed=config.env.seed)
         calls = [stage.call for stage in stack.stages]
+        if export is not None:
+            from tdx.contracts import save_state
+
+            names = save_state(stack, export, force=force)
+            print(f"wrote {export} ({len(names)} tensors)", file=sys.stderr)
     write_view(state_view(report, calls), output)
 
 
 def inspect_plan(
-    pipeline: PipelineOptions, output: DiagramOptions, policy_reads: PolicyReads = None
+    pipeline: TargetOptions, output: DiagramOptions, policy_reads: PolicyReads = None
 ) -> None:
     """Show how a rollout runs: which stages run in each step, which are deferred, and why.
 
@@ -196,8 +237,20 @@ def inspect_plan(
         write_view(plan_view(report, calls), output.output)
 
 
-A = Annotated[str, typer.Argument(metavar="A", help="Pipeline file, - for stdin; or a dump.")]
-B = Annotated[str, typer.Argument(metavar="B", help="Pipeline file or dump to compare with.")]
+A = Annotated[
+    str,
+    typer.Argument(
+        metavar="A", help="Pipeline file, - for stdin; a dump; module:function; or a contract."
+    ),
+]
+B = Annotated[
+    str,
+    typer.Argument(metavar="B", help="Pipeline file, dump or module:function to compare with."),
+]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="Also write a self-contained HTML report."),
+]
 DiffSteps = Annotated[
     int | None, integer_option("--steps", 1, "Compare the values of rollouts of N steps too.")
 ]
@@ -213,14 +266,18 @@ def diff(
     steps: DiffSteps = None,
     seed: DiffSeed = None,
     allow_code: AllowCode = False,
+    html: Html = None,
+    force: Force = False,
 ) -> int:
     """Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.
 
-    A pipeline that is compared with a dump runs with the seed and the actions of the dump. Exits
-    with 0 if nothing differs, else with 1.
+    Functions that return an env, and contracts, are compared stage by stage, as by tdx check
+    --against; their libraries may differ. A pipeline that is compared with a dump runs with the
+    seed and the actions of the dump. Exits with 0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
     """
+    from tdx.cli.commands.contracts import diff_stacks, is_code, is_contract
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.specs import diff_view
@@ -228,6 +285,13 @@ def diff(
 
     if a == b == "-":
         raise ArgumentError("A and B cannot both be stdin", hint="name a file for one of them")
+    if html is not None or any(is_code(each) or is_contract(each) for each in (a, b)):
+        if steps is not None:
+            raise ArgumentError(
+                "--steps does not apply to stacks and contracts",
+                hint="leave it out: they are compared in a few golden steps",
+            )
+        return diff_stacks(a, b, output, seed=seed, allow_code=allow_code, html=html, force=force)
     if seed is not None and steps is None:
         raise ArgumentError("--seed has no effect without --steps", hint="add --steps N")
     has_dump = any(Path(path).is_dir() for path in (a, b))
@@ -265,13 +329,11 @@ Out = Annotated[
 ReportSteps = Annotated[
     int, integer_option("--steps", 1, "Number of steps of the rollout in the report.")
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
 
 def report(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     debug: DebugOptions,
-    file: FileArgument = None,
     out: Out = "report.html",
     steps: ReportSteps = _REPORT_STEPS,
     force: Force = False,
@@ -285,11 +347,11 @@ def report(
     """
     from tdx.cli.html.report import report_page
     from tdx.cli.output import STDOUT, check_target, write_file
-    from tdx.cli.pipelines import open_stack, read_pipeline, with_file
+    from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.inspection.pipeline_report import build_report
 
     check_target(out, force=force)
-    config = read_pipeline(with_file(pipeline, file))
+    config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         name = config.file or config.env.id
         result = build_report(stack, config, name, steps=steps, seed=config.env.seed or 0)

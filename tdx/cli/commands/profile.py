@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from tdx.cli.options import (
-    FileArgument,
     Functions,
     OutputOptions,
-    PipelineOptions,
+    TargetOptions,
     integer_option,
     split_list,
 )
@@ -231,9 +230,8 @@ ForceCompare = Annotated[
 
 
 def profile(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     output: OutputOptions,
-    file: FileArgument = None,
     steps: Steps = 1000,
     warmup: Warmup = 100,
     repeat: Repeat = 5,
@@ -280,7 +278,7 @@ def profile(
         sync=sync,
         all_wrappers=all_wrappers,
     )
-    request = _request(pipeline, file, plan, mode, policy)
+    request = _request(pipeline, plan, mode, policy)
     rollout_options = (mode, passes, sweep, sync, marginal, advice)
     if request.config.is_factory and not any(rollout_options):
         request = replace(request, as_stack=True)
@@ -301,17 +299,16 @@ def _pass_names(values: list[str] | None) -> Any:
 
 
 def _request(
-    pipeline: PipelineOptions,
-    file: str | None,
+    pipeline: TargetOptions,
     plan: ProfilePlan,
     mode: list[str] | None,
     policy: str | None,
 ) -> ProfileRequest:
     """Return what to measure, with what the plan needs to know of the pipeline."""
-    from tdx.cli.pipelines import read_pipeline, with_file
+    from tdx.cli.pipelines import read_pipeline
 
     modes: Any = parse_names(mode, MODES, "--mode", all_name="all") or ("planned",)
-    config = read_pipeline(with_file(pipeline, file))
+    config = read_pipeline(pipeline)
     plan = replace(
         plan,
         policy_name=policy or config.policy or "random",

@@ -14,14 +14,15 @@ import typer
 from tdx.cli.completion import complete_transform
 from tdx.cli.options import (
     AllowCode,
-    FileArgument,
     Functions,
     OutputOptions,
     PipelineOptions,
+    TargetOptions,
     integer_option,
     split_list,
 )
 from tdx.cli.pipelines import PolicyName, complete_stored_keys
+from tdx.cli.shard_runs import ShardOptions, check_sharding, resume_sharded, roll_out_sharded
 from tdx.errors import ArgumentError, ExitCode, TdxError
 from tdx.untrusted import MAX_WORKERS
 
@@ -58,7 +59,9 @@ ChunkSteps = Annotated[
 Workers = Annotated[
     int | None,
     integer_option(
-        "--workers", 1, "Run N copies of the env in one process each.", maximum=MAX_WORKERS
+        *("--workers", 1),
+        "Run N copies of the env in one process each; with --shards, record N shards at a time.",
+        maximum=MAX_WORKERS,
     ),
 ]
 Raw = Annotated[
@@ -96,9 +99,9 @@ _ALLOWED_WITH_RESUME = {"allow_code"}
 
 
 def rollout(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
+    sharding: ShardOptions,
     output: OutputOptions,
-    file: FileArgument = None,
     steps: Steps = None,
     episodes: Episodes = None,
     policy: PolicyName = None,
@@ -110,27 +113,28 @@ def rollout(
     dry_run: DryRun = False,
     force: Force = False,
     resume: Resume = False,
-) -> None:
+) -> int | None:
     """Run a pipeline and write the steps to a dump on disk, in chunks and constant memory.
 
-    After an interruption the dump contains every finished chunk, and --resume continues it.
+    After an interruption the dump contains every finished chunk, and --resume continues it. With
+    --shards, the same command records the missing shards.
 
     tdx rollout --env Pendulum-v1 --t RewardSum --steps 10000 --seed 0 --out pendulum
     """
-    from tdx.cli.pipelines import read_pipeline, with_file
+    from tdx.cli.pipelines import read_pipeline
     from tdx.rollouts import DumpRequest
 
     if resume:
-        others = (file, steps, episodes, keys, chunk, workers, raw, dry_run, force)
-        _resume(pipeline, output, out, policy, any(others))
-        return
+        others = (steps, episodes, keys, chunk, raw, dry_run, force)
+        return _resume(pipeline, sharding, output, out, policy, workers, any(others))
+    check_sharding(sharding, force)
     if steps is not None and episodes is not None:
         raise ArgumentError("--steps and --episodes cannot be combined", hint="remove one of them")
     if out is None and not dry_run:
         raise ArgumentError("no folder is given", hint="add --out DIR, or --dry-run")
-    config = _with_workers(read_pipeline(with_file(pipeline, file)), workers)
+    config = read_pipeline(pipeline)
     request = DumpRequest(
-        config,
+        config if sharding.shards else _with_workers(config, workers),
         _goal(steps, episodes),
         policy=policy,
         keys=tuple(split_list(keys)) or None,
@@ -140,9 +144,12 @@ def rollout(
     )
     if dry_run:
         _estimate(request, out, output, force)
-        return
+        return None
     assert out is not None
+    if sharding.shards is not None:
+        return roll_out_sharded(request, Path(out), sharding, workers, output, force)
     _roll_out(request, Path(out), output, force)
+    return None
 
 
 def _goal(steps: int | None, episodes: int | None) -> Goal | None:
@@ -186,27 +193,35 @@ def _roll_out(request: DumpRequest, folder: Path, output: OutputOptions, force: 
 
 def _resume(
     pipeline: PipelineOptions,
+    sharding: ShardOptions,
     output: OutputOptions,
     out: str | None,
     policy: str | None,
+    workers: int | None,
     has_other_options: bool,
-) -> None:
+) -> int | None:
     from tdx.cli.progress import progress_on
     from tdx.cli.runtime import third_party_code
-    from tdx.rollouts import resume
+    from tdx.rollouts import is_sharded, resume
 
     changed = {f.name for f in fields(pipeline) if getattr(pipeline, f.name) != f.default}
-    if has_other_options or changed - _ALLOWED_WITH_RESUME:
+    sharded = out is not None and is_sharded(Path(out))
+    unused = replace(sharding, on=None, retries=None) if sharded else sharding
+    has_other_options |= policy is not None if sharded else workers is not None
+    if has_other_options or changed - _ALLOWED_WITH_RESUME or unused != ShardOptions():
         raise ArgumentError(
             "--resume reads all other options from the dump",
             hint="pass only --out DIR --resume",
         )
     if out is None:
         raise ArgumentError("no dump is given", hint="add --out DIR")
-    folder = Path(out)
+    folder, allow_code = Path(out), pipeline.allow_code
+    if sharded:
+        return resume_sharded(folder, sharding, workers, allow_code, output)
     with _report_saved_steps(folder), third_party_code(), progress_on(sys.stderr) as on_chunk:
-        manifest = resume(folder, policy=policy, allow_code=pipeline.allow_code, on_chunk=on_chunk)
+        manifest = resume(folder, policy=policy, allow_code=allow_code, on_chunk=on_chunk)
     _show(folder, manifest, output)
+    return None
 
 
 def _show(folder: Path, manifest: Manifest, output: OutputOptions) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.options import DebugOptions, Functions, PipelineOptions, integer_option
+from tdx.cli.options import DebugOptions, Functions, PipelineOptions, TargetOptions, integer_option
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ _WEB_DRIVERS = (":WebDriver", ":ServedDriver")
 _MIN_TOKEN_LENGTH = 12
 _MAX_PORT = 65535
 
-File = Annotated[str | None, typer.Argument(metavar="[PIPELINE]", help="Pipeline file.")]
 Host = Annotated[
     str,
     typer.Option("--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all."),
@@ -40,23 +39,22 @@ Token = Annotated[
 ]
 
 
-def tui(pipeline: PipelineOptions, debug: DebugOptions, file: File = None) -> int:
+def tui(pipeline: TargetOptions, debug: DebugOptions) -> int:
     """Build, inspect, step and profile a chain in a terminal app.
 
     tdx tui pendulum.yaml
 
     tdx without arguments opens it too.
     """
-    from tdx.cli.pipelines import with_file
+    from tdx.cli.pipelines import with_target
 
     if not is_interactive():
-        arguments = sys.argv[2:] if file is None else ["--pipeline", *sys.argv[2:]]
-        alternative = shlex.join(["tdx", "inspect", "spec", "--stages", *arguments])
+        alternative = shlex.join(["tdx", "inspect", "spec", "--stages", *sys.argv[2:]])
         reason = ", and TERM is dumb" if _is_dumb() else ""
         raise ArgumentError(
             f"the terminal app needs a terminal{reason}", hint=f"without one: {alternative}"
         )
-    options = with_file(pipeline, file)
+    options = with_target(pipeline)
     config = initial_pipeline(options)
     from tdx.tui import open_app
 
@@ -64,9 +62,8 @@ def tui(pipeline: PipelineOptions, debug: DebugOptions, file: File = None) -> in
 
 
 def serve(
-    pipeline: PipelineOptions,
+    pipeline: TargetOptions,
     debug: DebugOptions,
-    file: File = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
@@ -82,9 +79,9 @@ def serve(
     and run code with --allow-code. The printed address contains a token; requests without it are
     refused, including those of other users of this machine.
     """
-    from tdx.cli.pipelines import with_file
+    from tdx.cli.pipelines import with_target
 
-    options = with_file(pipeline, file)
+    options = with_target(pipeline)
     if options.pipeline == "-":
         raise ArgumentError("a page cannot read stdin", hint="pass a pipeline file")
     if port > _MAX_PORT:
@@ -113,7 +110,7 @@ def as_arguments(options: PipelineOptions) -> list[str]:
         ['--env=Pendulum-v1', '--t=RewardSum', '--num-envs=2']
     """
     arguments = []
-    for field in fields(options):
+    for field in fields(PipelineOptions):
         name = "--t" if field.name == "transforms" else f"--{field.name.replace('_', '-')}"
         value = getattr(options, field.name)
         if value is True:
@@ -142,7 +139,7 @@ def initial_pipeline(options: PipelineOptions) -> Pipeline | None:
         # The app reports broken settings itself.
         return read_pipeline(options, tolerant=True)
     if options.transforms:
-        raise ArgumentError("--t needs an env", hint="add --env ID")
+        raise ArgumentError("--t needs an env", hint="name an env: tdx tui ID --t CALL")
     return None
 
 

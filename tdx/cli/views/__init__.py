@@ -75,9 +75,17 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Python code, shown unchanged."""
+    """Code, shown unchanged.
+
+    Args:
+        text: Lines of code.
+        language: Name of the language in Markdown.
+        excerpt: True if it is an excerpt of a file that belongs to the text around it.
+    """
 
     text: str
+    language: str = "python"
+    excerpt: bool = False
 
 
 Block = Table | Heading | Paragraph | Code
@@ -123,7 +131,7 @@ def _escape_block(block: Block) -> Block:
         case Paragraph():
             return replace(block, cells=_escape_cells(block.cells))
         case Code():
-            return Code(escape_control_characters(block.text, keep="\n\t"))
+            return replace(block, text=escape_control_characters(block.text, keep="\n\t"))
         case Table():
             titles = [escape_control_characters(column.title) for column in block.columns]
             columns = [

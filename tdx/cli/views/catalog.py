@@ -20,12 +20,14 @@ from tdx.cli.views import (
     View,
     count_text,
 )
+from tdx.cli.views.specs import spec_table
 from tdx.pipeline.catalog import strip_markup
 from tdx.settings import Settings, SettingValue
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
     from tdx.inspection.doctor import Diagnosis, DoctorReport, Status
+    from tdx.inspection.env_details import EnvDetails
     from tdx.inspection.transform_example import TransformExample
     from tdx.pipeline.catalog import Parameter, TransformInfo
 
@@ -38,27 +40,82 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
         search: Words of the search.
     """
     records: list[dict[str, Any]] = [
-        {"id": env.id, "package": env.package, "installed": env.installed, "hint": env.hint}
+        {
+            "id": env.id,
+            "package": env.package,
+            "installed": env.installed,
+            "hint": env.hint,
+            "replaced_by": env.replaced_by,
+        }
         for env in envs
     ]
 
     def blocks(width: int) -> list[Block]:
         if not envs:
             return [_no_match("env", search)]
-        missing = any(env.hint for env in envs)
-        titles = ["id", "package", *(["installation"] if missing else [])]
+        has_notes = any(env.hint or env.replaced_by for env in envs)
+        titles = ["id", "package", *(["note"] if has_notes else [])]
         rows = [
             [
-                Cell(env.id, "" if env.installed else "dim"),
+                Cell(env.id, "dim" if env.hint or env.replaced_by else ""),
                 Cell(env.package, "dim"),
-                *([Cell(env.hint or "")] if missing else []),
+                *([Cell(_env_note(env))] if has_notes else []),
             ]
             for env in envs
         ]
         return [Table([Column(title) for title in titles], rows)]
 
-    names = ("id", "package", "installed", "hint")
+    names = ("id", "package", "installed", "hint", "replaced_by")
     return View("envs", lambda: {"search": search, "envs": records}, lambda: records, blocks, names)
+
+
+def _env_note(env: RegisteredEnv) -> str:
+    if env.hint is not None:
+        return env.hint
+    return "" if env.replaced_by is None else f"deprecated: use {env.replaced_by}"
+
+
+def env_view(details: EnvDetails) -> View:
+    """Lay out the description of an env."""
+
+    def blocks(width: int) -> list[Block]:
+        aside = f"{details.package}  {details.entry_point}"
+        facts = [[Cell(name, "dim"), Cell(text)] for name, text in _env_facts(details)]
+        shown: list[Block] = [
+            Heading(details.id, aside, level=1),
+            Table([Column(fixed=True), Column()], facts),
+            Heading("specs"),
+            spec_table(details.specs, width),
+        ]
+        if details.arguments:
+            rows = [
+                [Cell(each.name, "name"), Cell(each.default or "required"), Cell(each.type or "")]
+                for each in details.arguments
+            ]
+            columns = [Column("name", fixed=True), Column("default"), Column("type")]
+            shown += [Heading("arguments", "for --env-kwargs"), Table(columns, rows)]
+        return shown
+
+    return View("env", details.to_dict, lambda: [details.to_dict()], blocks)
+
+
+def _env_facts(details: EnvDetails) -> Iterator[tuple[str, str]]:
+    """Yield the known facts about an env, with their names."""
+    if details.replaced_by is not None:
+        yield "deprecated", f"use {details.replaced_by}"
+    yield "versions", ", ".join(details.versions)
+    limits = {"the registered id": details.time_limit, "the env itself": details.own_limit}
+    steps = [f"{count_text(limit, 'step')} by {by}" for by, limit in limits.items() if limit]
+    yield "time limit", ", ".join(steps) or "none is declared"
+    low, high = details.reward_range or (None, None)
+    yield "reward range", "not declared" if low is None else f"{low:g} … {high:g}"
+    if details.reward_threshold is not None:
+        yield "solved at", f"a return of {details.reward_threshold:g}"
+    if details.nondeterministic:
+        yield "seeds", "two runs with one seed may differ"
+    modes = ", ".join(details.render_modes)
+    rate = "" if details.render_fps is None else f"; {details.render_fps:g} frames per second"
+    yield "render modes", f"{modes}{rate}" if modes else "none"
 
 
 def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:

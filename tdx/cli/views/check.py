@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -14,9 +15,11 @@ from tdx.cli.views import (
     SEVERITY_STYLES,
     Block,
     Cell,
+    Code,
     Column,
     Heading,
     Paragraph,
+    Style,
     Table,
     View,
     count_text,
@@ -24,6 +27,7 @@ from tdx.cli.views import (
 from tdx.errors import Where
 from tdx.inspection.check_report import Check, CheckReport, Finding
 from tdx.inspection.explanations import Explanation, explain_code
+from tdx.keys import format_key
 
 if TYPE_CHECKING:
     from tdx.inspection.check_report import CheckReport, Finding
@@ -40,29 +44,36 @@ _PASSED: dict[Check, str] = {
 _SEVERITIES: tuple[Severity, ...] = ("error", "warning", "suggestion")
 _CHECKS: tuple[Check, ...] = get_args(Check)
 _COLUMNS = tuple(Finding("steps", "", "", None, Where()).to_dict())
+_INDENT, _CODE_INDENT, _MIN_EXCERPT = 2, 2, 20
+_STATUS_STYLES: dict[str, Style] = {"passed": "good", "skipped": "dim", **SEVERITY_STYLES}
 
 
-def check_view(report: CheckReport, fixes: dict[str, Any] | None = None) -> View:
-    """Lay out the findings of a check.
+def check_view(
+    report: CheckReport,
+    fixes: dict[str, Any] | None = None,
+    text: str | None = None,
+    *,
+    verbose: bool = False,
+) -> View:
+    """Lay out the findings of a check, each with its place in the file.
 
     Args:
         report: Findings to show.
         fixes: Fixes of the pipeline as plain data.
+        text: Text of the file that the findings refer to. ``None``: no such file.
+        verbose: Show the outcome of each check and the reason for each rule.
     """
+    lines = [] if text is None else text.splitlines()
 
     def blocks(width: int) -> list[Block]:
-        head = Heading(report.env, count_text(report.stages, "stage"), level=1)
-        rows = [
-            [_outcome(check, report), Cell(check), Cell(_result(check, report))]
-            for check in _CHECKS
-        ]
-        table = Table([Column(fixed=True), Column(fixed=True), Column()], rows)
-        findings: list[Block] = []
+        found: list[Block] = list(_outcomes(report)) if verbose else []
         explained: set[str] = set()
         for finding in report.findings:
-            findings += _finding(finding, with_reason=finding.code not in explained)
+            found += _finding(finding, report, lines, width)
+            if verbose and finding.why and finding.code not in explained:
+                found.append(_note("why", finding.why.replace("`", "")))
             explained.add(finding.code)
-        return [head, table, *([Heading("findings"), *findings] if findings else [])]
+        return [*found, *_summary(report)]
 
     def data() -> dict[str, Any]:
         return report.to_dict() if fixes is None else {**report.to_dict(), "fixed": fixes}
@@ -73,48 +84,101 @@ def check_view(report: CheckReport, fixes: dict[str, Any] | None = None) -> View
     return View("check", data, records, blocks, _COLUMNS)
 
 
-def _outcome(check: Check, report: CheckReport) -> Cell:
-    """Return the highest severity that a check found."""
-    for severity in _SEVERITIES:
-        if _count(check, report, severity):
-            return Cell(severity, SEVERITY_STYLES[severity])
-    return Cell("ok", "good") if check in report.checks else Cell("skipped", "dim")
+def _outcomes(report: CheckReport) -> Iterator[Block]:
+    """Yield a table with the outcome of each check."""
+    yield Heading(report.env, count_text(report.stages, "stage"), level=1)
+    rows = [
+        [Cell(status, _STATUS_STYLES[status]), Cell(check), Cell(_result(check, report))]
+        for check, status in report.statuses.items()
+    ]
+    yield Table([Column(fixed=True), Column(fixed=True), Column()], rows)
 
 
 def _result(check: Check, report: CheckReport) -> str:
     """Return the number of findings of a check, or what it proves if there are none."""
-    counts = [(_count(check, report, severity), severity) for severity in _SEVERITIES]
-    parts = [count_text(count, severity) for count, severity in counts if count]
-    if not parts:
-        return _PASSED[check] if check in report.checks else _skip_reason(report)
-    if len(parts) == 1:
-        return parts[0]
-    return f"{sum(count for count, _ in counts)} findings: {', '.join(parts)}"
+    found = [each for each in report.findings if each.check == check]
+    if found:
+        return _count_severities(found)
+    return _PASSED[check] if check in report.checks else _skip_reason(report)
 
 
-def _count(check: Check, report: CheckReport, severity: Severity) -> int:
-    found = (each for each in report.findings if each.check == check)
-    return sum(each.severity == severity for each in found)
+def _count_severities(findings: Sequence[Finding]) -> str:
+    counts = [(sum(each.severity == name for each in findings), name) for name in _SEVERITIES]
+    return ", ".join(count_text(count, name) for count, name in counts if count)
 
 
 def _skip_reason(report: CheckReport) -> str:
-    failed = next((name for name in _CHECKS if _count(name, report, "error")), None)
+    failed = next((name for name, status in report.statuses.items() if status == "error"), None)
     return "" if failed is None else f"skipped because of the errors in {failed}"
 
 
-def _finding(finding: Finding, *, with_reason: bool) -> Iterator[Paragraph]:
-    """Yield a finding, optionally with the reason for its rule."""
-    place = str(finding.where)
-    lead = f"{place}: " if place else ""
-    kind = [] if finding.title is None else [Cell(f"{finding.severity} ", "dim")]
+def _finding(
+    finding: Finding, report: CheckReport, lines: Sequence[str], width: int
+) -> Iterator[Block]:
+    """Yield a finding: its place and message, the line of the file, and what to do."""
+    where = finding.where
+    stage = "" if where.stage is None else f"stage {where.stage} ({where.transform}): "
+    if where.stage is None and where.key is not None:
+        stage = f"key {format_key(where.key)!r}: "
+    mark = [] if finding.fix is None else [Cell(f"[{'*' if finding.fix.safe else '?'}] ", "dim")]
     code = Cell(f"{finding.code} ", SEVERITY_STYLES[finding.severity])
-    yield Paragraph([code, *kind, Cell(lead, "name"), Cell(finding.message)])
-    if finding.why and with_reason:
-        yield Paragraph([Cell("why: ", "dim"), Cell(finding.why.replace("`", ""))], indent=7)
+    message = [Cell(stage, "name"), Cell(finding.message)]
+    yield Paragraph([Cell(f"{_place(finding, report)}: "), code, *mark, *message])
+    if where.line is not None and where.line <= len(lines):
+        yield _excerpt(lines[where.line - 1].rstrip(), finding, width)
     if finding.hint:
-        yield Paragraph([Cell("hint: ", "dim"), Cell(finding.hint)], indent=7)
+        yield _note("help", finding.hint)
     if finding.fix is not None:
-        yield Paragraph([Cell("fix: ", "dim"), Cell(finding.fix.title)], indent=7)
+        yield _note("fix" if finding.fix.safe else "unsafe fix", finding.fix.title)
+
+
+def _place(finding: Finding, report: CheckReport) -> str:
+    where = finding.where
+    parts = [where.file or report.env, where.line, where.column if where.line else None]
+    return ":".join(str(part) for part in parts if part is not None)
+
+
+def _excerpt(line: str, finding: Finding, width: int) -> Code:
+    """Return a line of the file with the stage, or the key, underlined."""
+    where = finding.where
+    key = "" if where.key is None else format_key(where.key)
+    places = [match.start() for match in re.finditer(rf"(?<![\w.]){re.escape(key)}(?!\w)", line)]
+    start = places[0] if key and len(places) == 1 else (where.column or 1) - 1
+    word = re.match(r"[\w.:]+", line[start:])
+    margin = f"{where.line} | "
+    room = max(width - _CODE_INDENT - len(margin), _MIN_EXCERPT)
+    left = 0 if len(line) <= room else max(0, min(start - room // 4, len(line) - room))
+    length = min(len(word[0]) if word else 1, room)
+    pointer = f"{'| ':>{len(margin)}}{' ' * (start - left)}{'^' * length}"
+    return Code(f"{margin}{line[left : left + room]}\n{pointer}", "yaml", excerpt=True)
+
+
+def _note(name: str, text: str) -> Paragraph:
+    return Paragraph([Cell(f"{name}: ", "dim"), Cell(text)], indent=_INDENT)
+
+
+def _summary(report: CheckReport) -> Iterator[Block]:
+    """Yield the number of findings and of those that can be fixed."""
+    found = report.findings
+    if not found:
+        passed = ", ".join(check for check in _CHECKS if check in report.checks)
+        skipped = [check for check in _CHECKS if check not in report.checks]
+        rest = f"; {', '.join(skipped)} skipped" if skipped else ""
+        stages = count_text(report.stages, "stage")
+        text = f"{report.env}, {stages}: all checks passed ({passed}{rest})"
+        yield Paragraph([Cell(text + _suppressed(report), "good")])
+        return
+    fixes = [each.fix for each in found if each.fix is not None]
+    safe = sum(fix.safe for fix in fixes)
+    options = ((safe, "fixable with --fix"), (len(fixes) - safe, "fixable with --unsafe-fixes"))
+    fixable = ", ".join(f"{count} {how}" for count, how in options if count)
+    count = count_text(len(found), "issue")
+    text = f"Found {count}: {_count_severities(found)}" + (f" ({fixable})" if fixable else "")
+    yield Paragraph([Cell(text + _suppressed(report))])
+
+
+def _suppressed(report: CheckReport) -> str:
+    return f"; {report.suppressed} suppressed by comments" if report.suppressed else ""
 
 
 def explain_view(explained: Explanation) -> View:

@@ -24,6 +24,7 @@ from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overvi
 from tdx.rollouts.dump.verification import Verification
 from tdx.rollouts.formats.interface import Exported, ExportedEntry, Imported
 from tdx.rollouts.recording.request import Estimate
+from tdx.rollouts.recording.sharded_rollout import ShardedRollout
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MAX_EPISODES = 20
@@ -43,6 +44,33 @@ def summary_view(path: str, manifest: Manifest) -> View:
         return [dump_head(data), dump_facts(data)]
 
     return View("rollout", lambda: data, lambda: [flat_summary(data)], blocks)
+
+
+def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
+    """Lay out the result of recording shards.
+
+    Args:
+        result: The result.
+        manifest: Manifest of the whole dump.
+    """
+    data = summarize(result.path, manifest)
+
+    def blocks(width: int) -> list[Block]:
+        shown: list[Block] = [dump_head(data), dump_facts(data)]
+        if result.failures:
+            rows = [[Cell(f"{each.shard}"), Cell(each.message, "bad")] for each in result.failures]
+            count = count_text(len(rows), "shard")
+            shown += [
+                Heading("failures", f"{count}; the same command records them again"),
+                Table([Column("shard", fixed=True), Column("error")], rows),
+            ]
+        return shown
+
+    def records() -> list[dict[str, Any]]:
+        return [each.to_dict() for each in result.failures]
+
+    whole = {**data, **result.to_dict(), "shards": data["shards"]}
+    return View("sharded_rollout", lambda: whole, records, blocks, ("shard", "attempts", "message"))
 
 
 def dump_head(data: dict[str, Any], name: str | None = None) -> Heading:
@@ -76,6 +104,7 @@ def dump_facts(data: dict[str, Any]) -> Table:
     batch = f" of each of {shape_text(data['batch_size'])} envs" if data["batch_size"] else ""
     rows = {
         "steps": f"{steps}{batch}",
+        **_shards_row(data["shards"]),
         "episodes": episodes,
         "seed": str(data["seed"]),
         "policy": data["policy"],
@@ -91,11 +120,19 @@ def dump_facts(data: dict[str, Any]) -> Table:
     )
 
 
+def _shards_row(shards: dict[str, int] | None) -> dict[str, str]:
+    if shards is None:
+        return {}
+    committed, count = shards["committed"], shards["count"]
+    return {"shards": f"{count:,}" if committed == count else f"{committed:,} of {count:,}"}
+
+
 def flat_summary(data: dict[str, Any]) -> dict[str, Any]:
     """Return the summary of a dump as a flat record."""
-    goal = data["goal"]
-    rest = {name: value for name, value in data.items() if name != "goal"}
-    return {**rest, "goal_steps": goal["steps"], "goal_episodes": goal["episodes"]}
+    goal, shards = data["goal"], data["shards"] or {}
+    rest = {name: value for name, value in data.items() if name not in ("goal", "shards")}
+    counts = {"shards": shards.get("count"), "shards_committed": shards.get("committed")}
+    return {**rest, **counts, "goal_steps": goal["steps"], "goal_episodes": goal["episodes"]}
 
 
 def estimate_view(estimate: Estimate) -> View:

@@ -167,7 +167,12 @@ def _parts(items: Sequence[KeyChange] | Sequence[LeafSpec]) -> Iterator[str]:
 
 
 def spec_view(
-    report: SpecReport, calls: Sequence[str], *, stages: bool = False, key: str | None = None
+    report: SpecReport,
+    calls: Sequence[str],
+    *,
+    stages: bool = False,
+    changes: bool = False,
+    key: str | None = None,
 ) -> View:
     """Lay out a spec report.
 
@@ -175,13 +180,15 @@ def spec_view(
         report: Report to show.
         calls: Each stage in the ``--t`` grammar.
         stages: If True, show the specs after each stage.
+        changes: If True, show only what each stage changes.
         key: Show only this key, after each stage.
 
     Raises:
         KeyNotFoundError: No stage has this key.
     """
     selected = report if key is None else report.only(key)
-    each = stages or key is not None
+    selected = selected.only_changes() if changes else selected
+    each = stages or changes or key is not None
 
     def data() -> dict[str, Any]:
         whole = selected.to_dict(each=each)
@@ -190,6 +197,8 @@ def spec_view(
         return whole
 
     def blocks(width: int) -> list[Block]:
+        if changes:
+            return _changes(selected, calls, width)
         if key is not None:
             return [*_head(selected, calls), *_one_key(selected, width)]
         if stages:
@@ -216,7 +225,22 @@ def _each_stage(report: SpecReport, calls: Sequence[str], width: int) -> list[Bl
     blocks: list[Block] = [Heading("env"), spec_table(_env_leaves(report), width)]
     for stage, call in zip(report.stages, calls, strict=True):
         blocks.append(Heading(f"after stage {stage.index}", call))
-        blocks.append(comparison_table(stage.changes, width, sides=("before", "after")))
+        changed = [change for change in stage.changes if change.change != "same"]
+        if changed:
+            blocks.append(comparison_table(changed, width, sides=("before", "after")))
+        same = [format_key(change.key) for change in stage.changes if change.change == "same"]
+        if same:
+            blocks.append(Paragraph([Cell(f"unchanged: {', '.join(dict.fromkeys(same))}", "dim")]))
+    return blocks
+
+
+def _changes(report: SpecReport, calls: Sequence[str], width: int) -> list[Block]:
+    """Return what each stage changes, without the keys that it leaves as they are."""
+    blocks: list[Block] = _head(report, [])
+    for stage, call in zip(report.stages, calls, strict=True):
+        blocks.append(Heading(f"{stage.index} {call}", "" if stage.changes else "no spec changes"))
+        if stage.changes:
+            blocks.append(comparison_table(stage.changes, width, sides=("before", "after")))
     return blocks
 
 

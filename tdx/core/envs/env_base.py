@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, is_tensor_collection
 from torch import nn
 
-from tdx.core.envs import services, spec_inference
-from tdx.core.envs.construction import EnvMeta
+from tdx.core.envs import rollout_request, spec_inference
+from tdx.core.envs.capabilities import EnvCapabilities
 from tdx.core.envs.done_flags import (
     any_done,
     complete_done,
@@ -21,8 +21,10 @@ from tdx.core.envs.done_flags import (
     write_reset_masks,
 )
 from tdx.core.envs.env_specs import EnvSpecs, available_device
+from tdx.core.envs.services import EnvServices
 from tdx.core.envs.spec_attributes import (
     BatchSize,
+    EnvMeta,
     FullSpec,
     LeafKeys,
     LeafSpec,
@@ -34,18 +36,17 @@ from tdx.core.envs.spec_attributes import (
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.envs.step_mdp import advance, step_anywhere
 from tdx.errors import ArgumentError, EnvError
-from tdx.keys import NestedKey
 from tdx.tensordicts import (
     is_step_result,
     mark_step_result,
+    new_tensordict,
     plain_entries,
+    read,
     update_entries,
 )
 
-StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 
-
-class EnvBase(nn.Module, metaclass=EnvMeta):
+class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     """Abstract env over TensorDicts.
 
     A subclass sets its specs in ``__init__`` and implements :meth:`_step`, :meth:`_reset` and
@@ -125,55 +126,14 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
     ndim = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Number of batch dims.")
     batch_dims = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Same as ``ndim``.")
 
-    # Capabilities that a subclass declares. Each of them is optional.
-
-    _writes_all_outputs: ClassVar[bool] = False
-    """True if ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""
-
-    auto_complete_done_specs: ClassVar[bool] = True
-    """If True, done flags that declare only ``done`` or ``terminated`` get the other one."""
-
-    _steps_some_rows: bool = False
-    """True if ``_step`` leaves rows alone whose ``_step`` entry, a mask ``[*B]``, is false."""
-
-    _is_verified: ClassVar[bool] = False
-    """True if the tests of the class prove that it writes none of its inputs in place."""
-
-    planned: bool = True
-    """If False, rollouts run step by step instead of by a plan."""
-
     _meter: Any = None
     """The meter of a profiled env; see :mod:`tdx.core.meter`."""
 
-    _services: ClassVar[services.EnvServices]
+    _services: ClassVar[EnvServices]
     """Set by :mod:`tdx.core`."""
 
     _specs: EnvSpecs
     _batch_locked: bool
-
-    @property
-    def _step_fields(self) -> StepFields | None:
-        """:meth:`_step` as a function to a dict of root entries and the info, if it has one."""
-        return None
-
-    @property
-    def _resets_by_mask(self) -> bool:
-        """True if resetting with an all-false mask is a no-op."""
-        return False
-
-    @property
-    def _step_reads(self) -> tuple[NestedKey, ...] | None:
-        """Keys that ``_step`` and ``_reset`` read besides actions and masks. ``None``: any."""
-        return None
-
-    @property
-    def _raw_rows(self) -> Any:
-        """A :class:`~tdx.core.planned.collectors.RawRows`: steps without TensorDicts, if any."""
-        return None
-
-    def _uses_global_generator(self) -> bool | None:
-        """True if steps or resets draw from torch's global generator. ``None``: unknown."""
-        return None
 
     def __new__(
         cls, *args: Any, _inplace_update: bool = False, _batch_locked: bool = True, **kwargs: Any
@@ -316,11 +276,17 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
         return write_reset(tensordict, result, masks, partial)
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
-        if self.batch_locked and tensordict.batch_size != self.batch_size:
+        found, own = tuple(tensordict.batch_size), tuple(self.batch_size)
+        if self.batch_locked and found != own:
             raise ArgumentError(
-                f"the TensorDict has batch size {tuple(tensordict.batch_size)}, the env "
-                f"{tuple(self.batch_size)}",
+                f"Expected a tensordict with shape==env.batch_size, got {found}, the env has {own}",
                 hint="the env is batch-locked: pass a TensorDict of its own batch size",
+            )
+        if found[max(len(found) - len(own), 0) :] != own:
+            raise ArgumentError(
+                f"Expected a tensordict with shape [*A, *env.batch_size], got {found}, the env has "
+                f"{own}",
+                hint="dims may be added before the batch dims of the env",
             )
 
     def step_mdp(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -350,7 +316,22 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
         tensordict = self.step(tensordict)
         return tensordict, self.maybe_reset(self.step_mdp(tensordict))
 
-    rand_action = services.rand_action
+    def rand_action(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
+        """Write a random action from the action spec.
+
+        Args:
+            tensordict: Where to write, ``[*B]``; a new TensorDict by default.
+        """
+        if tensordict is None:
+            tensordict = new_tensordict({}, self.batch_size, self.device)
+        drawn = self._expanded(self.full_action_spec, tensordict).rand()
+        for name in drawn.keys():
+            value, held = read(drawn, name), read(tensordict, name)
+            if held is not None and is_tensor_collection(value):
+                held.update(value)
+            else:
+                tensordict.set(name, value)
+        return tensordict
 
     def rand_step(self, tensordict: TensorDictBase | None = None) -> TensorDictBase:
         """Make one step with a random action; see :meth:`rand_action`."""
@@ -371,9 +352,8 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
             return seed
         return seed + max(self.numel(), 1)
 
-    rollout = services.rollout
-    iter_rollout = services.iter_rollout
-    check_env_specs = services.check_env_specs
+    rollout = rollout_request.rollout
+    iter_rollout = rollout_request.iter_rollout
     auto_specs_ = spec_inference.auto_specs_
     set_spec_lock_ = spec_inference.set_spec_lock_
     add_truncated_keys = spec_inference.add_truncated_keys
@@ -384,6 +364,23 @@ class EnvBase(nn.Module, metaclass=EnvMeta):
         """Return a new env with a transform around this one, which stays unchanged."""
         wrapped: EnvBase = type(self)._services.append_transform(self, transform)
         return wrapped
+
+    def check_env_specs(
+        self,
+        return_contiguous: bool | None = None,
+        check_dtype: bool = True,
+        seed: int | None = None,
+        tensordict: TensorDictBase | None = None,
+        break_when_any_done: Any = None,
+    ) -> None:
+        """Check that the env returns what its specs declare; see :func:`tdx.check_env_specs`.
+
+        Raises:
+            CheckError: A spec is violated.
+        """
+        self._services.check_env_specs(
+            self, return_contiguous, check_dtype, seed, tensordict, break_when_any_done
+        )
 
     def _find_stage_violations(
         self, check_dtype: bool, tensordict: TensorDictBase | None, steps: int

@@ -29,6 +29,13 @@ def with_step(error: Exception, step: int) -> Exception:
     return error
 
 
+def with_stage(error: Exception, index: int, name: str) -> TdxError:
+    """Return the error with the stage that raised it."""
+    if isinstance(error, TdxError):
+        return error.at(stage=index, transform=name)
+    return stage_failure(error, Where(stage=index, transform=name))
+
+
 def env_failure(env: EnvBase, phase: str, error: Exception) -> TdxError:
     """Return the error to raise if an env or a stage of its chain raised.
 

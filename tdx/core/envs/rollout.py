@@ -14,7 +14,7 @@ from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import env_failure, with_step
 from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
-from tdx.core.envs.services import Callback, Policy, RolloutRequest
+from tdx.core.envs.rollout_request import Callback, Policy, RolloutRequest
 from tdx.core.meter import LOOP, Meter, Part
 from tdx.errors import ArgumentError, EnvError, Where
 from tdx.keys import NestedKey, normalize_key, split_key
@@ -205,9 +205,8 @@ def stack_steps(steps: list[TensorDictBase], dim: int, contiguous: bool) -> Tens
         EnvError: The steps differ in keys, shapes or dtypes.
     """
     if not contiguous:
-        lazy: TensorDictBase = LazyStackedTensorDict.lazy_stack(steps, dim)
-        lazy.refine_names(..., "time")
-        return lazy
+        # refine_names() would read entries, and those of unlike agents do not stack.
+        return LazyStackedTensorDict.lazy_stack(steps, dim, stack_dim_name="time")
     try:
         result: TensorDictBase = torch.stack(steps, dim)
     except Exception as error:
@@ -231,8 +230,8 @@ def mark_truncated(env: EnvBase, rollout: TensorDictBase) -> TensorDictBase:
     names = [key for key in env.done_keys if split_key(key)[-1] in ("done", "truncated")]
     if not any(split_key(key)[-1] == "truncated" for key in names):
         raise ArgumentError(
-            "set_truncated needs a truncated key, and the env has none",
-            hint="declare truncated in the done spec",
+            "set_truncated was set to True, but the env has no truncated key",
+            hint="declare truncated in the done spec, for example by env.add_truncated_keys()",
         )
     following, last = rollout.get("next"), rollout.ndim - 1
     for key in names:

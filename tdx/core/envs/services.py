@@ -1,44 +1,17 @@
-"""What an env asks of the layers that are built on it: rollouts, chains, checks of a chain.
+"""What ``EnvBase`` declares and the layers above it implement.
 
-The functions below are methods of ``EnvBase``. :mod:`tdx.core` sets the functions that implement
-them when it is imported, so that no module of this folder imports the layers above it.
+:mod:`tdx.core` sets it when it is imported, so that no module of this folder imports these layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from tensordict import TensorDictBase, is_tensor_collection
+from tensordict import TensorDictBase
 
 from tdx.core.envs.spec_violations import SpecViolation
-from tdx.errors import ArgumentError
-from tdx.tensordicts import new_tensordict, read
-
-Policy = Callable[[TensorDictBase], TensorDictBase]
-
-
-class Callback(Protocol):
-    """Called after each step with the env and that step's TensorDict."""
-
-    def __call__(self, env: Any, tensordict: TensorDictBase, /) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutRequest:
-    """Arguments of a rollout; see :meth:`~tdx.core.envs.EnvBase.rollout`."""
-
-    policy: Any
-    callback: Callback | None
-    auto_cast_to_device: bool
-    break_when_any_done: bool
-    break_when_all_done: bool
-
-    @property
-    def breaks(self) -> bool:
-        """True if a done flag ends the rollout."""
-        return self.break_when_any_done or self.break_when_all_done
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +24,7 @@ class EnvServices:
         append_transform: Returns a new env with a transform around an env.
         find_stage_violations: Returns the spec violations of the stages of an env's chain.
         check_env_specs: Checks that an env returns what its specs declare.
+        create_auto_reset: Returns an env around one that resets itself.
     """
 
     rollout: Callable[..., TensorDictBase]
@@ -58,168 +32,4 @@ class EnvServices:
     append_transform: Callable[..., Any]
     find_stage_violations: Callable[..., list[SpecViolation]]
     check_env_specs: Callable[..., None]
-
-
-# Methods of ``EnvBase``
-
-
-def rollout(
-    env: Any,
-    max_steps: int,
-    policy: Policy | None = None,
-    callback: Callback | None = None,
-    *,
-    auto_reset: bool = True,
-    auto_cast_to_device: bool = False,
-    break_when_any_done: bool | None = True,
-    break_when_all_done: bool | None = False,
-    return_contiguous: bool | None = True,
-    tensordict: TensorDictBase | None = None,
-    set_truncated: bool = False,
-    actions: Iterable[Any] | None = None,
-    storing_device: Any = None,
-) -> TensorDictBase:
-    """Step the env until it is done, at most ``max_steps`` times.
-
-    Args:
-        env: The env.
-        max_steps: Maximum number of steps.
-        policy: Writes the action into the TensorDict that it is called with; random actions
-            by default. A module over tensors is called with the observations that its
-            arguments are named after, or with all of them in order, and returns the action.
-        callback: Called after each step with the env and the TensorDict of the step.
-        auto_reset: If True, reset the env first.
-        auto_cast_to_device: If True, the policy gets its input on its own device.
-        break_when_any_done: If False, done rows are reset and the rollout continues. Otherwise
-            it stops at the first done flag.
-        break_when_all_done: If True, stop once every row is done.
-        return_contiguous: If True, return one block; if False, a lazy stack. ``None``: one block,
-            unless a declared shape varies.
-        tensordict: Input of the first step if ``auto_reset`` is False.
-        set_truncated: If True, mark the last step as truncated and done.
-        actions: Actions to play one after another instead of a policy, each ``[*B, ...]``. If
-            their number is known, the rollout has at most as many steps.
-        storing_device: Device of the result; that of the env by default.
-
-    Returns:
-        TensorDict of shape ``[*B, T]``; the name of its last dim is ``time``.
-
-    Raises:
-        ArgumentError: ``max_steps`` is below 1, the input of the first step is missing, or both
-            a policy and actions are given.
-    """
-    if actions is not None:
-        if policy is not None:
-            raise ArgumentError("policy and actions are both given", hint="pass one of the two")
-        policy = _play(iter(actions), next(iter(env.full_action_spec.keys())))
-        max_steps = min(max_steps, len(actions)) if isinstance(actions, Sized) else max_steps
-    if return_contiguous is None:
-        return_contiguous = not env._specs.has_dynamic_shapes()
-    stops_at_all = bool(break_when_all_done)
-    stops_at_any = break_when_any_done is not False and not stops_at_all
-    result: TensorDictBase = type(env)._services.rollout(
-        env,
-        max_steps,
-        RolloutRequest(policy, callback, auto_cast_to_device, stops_at_any, stops_at_all),
-        auto_reset=auto_reset,
-        return_contiguous=return_contiguous,
-        tensordict=tensordict,
-        set_truncated=set_truncated,
-    )
-    return result if storing_device is None else result.to(storing_device)
-
-
-def _play(actions: Iterator[Any], key: str) -> Policy:
-    """Return a policy that writes the next action in each step."""
-    return lambda tensordict: tensordict.set(key, next(actions))
-
-
-def iter_rollout(
-    env: Any,
-    max_steps: int | None = None,
-    policy: Policy | None = None,
-    callback: Callback | None = None,
-    *,
-    chunk_steps: int | None = None,
-    chunk_bytes: int | None = None,
-    auto_reset: bool = True,
-    auto_cast_to_device: bool = False,
-    break_when_any_done: bool = False,
-    tensordict: TensorDictBase | None = None,
-) -> Iterator[TensorDictBase]:
-    """Iterate over the chunks of a rollout of any length, in constant memory.
-
-    The concatenated chunks equal the result of :meth:`rollout`. If a step raises, the chunk
-    with the steps before it is yielded first. The other arguments are those of
-    :meth:`rollout`.
-
-    Args:
-        env: The env.
-        max_steps: Maximum number of steps; unlimited by default.
-        policy: See :meth:`rollout`.
-        callback: See :meth:`rollout`.
-        chunk_steps: Number of steps of a chunk; chosen by their size by default.
-        chunk_bytes: Memory of a chunk, as an alternative to ``chunk_steps``.
-        auto_reset: See :meth:`rollout`.
-        auto_cast_to_device: See :meth:`rollout`.
-        break_when_any_done: See :meth:`rollout`.
-        tensordict: See :meth:`rollout`.
-
-    Yields:
-        TensorDicts of shape ``[*B, t]``; the name of their last dim is ``time``.
-
-    Raises:
-        ArgumentError: A number of steps or a size is below 1, or both sizes are given.
-
-    Example:
-        >>> from tdx import GymEnv
-        >>> chunks = GymEnv("Pendulum-v1").iter_rollout(1000, chunk_steps=400)
-        >>> [chunk.shape[0] for chunk in chunks]
-        [400, 400, 200]
-    """
-    return type(env)._services.iter_rollout(
-        env,
-        max_steps,
-        RolloutRequest(policy, callback, auto_cast_to_device, break_when_any_done, False),
-        chunk_steps=chunk_steps,
-        chunk_bytes=chunk_bytes,
-        auto_reset=auto_reset,
-        tensordict=tensordict,
-    )
-
-
-def check_env_specs(
-    env: Any,
-    return_contiguous: bool | None = None,
-    check_dtype: bool = True,
-    seed: int | None = None,
-    tensordict: TensorDictBase | None = None,
-    break_when_any_done: Any = None,
-) -> None:
-    """Check that the env returns what its specs declare; see :func:`tdx.check_env_specs`.
-
-    Raises:
-        CheckError: A spec is violated.
-    """
-    type(env)._services.check_env_specs(
-        env, return_contiguous, check_dtype, seed, tensordict, break_when_any_done
-    )
-
-
-def rand_action(env: Any, tensordict: TensorDictBase | None = None) -> TensorDictBase:
-    """Write a random action from the action spec.
-
-    Args:
-        env: The env.
-        tensordict: Where to write, ``[*B]``; a new TensorDict by default.
-    """
-    if tensordict is None:
-        tensordict = new_tensordict({}, env.batch_size, env.device)
-    drawn = env._expanded(env.full_action_spec, tensordict).rand()
-    for name in drawn.keys():
-        value, held = read(drawn, name), read(tensordict, name)
-        if held is not None and is_tensor_collection(value):
-            held.update(value)
-        else:
-            tensordict.set(name, value)
-    return tensordict
+    create_auto_reset: Callable[..., Any]

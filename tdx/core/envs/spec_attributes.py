@@ -1,8 +1,10 @@
-"""Attributes of an env that follow from its specs."""
+"""How an env class holds its specs: locked when constructed, and read through attributes."""
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable
+from inspect import signature
 from typing import Any, Generic, Protocol, Self, TypeVar, overload
 
 import torch
@@ -10,6 +12,27 @@ import torch
 from tdx.core.envs.env_specs import EnvSpecs, only_key
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
+
+
+class EnvMeta(ABCMeta):
+    """Metaclass of envs: locks the specs once an env is constructed.
+
+    A constructor may set specs before or after ``super().__init__()``, and change them in place.
+    With the keyword argument ``spec_locked=False`` they stay unlocked afterwards. With
+    ``auto_reset=True`` the env becomes an :class:`~tdx.core.envs.auto_reset.AutoResetEnv`, unless
+    its constructor has an argument of that name; ``auto_reset_replace`` is its ``replace``.
+    """
+
+    def __call__(cls, *args: Any, spec_locked: bool = True, **kwargs: Any) -> Any:
+        """Create an env and lock its specs."""
+        own: Any = cls.__init__  # type: ignore[misc]
+        is_taken = "auto_reset" in kwargs and "auto_reset" in signature(own).parameters
+        auto_reset = not is_taken and kwargs.pop("auto_reset", False)
+        replace = is_taken or kwargs.pop("auto_reset_replace", True)
+        env = super().__call__(*args, **kwargs)
+        if isinstance(env, cls) and spec_locked:
+            env._specs.lock()
+        return env._services.create_auto_reset(env, replace) if auto_reset else env
 
 
 class _SpecOwner(Protocol):

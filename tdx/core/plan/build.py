@@ -392,7 +392,7 @@ def _inverse_reasons(env: EnvBase, base: EnvBase, stages: Sequence[PlannedStage]
             yield f"the inverse of {where} maps {format_key(other)}, which is not an action"
         actions = actions.difference(inner).union(outer)
     if actions != set(env.action_keys):
-        yield "the actions that the env takes are not those that the chain declares"
+        yield "the action keys of the env differ from those of the chain"
 
 
 def _feedback_reasons(base: EnvBase, stages: Sequence[PlannedStage]) -> Iterator[str]:

@@ -45,7 +45,7 @@ from tdx.core.envs.rollout import (
     reset_done_rows,
     stack_steps,
 )
-from tdx.core.envs.services import RolloutRequest
+from tdx.core.envs.rollout_request import RolloutRequest
 from tdx.core.meter import (
     ASSEMBLY,
     CHUNKS,

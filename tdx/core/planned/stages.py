@@ -20,8 +20,8 @@ from tdx.core.chain import (
     declares,
     not_pointwise,
     step_form_inplace,
-    with_stage,
 )
+from tdx.core.envs.failures import with_stage
 from tdx.core.plan.build import Program
 from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten
 from tdx.core.planned.compiled import CompiledStages
@@ -122,7 +122,7 @@ class ImmediateStages:
                     append(fields[key])
         except Exception as error:
             assert planned is not None
-            failure = with_stage(error, planned)
+            failure = with_stage(error, planned.index, planned.name)
             raise failure from failure.__cause__
         return fields
 
@@ -152,7 +152,7 @@ class ImmediateStages:
         try:
             result: TensorDictBase = hook(given, output)
         except Exception as error:
-            failure = with_stage(error, planned)
+            failure = with_stage(error, planned.index, planned.name)
             raise failure from failure.__cause__
         return result
 
@@ -313,10 +313,10 @@ def _cut_at_error(
         keys = [key for key in planned.stage.in_keys if key in chunk.steps]
         step = first_failing(planned.stage, {key: chunk.steps[key] for key in keys})
     if step is None:
-        failure = with_stage(error, planned)
+        failure = with_stage(error, planned.index, planned.name)
         raise failure from failure.__cause__
     chunk.cut(step)
-    collected.cut(step, with_stage(error, planned))
+    collected.cut(step, with_stage(error, planned.index, planned.name))
 
 
 def _insert_immediate(chunk: Chunk, planned: PlannedStage, collected: CollectedSteps) -> None:

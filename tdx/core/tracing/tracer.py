@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Event, get_ident
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
-from tdx.core.envs.services import Policy
+from tdx.core.envs.rollout_request import Policy
 from tdx.core.tracing.recorder import Clock, Probe, Recorder, keep_value, to_located_error
 from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
@@ -26,6 +27,7 @@ from tdx.errors import ArgumentError, EnvError, TdxError
 from tdx.tensordicts import new_tensordict
 
 OnStep = Callable[[StepTrace], Any]
+_HOOKS = ("_completed_step", "_completed_reset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +273,15 @@ class Tracer:
         result = given
         start = clock()
         hooks = self.env.__dict__
+        replaced = {name: hooks[name] for name in _HOOKS if name in hooks}
         try:
             walk.refresh()
             walk.record = record
             others: set[int] = set()
             hooks["_completed_step"], hooks["_completed_reset"] = self._hooks(others)
-            result = call(record)
-            if others:
+            with self._noting_threads(others):
+                result = call(record)
+            if others - {get_ident()}:
                 raise EnvError(
                     f"another thread stepped the env during {doing}",
                     hint="let one thread step the env, or create an env for each thread",
@@ -288,13 +292,22 @@ class Tracer:
             error = to_located_error(raised, self._outside(), "forward", doing)
             error.__cause__ = raised
         finally:
-            hooks.pop("_completed_step", None)
-            hooks.pop("_completed_reset", None)
+            for name in _HOOKS:
+                hooks.pop(name, None)
+            hooks.update(replaced)
         took = clock() - start - record.overhead_ns
         trace = self._finish(phase, record, result, inputs, took, error)
         if error is not None:
             raise error
         return trace
+
+    def _noting_threads(self, threads: set[int]) -> AbstractContextManager[None]:
+        """Note the threads that step an env of another library inside, if there is one."""
+        inner: Any = self._walk.inner
+        if hasattr(type(inner), "noting_threads"):
+            found: AbstractContextManager[None] = inner.noting_threads(threads)
+            return found
+        return nullcontext()
 
     def _hooks(self, others: set[int]) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Return the step and the reset that replace the env's own while it is traced.

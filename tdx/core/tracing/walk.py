@@ -12,7 +12,7 @@ import tensordict.nn
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.core.chain import StageSpecs, declares, stage_count, stage_specs
+from tdx.core.chain import StageSpecs, chain_stages, declares, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import is_public_class
 from tdx.core.envs.spec_violations import spec_leaves
@@ -90,7 +90,7 @@ def is_pure(module: nn.Module) -> bool:
     """Return True if all of a module's code is known not to write its inputs in place.
 
     Stages and envs declare it (``_is_verified``). Layers that torch and tensordict export do not
-    write in place, unless they are told to, which the recorder notices.
+    write in place unless an argument says so, which the recorder notices.
     """
     return all(
         declares(type(part), "_is_verified")
@@ -145,7 +145,7 @@ class TracedWalk:
             assert isinstance(env, TransformedEnv)
             levels.append(env)
             env = env.base_env
-        index = stage_count(self.inner)
+        index = len(chain_stages(self.inner))
         self._stages = {}
         for level in reversed(levels):
             places = []
@@ -154,7 +154,7 @@ class TracedWalk:
                 index += 1
             self._stages[id(level)] = places
         self.env_place = env_place(self.inner)
-        self.env_place.index = stage_count(self.inner) - 1
+        self.env_place.index = len(chain_stages(self.inner)) - 1
         self.version = self.env._specs.version
 
     def reset(

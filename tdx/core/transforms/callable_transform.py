@@ -1,20 +1,15 @@
-"""Turn plain functions into transforms, and refuse objects of other libraries."""
+"""Functions as transforms, and the other libraries whose objects a chain refuses."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tensordict import TensorDictBase
 
-from tdx.core.envs import EnvBase
 from tdx.core.transforms.transform import Transform
 from tdx.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from torch import nn
 
 TensorDictFunction = Callable[[TensorDictBase], TensorDictBase]
 
@@ -59,38 +54,6 @@ class CallableTransform(Transform):
     def __repr__(self) -> str:
         name = getattr(self.function, "__qualname__", repr(self.function))
         return f"{type(self).__name__}({name})"
-
-
-def as_transform(candidate: nn.Module | TensorDictFunction) -> Transform:
-    """Return a transform unchanged, and a plain function as a transform.
-
-    Raises:
-        ArgumentError: The candidate is neither, a class, or an object of another library.
-    """
-    if isinstance(candidate, Transform):
-        return candidate
-    library = foreign_library(candidate)
-    if library is not None:
-        raise ArgumentError(
-            f"{_name(candidate)} belongs to {library.title}, but a chain takes tdx transforms and "
-            "functions",
-            hint=library.hint,
-        )
-    if isinstance(candidate, type):
-        raise ArgumentError(
-            f"{candidate.__name__} is a class, not a transform",
-            hint=f"create an instance: {candidate.__name__}(...)",
-        )
-    if callable(candidate) and not isinstance(candidate, EnvBase):
-        return CallableTransform(candidate)
-    raise ArgumentError(
-        f"a chain takes transforms and functions, got {type(candidate).__name__}",
-        hint="for example Compose(StepCounter(), lambda td: td)",
-    )
-
-
-def _name(candidate: object) -> str:
-    return candidate.__name__ if isinstance(candidate, type) else type(candidate).__name__
 
 
 # Other libraries

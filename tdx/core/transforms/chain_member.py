@@ -31,11 +31,12 @@ class ChainMember(nn.Module):
     """
 
     _episode_memory: ClassVar[tuple[str, ...]] = ()
-    """Names of the dicts that hold entries of the running episode; they are not cloned."""
+    """Names of the dicts that hold entries of the running episode: created empty, never cloned."""
 
     def __init__(self) -> None:
         super().__init__()
         self._container_ref: weakref.ref[nn.Module] | None = None
+        self.__dict__.update({name: {} for name in self._episode_memory})
 
     @property
     def _owner(self) -> Any:

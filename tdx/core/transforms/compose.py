@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Self, overload
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import dispatch
 from torch import nn
 
+from tdx.core.envs import EnvBase
 from tdx.core.envs.failures import note_stage
-from tdx.core.transforms.callable_transform import TensorDictFunction, as_transform
+from tdx.core.transforms.callable_transform import (
+    CallableTransform,
+    TensorDictFunction,
+    foreign_library,
+)
 from tdx.core.transforms.transform import Transform
-from tdx.errors import TdxError
+from tdx.errors import ArgumentError, StageIndexError, TdxError
 from tdx.keys import NestedKey
 from tdx.specs import Composite
-
-if TYPE_CHECKING:
-    from tdx.core.envs import EnvBase
 
 
 class Compose(Transform):
     """Runs transforms in order, and their inverses in reverse order.
 
     Args:
-        *transforms: Stages in order: transforms, chains, or functions of a TensorDict.
+        *stages: Stages in order: transforms, chains, or functions of a TensorDict.
+        transforms: The same as a sequence, instead of ``stages``.
 
     Raises:
-        ArgumentError: A stage is neither a transform nor a function.
+        ArgumentError: Both are given, or a stage is neither a transform nor a function.
         ChainError: A stage is already part of a chain.
 
     Example:
@@ -44,12 +47,18 @@ class Compose(Transform):
 
     _is_verified = True
 
-    def __init__(self, *transforms: Transform | TensorDictFunction) -> None:
+    def __init__(
+        self,
+        *stages: Transform | TensorDictFunction,
+        transforms: Sequence[Transform | TensorDictFunction] = (),
+    ) -> None:
         super().__init__()
+        if stages and transforms:
+            raise ArgumentError("Compose has stages twice", hint="pass transforms=[...] alone")
         self.transforms = nn.ModuleList()
         self._stages: tuple[Transform, ...] = ()
-        for transform in transforms:
-            self.append(transform)
+        for stage in stages or transforms:
+            self.append(stage)
 
     # The chain
 
@@ -69,11 +78,14 @@ class Compose(Transform):
             transform: Transform, or function of a TensorDict.
 
         Raises:
-            IndexError: The index is out of range.
+            StageIndexError: The index is out of range.
         """
         count = len(self._stages)
         if not -count <= index <= count:
-            raise IndexError(f"index {index} is outside a chain of {count} stages")
+            raise StageIndexError(
+                f"index {index} is outside a chain of {count} stages",
+                hint=f"choose one from {-count} to {count}",
+            )
         stage = as_transform(transform)
         stage.set_container(self)
         stage.train(self.training)
@@ -82,8 +94,17 @@ class Compose(Transform):
         self._set_stages(stages)
 
     def pop(self, index: int = -1) -> Transform:
-        """Remove a stage and return it."""
+        """Remove a stage and return it.
+
+        Raises:
+            StageIndexError: There is no stage at this index.
+        """
         stages = list(self._stages)
+        if not -len(stages) <= index < len(stages):
+            raise StageIndexError(
+                f"index {index} is out of range for a chain of {len(stages)} stages",
+                hint="pop a stage that the chain has",
+            )
         stage = stages.pop(index)
         stage.reset_parent()
         self._set_stages(stages)
@@ -390,3 +411,35 @@ def upstream(stage: Transform) -> tuple[EnvBase, tuple[Transform, ...]] | None:
         owner = stage._owner
     env: EnvBase | None = getattr(owner, "base_env", None)
     return None if env is None else (env, tuple(found))
+
+
+def as_transform(candidate: nn.Module | TensorDictFunction) -> Transform:
+    """Return a transform unchanged, and a plain function as a transform.
+
+    Raises:
+        ArgumentError: The candidate is neither, a class, or an object of another library.
+    """
+    if isinstance(candidate, Transform):
+        return candidate
+    library = foreign_library(candidate)
+    if library is not None:
+        raise ArgumentError(
+            f"{_name(candidate)} belongs to {library.title}, but a chain takes tdx transforms and "
+            "functions",
+            hint=library.hint,
+        )
+    if isinstance(candidate, type):
+        raise ArgumentError(
+            f"{candidate.__name__} is a class, not a transform",
+            hint=f"create an instance: {candidate.__name__}(...)",
+        )
+    if callable(candidate) and not isinstance(candidate, EnvBase):
+        return CallableTransform(candidate)
+    raise ArgumentError(
+        f"a chain takes transforms and functions, got {type(candidate).__name__}",
+        hint="for example Compose(StepCounter(), lambda td: td)",
+    )
+
+
+def _name(candidate: object) -> str:
+    return candidate.__name__ if isinstance(candidate, type) else type(candidate).__name__

@@ -1,7 +1,8 @@
-"""Episodes in stored data: where they start and end."""
+"""Episodes in stored data: where they start and end, and windows that never reach into another."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.errors import ArgumentError, KeyNotFoundError, Where
+from tdx.errors import KeyNotFoundError, StoredDataError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.tensordicts import read
 
@@ -83,7 +84,7 @@ def stored_groups(tensordict: TensorDictBase) -> tuple[StoredGroup, ...]:
         tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
 
     Raises:
-        ArgumentError: It has no time dim, or its last dim has another name.
+        StoredDataError: It has no time dim, or its last dim has another name.
         KeyNotFoundError: It has neither a done flag nor ``is_init``.
     """
     _require_time_dim(tensordict)
@@ -107,7 +108,7 @@ def stored_group_of(tensordict: TensorDictBase, key: NestedKey) -> StoredGroup:
         key: Key of the entry, at the root.
 
     Raises:
-        ArgumentError: The rollout has no time dim, or its last dim has another name.
+        StoredDataError: The rollout has no time dim, or its last dim has another name.
         KeyNotFoundError: It has neither a done flag that governs the entry nor ``is_init``.
     """
     by_parents = {group.parents: group for group in stored_groups(tensordict)}
@@ -129,7 +130,7 @@ def episode_starts(tensordict: TensorDictBase, done_key: NestedKey) -> Tensor:
         Bool, ``[*B, T]``. The first step always starts an episode.
 
     Raises:
-        ArgumentError: It has no time dim, or its last dim has another name.
+        StoredDataError: It has no time dim, or its last dim has another name.
         KeyNotFoundError: It has neither the flag nor ``is_init``.
     """
     _require_time_dim(tensordict)
@@ -150,11 +151,11 @@ def require_time_order(tensordict: TensorDictBase) -> None:
     """Check that the last dim is not declared to be something other than time.
 
     Raises:
-        ArgumentError: It has another name.
+        StoredDataError: It has another name.
     """
     name = tensordict.names[-1] if tensordict.ndim else None
     if name not in (None, "time"):
-        raise ArgumentError(
+        raise StoredDataError(
             f"stored steps need a time dim, but the last dim is named {name!r}",
             hint="their order is random: draw slices of episodes with a SliceSampler",
         )
@@ -162,7 +163,9 @@ def require_time_order(tensordict: TensorDictBase) -> None:
 
 def _require_time_dim(tensordict: TensorDictBase) -> None:
     if tensordict.ndim < 1:
-        raise ArgumentError("stored steps need a time dim", hint="give a rollout of shape [*B, T]")
+        raise StoredDataError(
+            "stored steps need a time dim", hint="give a rollout of shape [*B, T]"
+        )
     require_time_order(tensordict)
 
 
@@ -172,3 +175,80 @@ def _no_flags(done_key: NestedKey) -> KeyNotFoundError:
         hint=f"keep {format_key(done_key)!r} in the data",
         where=Where(key=done_key),
     )
+
+
+Window = list[Tensor]
+
+
+def stored_window(
+    first: Tensor,
+    source: Tensor,
+    known: Tensor,
+    size: int,
+    *,
+    ahead: int = 0,
+    forward: bool = False,
+    pad: Callable[[Tensor], Tensor] | None = None,
+) -> Window:
+    """Return the window of each step of a stored rollout, oldest entries first.
+
+    Args:
+        first: Entry of the step itself, ``[*B, T, ...]``.
+        source: Entries of the other steps, ``[*B, T, ...]``.
+        known: Steps of the episode before each step, or after it if ``forward``, ``[*B, T]``.
+        size: Number of entries in a window.
+        ahead: 1 if ``first`` is one step ahead of ``source``, else 0.
+        forward: If True, a window contains the following entries instead of the preceding ones.
+        pad: Returns what replaces an entry outside the episode. ``None``: the nearest entry.
+    """
+    time_dim, direction = known.ndim - 1, 1 if forward else -1
+    time = torch.arange(known.shape[-1], device=known.device)
+    window = [first]
+    for distance in range(1 - ahead, size - ahead):
+        inside = known >= distance
+        step = time + direction * torch.where(inside, distance, known)
+        index = step.reshape(*step.shape, *([1] * (source.ndim - time_dim - 1)))
+        entry = source.gather(time_dim, index.expand(source.shape))
+        if pad is not None:
+            entry = entry.where(inside.reshape(index.shape), pad(entry))
+        window.append(entry)
+    return window if forward else window[::-1]
+
+
+def padded_entries(known: Tensor, size: int, forward: bool) -> Tensor:
+    """Return which entries of the windows are outside the episode, bool ``[*B, T, size]``.
+
+    Args:
+        known: See :func:`stored_window`.
+        size: See :func:`stored_window`.
+        forward: See :func:`stored_window`.
+    """
+    distances = torch.arange(size, device=known.device)
+    padded = distances > known.unsqueeze(-1)
+    return padded if forward else padded.flip(-1)
+
+
+def known_steps(tensordict: TensorDictBase, done_key: NestedKey, forward: bool) -> Tensor:
+    """Return the steps of the episode before or after each stored step, int64 ``[*B, T]``.
+
+    Args:
+        tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
+        done_key: Flag that the episode ends with this step. If it is missing, data is a single
+            episode for windows of following entries.
+        forward: If True, count the steps after each step.
+
+    Raises:
+        ArgumentError: The data has no time dim.
+        KeyNotFoundError: It has neither the flag nor ``is_init``.
+    """
+    time = tensordict.ndim - 1
+    if not forward:
+        return steps_since_start(episode_starts(tensordict, done_key), time)
+    if tensordict.ndim and read(tensordict, done_key) is None:
+        starts = torch.zeros(tensordict.batch_size, dtype=torch.bool, device=tensordict.device)
+    else:
+        starts = episode_starts(tensordict, done_key)
+    # In reversed time an episode starts with its last step.
+    ends = starts.roll(-1, time)
+    ends[..., -1] = True
+    return steps_since_start(ends.flip(time), time).flip(time)

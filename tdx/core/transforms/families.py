@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 from tdx.core.envs.env_specs import done_groups
 from tdx.core.transforms.kernels import ChunkKernel, DictStep, Entries, TimeBehavior
-from tdx.core.transforms.spec_maps import missing_key_error, normalize_keys, output_keys
+from tdx.core.transforms.spec_maps import (
+    missing_key_error,
+    normalize_keys,
+    output_keys,
+    require_some_keys,
+)
 from tdx.core.transforms.transform import Transform
 from tdx.errors import ChainError, SpecError, Where
 from tdx.keys import NestedKey, format_key, parent_key
@@ -38,7 +43,9 @@ class RewardTransform(Transform):
 class StoredDataTransform(Transform):
     """Maps stored data only, and refuses to be part of an env."""
 
-    _refusal: ClassVar[str] = "it maps stored data and cannot be part of an env"
+    ENV_ERR: ClassVar[str] = "it maps stored data and cannot be part of an env"
+    """Message of the error in an env."""
+
     _refusal_hint: ClassVar[str] = "append it to a replay buffer: buffer.append_transform(...)"
 
     def set_container(self, container: nn.Module) -> None:
@@ -62,7 +69,7 @@ class StoredDataTransform(Transform):
 
     def _refused(self) -> ChainError:
         where = Where(transform=type(self).__name__)
-        return ChainError(self._refusal, hint=self._refusal_hint, where=where)
+        return ChainError(self.ENV_ERR, hint=self._refusal_hint, where=where)
 
 
 class ActionTransform(Transform):
@@ -179,6 +186,8 @@ class ShapeTransform(ObservationTransform):
 
     time_behavior = TimeBehavior.POINTWISE
     _counts_from_start = False
+    _needs_keys = False
+    """True if there are no default in-keys, so that an env needs some keys."""
 
     def __init__(
         self,
@@ -187,9 +196,18 @@ class ShapeTransform(ObservationTransform):
         in_keys_inv: Sequence[NestedKey] | None = None,
         out_keys_inv: Sequence[NestedKey] | None = None,
     ) -> None:
+        self._is_keyless = self._needs_keys and in_keys is None and in_keys_inv is None
+        in_keys = [] if self._needs_keys and in_keys is None else in_keys
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         # Number of dims before the features: the batch dims of the env or of the stored data.
         self._leading = 0
+
+    def _on_keys_assigned(self) -> None:
+        self._is_keyless = False
+
+    def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
+        if self._is_keyless:
+            require_some_keys(type(self).__name__, None, None)
 
     def _set_counted_from_start(self, *dims: int) -> None:
         """Set whether a dim is counted from the start: a chunk of steps has leading dims."""

@@ -155,12 +155,14 @@ class JoinTransform(Transform):
         example = self._join(list(zeros), batch_dims)
         return Unbounded(example.shape, example.device, example.dtype)
 
-    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
-        """Return the observation spec with the joined entry.
+    def transform_observation_spec(self, observation_spec: Any) -> Any:
+        """Return the observation spec with the joined entry, or the spec of a lone entry.
 
         Raises:
             KeyNotFoundError: An in-key is not an observation.
         """
+        if not isinstance(observation_spec, Composite):
+            return self._joined_spec([observation_spec], 0)
         (out_key,) = self.out_keys
         specs = []
         for key in self.in_keys:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -38,11 +39,9 @@ class RunningTransform(Transform):
 
     time_behavior = TimeBehavior.SCAN
     _episode_memory = ("_last",)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._last: dict[NestedKey, Tensor] = {}
-        self._reset_key_of: dict[NestedKey, NestedKey] = {}
+    _last: dict[NestedKey, Tensor]
+    _reset_key_of: Mapping[NestedKey, NestedKey] = MappingProxyType({})
+    """Reset mask of each state, if it is not the nearest one."""
 
     @abstractmethod
     def _initial(self, key: NestedKey, tensordict_reset: TensorDictBase) -> Tensor:

@@ -411,7 +411,15 @@ class RunningStatistics(Transform):
         return self
 
     def frozen_copy(self) -> Self:
-        """Return a frozen copy with its own copy of the current statistics."""
+        """Return a frozen copy with its own copy of the current statistics.
+
+        Raises:
+            ChainError: There are no statistics yet.
+        """
+        if not self._has_statistics:
+            raise ChainError(
+                f"{type(self).__name__} has no statistics yet", hint="step its env first"
+            )
         copied = self.clone()
         with self.lock or nullcontext():
             for name in self._names.values():

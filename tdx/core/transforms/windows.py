@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.transforms.episodes import Window, known_steps, stored_window
 from tdx.core.transforms.families import ObservationTransform
 from tdx.core.transforms.kernels import (
     Chunk,
@@ -21,7 +22,6 @@ from tdx.core.transforms.kernels import (
     new_column,
 )
 from tdx.core.transforms.scan import follow_device, reset_rows
-from tdx.core.transforms.stored_windows import Window, known_steps, stored_window
 from tdx.errors import KeyNotFoundError, Where
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.specs import Composite
@@ -46,6 +46,7 @@ class WindowTransform(ObservationTransform):
 
     time_behavior = TimeBehavior.SCAN
     _episode_memory = ("_earlier",)
+    _earlier: dict[NestedKey, list[Tensor]]
     _looks_ahead = False
     """True if windows contain the following entries, which only stored data has."""
 
@@ -63,7 +64,6 @@ class WindowTransform(ObservationTransform):
         done_key = "done" if done_key is None else done_key
         stored = split_key(done_key)[0] == "next"
         self.done_key: NestedKey = done_key if stored else join_keys("next", done_key)
-        self._earlier: dict[NestedKey, list[Tensor]] = {}
         if as_inverse:
             self._set_inverse_keys(self.out_keys, self.in_keys)
 

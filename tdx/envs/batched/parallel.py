@@ -42,6 +42,11 @@ class ParallelEnv(BatchedEnv):
             them. ``None``: the device of the envs.
         non_blocking: True to allow asynchronous copies to the device.
         serial_for_single: True to return a :class:`SerialEnv` if there is a single env.
+        consolidate: Has no effect.
+        share_individual_td: Has no effect.
+        shared_memory: Has no effect: see ``use_buffers``.
+        memmap: Has no effect.
+        pin_memory: Has no effect.
         num_threads: Number of torch threads of this process from now on; unchanged by default.
         num_sub_threads: Number of torch threads of each worker.
         mp_start_method: ``forkserver``, ``spawn`` or ``fork``. ``None``: ``forkserver``, which is
@@ -83,6 +88,11 @@ class ParallelEnv(BatchedEnv):
         device: torch.device | str | int | None = None,
         non_blocking: bool = False,
         serial_for_single: bool = False,
+        consolidate: bool = True,
+        share_individual_td: bool | None = None,
+        shared_memory: bool = True,
+        memmap: bool = False,
+        pin_memory: bool = False,
         num_threads: int | None = None,
         num_sub_threads: int = 1,
         mp_start_method: str | None = None,

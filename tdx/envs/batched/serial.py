@@ -37,6 +37,11 @@ class SerialEnv(BatchedEnv):
         non_blocking: True to allow asynchronous copies between devices.
         serial_for_single: Has no effect. This argument and the following are accepted so that the
             class can replace :class:`ParallelEnv`.
+        consolidate: Has no effect.
+        share_individual_td: Has no effect.
+        shared_memory: Has no effect.
+        memmap: Has no effect.
+        pin_memory: Has no effect.
         num_threads: Has no effect.
         num_sub_threads: Has no effect.
         mp_start_method: Has no effect.
@@ -67,6 +72,11 @@ class SerialEnv(BatchedEnv):
         device: torch.device | str | int | None = None,
         non_blocking: bool = False,
         serial_for_single: bool = False,
+        consolidate: bool = True,
+        share_individual_td: bool | None = None,
+        shared_memory: bool = True,
+        memmap: bool = False,
+        pin_memory: bool = False,
         num_threads: int | None = None,
         num_sub_threads: int = 1,
         mp_start_method: str | None = None,

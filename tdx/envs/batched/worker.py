@@ -240,14 +240,19 @@ def ignore_interrupts() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def end_with_parent() -> None:
-    """End this process soon after its parent has exited, even if it is busy."""
+def end_with_parent(grace: float = _GRACE) -> None:
+    """End this process soon after its parent has exited, even if it is busy.
+
+    Args:
+        grace: Seconds in which it may end by itself.
+    """
     parent = parent_process()
     if parent is not None:
-        threading.Thread(target=_exit_after_parent, args=(parent.sentinel,), daemon=True).start()
+        arguments = (parent.sentinel, grace)
+        threading.Thread(target=_exit_after_parent, args=arguments, daemon=True).start()
 
 
-def _exit_after_parent(sentinel: int) -> None:
+def _exit_after_parent(sentinel: int, grace: float) -> None:
     wait([sentinel])
-    time.sleep(_GRACE)
+    time.sleep(grace)
     os._exit(1)

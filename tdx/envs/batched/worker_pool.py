@@ -126,7 +126,7 @@ class WorkerPool:
         # Started first, because starting it would deliver the delayed interrupts.
         resource_tracker.ensure_running()
         if self._options.start_method == "forkserver":
-            _preload()
+            prepare_fork_server()
         for index, factory in enumerate(factories):
             settings = WorkerSettings(
                 # Distinct for each worker, and it follows torch.manual_seed.
@@ -289,7 +289,8 @@ def _describe_exit(code: int | None) -> str:
     return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
-def _preload() -> None:
+def prepare_fork_server() -> None:
+    """Start the fork server, which imports torch once for all processes that it starts."""
     multiprocessing.set_forkserver_preload(["tdx.envs.batched.worker"])
     # The fork server and its children inherit the blocked interrupts; otherwise both would print
     # a traceback.

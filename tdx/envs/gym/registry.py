@@ -48,12 +48,14 @@ class RegisteredEnv:
         package: Package that registers the env.
         installed: True if all packages that the env needs are installed.
         hint: How to install them. ``None``: they are installed.
+        replaced_by: Id of its newest version that is installed. ``None``: it is the newest.
     """
 
     id: str
     package: str
     installed: bool
     hint: str | None = None
+    replaced_by: str | None = None
 
 
 def find_env(env_id: str) -> EnvSpec:
@@ -197,7 +199,9 @@ def _import_registering(module: str, env_id: str) -> None:
 
 
 def available_envs() -> list[RegisteredEnv]:
-    """Return the envs of Gymnasium and of known, installed packages, sorted by id.
+    """Return the envs of Gymnasium and of known, installed packages, sorted by name.
+
+    Of several versions the newest comes first.
 
     If Gymnasium is not imported yet, the list comes from a cache file, which is valid until a
     package is installed, updated or removed. Envs registered by the running process are included
@@ -215,7 +219,7 @@ class EnvSurvey:
     """Registered envs, and packages that could not be imported.
 
     Args:
-        envs: Registered envs, sorted by id.
+        envs: Registered envs, sorted by name; of several versions the newest comes first.
         broken: Known packages that are installed but cannot be imported.
     """
 
@@ -243,13 +247,49 @@ def _survey() -> EnvSurvey:
     import gymnasium
 
     broken = load_installed()
-    packages = {each.module.partition(".")[0]: each.package for each in PROVIDERS}
+    hints = {
+        env_id: _install_or_upgrade_hint(env_id, spec)
+        for env_id, spec in gymnasium.registry.items()
+    }
+    newest: dict[str, _Parts] = {}
+    for parts in (_parts(env_id) for env_id, hint in hints.items() if hint is None):
+        name = _unversioned(parts.id)
+        newest[name] = max(newest.get(name, parts), parts, key=lambda each: each.version)
     listed = []
     for env_id, spec in gymnasium.registry.items():
-        module, hint = _module_of(spec), _install_or_upgrade_hint(env_id, spec)
-        package = packages.get(module, module)
-        listed.append(RegisteredEnv(env_id, package, hint is None, hint))
-    return EnvSurvey(sorted(listed, key=lambda env: env.id), broken)
+        hint, latest = hints[env_id], newest.get(_unversioned(env_id))
+        replacement = None if latest is None or latest.id == env_id else latest.id
+        listed.append(RegisteredEnv(env_id, package_of(spec), hint is None, hint, replacement))
+    return EnvSurvey(sorted(listed, key=_list_order), broken)
+
+
+def _unversioned(env_id: str) -> str:
+    return re.sub(r"-v\d+$", "", env_id)
+
+
+def _list_order(env: RegisteredEnv) -> tuple[str, int]:
+    return _unversioned(env.id), -_parts(env.id).version
+
+
+def list_versions(env_id: str) -> tuple[str, ...]:
+    """Return the registered ids of all versions of an env, newest first.
+
+    Example:
+        >>> list_versions("CartPole-v1")
+        ('CartPole-v1', 'CartPole-v0')
+    """
+    import gymnasium
+
+    name = _unversioned(env_id)
+    found = (_parts(each) for each in gymnasium.registry if _unversioned(each) == name)
+    return tuple(each.id for each in sorted(found, key=lambda parts: -parts.version))
+
+
+def package_of(spec: EnvSpec) -> str:
+    """Return the package that registers an env."""
+    module = _module_of(spec)
+    packages = {each.module.partition(".")[0]: each.package for each in PROVIDERS}
+    return packages.get(module, module)
 
 
 def _install_or_upgrade_hint(env_id: str, spec: EnvSpec) -> str | None:
@@ -335,6 +375,7 @@ _FIELDS: dict[str, Any] = {
     "package": str,
     "installed": bool,
     "hint": (str, type(None)),
+    "replaced_by": (str, type(None)),
 }
 
 

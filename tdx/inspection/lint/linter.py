@@ -11,17 +11,14 @@ from tdx.errors import UnknownNameError, did_you_mean
 from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
 from tdx.inspection.lint.rule import Rule, Violation
 from tdx.inspection.lint.rules import (
-    actions,
-    dtypes,
-    episodes,
-    images,
     keys,
-    observations,
     policies,
+    ranges,
     redundant,
-    rewards,
-    stack_images,
+    stack_state,
     stacks,
+    stateful,
+    tensors,
     vec_stacks,
 )
 from tdx.pipeline.catalog import load_catalog
@@ -38,16 +35,13 @@ if TYPE_CHECKING:
 
 _FAMILIES = (
     keys,
-    rewards,
-    images,
-    observations,
-    episodes,
-    dtypes,
-    actions,
+    ranges,
+    tensors,
+    stateful,
     policies,
     redundant,
     stacks,
-    stack_images,
+    stack_state,
     vec_stacks,
 )
 
@@ -88,6 +82,31 @@ def select_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tupl
         for rule in all_rules()
         if (not wanted or rule.code.startswith(wanted)) and not rule.code.startswith(unwanted)
     )
+
+
+def rules_of(
+    pipeline: Pipeline, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> tuple[Rule, ...]:
+    """Select the rules for a pipeline.
+
+    Args:
+        pipeline: Pipeline, whose file may select rules.
+        select: Codes, or prefixes of codes, that replace those of the file.
+        ignore: Codes, or prefixes of codes, to exclude in addition.
+
+    Raises:
+        UnknownNameError: A code matches no rule.
+    """
+    try:
+        chosen = select_rules(pipeline.check.select, pipeline.check.ignore)
+    except UnknownNameError as error:
+        raise error.at(file=pipeline.file) from None
+    if not select and not ignore:
+        return chosen
+    if select:
+        chosen = select_rules((), pipeline.check.ignore)
+    wanted = set(select_rules(select, ignore))
+    return tuple(rule for rule in chosen if rule in wanted)
 
 
 def _normalize_codes(codes: Sequence[str]) -> tuple[str, ...]:

@@ -83,10 +83,12 @@ class Fix(Result):
     Args:
         title: What they do, such as ``"move RewardClipping after RewardScaling"``.
         edits: Edits in order; each refers to the chain after the previous ones.
+        safe: True if the fix cannot change the values that a working chain returns.
     """
 
     title: str
     edits: tuple[Edit, ...]
+    safe: bool = False
 
     def apply(self, target: Editable) -> None:
         """Apply the edits to a file or a pipeline."""
@@ -100,9 +102,9 @@ class Fix(Result):
         return pipeline.with_stages(*chain.stages)
 
 
-def remove_stage(index: int, stage: StageConfig) -> Fix:
+def remove_stage(index: int, stage: StageConfig, *, safe: bool = False) -> Fix:
     """Return a fix that removes a stage."""
-    return Fix(f"remove {stage.name}", (Edit("remove", index),))
+    return Fix(f"remove {stage.name}", (Edit("remove", index),), safe)
 
 
 def move_stage(index: int, to: int, stage: StageConfig, other: StageConfig) -> Fix:

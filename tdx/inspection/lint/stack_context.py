@@ -23,6 +23,25 @@ _STATISTICS = ({"mean", "var"}, {"loc", "var"}, {"sum", "ssq"}, {"statistics"})
 State = Mapping[int, Mapping[str, "Tensor"]]
 
 
+@dataclass(slots=True)
+class ValueRange:
+    """Smallest and largest value of a key in all steps.
+
+    Args:
+        low: Smallest value.
+        high: Largest value.
+        dtype: Such as ``float32``.
+    """
+
+    low: float
+    high: float
+    dtype: str
+
+    def add(self, other: ValueRange) -> None:
+        """Include the values of another range."""
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+
+
 @dataclass
 class StageFacts:
     """What one stage did in the steps of a check.
@@ -34,6 +53,8 @@ class StageFacts:
         rewards: Reward before and after it, of each step of the first sub-env.
         hidden_truncation: Number of steps in which it cleared ``truncated``.
         overwritten: Keys that it returned in the memory of their value of the previous step.
+        ranges: Ranges of the observations that it changed, before and after it.
+        actions: Action before and after it, of each step, first element of the first sub-env.
     """
 
     writes: dict[str, dict[NestedKey, None]] = field(
@@ -44,6 +65,21 @@ class StageFacts:
     rewards: list[tuple[float, float]] = field(default_factory=list)
     hidden_truncation: int = 0
     overwritten: dict[NestedKey, None] = field(default_factory=dict)
+    ranges: dict[NestedKey, tuple[ValueRange, ValueRange]] = field(default_factory=dict)
+    actions: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def action_line(self) -> tuple[float, float] | None:
+        """Factor and offset by which it maps actions; ``None`` if it does not map them linearly."""
+        low, high = min(self.actions, default=(0.0, 0.0)), max(self.actions, default=(0.0, 0.0))
+        if len(self.actions) < MIN_PAIRS or high[0] - low[0] < 1e-3:
+            return None
+        factor = (high[1] - low[1]) / (high[0] - low[0])
+        offset = low[1] - factor * low[0]
+        limit = 1e-4 * max(abs(low[1]), abs(high[1]), 1e-3)
+        if any(abs(factor * before + offset - after) > limit for before, after in self.actions):
+            return None
+        return factor, offset
 
     @property
     def scales_reward(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +12,23 @@ from torch import Tensor
 from tdx.core import StepTrace, ValueVersion
 from tdx.inspection.leaf import composite_leaves
 from tdx.inspection.lint.linter import LintFinding, lint
-from tdx.inspection.lint.stack_context import MIN_PAIRS, StackContext, StageFacts, step_limit
+from tdx.inspection.lint.stack_context import (
+    MIN_PAIRS,
+    StackContext,
+    StageFacts,
+    ValueRange,
+    step_limit,
+)
 from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv
+    from tdx.core.tracing import StageTrace
     from tdx.inspection.lint.context import LintContext
     from tdx.inspection.lint.rule import Rule
 
 CHAIN_STEPS = 20
-"""Number of steps of a chain of tdx, in addition to those that compare values with specs."""
+"""Number of steps of a chain of tdx after the steps that compare values with specs."""
 MAX_CHECK_STEPS = 1_000
 """Largest number of steps to reach the step limit of an episode."""
 MAX_CHECK_SECONDS = 2.0
@@ -145,6 +152,7 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
             ]
             facts.writes[stage.direction].update(dict.fromkeys(changed))
             facts.overwritten.update(dict.fromkeys(stage.overwritten))
+            _add_values(facts, stage, before)
             if stage.direction == "forward":
                 known = context.leaves[max(stage.index, 0)]
                 facts.drops = facts.drops or any(key in known for key in stage.dropped)
@@ -182,6 +190,36 @@ def _add_reward(facts: StageFacts, before: ValueVersion | None, after: ValueVers
         pair = before.value.flatten()[:1].tolist(), after.value.flatten()[:1].tolist()
         if all(pair):
             facts.rewards.append((float(pair[0][0]), float(pair[1][0])))
+
+
+_MAX_PAIRS = 100
+
+
+def _add_values(
+    facts: StageFacts, stage: StageTrace, before: Mapping[NestedKey, ValueVersion]
+) -> None:
+    """Add the ranges of the images, and the actions, that a stage changed."""
+    for key, version in stage.written.items():
+        if key not in before:
+            continue
+        old, new = before[key].value, version.value
+        if not isinstance(old, Tensor) or not isinstance(new, Tensor):
+            continue
+        if stage.direction == "inverse":
+            if key == "action" and old.numel() and new.numel() and len(facts.actions) < _MAX_PAIRS:
+                facts.actions.append((float(old.flatten()[0]), float(new.flatten()[0])))
+        elif new.ndim >= 2 and new.numel() and old.numel() and not new.is_complex():
+            pair = _range_of(old), _range_of(new)
+            if key in facts.ranges:
+                for known, added in zip(facts.ranges[key], pair, strict=True):
+                    known.add(added)
+            else:
+                facts.ranges[key] = pair
+
+
+def _range_of(value: Tensor) -> ValueRange:
+    low, high = value.aminmax()
+    return ValueRange(float(low), float(high), str(value.dtype).removeprefix("torch."))
 
 
 def _is_equal(one: Any, other: Any) -> bool:

@@ -1,12 +1,13 @@
-"""What a live session keeps of all steps: series of numbers for plots, and the episodes."""
+"""What a live session keeps of all steps: numbers for plots, actions, and the episodes."""
 
 from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from tdx.inspection.live.views import EnvCell, EpisodeView, PlotView
 from tdx.keys import NestedKey, format_key, split_key
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
     from tdx.core.tracing import StepTrace
     from tdx.envs import EnvBase
     from tdx.inspection.live.stack_env import StackEnv
@@ -131,6 +134,35 @@ def number_names(trace: StepTrace, row: int | None) -> Iterator[str]:
                 yield name
                 if 1 < numbers.size <= _MAX_ELEMENTS:
                     yield from (f"{name}[{n}]" for n in range(numbers.size))
+
+
+@dataclass(slots=True)
+class Recording:
+    """Requested resets and actions of a session, from its start.
+
+    Args:
+        capacity: Maximum number of them; later ones are not recorded.
+        actions: Action of each step, ``[*B]``; ``None`` for a reset that was requested.
+        traces: Trace of each of them.
+    """
+
+    capacity: int
+    actions: list[TensorDictBase | None] = field(default_factory=list)
+    traces: list[int] = field(default_factory=list)
+
+    def add(self, trace: int, action: TensorDictBase | None) -> None:
+        """Record a reset or step."""
+        if len(self.actions) < self.capacity:
+            self.actions.append(action)
+            self.traces.append(trace)
+
+    def find(self, trace: int) -> tuple[int, int]:
+        """Return the position of the reset or step of a trace, and the traces since then.
+
+        A reset of done rows has no entry: it is one trace after a step.
+        """
+        at = bisect_right(self.traces, trace) - 1
+        return at, trace - self.traces[at] if at >= 0 else 0
 
 
 _ENDS = ("terminated", "truncated", "done")

@@ -18,6 +18,7 @@ from tdx.inspection.live.arrays import find_images
 from tdx.inspection.live.histories import (
     Array,
     EpisodeTracker,
+    Recording,
     SeriesBuffer,
     build_plot,
     number_names,
@@ -38,7 +39,7 @@ from tdx.inspection.live.views import (
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.core.envs.services import Policy
+    from tdx.core.envs.rollout_request import Policy
     from tdx.envs import EnvBase
     from tdx.keys import NestedKey
 
@@ -130,6 +131,8 @@ class LiveSession:
             self.tracer = LiveStackTracer(env, policy, self.history, clock)
         else:
             self.tracer = Tracer(env, policy, history=self.history, clock=clock)
+        self.recording = Recording(max_traces)
+        self._action_keys = list(env.full_action_spec.keys(True, True))
         self.promises = TraceChecker(env)
         self.episode_tracker = EpisodeTracker(env)
         self.problems: OrderedDict[int, tuple[str, ...]] = OrderedDict()
@@ -150,7 +153,9 @@ class LiveSession:
             TdxError: The env or a stage raised an error; the partial trace is in the history.
         """
         self._reset_index = self.tracer.traces
-        return self._record(lambda: self.tracer.reset(seed=seed))
+        trace = self._record(lambda: self.tracer.reset(seed=seed))
+        self.recording.add(trace.index, None)
+        return trace
 
     def advance(self, action: TensorDictBase | None = None) -> StepTrace:
         """Record one trace: the first reset, a reset that is due, or a step.
@@ -166,7 +171,9 @@ class LiveSession:
             return self.reset()
         if self.tracer.reset_due:
             return self._record(self.tracer.reset_done)
-        return self._record(lambda: self.tracer.step(action))
+        trace = self._record(lambda: self.tracer.step(action))
+        self.recording.add(trace.index, trace.tensordict.select(*self._action_keys).clone())
+        return trace
 
     def _record(self, call: Any) -> StepTrace:
         before = self.tracer.traces
@@ -250,7 +257,12 @@ class LiveSession:
         return self.tracer.traces - 1
 
     def view(
-        self, index: int | None = None, *, against: int | None = None, row: int | None = None
+        self,
+        index: int | None = None,
+        *,
+        against: int | None = None,
+        earlier: StepTrace | None = None,
+        row: int | None = None,
     ) -> TraceView:
         """Return a view of a trace.
 
@@ -258,6 +270,7 @@ class LiveSession:
             index: Index of the trace. Defaults to the latest. The nearest one if it is not in the
                 history.
             against: Trace to compare values with. Defaults to the previous one.
+            earlier: Trace of an earlier session to compare with instead.
             row: Row of the batch. ``None``: all rows.
 
         Raises:
@@ -266,7 +279,12 @@ class LiveSession:
         trace = self._trace(index)
         other = self.history.find(trace.index - 1 if against is None else against)
         return view_trace(
-            trace, against=other, row=row, promises=self.promises, numbers=self.numbers
+            trace,
+            against=earlier or other,
+            is_earlier=earlier is not None,
+            row=row,
+            promises=self.promises,
+            numbers=self.numbers,
         )
 
     def images(
@@ -320,13 +338,18 @@ class LiveSession:
         Raises:
             KeyNotFoundError: The key does not exist.
         """
+        first, numbers = self.series(name, row)
+        return build_plot(name, first, numbers, parts=parts, window=window)
+
+    def series(self, name: str, row: int | None = None) -> tuple[int, Array]:
+        """Return the first trace of a plot, and one number per trace; see :meth:`plot`."""
         own = self._builtin.get(name)
         if own is not None:
             first, numbers = own.column(0 if name == TIME else row or 0)
         else:
             first, numbers = self._key_series(name, row)
         held = max(first, self.first)
-        return build_plot(name, held, numbers[held - first :], parts=parts, window=window)
+        return held, numbers[held - first :]
 
     def _key_series(self, name: str, row: int | None) -> tuple[int, Array]:
         track = self._key_buffers.get((name, row))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -158,6 +159,7 @@ def view_trace(
     trace: StepTrace,
     *,
     against: StepTrace | None = None,
+    is_earlier: bool = False,
     row: int | None = None,
     promises: TraceChecker | None = None,
     numbers: StageNumbers = TRACED_NUMBERS,
@@ -167,6 +169,8 @@ def view_trace(
     Args:
         trace: The trace.
         against: Trace to compare values with, such as the previous one.
+        is_earlier: True if it comes from an earlier session, whose chain may have other stages:
+            versions are then compared by the stage that wrote them.
         row: Row of the batch, counted through all batch dims. ``None``: all rows.
         promises: Specs to check values against. ``None``: do not check.
         numbers: Numbers of the stages that the user sees.
@@ -181,7 +185,7 @@ def view_trace(
         >>> [view.values[at].version for at in view.places[-1].written]
         ['done@1', 'truncated@1', 'step_count@1']
     """
-    return _TraceReader(trace, against, row, promises, numbers).view()
+    return _TraceReader(trace, against, is_earlier, row, promises, numbers).view()
 
 
 class _TraceReader:
@@ -189,6 +193,7 @@ class _TraceReader:
         self,
         trace: StepTrace,
         against: StepTrace | None,
+        is_earlier: bool,
         row: int | None,
         promises: TraceChecker | None,
         numbers: StageNumbers,
@@ -196,9 +201,14 @@ class _TraceReader:
         self.trace, self.against, self.row, self.numbers = trace, against, row, numbers
         self.reader = ValueReader(RowSelector(tuple(trace.tensordict.batch_size), row))
         self.violation_messages = {} if promises is None else _violation_messages(trace, promises)
-        self.before: dict[tuple[str, str], ValueVersion] = {}
+        self.is_earlier = is_earlier
+        self.names, self.before = _name_versions(trace, is_earlier), {}
         if against is not None:
-            self.before = {(each.lane, each.name): each for each in against.versions()}
+            named = _name_versions(against, is_earlier)
+            versions = {id(each): each for each in against.versions()}
+            self.before = {name: versions[each] for each, name in named.items()}
+            if is_earlier:  # what a new stage writes is compared with the last value of its key
+                self.before |= {(each.lane, each.key): each for each in versions.values()}
         self.values: list[ValueView] = []
         self.places: dict[int, int] = {}
 
@@ -215,6 +225,7 @@ class _TraceReader:
             time_ns=trace.time_ns,
             unattributed_ns=trace.unattributed_ns,
             against=None if self.against is None else self.against.index,
+            is_earlier=self.is_earlier,
             error=None if trace.error is None else trace.error.message,
         )
 
@@ -263,10 +274,37 @@ class _TraceReader:
                 if stage is None
                 else self.violation_messages.get((stage, format_key(version.key)), ())
             )
-            before = self.before.get((version.lane, version.name))
+            name = self.names[id(version)]
+            before = self.before.get(name) or self.before.get((version.lane, version.key))
             index = self.places[id(version)] = len(self.values)
             self.values.append(self.reader.read(version, before, previous, tuple(violations)))
         return index
+
+
+_WRITERS = {"given": "policy"}
+"""An action that is repeated was the policy's."""
+
+
+def _name_versions(trace: StepTrace, by_writer: bool) -> dict[int, tuple[object, ...]]:
+    """Return a name for each version, by its id, that a version of another trace has too.
+
+    Args:
+        trace: The trace.
+        by_writer: Name a version by its stage instead of its number, which other stages change.
+    """
+    if not by_writer:
+        return {id(each): (each.lane, each.name) for each in trace.versions()}
+    names: dict[int, tuple[object, ...]] = {
+        id(each): (each.lane, each.key) for each in trace.given.values()
+    }
+    counts: Counter[tuple[str, str]] = Counter()
+    for stage in trace.stages:
+        writer = stage.name if stage.kind == "stage" else _WRITERS.get(stage.kind, stage.kind)
+        counts[writer, stage.direction] += 1
+        at = counts[writer, stage.direction]
+        for each in stage.written.values():
+            names[id(each)] = (each.lane, each.key, writer, at)
+    return names
 
 
 def _violation_messages(trace: StepTrace, promises: TraceChecker) -> Messages:

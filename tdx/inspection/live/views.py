@@ -136,6 +136,7 @@ class TraceView:
         time_ns: Total duration.
         unattributed_ns: Duration outside the hooks.
         against: Index of the trace that it is compared with.
+        is_earlier: True if that is a trace of the earlier session.
         error: Error raised in the last of ``places``.
     """
 
@@ -149,6 +150,7 @@ class TraceView:
     time_ns: int
     unattributed_ns: int
     against: int | None = None
+    is_earlier: bool = False
     error: str | None = None
 
     @property
@@ -238,6 +240,7 @@ class PlotView:
         low: Minimum in each bin; ``None`` without numbers.
         high: Maximum in each bin.
         latest: Latest number.
+        earlier: The same number in the earlier session, over the same traces.
     """
 
     name: str
@@ -246,6 +249,7 @@ class PlotView:
     low: tuple[float | None, ...]
     high: tuple[float | None, ...]
     latest: float | None
+    earlier: PlotView | None = None
 
 
 TRACED_NUMBERS = StageNumbers()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from tdx.errors import ArgumentError, PipelineError, TdxError
 from tdx.pipeline.arguments import find_argument_errors, name_arguments
-from tdx.pipeline.catalog import Parameter, Type, load_catalog
+from tdx.pipeline.catalog import Parameter, Type, load_catalog, make_union
 from tdx.pipeline.coercion import MismatchError, coerce
 from tdx.pipeline.grammar import format_argument, format_value, parse_kwargs, parse_value
 from tdx.pipeline.model import BATCHINGS, EnvConfig
@@ -37,7 +37,8 @@ class FormField:
     Args:
         name: Name of the argument.
         kind: Kind of input: text, a switch, a choice, or keys of the env.
-        type: Accepted type as a phrase.
+        type: Accepted type as a phrase, without values that cannot be typed.
+        short_type: Accepted type in a word or two.
         help: Description.
         text: Current value; empty if not set.
         default: Value if the field is empty. ``None``: required.
@@ -55,6 +56,7 @@ class FormField:
     choices: tuple[str, ...] = ()
     completions: tuple[str, ...] = ()
     many: bool = True
+    short_type: str = ""
 
     @property
     def required(self) -> bool:
@@ -64,6 +66,8 @@ class FormField:
 
 def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
     """List the fields of a stage from the declaration of its transform; empty for Python code.
+
+    Optional arguments whose values cannot be typed have no field.
 
     Example:
         >>> field = list_stage_fields(StageConfig("StepCounter", (200,)))[0]
@@ -75,7 +79,64 @@ def list_stage_fields(stage: StageConfig) -> tuple[FormField, ...]:
         return ()
     given = name_arguments(stage).kwargs
     asked = [each for each in info.parameters if each.kind in ("positional", "keyword")]
-    return tuple(_make_field(parameter, given) for parameter in asked)
+    shown = [
+        each
+        for each in asked
+        if _typed_options(each.type) or each.default is None or each.name in given
+    ]
+    return tuple(_make_field(parameter, given) for parameter in shown)
+
+
+def fill_arguments(stage: StageConfig, text: str) -> StageConfig:
+    """Set arguments of a stage from words: values in order, or ``name=value``.
+
+    Values need no quotes, and no spaces inside unless in brackets or quotes.
+
+    Raises:
+        TdxError: A value is invalid, an argument is unknown, or there are too many values.
+
+    Example:
+        >>> fill_arguments(StageConfig("CatFrames"), "4 -3 in_keys=pixels").kwargs
+        {'N': 4, 'dim': -3, 'in_keys': ('pixels',)}
+    """
+    info = load_catalog()[stage.name]
+    asked = [each.name for each in info.parameters if each.kind in ("positional", "keyword")]
+    for word in split_words(text):
+        named = _NAMED.match(word)
+        given = name_arguments(stage).kwargs
+        free = (each for each in asked if each not in given)
+        name = named["name"] if named else next(free, None)
+        if name is None:
+            raise ArgumentError(
+                f"{stage.name} takes no further argument {word}",
+                hint=f"the signature is {info.signature}",
+            )
+        stage = set_argument(stage, name, word[named.end() :] if named else word)
+    return stage
+
+
+_NAMED = re.compile(r"(?P<name>[A-Za-z_]\w*)=")
+
+
+def split_words(text: str) -> list[str]:
+    """Split typed arguments at spaces outside quotes and brackets; commas after a word are dropped.
+
+    Example:
+        >>> split_words("4, dim=-1 [a, b] 'x y'")
+        ['4', 'dim=-1', '[a, b]', "'x y'"]
+    """
+    words, depth, quote = [""], 0, ""
+    for sign in text:
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        depth += 0 if quote else (sign in "[({") - (sign in "])}")
+        if sign.isspace() and not quote and depth <= 0:
+            words.append("")
+        else:
+            words[-1] += sign
+    return [word for each in words if (word := each.rstrip(","))]
 
 
 def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
@@ -118,19 +179,24 @@ def parse_argument(declared: Type, text: str) -> Value:
     """
     text = text.strip()
     names = {option.name for option in declared.options}
-    if "keys" in names and text[:1] not in "[(\"'" and text != "None":
-        return tuple(_parse_key(part) for part in text.split(",") if part.strip())
+    if "keys" in names and (_is_plain_list(text) or text[:1] not in "[(\"'") and text != "None":
+        return tuple(_parse_key(part) for part in text.strip("[]").split(",") if part.strip())
     if "key" in names and re.fullmatch(r"\w+(\.\w+)+", text):
         return _parse_key(text)
     try:
         value = parse_value(text)
     except PipelineError:
-        if names & set(_UNQUOTED_TYPES) or "any" in names:
+        if text[:1] not in "[({" and (names & set(_UNQUOTED_TYPES) or "any" in names):
             return text
         raise
     if _is_valid(declared, value) or not names & set(_UNQUOTED_TYPES):
         return value
     return text if _is_valid(declared, text) else value
+
+
+def _is_plain_list(text: str) -> bool:
+    """Return True for keys in brackets without quotes, ``[pixels, agents.pixels]``."""
+    return re.fullmatch(r"\[[\w\s.,]*\]", text) is not None and text.strip("[] ") != ""
 
 
 def list_env_fields(env: EnvConfig) -> tuple[FormField, ...]:
@@ -145,6 +211,7 @@ def list_env_fields(env: EnvConfig) -> tuple[FormField, ...]:
             texts.get(field.name, _format_env_value(getattr(env, field.name), field.default)),
             "" if field.default in (None, MISSING) else str(field.default),
             BATCHINGS if field.name == "batching" else (),
+            short_type=_SHORT_ENV_TYPES.get(field.name, ""),
         )
         for field in fields(EnvConfig)
         if field.name != "id"
@@ -192,14 +259,50 @@ def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:
     return FormField(
         parameter.name,
         kind,
-        parameter.type.words(),
+        _typed_phrase(parameter.type),
         parameter.help,
         text,
         _format_default(parameter),
         choices,
         () if choices or kind != "text" else tuple(_iterate_completions(parameter)),
         "keys" in names,
+        _short_type(parameter.type),
     )
+
+
+def _typed_options(declared: Type) -> list[Type]:
+    """Return the options of a type that can be typed, without None."""
+    return [each for each in declared.options if each.name != "none" and _is_typed(each)]
+
+
+def _is_typed(declared: Type) -> bool:
+    return declared.name != "other" and all(map(_is_typed, declared.items))
+
+
+def _typed_phrase(declared: Type) -> str:
+    options = [each for each in declared.options if _is_typed(each)]
+    return make_union(options).words() if options else declared.words()
+
+
+_SHORT_TYPES = {
+    **{"any": "value", "bool": "on/off", "int": "int", "float": "float", "str": "text"},
+    **{"tensor": "tensor", "callable": "module:name", "dict": "dict", "spec": "spec"},
+}
+
+
+def _short_type(declared: Type) -> str:
+    """Return a type in a word or two; ``?`` marks an optional one."""
+    names = dict.fromkeys(map(_short_option, _typed_options(declared)))
+    is_optional = any(option.name == "none" for option in declared.options)
+    return f"{' | '.join(names) or 'code'}{'?' if is_optional else ''}"
+
+
+def _short_option(option: Type) -> str:
+    if option.name == "literal":
+        return "choice"
+    if option.name == "sequence":
+        return f"[{_short_option(option.items[0])}]"
+    return _SHORT_TYPES.get(option.name, option.name)
 
 
 def _format_default(parameter: Parameter) -> str | None:
@@ -307,6 +410,11 @@ _ENV_TYPES = {
     "batching": "one of vector, serial, parallel",
     "device": "a device such as cuda:0",
     "seed": "a whole number",
+    "worker_timeout": "seconds",
+}
+_SHORT_ENV_TYPES = {
+    **{"kwargs": "name=value", "from_pixels": "on/off", "pixels_only": "on/off"},
+    **{"num_envs": "int", "batching": "choice", "device": "device", "seed": "int"},
     "worker_timeout": "seconds",
 }
 _ENV_HELP = {

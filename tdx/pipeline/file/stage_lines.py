@@ -267,3 +267,34 @@ def format_disabled_stage(stage: StageConfig, indent: int, comment: str = "") ->
 
 def _format_disabled(off: Sequence[DisabledStage], indent: int) -> list[str]:
     return [format_disabled_stage(each.stage, indent, each.comment) for each in off]
+
+
+_IGNORE = re.compile(r"(?:^|\s)#\s*tdx:\s*ignore(?:\[([\w,\s]*)\])?(?![\w\[])")
+ALL_CODES = "TDX"
+"""Prefix of every code."""
+
+
+def read_ignored_codes(text: str, starts: Sequence[int]) -> list[tuple[str, ...]]:
+    """Return the codes that comments switch off for each stage.
+
+    Args:
+        text: Text of the file.
+        starts: Line of each stage, from 1, in order.
+
+    Example:
+        >>> read_ignored_codes("- RewardSum  # tdx: ignore[TDX422, TDX49]", [1])
+        [('TDX422', 'TDX49')]
+    """
+    lines = text.split("\n")
+    ends = [*(start - 1 for start in starts[1:]), len(lines)]
+    found = []
+    for start, end in zip(starts, ends, strict=False):
+        codes: list[str] = []
+        # A comment of its own line belongs to the next stage, if there is one.
+        for line in lines[start - 1 : end]:
+            if line[:1].isalpha():
+                break
+            if (match := _IGNORE.search(line)) and not line.lstrip().startswith("#"):
+                codes += (match[1] or ALL_CODES).upper().replace(",", " ").split()
+        found.append(tuple(codes))
+    return found

@@ -8,7 +8,11 @@ from typing import Any, NoReturn, cast
 
 from tdx.errors import PipelineError, TdxError, Where, did_you_mean
 from tdx.pipeline.arguments import name_arguments
-from tdx.pipeline.file.stage_lines import insert_disabled_stages, read_disabled_stages
+from tdx.pipeline.file.stage_lines import (
+    insert_disabled_stages,
+    read_disabled_stages,
+    read_ignored_codes,
+)
 from tdx.pipeline.file.yaml_codec import (
     add_location,
     apply_style,
@@ -19,14 +23,14 @@ from tdx.pipeline.file.yaml_codec import (
     load_yaml,
 )
 from tdx.pipeline.grammar import format_stage, format_value, parse_stage, shorten
-from tdx.pipeline.model import BATCHINGS, VERSION, EnvConfig, Pipeline, RolloutConfig
+from tdx.pipeline.model import BATCHINGS, VERSION, CheckConfig, EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.policies import make_mlp_policy, parse_mlp_settings, parse_policy
 from tdx.pipeline.values import StageConfig, Value
 from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 
 _MAX_TEXT_LENGTH = 1_000
 _MAX_INTEGER = 2**63 - 1
-TOP_LEVEL_KEYS = ("version", "env", "transforms", "policy", "rollout")
+TOP_LEVEL_KEYS = ("version", "env", "transforms", "policy", "rollout", "check")
 
 
 def read_pipeline(text: str, file: str) -> Pipeline:
@@ -43,7 +47,13 @@ def read_pipeline(text: str, file: str) -> Pipeline:
         document = load_yaml(text)
         pipeline = parse_document(document, file)
         starts = [stage.line or 0 for stage in pipeline.transforms]
-        return replace(pipeline, off=tuple(read_disabled_stages(text, document, starts)))
+        off = tuple(read_disabled_stages(text, document, starts))
+        ignored = read_ignored_codes(text, starts)
+        stages = (
+            replace(stage, ignored=codes) if codes else stage
+            for stage, codes in zip(pipeline.transforms, ignored, strict=True)
+        )
+        return replace(pipeline, transforms=tuple(stages), off=off)
     except TdxError as error:
         raise error.at(file=file) from error.__cause__
 
@@ -64,6 +74,7 @@ def parse_document(document: Any, file: str | None = None) -> Pipeline:
         transforms=_parse_stages(document),
         policy=_parse_policy(document),
         rollout=_parse_rollout(document),
+        check=_parse_check(document),
         file=file,
     )
 
@@ -145,6 +156,17 @@ def _parse_rollout(document: Any) -> RolloutConfig:
     return RolloutConfig(**_check_fields(node, _ROLLOUT_CHECKS))
 
 
+def _parse_check(document: Any) -> CheckConfig:
+    node = document.get("check")
+    if node is None:
+        return CheckConfig()
+    if not isinstance(node, Mapping):
+        with add_location(document, "check"):
+            _raise_invalid("check", node, "a map with select or ignore")
+    _check_keys(node, tuple(field.name for field in fields(CheckConfig)), "check")
+    return CheckConfig(**_check_fields(node, _CHECK_CHECKS))
+
+
 def _parse_stages(document: Any) -> tuple[StageConfig, ...]:
     node = document.get("transforms")
     if node is None:
@@ -163,29 +185,31 @@ def _parse_stages(document: Any) -> tuple[StageConfig, ...]:
 
 def _parse_stage_node(stages: Any, index: int) -> StageConfig:
     item = stages[index]
-    line, _ = find_position(stages, index=index)
+    place = find_position(stages, index=index)
     try:
         with add_location(stages, index=index):
             if isinstance(item, str):
                 stage = parse_stage(str(item))
-                return StageConfig(stage.name, stage.args, stage.kwargs, line)
+                return StageConfig(stage.name, stage.args, stage.kwargs, *place)
             if isinstance(item, Mapping) and len(item) == 1:
                 (name,) = item
-                return _parse_stage_entry(str(name), item[name], line)
+                return _parse_stage_entry(str(name), item[name], place)
             hint = "write - Name, or - Name: {argument: value}"
             raise PipelineError("a stage is a name, or a map with one name", hint=hint)
     except TdxError as error:
         raise error.at(stage=index) from error.__cause__
 
 
-def _parse_stage_entry(name: str, arguments: Any, line: int | None) -> StageConfig:
+def _parse_stage_entry(
+    name: str, arguments: Any, place: tuple[int | None, int | None]
+) -> StageConfig:
     bare = parse_stage(name)
     if bare.args or bare.kwargs:
         raise PipelineError(f"{name} has arguments twice", hint="write - Name: {argument: value}")
     if arguments is None:
-        return StageConfig(name, (), {}, line)
+        return StageConfig(name, (), {}, *place)
     if isinstance(arguments, list):
-        return StageConfig(name, cast("tuple[Value, ...]", decode(arguments)), {}, line)
+        return StageConfig(name, cast("tuple[Value, ...]", decode(arguments)), {}, *place)
     if not isinstance(arguments, Mapping):
         hint = f"write - {name}: {{argument: {arguments}}}"
         raise PipelineError(f"the arguments of {name} must be a map or a list", hint=hint)
@@ -198,11 +222,12 @@ def _parse_stage_entry(name: str, arguments: Any, line: int | None) -> StageConf
                     hint="names are strings",
                 )
             kwargs[str(key)] = decode(arguments[key])
-    return StageConfig(name, (), kwargs, line)
+    return StageConfig(name, (), kwargs, *place)
 
 
 _EXAMPLES = {
     **{"id": "Pendulum-v1", "kwargs": "{g: 9.8}", "device": "cpu", "policy": "random"},
+    **{"check": "{ignore: [TDX422]}", "select": "[TDX42]", "ignore": "[TDX422]"},
     **{"num_envs": "4", "seed": "0", "worker_timeout": "120", "max_steps": "1000"},
     **{"rollout": "{max_steps: 1000}", "transforms": "[StepCounter, RewardSum]"},
 }
@@ -269,6 +294,13 @@ def _check_kwargs(key: str, value: Value) -> Value:
     _raise_invalid(key, value, "a map from names to values")
 
 
+def _check_codes(key: str, value: Value) -> Value:
+    codes = [value] if isinstance(value, str) else value
+    if not isinstance(codes, (list, tuple)) or not all(isinstance(code, str) for code in codes):
+        _raise_invalid(key, value, "a list of codes")
+    return tuple(str(code) for code in codes)
+
+
 def _check_batching(key: str, value: Value) -> Value:
     if value in BATCHINGS:
         return value
@@ -294,9 +326,12 @@ _ENV_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
 _ROLLOUT_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
     **{"max_steps": _check_positive, "break_when_any_done": _check_bool, "auto_reset": _check_bool},
 }
+_CHECK_CHECKS: Mapping[str, Callable[[str, Value], Value]] = {
+    **{"select": _check_codes, "ignore": _check_codes},
+}
 
 
-BLOCK_DEPTHS = {"env": 1, "transforms": 2, "rollout": 1}
+BLOCK_DEPTHS = {"env": 1, "transforms": 2, "rollout": 1, "check": 1}
 
 
 def write_pipeline(pipeline: Pipeline) -> str:
@@ -329,7 +364,11 @@ def build_document(pipeline: Pipeline) -> dict[str, Any]:
         settings = parse_mlp_settings(pipeline.policy)
         document["policy"] = {"mlp": encode(settings)} if settings else encode(pipeline.policy)
     rollout = build_rollout_node(pipeline)
-    return {**document, "rollout": rollout} if rollout else document
+    if rollout:
+        document["rollout"] = rollout
+    rules = {"select": [*pipeline.check.select], "ignore": [*pipeline.check.ignore]}
+    chosen = {name: codes for name, codes in rules.items() if codes}
+    return {**document, "check": chosen} if chosen else document
 
 
 def build_stage_node(stage: StageConfig) -> object:

@@ -92,6 +92,17 @@ class EpisodeIndex:
         values = self._columns[name]
         return np.array(values, dtype=values.typecode)
 
+    def means(self) -> tuple[float | None, float | None]:
+        """Return the mean return and length of the episodes that ended.
+
+        ``None`` if there are none, or a return is not finite.
+        """
+        if not len(self):
+            return None, None
+        returns, lengths = self.column("return"), self.column("length")
+        finite = bool(np.isfinite(returns).all())
+        return float(torch.from_numpy(returns).mean()) if finite else None, float(lengths.mean())
+
     def add(self, rewards: Tensor, ends: Tensor, terminated: Tensor) -> Columns:
         """Add a chunk.
 

@@ -24,6 +24,7 @@ INDEX = "chunks.jsonl"
 DATA, RAW = "data", "raw"
 TRACKS = (DATA, RAW)
 STATE = "state"
+SHARDS, SHARD_INDEX = "shards", "shards.jsonl"
 POLICY_COPY = "policy"
 """Name, without suffix, of the copy of a policy's file."""
 POLICY_COPIES = frozenset(f"{POLICY_COPY}{suffix}" for suffix in (".safetensors", ".npy", ".json"))
@@ -127,8 +128,12 @@ def check_links(root: int, folder: Path) -> None:
                     raise StorageError(f"{folder / path} is {kind}", hint=_NOT_OURS)
 
 
+class LockedError(ArgumentError):
+    """Another process writes the folder."""
+
+
 @contextmanager
-def lock_for_writing(folder: Path) -> Iterator[int]:
+def lock_for_writing(folder: Path, *, shared: bool = False) -> Iterator[int]:
     """Keep other processes from writing a dump.
 
     The folder itself is locked, so no lock file remains, however the process ends. A file system
@@ -136,16 +141,18 @@ def lock_for_writing(folder: Path) -> Iterator[int]:
 
     Args:
         folder: An existing folder.
+        shared: Whether other processes with a shared lock are accepted.
 
     Yields:
         Its descriptor.
 
     Raises:
-        ArgumentError: Another process writes it, or has just replaced it.
+        LockedError: Another process writes it, or has just replaced it.
     """
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     with open_folder(folder) as root:
         try:
-            fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(root, kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _LOCKED:
                 raise _locked_error(folder) from None
@@ -154,8 +161,8 @@ def lock_for_writing(folder: Path) -> Iterator[int]:
         yield root
 
 
-def _locked_error(folder: Path) -> ArgumentError:
-    return ArgumentError(
+def _locked_error(folder: Path) -> LockedError:
+    return LockedError(
         f"another process is writing {folder}",
         hint="name another folder, or wait: --resume continues where it stopped",
     )

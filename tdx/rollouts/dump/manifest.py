@@ -88,6 +88,7 @@ class Manifest:
         transforms: Running state of ``VecNorm`` and the like, by stage and name.
         state: State file that ``--resume`` needs.
         complete: Whether the goal was reached.
+        shards: Number of committed shards, and of all; ``None``: the dump is not sharded.
     """
 
     pipeline: str
@@ -110,6 +111,7 @@ class Manifest:
     transforms: dict[str, Any] = field(default_factory=dict)
     state: StateFile | None = None
     complete: bool = False
+    shards: tuple[int, int] | None = None
 
     @property
     def steps(self) -> int:
@@ -144,7 +146,7 @@ class Manifest:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
         return {
-            **self._header(),
+            **self.header(),
             "complete": self.complete,
             "steps": self.steps,
             "tracks": {track.name: track.to_dict() for track, _ in self.tracks},
@@ -154,7 +156,7 @@ class Manifest:
             "chunks": [chunk.to_dict() for chunk in self.chunks],
         }
 
-    def _header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """Return the fields that do not change while the dump grows."""
         return {
             "format": FORMAT,
@@ -177,7 +179,7 @@ class Manifest:
 
     def start(self) -> Position:
         """Return the start of the index."""
-        return _start(self._header())
+        return _start(self.header())
 
     def save_header(self, root: int, end: Position) -> None:
         """Replace ``manifest.json``.
@@ -187,7 +189,7 @@ class Manifest:
             end: End of the index, which the manifest of a complete dump records.
         """
         index = end.to_dict() if self.complete else None
-        text, _ = seal({**self._header(), "complete": self.complete, "index": index}, indent=1)
+        text, _ = seal({**self.header(), "complete": self.complete, "index": index}, indent=1)
         write_below(root, MANIFEST, text)
 
     def save(self, folder: Path) -> None:
@@ -244,7 +246,7 @@ class Manifest:
             StorageError: A field is invalid, or fields contradict each other.
         """
         fields = Fields(data, "the manifest")
-        manifest = cls._of_header(fields)
+        manifest = cls.of_header(fields)
         tracks = fields.object("tracks")
         for name in tracks.data:
             if name not in TRACKS:
@@ -267,8 +269,12 @@ class Manifest:
         return manifest
 
     @classmethod
-    def _of_header(cls, fields: Fields) -> Manifest:
-        """Return a manifest without steps."""
+    def of_header(cls, fields: Fields) -> Manifest:
+        """Return the manifest of a dump without steps from its :meth:`header`.
+
+        Raises:
+            StorageError: A field is invalid.
+        """
         policy, goal = fields.object("policy"), fields.object("goal")
         flags, batch = fields.optional_object("flags"), fields.shape("batch_size")
         return cls(
@@ -334,8 +340,8 @@ def load_manifest(
         StorageError: The dump is missing, damaged, of another version, or has links.
     """
     check_links(root, folder)
-    fields = _read_header(root, folder)
-    manifest = Manifest._of_header(fields)
+    fields = read_header(root, folder)
+    manifest = Manifest.of_header(fields)
     end = _start(fields.data)
     source = str(folder / INDEX)
     pending: IndexEntry | None = None
@@ -369,7 +375,18 @@ def load_manifest(
     return manifest, end
 
 
-def _read_header(root: int, folder: Path) -> Fields:
+def read_header(root: int, folder: Path, kind: str = FORMAT, version: int = VERSION) -> Fields:
+    """Read ``manifest.json``.
+
+    Args:
+        root: Descriptor of the dump's folder.
+        folder: Name of the folder in error messages.
+        kind: Format that the file must have.
+        version: Version of that format.
+
+    Raises:
+        StorageError: The file is missing, damaged, or of another format or version.
+    """
     file = folder / MANIFEST
     try:
         with open_data(root, MANIFEST) as stream:
@@ -379,20 +396,20 @@ def _read_header(root: int, folder: Path) -> Fields:
     if len(text) > MAX_HEADER_BYTES:
         raise StorageError(f"{file} has more than {MAX_HEADER_BYTES:,} bytes", hint=DAMAGED)
     fields = Fields(parse_json(text, file), str(file))
-    if fields.data.get("format") != FORMAT:
+    if fields.data.get("format") != kind:
         raise StorageError(f"{file} is not the manifest of a dump", hint=DAMAGED)
-    _check_version(fields.value("version"), folder)
+    _check_version(fields.value("version"), version, folder)
     if read_seal(text) is None:
         raise StorageError(f"{file} was changed after it was written", hint=DAMAGED)
     return fields
 
 
-def _check_version(found: object, folder: Path) -> None:
-    if found == VERSION:
+def _check_version(found: object, known: int, folder: Path) -> None:
+    if found == known:
         return
-    is_newer = isinstance(found, int) and found > VERSION
+    is_newer = isinstance(found, int) and found > known
     raise StorageError(
-        f"{folder} is a dump of version {str(found)[:20]}; this release reads version {VERSION}",
+        f"{folder} is a dump of version {str(found)[:20]}; this release reads version {known}",
         hint="read it with a newer release: pip install -U tdx"
         if is_newer
         else "record it again, or read it with the release of tdx that wrote it",

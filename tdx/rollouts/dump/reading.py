@@ -17,8 +17,10 @@ from tdx.keys import NestedKey, format_key, split_key
 from tdx.pipeline import Pipeline, format_stage, read_pipeline
 from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
-from tdx.rollouts.dump.folder import MANIFEST
+from tdx.rollouts.dump.folder import DATA, MANIFEST, RAW, SHARDS
 from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.shard_plan import is_sharded
+from tdx.rollouts.dump.sharded import RecentlyUsed, ShardedFolder, ShardedSteps
 from tdx.serialization import Entries, Entry, Result, key_entry, to_plain
 
 _BINS = 20
@@ -30,17 +32,33 @@ _MAX_VALUES = 2_000_000
 class Dump:
     """A rollout on disk.
 
+    It is also a dataset of its steps for :class:`torch.utils.data.DataLoader`: ``dump[7]`` is a
+    step ``[*B]``, and ``dump[[7, 3]]`` has the steps ``[*B, 2]``.
+
     Args:
         path: Folder of the dump.
         manifest: Description of the rollout.
-        data: Entries of the rollout, ``[*B, T]``, memory-mapped.
+        data: Entries of the rollout, ``[*B, T]``, memory-mapped; for a sharded dump
+            :class:`~tdx.rollouts.dump.sharded.ShardedSteps`, which is indexed in the same way.
         raw: Raw steps of the base env, ``[*B, T]``, if they are stored.
+        shards: Committed shards of a sharded dump, each a dump of its own; they are opened when
+            they are used.
     """
 
     path: Path
     manifest: Manifest
     data: TensorDictBase
     raw: TensorDictBase | None
+    shards: Sequence[Dump] = ()
+
+    def __len__(self) -> int:
+        return self.manifest.steps
+
+    def __getitem__(self, index: Any) -> TensorDictBase:
+        return self.data[..., index]
+
+    def __getitems__(self, indices: Sequence[int]) -> TensorDictBase:
+        return self.data[..., torch.as_tensor(indices)]
 
     @property
     def pipeline(self) -> Pipeline:
@@ -67,14 +85,34 @@ def open_dump(path: str | Path) -> Dump:
         (torch.Size([250, 1]), 1)
     """
     folder = Path(path)
+    if is_sharded(folder):
+        return _open_shards(folder)
     manifest = Manifest.load(folder)
     if manifest.data is None:
-        raise StorageError(
-            f"{folder} has no steps yet",
-            hint=f"`tdx rollout --resume --out {folder}` continues it",
-        )
+        raise _no_steps(folder)
     raw = None if manifest.raw is None else manifest.raw.open(folder, manifest.raw_steps)
     return Dump(folder, manifest, manifest.data.open(folder, manifest.steps), raw)
+
+
+def _open_shards(folder: Path) -> Dump:
+    found = ShardedFolder(folder)
+    data = found.steps(DATA)
+    if data is None:
+        raise _no_steps(folder)
+    shards = RecentlyUsed(len(found.shards), lambda place: _open_shard(found, place))
+    return Dump(folder, found.whole_manifest(), data, found.steps(RAW), shards)
+
+
+def _open_shard(folder: ShardedFolder, place: int) -> Dump:
+    folder.manifest(place)
+    return open_dump(folder.path(place))
+
+
+def _no_steps(folder: Path) -> StorageError:
+    return StorageError(
+        f"{folder} has no steps yet",
+        hint=f"`tdx rollout --resume --out {folder}` continues it",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,23 +207,22 @@ class Overview(Result):
 
 def summarize(path: str, manifest: Manifest) -> dict[str, Any]:
     """Return the row of a dump in a list of dumps, as plain data."""
-    index = manifest.episodes
-    returns = torch.from_numpy(index.column("return"))
-    finite = bool(len(returns)) and bool(returns.isfinite().all())
-    lengths = torch.from_numpy(index.column("length")).to(torch.float64)
+    index, shards = manifest.episodes, manifest.shards
+    mean_return, mean_length = index.means()
     return {
         "path": path,
         "env": manifest.env,
         "complete": manifest.complete,
         "steps": manifest.steps,
         "goal": to_plain(manifest.goal),
+        "shards": None if shards is None else {"committed": shards[0], "count": shards[1]},
         "batch_size": list(manifest.batch_size),
         "episodes_ended": len(index),
         "not_stored": [
             f"{format_key(key)} ({kind})" for key, kind in list_skipped(manifest.specs).items()
         ],
-        "mean_return": returns.mean().item() if finite else None,
-        "mean_length": lengths.mean().item() if len(lengths) else None,
+        "mean_return": mean_return,
+        "mean_length": mean_length,
         "seed": manifest.seed,
         "policy": manifest.policy,
         "source": manifest.source,
@@ -199,7 +236,7 @@ def look_at(dump: Dump) -> Overview:
     episodes = tuple(dump.manifest.episodes)
     ended = [each for each in episodes if each.finished]
     data = dump.data
-    keys = list_keys(data)
+    keys = data.list_keys() if isinstance(data, ShardedSteps) else list_keys(data)
     return Overview(
         str(dump.path),
         dump.manifest,
@@ -208,7 +245,7 @@ def look_at(dump: Dump) -> Overview:
         Histogram.of(torch.tensor([each.total_reward for each in ended], dtype=torch.float64)),
         Histogram.of(torch.tensor([each.length for each in ended], dtype=torch.float64)),
         tuple(
-            _compute_statistics(key, data.get(key), data.ndim)
+            _compute_statistics(key, _sample(data, key), data.ndim)
             for key in keys
             if _is_shown(key, keys)
         ),
@@ -221,11 +258,18 @@ def _is_shown(key: NestedKey, keys: Sequence[NestedKey]) -> bool:
     return parts[0] == "next" or ("next", *parts) not in [split_key(each) for each in keys]
 
 
-def _compute_statistics(key: NestedKey, values: Tensor, dims: int) -> EntryStatistics:
-    steps = values.shape[dims - 1]
+def _sample(data: TensorDictBase | ShardedSteps, key: NestedKey) -> Tensor:
+    """Return the values of evenly spread steps, ``[*B, n, ...]``."""
+    if isinstance(data, ShardedSteps):
+        width = max(data[..., 0].get(key).numel(), 1)
+        return data.sample(key, max(_MAX_VALUES // width, 1))
+    values: Tensor = data.get(key)
     stride = max(1, -(-values.numel() // _MAX_VALUES))
-    index = (*[slice(None)] * (dims - 1), slice(0, steps, stride))
-    sample = values[index].reshape(-1).to(torch.float64)
+    return values[(*[slice(None)] * (data.ndim - 1), slice(None, None, stride))]
+
+
+def _compute_statistics(key: NestedKey, values: Tensor, dims: int) -> EntryStatistics:
+    sample = values.reshape(-1).to(torch.float64)
     finite = sample[sample.isfinite()]
     return EntryStatistics(
         key,
@@ -269,9 +313,30 @@ def list_dumps(folder: str | Path) -> list[Listed]:
     if not root.is_dir():
         raise StorageError(f"{root} is not a folder", hint="name a folder that has dumps")
     found = []
-    for path in sorted(Path(each) for each, _, files in os.walk(root) if MANIFEST in files):
+    for path in _find_dumps(root):
         try:
-            found.append(Listed(str(path), summarize(str(path), Manifest.load(path)), None))
+            found.append(Listed(str(path), summarize(str(path), load_manifest_of(path)), None))
         except TdxError as error:
             found.append(Listed(str(path), None, error.message))
     return found
+
+
+def _find_dumps(root: Path) -> list[Path]:
+    found = []
+    for path, folders, files in os.walk(root):
+        if MANIFEST in files:
+            found.append(Path(path))
+            # Shards are part of their dump.
+            folders[:] = [name for name in folders if name != SHARDS]
+    return sorted(found)
+
+
+def load_manifest_of(folder: Path) -> Manifest:
+    """Read the manifest of a dump, or of all committed shards of a sharded one.
+
+    Raises:
+        StorageError: The dump is missing or damaged.
+    """
+    if is_sharded(folder):
+        return ShardedFolder(folder).whole_manifest()
+    return Manifest.load(folder)

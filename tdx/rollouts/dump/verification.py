@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -26,6 +26,8 @@ from tdx.rollouts.dump.folder import (
     read_state,
 )
 from tdx.rollouts.dump.manifest import Manifest, load_manifest
+from tdx.rollouts.dump.shard_plan import is_sharded, shard_name
+from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.track import Track
 from tdx.serialization import Entries, Entry, Result
 
@@ -94,6 +96,8 @@ def verify(path: str | Path) -> Verification:
         StorageError: The dump is missing, its manifest or index is damaged, or it has links.
     """
     folder = Path(path)
+    if is_sharded(folder):
+        return _verify_shards(ShardedFolder(folder))
     with open_dump_folder(folder) as root:
         manifest, _ = load_manifest(root, folder)
         found = [
@@ -119,6 +123,26 @@ def verify(path: str | Path) -> Verification:
         manifest.complete,
         manifest.source,
         tuple(found),
+    )
+
+
+def _verify_shards(dump: ShardedFolder) -> Verification:
+    problems: list[Problem] = []
+    with open_dump_folder(dump.folder) as root:
+        problems += _policy_problems(root, dump.plan.manifest)
+    for place, summary in enumerate(dump.shards):
+        dump.manifest(place)
+        name = shard_name(summary.shard)
+        found = verify(dump.folder / name).problems
+        problems += [replace(each, file=f"{name}/{each.file}") for each in found]
+    whole = dump.whole_manifest()
+    return Verification(
+        str(dump.folder),
+        len(whole.chunks),
+        whole.size,
+        dump.complete,
+        whole.source,
+        tuple(problems),
     )
 
 

@@ -29,6 +29,8 @@ from tdx.rollouts.dump.folder import (
     MANIFEST,
     POLICY_COPIES,
     RAW,
+    SHARD_INDEX,
+    SHARDS,
     STATE,
     TEMPORARY_FILE,
     StateFile,
@@ -44,7 +46,7 @@ from tdx.rollouts.dump.track import Track, checksum
 _MAX_THREADS = 8
 """Number of files that are written concurrently."""
 RESUME_HINT = "make room, then --resume continues after the last finished chunk"
-_FILES = frozenset({MANIFEST, INDEX, DATA, RAW, STATE, *POLICY_COPIES})
+_FILES = frozenset({MANIFEST, INDEX, DATA, RAW, STATE, SHARDS, SHARD_INDEX, *POLICY_COPIES})
 _RERUN = "make room, then run the command again"
 _EXISTING = "--resume continues it, --force replaces it"
 
@@ -246,10 +248,15 @@ def check_target(folder: Path, force: bool, hint: str = _EXISTING) -> None:
             or the folder has something else.
     """
     check_not_locked(folder)
-    _check_free(folder, force, hint)
+    check_free(folder, force, hint)
 
 
-def _check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
+def check_free(folder: Path, force: bool, hint: str = _EXISTING) -> None:
+    """Check that a dump may be written, even if this process holds its lock.
+
+    Raises:
+        ArgumentError: A dump exists and may not be replaced, or the folder has something else.
+    """
     if not has_dump(folder):
         if os.path.lexists(folder) and not _is_empty(folder):
             raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
@@ -325,7 +332,7 @@ def _create_growing(folder: Path, manifest: Manifest) -> Iterator[int]:
             else:
                 folder.mkdir(parents=True, exist_ok=True)
                 root = stack.enter_context(lock_for_writing(folder))
-                _check_free(folder, False)
+                check_free(folder, False)
                 manifest.save(folder)
                 sync_path(folder.absolute().parent)
         yield root

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO
@@ -16,12 +14,9 @@ from tdx.confined_files import open_folder
 from tdx.errors import (
     ArgumentError,
     MissingPackageError,
-    OutputError,
     StorageError,
-    TdxError,
     UnknownNameError,
 )
-from tdx.files import atomic_folder, atomic_path, check_replaceable
 from tdx.rollouts.dump.reading import Dump, open_dump, summarize
 from tdx.rollouts.dump.writing import Progress, check_target, ignore_progress
 from tdx.rollouts.formats import (
@@ -54,9 +49,11 @@ from tdx.rollouts.formats.interface import (
     format_of_suffix,
 )
 from tdx.rollouts.formats.jsonl import write_lines
+from tdx.rollouts.formats.targets import check_export_target, check_no_link, replace_atomically
+from tdx.rollouts.recording.engines import process_pool
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FULL_TEXT = {os.strerror(number).lower(): number for number in _FULL}
+_PARALLEL_BYTES = 2**28
+"""Size of a sharded dump from which starting processes is worth its time."""
 
 
 def export_dump(
@@ -110,8 +107,11 @@ def export_dump(
     kind = find_format(to) if to is not None else format_of_suffix(path)
     options = ExportOptions(None if episodes is None else tuple(episodes), fps, split, lossy)
     _check_options(kind, options)
+    split = split or bool(opened.shards)
     target = Path(path) if path is not None else _default_target(opened.path, kind, split)
     check_export_target(target, kind, kind.is_folder or split, force)
+    if opened.shards:
+        return _export_shards(opened, kind, target, options, keys, on_rows, dry_run)
     source = ExportSource(opened, keys, raw=kind.holds_raw, on_rows=on_rows)
     return _export(source, opened, kind, target, options, dry_run)
 
@@ -147,6 +147,72 @@ def _export(
     return replace(planned, written=True, size=size, notes=(*planned.notes, *added))
 
 
+def _export_shards(
+    dump: Dump,
+    kind: Format,
+    target: Path,
+    options: ExportOptions,
+    keys: Sequence[str] | None,
+    on_rows: Callable[[Progress], None],
+    dry_run: bool,
+) -> Exported:
+    """Write one export per shard into a folder, which appears complete or not at all."""
+    if options.episodes is not None:
+        raise ArgumentError(
+            "--episodes selects episodes of one dump",
+            hint=f"export one of its shards: {dump.shards[0].path}",
+        )
+    suffix = "" if kind.is_folder or options.split else kind.suffixes[0]
+
+    def export_all(folder: Path) -> list[Exported]:
+        jobs = [
+            _ShardExport(shard.path, folder / f"{shard.path.name}{suffix}", kind.name, options)
+            for shard in dump.shards
+        ]
+        export = partial(_ShardExport.run, keys=keys, dry_run=dry_run)
+        if dry_run or dump.manifest.size < _PARALLEL_BYTES:
+            return list(map(partial(export, on_rows=on_rows), jobs))
+        with process_pool(len(jobs)) as pool:
+            return list(pool.map(export, jobs))
+
+    if dry_run:
+        found = export_all(target)
+    else:
+        with replace_atomically(target, folder=True) as part:
+            found = export_all(part)
+    sizes = [each.size for each in found if each.size is not None]
+    return replace(
+        found[0],
+        source=str(dump.path),
+        path=str(target),
+        steps=sum(each.steps for each in found),
+        episodes=sum(each.episodes for each in found),
+        size=sum(sizes) if sizes else None,
+        notes=tuple(dict.fromkeys(note for each in found for note in each.notes)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ShardExport:
+    """Exports one shard, in this process or another."""
+
+    shard: Path
+    target: Path
+    format: str
+    options: ExportOptions
+
+    def run(
+        self,
+        *,
+        keys: Sequence[str] | None,
+        dry_run: bool,
+        on_rows: Callable[[Progress], None] = ignore_progress,
+    ) -> Exported:
+        dump, kind = open_dump(self.shard), find_format(self.format)
+        source = ExportSource(dump, keys, raw=kind.holds_raw, on_rows=on_rows)
+        return _export(source, dump, kind, self.target, self.options, dry_run)
+
+
 def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | None = None) -> None:
     """Write a dump as JSON lines to a stream, one line per step of each env.
 
@@ -155,7 +221,9 @@ def export_lines(dump: str | Path, stream: IO[bytes], *, keys: Sequence[str] | N
         stream: Target.
         keys: Entries to export. ``None``: all.
     """
-    write_lines(ExportSource(open_dump(dump), keys, raw=False), stream)
+    opened = open_dump(dump)
+    for each in opened.shards or (opened,):
+        write_lines(ExportSource(each, keys, raw=False), stream)
 
 
 def _check_options(kind: Format, options: ExportOptions) -> None:
@@ -305,104 +373,3 @@ def find_codec(kind: Format) -> FormatCodec:
                 hint=f"pip install 'tdx[{kind.extra}]'",
             ) from error
     return _CODECS[kind.name]
-
-
-def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> None:
-    """Check that an export may be written, before any work is done.
-
-    Args:
-        path: Target.
-        kind: Format of the export.
-        folder: Whether a folder is written.
-        force: Whether an existing export of that format is replaced.
-
-    Raises:
-        ArgumentError: The target exists and may not be replaced, or is a link.
-    """
-    if not folder:
-        check_replaceable(path, force=force)
-        return
-    check_no_link(path)
-    if not os.path.lexists(path):
-        return
-    if not path.is_dir() or not _is_export(path, kind):
-        raise ArgumentError(f"{path} exists and is not {kind.name}", hint="name another place")
-    if not force:
-        raise ArgumentError(f"{path} already exists", hint="use --force to replace it")
-
-
-def check_no_link(folder: Path) -> None:
-    """Refuse a symbolic link as the target folder.
-
-    Raises:
-        ArgumentError: It is a link.
-    """
-    if folder.is_symlink():
-        raise ArgumentError(
-            f"{folder} is a symbolic link to {os.readlink(folder)}",
-            hint="name the folder itself; tdx neither replaces nor follows links",
-        )
-
-
-def _is_export(path: Path, kind: Format) -> bool:
-    inside = list(path.iterdir())
-    if kind.is_folder:
-        return not inside or kind.is_in(path)
-    return all(kind.is_in(each) for each in inside)
-
-
-@contextmanager
-def replace_atomically(path: Path, *, folder: bool) -> Iterator[Path]:
-    """Yield a temporary file or folder, which replaces ``path`` when the block ends.
-
-    If the block raises, or the process is killed, ``path`` is unchanged.
-
-    Args:
-        path: Target; missing folders around it are created.
-        folder: Whether a folder is written.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    with _report_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_folder(path) if folder else atomic_path(path) as part:
-            yield part
-
-
-@contextmanager
-def _report_write_errors(path: str | Path) -> Iterator[None]:
-    """Turn the errors of all libraries about a full or read-only disk into one line.
-
-    Raises:
-        OutputError: The path cannot be written.
-    """
-    try:
-        yield
-    except (TdxError, BrokenPipeError):
-        raise
-    except Exception as error:
-        number = _errno_of(error)
-        if number is None:
-            raise
-        hint = "make room, or name another place" if number in _FULL else "name another place"
-        reason = os.strerror(number).lower()
-        raise OutputError(f"cannot write {path}: {reason}", hint=hint) from error
-
-
-def _errno_of(error: BaseException | None) -> int | None:
-    """Return the error number of the system; some libraries only quote its text."""
-    visited: set[int] = set()
-    while error is not None and id(error) not in visited:
-        visited.add(id(error))
-        if isinstance(error, OSError) and error.errno:
-            return abs(error.errno)
-        text = str(error).lower()
-        for reason, number in _FULL_TEXT.items():
-            if reason in text:
-                return number
-        found = re.search(r"errno[ =:]+(\d+)", text)
-        if found:
-            return int(found.group(1))
-        error = error.__cause__ or error.__context__
-    return None

@@ -5,27 +5,33 @@ Such a dump appears complete or not at all, because it cannot be resumed.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from tensordict import TensorDictBase
 
+from tdx.confined_files import open_folder
 from tdx.core import TransformedEnv
 from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import ActionSequence, EnvBase
 from tdx.errors import ArgumentError, StorageError, Where
+from tdx.files import atomic_folder
 from tdx.keys import format_key, normalize_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import describe_specs
+from tdx.rollouts.dump.folder import SHARDS
 from tdx.rollouts.dump.manifest import Goal, Manifest
-from tdx.rollouts.dump.reading import Dump
+from tdx.rollouts.dump.reading import Dump, load_manifest_of
+from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
 from tdx.rollouts.dump.writing import (
     OnChunk,
     check_target,
     create_dump,
     ignore_progress,
+    report_write_errors,
 )
 from tdx.rollouts.policies.policy import NamedPolicy
 from tdx.rollouts.recording.checkpoint import (
@@ -36,6 +42,7 @@ from tdx.rollouts.recording.checkpoint import (
 from tdx.rollouts.recording.raw_envs import RESET_KEY, PlaybackEnv
 from tdx.rollouts.recording.request import create_manifest
 from tdx.rollouts.recording.rollout import stream_rollout
+from tdx.rollouts.recording.shards import complete_shards
 from tdx.stacks.building import build_env
 
 UNKNOWN = "unknown"
@@ -132,33 +139,88 @@ def replay(
         raise ArgumentError(
             f"{folder} is the dump that is replayed", hint="name another folder for the result"
         )
+    if dump.shards:
+        return _replay_shards(dump, stages, folder, force, allow_code, on_chunk)
+    return _replay(dump, stages, folder, None, force, allow_code, on_chunk)
+
+
+def _replay(
+    dump: Dump,
+    stages: tuple[StageConfig, ...],
+    folder: Path,
+    manifest: Manifest | None,
+    force: bool,
+    allow_code: bool,
+    on_chunk: OnChunk,
+) -> Manifest:
     pipeline = replace(dump.pipeline, transforms=stages, file=None)
     recorded = _read_raw_steps(dump)
     env = build_env(pipeline, allow_code)
     try:
         _check_recorded(dump, env.base_env)
         actions = _find_actions(dump, env, stages, recorded, allow_code)
-        old = dump.manifest
-        manifest = create_manifest(
-            env,
-            pipeline,
-            Goal(steps=old.steps),
-            seed=old.seed,
-            policy=old.policy,
-            policy_sha256=old.policy_sha256,
-            chunk_steps=old.chunk_steps,
-            keys=None,
-            source=str(dump.path),
-        )
+        if manifest is None:
+            manifest = _describe_replay(dump, env, pipeline)
         env.base_env = PlaybackEnv(env.base_env, recorded)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(old.seed)
+            torch.manual_seed(manifest.seed)
             policy = NamedPolicy("replay", None, None, lambda step: ActionSequence(actions))
             with create_dump(folder, manifest, force=force, atomic=True) as writer:
                 checkpointer = Checkpointer(env)
-                return stream_rollout(env, policy, writer, checkpointer, None, on_chunk)
+                return stream_rollout(
+                    env, policy, writer, checkpointer, None, on_chunk, can_resume=False
+                )
     finally:
         env.close()
+
+
+def _describe_replay(dump: Dump, env: EnvBase, pipeline: Pipeline) -> Manifest:
+    """Return the manifest of a replay without steps."""
+    old = dump.manifest
+    return create_manifest(
+        env,
+        pipeline,
+        Goal(steps=old.steps),
+        seed=old.seed,
+        policy=old.policy,
+        policy_sha256=old.policy_sha256,
+        chunk_steps=old.chunk_steps,
+        keys=None,
+        source=str(dump.path),
+    )
+
+
+def _replay_shards(
+    dump: Dump,
+    stages: tuple[StageConfig, ...],
+    folder: Path,
+    force: bool,
+    allow_code: bool,
+    on_chunk: OnChunk,
+) -> Manifest:
+    """Replay each shard; all of them appear at once."""
+    if not dump.manifest.complete or dump.manifest.goal.steps is None:
+        raise ArgumentError(
+            f"the shards of {dump.path} are not complete, or have a number of episodes as their "
+            "length",
+            hint=f"replay one of them: {dump.shards[0].path}",
+        )
+    pipeline = replace(dump.pipeline, transforms=stages, file=None)
+    env = build_env(pipeline, allow_code)
+    plan = ShardPlan(_describe_replay(dump, env, pipeline), len(dump.shards))
+    env.close()
+    with (
+        report_write_errors(folder, "make room, then run the command again"),
+        atomic_folder(os.path.abspath(folder)) as part,
+    ):
+        (part / SHARDS).mkdir()
+        with open_folder(part) as root:
+            plan.save(root)
+        for shard, recorded in enumerate(dump.shards):
+            target, manifest = part / shard_name(shard), plan.shard_manifest(shard)
+            _replay(recorded, stages, target, manifest, False, allow_code, on_chunk)
+        complete_shards(part)
+    return load_manifest_of(folder)
 
 
 def _read_raw_steps(dump: Dump) -> TensorDictBase:

@@ -283,9 +283,10 @@ class _ChunkStream:
         writer: DumpWriter,
         checkpointer: Checkpointer,
         on_chunk: OnChunk,
+        can_resume: bool,
     ) -> None:
         self._env, self._writer, self._on_chunk = env, writer, on_chunk
-        self._checkpointer = checkpointer
+        self._checkpointer, self._can_resume = checkpointer, can_resume
         manifest = writer.manifest
         self._dim = len(manifest.batch_size)
         self._keys = EpisodeKeys.of(env)
@@ -316,7 +317,8 @@ class _ChunkStream:
             chunk = self._cut(chunk, steps)
             raw = self._cut(raw, steps) if has_equal_length else raw
         self.steps += steps
-        state = None if partial or self.is_over else self._checkpointer.save(chunk, self.steps)
+        has_state = self._can_resume and not partial and not self.is_over
+        state = self._checkpointer.save(chunk, self.steps) if has_state else None
         transforms = None if partial else self._checkpointer.describe_changes()
         progress = Progress(self.steps, self.episodes, self._goal, self.steps - self._first_step)
 
@@ -349,6 +351,8 @@ def stream_rollout(
     checkpointer: Checkpointer,
     start: TensorDictBase | None,
     on_chunk: OnChunk,
+    *,
+    can_resume: bool = True,
 ) -> Manifest:
     """Roll out until the goal of a dump is reached.
 
@@ -359,9 +363,10 @@ def stream_rollout(
         checkpointer: Saves the state after each chunk.
         start: Root of the first step, ``[*B]``; ``None``: the rollout starts with a reset.
         on_chunk: Called in the writing thread after each chunk is on the disk.
+        can_resume: Whether the state to resume from is saved with each chunk.
     """
     manifest = writer.manifest
-    stream = _ChunkStream(env, writer, checkpointer, on_chunk)
+    stream = _ChunkStream(env, writer, checkpointer, on_chunk, can_resume)
     with torch.no_grad(), _BackgroundWriter() as background:
         if not stream.is_over:
             chunks = env.iter_rollout(

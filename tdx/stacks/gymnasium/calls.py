@@ -1,4 +1,8 @@
-"""Record the calls of ``step`` and ``reset`` of every level, and how they are nested."""
+"""Record the calls of ``step`` and ``reset`` of every level, and how they are nested.
+
+A call that is recorded appends one tuple to a list; :func:`read_calls` makes a tree of them when
+somebody reads it.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from tdx.keys import NestedKey
+from tdx.stacks.gymnasium.capture import (
+    Below,
+    Entries,
+    SharedPaths,
+    freeze_action,
+    freeze_result,
+    is_new_memory,
+    shared_paths,
+)
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.snapshots import (
-    Entries,
-    action_entries,
-    observation_entries,
-    overwritten_keys,
-    result_entries,
-)
 
 Method = Literal["reset", "step"]
 _ACTION_NAMES = ("action", "actions")
@@ -32,26 +38,33 @@ class Call:
         level: Index of the level.
         row: Sub-env that it belongs to; 0 outside of sub-envs.
         method: ``reset`` or ``step``.
-        action: The action that it received.
-        result: What it returned, copied.
+        given: Copy of the action that it received.
+        returned: Copy of what it returned, observation first. ``None``: it has another form.
         children: Calls that it made.
         own_ns: Its duration without its children.
         error: What it raised.
-        overwritten: Keys of the observation that it wrote into the memory of the previous one.
+        shared: Where its observation is in the memory of the previous one.
+        previous: Copy of the previous observation, if they share memory.
         reported: Class and message of an error that another process raised.
+        action: The action as tensors by key.
+        result: The result as tensors by key.
+        overwritten: Keys of the observation that it wrote into the memory of the previous one.
     """
 
     level: int
     row: int
     method: Method
-    action: Entries = field(default_factory=dict)
-    result: Entries = field(default_factory=dict)
+    given: Any = None
+    returned: tuple[Any, ...] | None = None
     children: list[Call] = field(default_factory=list)
     own_ns: int = 0
     error: Exception | None = None
-    overwritten: tuple[NestedKey, ...] = ()
+    shared: SharedPaths = ()
+    previous: Any = None
     reported: tuple[str, str] | None = None
-    _inside_ns: int = 0
+    action: Entries = field(default_factory=dict)
+    result: Entries = field(default_factory=dict)
+    overwritten: tuple[NestedKey, ...] = ()
 
     def walk(self) -> Iterator[Call]:
         """Yield this call and all calls inside it, in the order in which they began."""
@@ -67,9 +80,87 @@ class Call:
         return None if self.error is None else self
 
 
-OnCall = Callable[[Call], None]
-LastResults = dict[tuple[int, int], tuple[Any, Entries]]
-"""Observation that each level and sub-env returned last, and a copy of its result."""
+@dataclass(slots=True)
+class _Last:
+    """The observation that a sub-env of a level returned last, and its copy."""
+
+    value: Any = None
+    copied: Any = None
+
+
+LastResults = dict[tuple[int, int], _Last]
+"""Observation that each level and sub-env returned last."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """A method of an object that is recorded.
+
+    Args:
+        level: Index of the level.
+        row: Sub-env that it belongs to.
+        method: ``reset`` or ``step``.
+        create: Creates its calls from level, row and method.
+        takes_action: True if its first argument is the action.
+        freeze: Copies its result. ``None``: it returns nothing.
+    """
+
+    level: int
+    row: int
+    method: Method
+    create: Callable[[int, int, Method], Call] = Call
+    takes_action: bool = True
+    freeze: Callable[[Any, Below], tuple[Any, ...] | None] | None = freeze_result
+
+
+@dataclass(slots=True)
+class Details:
+    """What only few calls have.
+
+    Args:
+        error: What it raised.
+        shared: See :class:`Call`.
+        previous: See :class:`Call`.
+        remote: Calls in worker processes that it waited for.
+    """
+
+    error: Exception | None = None
+    shared: SharedPaths = ()
+    previous: Any = None
+    remote: Callable[[Call], int] | None = None
+
+
+Event = tuple[Site, int, Any, Any, Details | None, int, int, int]
+"""Site, place where the call began, action, result, details; clock when it began, when it ended,
+and when its result was copied."""
+Events = list[Event | None]
+"""Complete calls in the order in which they ended; ``None`` where each of them began."""
+OnEvents = Callable[[Events], None]
+
+
+def read_calls(events: Events) -> list[Call]:
+    """Return the outermost calls in order, with the calls inside."""
+    complete: list[tuple[int, Call, int]] = []
+    for event in events:
+        if event is None:
+            continue
+        site, place, given, returned, details, start, end, left = event
+        call = site.create(site.level, site.row, site.method)
+        call.given, call.returned = given, returned
+        inside = 0
+        while complete and complete[-1][0] > place:
+            _, child, duration = complete.pop()
+            call.children.insert(0, child)
+            inside += duration
+        call.own_ns = end - start - inside
+        if details is not None:
+            call.error, call.shared = details.error, details.shared
+            call.previous = details.previous
+            if details.remote is not None:
+                # A worker may have started before its parent waited.
+                call.own_ns = max(call.own_ns - details.remote(call), 0)
+        complete.append((place, call, left - start))
+    return [call for _, call, _ in complete]
 
 
 class RemoteCalls(Protocol):
@@ -84,13 +175,26 @@ class RemoteCalls(Protocol):
         """Record the calls in a block."""
         ...
 
-    def add_calls(self, call: Call) -> int:
-        """Add the calls of the last request as children; return the ns that they took."""
+    def take_calls(self, method: Method) -> Callable[[Call], int]:
+        """Collect the calls of the last request.
+
+        Returns:
+            A function that adds them to a call as children, and returns the ns that they took.
+        """
         ...
 
-    def add_failed_call(self, call: Call) -> None:
-        """Add the call that made this one fail as its child, if there is one."""
+    def take_failed_call(self, error: Exception) -> Callable[[Call], int]:
+        """Collect the call that made a request fail, as :meth:`take_calls`."""
         ...
+
+
+class _Thread(threading.local):
+    """What one thread has recorded of its current outermost call."""
+
+    def __init__(self) -> None:
+        self.events: Events = []
+        self.value: Any = None
+        self.copied: Any = None
 
 
 class CallRecorder:
@@ -99,20 +203,20 @@ class CallRecorder:
     Open calls are kept per thread, so an env that several threads step is recorded correctly.
 
     Args:
-        on_call: Receives each complete call; called by one thread at a time.
+        on_events: Receives each complete call; called by one thread at a time.
         remote: Calls in worker processes. ``None``: there are none.
         last: Last results of an earlier recorder, which this one updates. ``None``: there are none.
     """
 
     def __init__(
         self,
-        on_call: OnCall,
+        on_events: OnEvents,
         remote: RemoteCalls | None = None,
         last: LastResults | None = None,
     ) -> None:
-        self._on_call, self._remote = on_call, remote
+        self._on_events, self._remote = on_events, remote
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self._thread = _Thread()
         self._failure: Exception | None = None
         self._last: LastResults = {} if last is None else last
 
@@ -121,16 +225,14 @@ class CallRecorder:
         """Record the calls of all levels in a block.
 
         Raises:
-            Exception: What ``on_call`` raised first, at the end of the block.
+            Exception: What ``on_events`` raised first, at the end of the block.
         """
         owners: dict[int, tuple[Any, Wrap]] = {}
         for level in levels:
             if level.in_workers:
                 continue
-            spaces = (level.observation_space, level.action_space)
             for row, owner in enumerate(level.owners):
-                wrap = self._wrap_for(level.index, row, spaces)
-                owners.setdefault(id(owner), (owner, wrap))
+                owners.setdefault(id(owner), (owner, self._wrap_for(level.index, row)))
         with replaced_methods(owners.values()), self.recorded_remotely():
             yield
         if self._failure is not None:
@@ -140,115 +242,115 @@ class CallRecorder:
         """Record the calls in worker processes in a block."""
         return nullcontext() if self._remote is None else self._remote.recording()
 
-    def _wrap_for(self, level: int, row: int, spaces: tuple[Any, Any]) -> Wrap:
+    def _wrap_for(self, level: int, row: int) -> Wrap:
         def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-            method: Method = "step" if name == "step" else "reset"
-
-            def recorded(*args: Any, **kwargs: Any) -> Any:
-                return self._record(
-                    Call(level, row, method),
-                    lambda: action_entries(spaces[1], _action(args, kwargs)),
-                    lambda: original(*args, **kwargs),
-                    lambda result: _result(spaces[0], result),
-                )
-
-            return recorded
+            is_step = name == "step"
+            site = Site(level, row, "step" if is_step else "reset", takes_action=is_step)
+            return self._recorded(site, original)
 
         return wrap
 
-    def _record(
-        self,
-        call: Call,
-        copy_action: Callable[[], Entries],
-        run: Callable[[], Any],
-        copy_result: Callable[[Any], Entries],
-    ) -> Any:
-        """Run a call of the env and record it, with copies of its action and its result."""
-        clock = time.perf_counter_ns
-        entered = clock()
-        open_calls = self._open_calls()
-        parent = open_calls[-1] if open_calls else None
-        if call.method == "step":
-            call.action = _copied(copy_action)
-        open_calls.append(call)
-        start = clock()
-        try:
-            result = run()
-        except BaseException as error:
-            call.own_ns = clock() - start - call._inside_ns
-            open_calls.pop()
-            if isinstance(error, Exception):
-                call.error = error
-                if self._remote is not None and call.level == self._remote.core_index:
-                    # The error of the env must not be replaced.
-                    with suppress(Exception):
-                        self._remote.add_failed_call(call)
-                self._close(call, parent, entered)
-            raise
-        call.own_ns = clock() - start - call._inside_ns
-        open_calls.pop()
-        if self._remote is not None and call.level == self._remote.core_index:
-            self._add_remote_calls(call)
-        call.result = _copied(lambda: copy_result(result))
-        self._compare_with_last(call, result)
-        self._close(call, parent, entered)
-        return result
+    def _recorded(self, site: Site, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that records each call of a method.
 
-    def _compare_with_last(self, call: Call, result: Any) -> None:
-        """Add the keys whose previous value the call overwrote in memory."""
-        if not call.result:
-            return
-        observation = result[0] if isinstance(result, tuple) else result
-        last = self._last.get((call.level, call.row))
-        self._last[call.level, call.row] = observation, call.result
-        if last is not None and call.method == "step":
-            call.overwritten = overwritten_keys(last[0], observation, last[1], call.result)
+        Its own time is part of the step, so it only copies values and reads the clock.
+        """
+        thread, clock, finish = self._thread, time.perf_counter_ns, self._finish
+        takes_action, is_step, freeze = site.takes_action, site.method == "step", site.freeze
+        waits = self._waits(site)
+        last = self._last.setdefault((site.level, site.row), _Last())
 
-    def _add_remote_calls(self, call: Call) -> None:
-        """Add what workers recorded to the call that waited for them."""
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            start = clock()
+            events = thread.events
+            place = len(events)
+            events.append(None)
+            given = details = returned = None
+            if takes_action:
+                given = freeze_action(args[0] if args else _named_action(kwargs))
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                end = clock()
+                if not isinstance(error, Exception):
+                    del events[place:]
+                    raise
+                details = self._failed(error, waits=waits)
+                events.append((site, place, given, None, details, start, end, clock()))
+                if not place:
+                    finish(thread)
+                raise
+            end = clock()
+            if waits:
+                details = self._take_remote(site)
+            if freeze is not None:
+                returned = freeze(result, thread)
+            if returned is not None:
+                value = result[0] if isinstance(result, tuple) else result
+                before = last.value
+                if is_step and not is_new_memory(before, value):
+                    details = _with_shared(details, shared_paths(before, value), last.copied)
+                last.value, last.copied = value, returned[0]
+            events.append((site, place, given, returned, details, start, end, clock()))
+            if not place:
+                finish(thread)
+            return result
+
+        return recorded
+
+    def _waits(self, site: Site) -> bool:
+        """Return True if the calls of a method wait for worker processes."""
+        return self._remote is not None and site.level == self._remote.core_index
+
+    def _failed(self, error: Exception, *, waits: bool) -> Details:
+        remote = None
+        if waits and self._remote is not None:
+            # The error of the env must not be replaced.
+            with suppress(Exception):
+                remote = self._remote.take_failed_call(error)
+        return Details(error, remote=remote)
+
+    def _take_remote(self, site: Site) -> Details:
+        """Collect what workers recorded for a call that waited for them."""
         assert self._remote is not None
         try:
-            taken = self._remote.add_calls(call)
+            return Details(remote=self._remote.take_calls(site.method))
         except Exception as error:
-            self._failure = self._failure or error
-        else:
-            # A worker may have started before its parent waited.
-            call.own_ns = max(call.own_ns - taken, 0)
+            failure = self._failure = self._failure or error
 
-    def _open_calls(self) -> list[Call]:
-        found: list[Call] | None = getattr(self._local, "calls", None)
-        if found is None:
-            found = self._local.calls = []
-        return found
+            def fail(call: Call) -> int:
+                raise failure
 
-    def _close(self, call: Call, parent: Call | None, entered: int) -> None:
-        if parent is not None:
-            parent.children.append(call)
-            parent._inside_ns += time.perf_counter_ns() - entered
-            return
+            # The trace without these calls would be wrong.
+            return Details(remote=fail)
+
+    def _finish(self, thread: _Thread) -> None:
+        """Pass on a complete call of a thread."""
+        events, thread.events = thread.events, []
+        if thread.value is not None:
+            thread.value = thread.copied = None
         with self._lock:
             try:
-                self._on_call(call)
+                self._on_events(events)
             except Exception as error:
                 # The env has made its step: the caller must get the result.
                 self._failure = self._failure or error
 
 
-def _copied(take: Callable[[], Entries]) -> Entries:
-    """Copy values; a value that cannot be copied must not fail in the code of the user."""
-    try:
-        return take()
-    except Exception:
-        return {}
+def _with_shared(details: Details | None, shared: SharedPaths, previous: Any) -> Details | None:
+    if not shared:
+        return details
+    found = details or Details()
+    found.shared, found.previous = shared, previous
+    return found
 
 
-def _action(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if args:
-        return args[0]
+def outermost_site(events: Events) -> Site:
+    """Return the site of the outermost call, which ended last."""
+    event = events[-1]
+    assert event is not None
+    return event[0]
+
+
+def _named_action(kwargs: dict[str, Any]) -> Any:
     return next((kwargs[name] for name in _ACTION_NAMES if name in kwargs), None)
-
-
-def _result(space: Any, result: Any) -> Entries:
-    if not isinstance(result, tuple) or not result:
-        return {}
-    return {**observation_entries(space, result[0]), **result_entries(result)}

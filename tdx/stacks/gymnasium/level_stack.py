@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -14,14 +14,24 @@ import torch
 from torch import Tensor
 
 from tdx.core import StageSpecs
-from tdx.errors import EnvError, SpecError, Where, get_first_line
+from tdx.errors import EnvError, SpecError, TdxError, Where, get_first_line
 from tdx.specs import Binary, Composite
 from tdx.stacks.driver import OnTrace
-from tdx.stacks.gymnasium.calls import Call, CallRecorder, LastResults, OnCall, RemoteCalls
-from tdx.stacks.gymnasium.levels import Level, env_name
+from tdx.stacks.gymnasium.calls import (
+    Call,
+    CallRecorder,
+    Events,
+    LastResults,
+    OnEvents,
+    RemoteCalls,
+    outermost_site,
+)
+from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
+from tdx.stacks.gymnasium.replay import build_action, learning_switches, replaced_env
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
 from tdx.stacks.gymnasium.workers import Workers
+from tdx.stacks.replay import BaseCalls, Entries, replaced_attributes, write_number
 from tdx.stacks.sources import is_closed
 from tdx.stacks.stack import Stack, StageInfo
 
@@ -36,7 +46,8 @@ class LevelStack(Stack):
     """
 
     free_keys = (INFO,)
-    recorder: Callable[[OnCall, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
+    attaches_to_runs = True
+    recorder: Callable[[OnEvents, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
     builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
 
     def __init__(
@@ -45,7 +56,7 @@ class LevelStack(Stack):
         self.target, self.workers = target, workers
         self.levels = tuple(levels)
         self._pending_seed: int | None = None
-        # Traces are recorded step by step.
+        # A tracer may attach for each step.
         self._last_results: LastResults = {}
         self._builder = type(self).builder(self.levels, self.name)
 
@@ -111,13 +122,24 @@ class LevelStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         top = self.levels[-1].index
 
-        def on_call(call: Call) -> None:
-            if call.level == top:
-                on_trace(self._builder.build(call))
+        def on_events(events: Events) -> None:
+            if outermost_site(events).level == top:
+                on_trace(self._builder.defer(events))
 
+        self._builder.forget_spaces()
         remote = self.workers if self.workers is not None and self.workers.rows else None
-        with type(self).recorder(on_call, remote, self._last_results).attached(self.levels):
+        with type(self).recorder(on_events, remote, self._last_results).attached(self.levels):
             yield
+
+    def locate_error(self, error: Exception) -> TdxError | None:
+        """See :class:`~tdx.stacks.Stack`."""
+        place = place_of_error(error, self.levels)
+        if place is None:
+            return None
+        failed = Call(*place, error=error)
+        if self.workers is not None and place[0] == self.workers.core_index:
+            self.workers.take_failed_call(error)(failed)
+        return self._builder.located(failed.children[0] if failed.children else failed)
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`."""
@@ -125,6 +147,46 @@ class LevelStack(Stack):
         states = {} if self.workers is None else self.workers.state()
         states |= {level.index: self.level_state(level) for level in local}
         return {index: state for index, state in states.items() if state}
+
+    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        local = [level for level in self.levels if not level.in_workers]
+        return replaced_env(local, calls)
+
+    @property
+    def remote_stages(self) -> Sequence[int]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return [level.index for level in self.levels if level.in_workers and level.index >= 0]
+
+    def encode_action(self, entries: Entries) -> Any:
+        """See :class:`~tdx.stacks.Stack`."""
+        return build_action(self.levels[-1].action_space, entries, self.num_envs)
+
+    def paused_learning(self) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return replaced_attributes(learning_switches(self.state_owners()))
+
+    def state_owners(self) -> Sequence[Any]:
+        """See :class:`~tdx.stacks.Stack`."""
+        local = [level for level in self.levels if level.index >= 0 and not level.in_workers]
+        return [owner for level in local for owner in level.owners]
+
+    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`; the state of sub-envs has one row for each."""
+        levels = {each.index: each for each in self.levels if not each.in_workers}
+        missing: list[str] = []
+        for index, values in state.items():
+            level = levels.get(index)
+            for name, value in values.items():
+                owners = () if level is None else level.owners
+                in_rows = level is not None and level.in_rows
+                written = [
+                    write_number(owner, name, value[row % len(value)] if in_rows else value)
+                    for row, owner in enumerate(owners)
+                ]
+                if not written or not all(written):
+                    missing.append(f"{index}.{name}")
+        return missing
 
     @property
     def timing_notes(self) -> Sequence[str]:

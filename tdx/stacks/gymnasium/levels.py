@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from traceback import walk_tb
+from typing import Any, Literal
 
 import gymnasium
 from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
@@ -12,6 +13,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
 
+_METHODS = ("reset", "step", "step_wait", "step_async")
 _KINDS = (gymnasium.Wrapper, VectorWrapper)
 THIN_WRAPPERS = (
     gymnasium.wrappers.OrderEnforcing,
@@ -116,6 +118,33 @@ def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]
         for index, (owners, in_rows) in enumerate(levels, start=len(in_workers) - 1)
     )
     return (*in_workers, *around)
+
+
+def place_of_error(
+    error: BaseException, levels: Sequence[Level]
+) -> tuple[int, int, Literal["reset", "step"]] | None:
+    """Return level, sub-env and method of the innermost wrapper whose code raised an error.
+
+    Args:
+        error: An error with its traceback.
+        levels: Levels of the stack.
+    """
+    owners = {
+        id(owner): (level.index, row)
+        for level in levels
+        if not level.in_workers
+        for row, owner in enumerate(level.owners)
+    }
+    place: tuple[int, int] | None = None
+    method: Literal["reset", "step"] = "step"
+    for frame, _ in walk_tb(error.__traceback__):
+        names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
+        found = owners.get(id(frame.f_locals.get(names[0]))) if names else None
+        if found is not None:
+            place = found
+            if frame.f_code.co_name in _METHODS:
+                method = "reset" if frame.f_code.co_name == "reset" else "step"
+    return None if place is None else (*place, method)
 
 
 def core_of(env: Any) -> Any:

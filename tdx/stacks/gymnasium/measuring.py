@@ -66,10 +66,20 @@ def measured_levels(
             stack.enter_context(workers.measuring(names, meter))
         yield
     if len(threads) > 1:
-        raise EnvError(
-            f"{len(threads)} threads stepped {env_name} while it was measured",
-            hint="let one thread step the env, or measure an env of each thread",
-        )
+        raise several_threads_error(len(threads), env_name)
+
+
+def several_threads_error(count: int, env_name: str) -> EnvError:
+    """Return the error for an env that several threads stepped while it was measured.
+
+    Args:
+        count: Number of threads.
+        env_name: Name of the env inside.
+    """
+    return EnvError(
+        f"{count} threads stepped {env_name} while it was measured",
+        hint="let one thread step the env, or measure an env of each thread",
+    )
 
 
 def _noting_threads(wrap: Wrap, threads: set[int]) -> Wrap:

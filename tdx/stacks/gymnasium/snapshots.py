@@ -1,4 +1,4 @@
-"""Copies of what a wrapper returned, as tensors by key, and the specs of its spaces."""
+"""Copies of what a wrapper returned as tensors by key, and the specs of its spaces."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
 from tdx.keys import NestedKey, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
+from tdx.stacks.gymnasium.capture import Entries, SharedPaths
 
-Entries = dict[NestedKey, Any]
-"""Values by key; objects that are not numbers stay as they are."""
 OBSERVATION, ACTION, REWARD, INFO = "observation", "action", "reward", "info"
 FLAGS = ("terminated", "truncated")
 _MAX_INFO_DEPTH = 4
@@ -56,20 +55,20 @@ def reward_specs(num_envs: int | None) -> Composite:
 
 
 def observation_entries(space: spaces.Space[Any], value: Any) -> Entries:
-    """Copy an observation, with the dtype and shape that it has."""
+    """Return the entries of an observation, with the dtype and shape that it has."""
     return _entries(space, value, (OBSERVATION,))
 
 
 def action_entries(space: spaces.Space[Any], value: Any) -> Entries:
-    """Copy an action."""
+    """Return the entries of an action."""
     return _entries(space, value, (ACTION,))
 
 
 def result_entries(result: Any) -> Entries:
-    """Copy reward, flags and info of a step, or the info of a reset.
+    """Return the entries of reward, flags and info of a step, or the info of a reset.
 
     Args:
-        result: What ``step`` or ``reset`` returned.
+        result: Copy of what ``step`` or ``reset`` returned.
     """
     entries: Entries = {}
     if not isinstance(result, tuple) or len(result) not in (2, 5):
@@ -77,16 +76,16 @@ def result_entries(result: Any) -> Entries:
     if len(result) == 5:
         entries[REWARD] = _reward(result[1])
         for name, value in zip(FLAGS, result[2:4], strict=True):
-            entries[name] = _copy(value)
+            entries[name] = _to_tensor(value)
     _add_info(entries, (INFO,), result[-1])
     return entries
 
 
 def _reward(value: Any) -> Any:
-    copied = _copy(value)
-    if isinstance(copied, Tensor) and copied.dtype != torch.float64:
-        return copied.to(torch.float64)
-    return copied
+    tensor = _to_tensor(value)
+    if isinstance(tensor, Tensor) and tensor.dtype != torch.float64:
+        return tensor.to(torch.float64)
+    return tensor
 
 
 def _add_info(entries: Entries, key: tuple[str, ...], info: Any) -> None:
@@ -97,7 +96,7 @@ def _add_info(entries: Entries, key: tuple[str, ...], info: Any) -> None:
         if isinstance(value, Mapping) and len(path) < _MAX_INFO_DEPTH:
             _add_info(entries, path, value)
         else:
-            entries[path] = _copy(value)
+            entries[path] = _to_tensor(value)
 
 
 def _entries(space: Any, value: Any, key: tuple[str, ...]) -> Entries:
@@ -111,15 +110,15 @@ def _entries(space: Any, value: Any, key: tuple[str, ...]) -> Entries:
         return _tuple_entries(space, value, key)
     if isinstance(space, spaces.Text | spaces.Sequence | spaces.Graph | spaces.OneOf):
         return {path: value}
-    copied = _copy(value)
+    tensor = _to_tensor(value)
     start = getattr(space, "start", 0)
-    if isinstance(copied, Tensor) and not copied.is_floating_point() and np.any(start):
-        copied = copied - torch.as_tensor(np.asarray(start))
-    return {path: copied}
+    if isinstance(tensor, Tensor) and not tensor.is_floating_point() and np.any(start):
+        tensor = tensor - torch.as_tensor(np.asarray(start))
+    return {path: tensor}
 
 
 def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -> Entries:
-    """Copy the parts of a tuple, stacked if they have the same shape as in the spec."""
+    """Return the parts of a tuple, stacked if they have the same shape as in the spec."""
     path: NestedKey = key if len(key) > 1 else key[0]
     spec = codec_of(space, Layout(None, categorical=True, remap_state=False)).spec
     if isinstance(spec, Composite) or len(value) != len(space.spaces):
@@ -128,7 +127,7 @@ def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -
             inner = space.spaces[index] if index < len(space.spaces) else None
             found |= _entries(inner, part, (*key, str(index)))
         return found
-    parts = [_copy(part) for part in value]
+    parts = [_to_tensor(part) for part in value]
     if all(isinstance(part, Tensor) and part.shape == parts[0].shape for part in parts):
         # In a vector env the parts have a batch dim, which comes first.
         lead = parts[0].ndim - len(space.spaces[0].shape or ())
@@ -136,14 +135,12 @@ def _tuple_entries(space: spaces.Tuple[Any], value: Any, key: tuple[str, ...]) -
     return {path: value}
 
 
-def _copy(value: Any) -> Any:
-    """Copy numbers to a tensor of their dtype; other objects stay as they are."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if value is None or isinstance(value, str | bytes):
+def _to_tensor(value: Any) -> Any:
+    """Return numbers as a tensor of their dtype; other objects stay as they are."""
+    if isinstance(value, Tensor) or value is None or isinstance(value, str | bytes):
         return value
     try:
-        array = np.array(value)
+        array = np.asarray(value)
     except (ValueError, TypeError):
         return value
     if array.dtype.kind not in "biufc":
@@ -172,49 +169,41 @@ def is_same(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     try:
-        return bool(one == other)
+        return _has_same_parts(one, other)
     except Exception:
         return False
 
 
-def overwritten_keys(
-    before: Any, after: Any, old: Entries, new: Entries, key: tuple[str, ...] = (OBSERVATION,)
-) -> tuple[NestedKey, ...]:
-    """Return the keys of an observation that is in the memory of the previous one.
+def _has_same_parts(one: Any, other: Any) -> bool:
+    """Compare objects that may contain arrays, which do not compare to one bool."""
+    if isinstance(one, np.ndarray):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        if one.dtype.hasobject:
+            return all(map(is_same, one.ravel().tolist(), other.ravel().tolist()))
+        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(is_same(one[name], other[name]) for name in one)
+    return bool(one == other) or (isinstance(one, float) and one != one and other != other)
+
+
+def overwritten_keys(shared: SharedPaths, old: Entries, new: Entries) -> tuple[NestedKey, ...]:
+    """Return the keys of an observation that replaced another value in the same memory.
 
     Args:
-        before: Previous observation.
-        after: Observation.
-        old: Copy of the previous observation, from before it was overwritten.
-        new: Copy of the observation.
-        key: Key of both.
+        shared: Where the observation is in the memory of the previous one.
+        old: The previous observation.
+        new: The observation.
     """
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        if before is after:
-            keys = [each for each in new if split_key(each)[: len(key)] == key]
-            return tuple([each for each in keys if not is_same(old.get(each), new[each])])
-        return tuple(
-            [
-                found
-                for name in after
-                if name in before
-                for found in overwritten_keys(
-                    before[name], after[name], old, new, (*key, str(name))
-                )
-            ]
-        )
-    path: NestedKey = key if len(key) > 1 else key[0]
-    is_changed = path in old and path in new and not is_same(old[path], new[path])
-    return (path,) if _has_same_memory(before, after) and is_changed else ()
-
-
-def _has_same_memory(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        first, second = (each.__array_interface__["data"][0] for each in (one, other))
-        return bool(first == second)
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.data_ptr() == other.data_ptr()
-    return False
+    found = []
+    for key, value in new.items():
+        path = split_key(key)
+        is_shared = any(path[: len(each) + 1] == (OBSERVATION, *each) for each in shared)
+        if is_shared and key in old and not is_same(old[key], value):
+            found.append(key)
+    return tuple(found)
 
 
 def stack_rows(rows: list[Any]) -> Any:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from gymnasium.spaces import Box
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.tracing import StageTrace, StepTrace, ValueVersion
 from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey, split_key
-from tdx.stacks.gymnasium.calls import Call
+from tdx.stacks.gymnasium.calls import Call, Events, read_calls
+from tdx.stacks.gymnasium.capture import Entries
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.snapshots import (
     FLAGS,
     INFO,
     REWARD,
-    Entries,
+    action_entries,
     is_same,
+    observation_entries,
+    overwritten_keys,
+    result_entries,
     stack_rows,
 )
+from tdx.stacks.tracer import DeferredTrace
 from tdx.tensordicts import new_tensordict
 
 
@@ -31,6 +40,7 @@ class _Lane:
     def __init__(self, name: Any) -> None:
         self.name = name
         self.current: dict[NestedKey, ValueVersion] = {}
+        self._last: Entries | None = None
 
     def write(self, key: NestedKey, value: Any, *, is_stage: bool) -> ValueVersion:
         known = self.current.get(key)
@@ -43,6 +53,9 @@ class _Lane:
         self, entries: Entries, *, is_stage: bool
     ) -> tuple[dict[NestedKey, ValueVersion], tuple[NestedKey, ...]]:
         """Record new values; return what changed and what is missing."""
+        if entries is self._last:
+            return {}, ()
+        self._last = entries
         written = {}
         for key, value in entries.items():
             known = self.current.get(key)
@@ -70,9 +83,38 @@ class TraceBuilder:
         self._env_name = env_name
         self.policy = "given"
         self.policy_ns = 0
+        self._spaces: dict[int, tuple[Any, Any]] = {}
+        self._same_forms: dict[tuple[int, int, int], bool] = {}
 
-    def build(self, root: Call) -> StepTrace:
-        """Return the trace of one outermost call."""
+    def forget_spaces(self) -> None:
+        """Read the spaces again, which may differ between blocks."""
+        self._spaces, self._same_forms = {}, {}
+
+    def spaces(self, level: Level) -> tuple[Any, Any]:
+        """Return the spaces of the observations and actions of a level."""
+        found = self._spaces.get(level.index)
+        if found is None:
+            found = self._spaces[level.index] = level.observation_space, level.action_space
+        return found
+
+    def defer(self, events: Events) -> StepTrace:
+        """Return the trace of an outermost call, which is built when it is read."""
+        event = events[-1]
+        assert event is not None
+        site, details = event[0], event[4]
+        build = partial(self.build, events, self.policy, self.policy_ns)
+        has_error = details is not None and details.error is not None
+        return DeferredTrace.of(site.method, build, has_error=has_error)
+
+    def build(self, events: Events, policy: str, policy_ns: int) -> StepTrace:
+        """Return the trace of an outermost call.
+
+        Args:
+            events: The call.
+            policy: Name of what chose the action; ``given``: the caller.
+            policy_ns: Nanoseconds that it took.
+        """
+        root = self._read_calls(events)
         calls: dict[int, list[Call]] = {}
         for call in root.walk():
             calls.setdefault(call.level, []).append(call)
@@ -81,6 +123,9 @@ class TraceBuilder:
         inverse, forward = _Lane("inverse"), _Lane("forward")
         phase = root.method
         if phase == "step":
+            given: Any = "given" if policy == "given" else "policy"
+            written, _ = inverse.update(self._actions(root.level, [root]), is_stage=False)
+            stages.append(StageTrace(given, -1, policy, "inverse", "step", policy_ns, (), written))
             self._add_actions(root, calls, inverse, stages)
         error = self._add_results(root, calls, times, forward, stages)
         return StepTrace(
@@ -91,19 +136,77 @@ class TraceBuilder:
             tensordict=self._tensordict(phase, inverse, forward, stages),
             stages=tuple(stages),
             given={},
-            time_ns=sum(times.values()) + self.policy_ns,
+            time_ns=sum(times.values()) + policy_ns,
             error=error,
         )
+
+    def _read_calls(self, events: Events) -> Call:
+        """Return the outermost call with its values as tensors."""
+        root = read_calls(events)[-1]
+        self._read(root)
+        return root
+
+    def _read(self, call: Call, above: Call | None = None) -> None:
+        """Turn the values of a call, and of those inside, into tensors.
+
+        Args:
+            call: The call.
+            above: The call that made it. What one passes on to the other is converted once.
+        """
+        level = self._levels[call.level]
+        # A value without the form of its space has no entries.
+        if call.method == "step":
+            with suppress(Exception):
+                call.action = (
+                    above.action
+                    if above is not None
+                    and self._has_same_form(call, above, 1)
+                    and _is_identical(call.given, above.given)
+                    else self._read_action(level, call)
+                )
+        below: Call | None = None
+        for below in call.children:
+            self._read(below, call)
+        with suppress(Exception):
+            call.result = (
+                below.result
+                if below is not None
+                and self._has_same_form(call, below, 0)
+                and _is_identical(call.returned, below.returned)
+                else self._read_result(level, call)
+            )
+        if call.shared and call.returned and not _is_identical(call.previous, call.returned[0]):
+            with suppress(Exception):
+                old = observation_entries(self.spaces(level)[0], call.previous)
+                call.overwritten = overwritten_keys(call.shared, old, call.result)
+
+    def _read_action(self, level: Level, call: Call) -> Entries:
+        return action_entries(self.spaces(level)[1], call.given)
+
+    def _read_result(self, level: Level, call: Call) -> Entries:
+        returned = call.returned
+        if not returned:
+            return {}
+        observation = observation_entries(self.spaces(level)[0], returned[0])
+        return {**observation, **result_entries(returned)}
+
+    def _has_same_form(self, one: Call, other: Call, space: int) -> bool:
+        """Return True if equal values of two calls have equal entries."""
+        if one.method != other.method or type(one) is not type(other):
+            return False
+        key = (one.level, other.level, space)
+        known = self._same_forms.get(key)
+        if known is None:
+            levels = self._levels[one.level], self._levels[other.level]
+            kinds = {type(self.spaces(level)[space]) for level in levels}
+            known = kinds == {Box} and levels[0].in_rows == levels[1].in_rows
+            self._same_forms[key] = known
+        return known
 
     def _add_actions(
         self, root: Call, calls: dict[int, list[Call]], lane: _Lane, stages: list[StageTrace]
     ) -> None:
         """Add the stages that change the action, outermost first."""
-        kind: Any = "given" if self.policy == "given" else "policy"
-        written, _ = lane.update(self._actions(root.level, [root]), is_stage=False)
-        stages.append(
-            StageTrace(kind, -1, self.policy, "inverse", "step", self.policy_ns, (), written)
-        )
         above = root.level
         for index in sorted(calls, reverse=True):
             steps = [call for call in calls[index] if call.method == "step"]
@@ -160,7 +263,7 @@ class TraceBuilder:
                     overwritten=_overwritten(calls[index]),
                 )
             )
-        return None if failed is None else self._located(failed)
+        return None if failed is None else self.located(failed)
 
     def _results(
         self, phase: str, index: int, calls: list[Call], lane: _Lane, is_first: bool
@@ -169,6 +272,7 @@ class TraceBuilder:
         results = [self._complete(phase, call) for call in calls]
         entries = self._merged(index, calls, results)
         if phase == "reset":
+            entries = dict(entries)
             # A reset returns no flags: they are those of the env inside.
             entries.pop(REWARD, None)
             for name in FLAGS:
@@ -194,7 +298,7 @@ class TraceBuilder:
         """Return the values of the last call; in sub-envs those of the last call of each row."""
         level = self._levels[index]
         if not level.in_rows:
-            return dict(values[-1])
+            return values[-1]
         last = {call.row: each for call, each in zip(calls, values, strict=True)}
         if len(last) < len(level.owners):
             return {}
@@ -205,8 +309,8 @@ class TraceBuilder:
         ]
         return {key: stack_rows([row[key] for row in rows]) for key in shared}
 
-    def _located(self, failed: Call) -> TdxError:
-        """Return an error that names the level that raised."""
+    def located(self, failed: Call) -> TdxError:
+        """Return an error that names the level whose call raised."""
         error = failed.error
         assert error is not None
         name, message = failed.reported or (type(error).__name__, get_first_line(error))
@@ -237,6 +341,26 @@ class TraceBuilder:
         root = _to_tensordict(given, size)
         root.set("next", result)
         return root
+
+
+def _is_identical(one: Any, other: Any) -> bool:
+    """Return True for copies with the same bits; cheaper than comparing tensors."""
+    if one is other:
+        return one is not None
+    if type(one) is not type(other):
+        return False
+    if type(one) is np.ndarray:
+        return (
+            one.dtype == other.dtype
+            and one.shape == other.shape
+            and not one.dtype.hasobject
+            and one.tobytes() == other.tobytes()
+        )
+    if type(one) is tuple or type(one) is list:
+        return len(one) == len(other) and all(map(_is_identical, one, other))
+    if type(one) is dict:
+        return list(one) == list(other) and all(map(_is_identical, one.values(), other.values()))
+    return isinstance(one, bool | int | float | str | np.generic) and bool(one == other)
 
 
 def _overwritten(calls: list[Call]) -> tuple[NestedKey, ...]:

@@ -1,7 +1,6 @@
 """The part of tdx that runs inside a worker process: it observes the worker's own env.
 
-It imports torch only to record values, so that a worker that is only described or measured stays
-small.
+It imports torch only to read the state, so that a worker stays small.
 """
 
 from __future__ import annotations
@@ -19,19 +18,17 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
 
 from tdx.errors import get_first_line
+from tdx.stacks.gymnasium.calls import Call, CallRecorder, Events, read_calls
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
-from tdx.stacks.gymnasium.levels import Level, env_name, list_wrappers
+from tdx.stacks.gymnasium.levels import Level, env_name, list_wrappers, place_of_error
 from tdx.stacks.sources import instance_dict
 from tdx.stacks.stack import StageInfo, format_argument
-
-if TYPE_CHECKING:
-    from tdx.stacks.gymnasium.calls import Call
 
 AGENT = "tdx_worker_agent"
 """Attribute of the outermost wrapper in which an agent is found while it observes."""
@@ -45,7 +42,8 @@ _PLAIN = (bool, int, float, str, bytes)
 
 Stamps = dict[tuple[int, str], bytes]
 """Start and end of each call, int64, by level and method."""
-PackedCall = tuple[int, str, dict[Any, Any], dict[Any, Any], int, list[Any]]
+PackedCall = tuple[int, str, Any, Any, int, list[Any]]
+"""Level, method, action, result, own time, calls inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +186,6 @@ class WorkerAgent:
             ArgumentError: The env is observed already.
         """
         if command == "record":
-            from tdx.stacks.gymnasium.calls import CallRecorder
-
             recorder = CallRecorder(self._add)
             self._attached.enter_context(recorder.attached(self._levels))
         else:
@@ -198,17 +194,20 @@ class WorkerAgent:
                 self._attached.enter_context(replaced_methods([(level.owner, wrap)]))
         self._is_attached = True
 
-    def _add(self, call: Call) -> None:
+    def _add(self, events: Events) -> None:
+        call = read_calls(events)[-1]
         self._calls.append(call)
         failed = call.failed_call()
         if failed is not None and failed.error is not None:
-            # The worker ends with its error, so the parent cannot ask for it.
-            error = type(failed.error).__name__, get_first_line(failed.error)
-            report = json.dumps((failed.level, failed.method, *error))
-            with suppress(OSError):
-                file = os.open(report_path(self.token, os.getpid()), _NEW_FILE, 0o600)
-                with open(file, "w", encoding="utf-8") as stream:
-                    stream.write(report)
+            self._report(failed.level, failed.method, failed.error)
+
+    def _report(self, level: int, method: str, error: Exception) -> None:
+        """Write an error to a file: the worker ends with it, so the parent cannot ask for it."""
+        report = json.dumps((level, method, type(error).__name__, get_first_line(error)))
+        with suppress(OSError):
+            file = os.open(report_path(self.token, os.getpid()), _NEW_FILE, 0o600)
+            with open(file, "w", encoding="utf-8") as stream:
+                stream.write(report)
 
     def _describe(self) -> list[WorkerOwner]:
         name = env_name(self._levels)
@@ -247,11 +246,17 @@ class WorkerAgent:
         def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             clock = time.perf_counter_ns
             stamps = self._stamps[index, name] = array("q")
+            is_outermost = index == self._levels[-1].index
 
             def timed(*args: Any, **kwargs: Any) -> Any:
                 start = clock()
                 try:
                     return original(*args, **kwargs)
+                except Exception as error:
+                    place = place_of_error(error, self._levels) if is_outermost else None
+                    if place is not None:
+                        self._report(place[0], place[2], error)
+                    raise
                 finally:
                     stamps.extend((start, clock()))
 
@@ -287,16 +292,16 @@ def portable(value: Any, depth: int = 0) -> Any:
 
 
 def _pack(call: Call) -> PackedCall:
-    action, result = _pack_entries(call.action), _pack_entries(call.result)
     children = [_pack(each) for each in call.children]
-    return call.level, call.method, action, result, call.own_ns, children
+    given, returned = portable(_as_array(call.given)), portable(_as_array(call.returned))
+    return call.level, call.method, given, returned, call.own_ns, children
 
 
-def _pack_entries(entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the values with tensors as arrays, which are smaller and faster to send."""
-    return {key: _pack_value(value) for key, value in entries.items()}
-
-
-def _pack_value(value: Any) -> Any:
+def _as_array(value: Any, depth: int = 0) -> Any:
+    """Return a value with tensors as arrays, which are smaller and faster to send."""
+    if type(value) in (tuple, list) and depth < _MAX_DEPTH:
+        return type(value)(_as_array(each, depth + 1) for each in value)
+    if type(value) is dict and depth < _MAX_DEPTH:
+        return {name: _as_array(each, depth + 1) for name, each in value.items()}
     numpy = getattr(value, "numpy", None)
-    return ("tensor", numpy()) if numpy is not None else ("value", portable(value))
+    return value if numpy is None else numpy()

@@ -150,7 +150,7 @@ class Workers:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record the calls in each worker in a block; :meth:`add_calls` collects them."""
+        """Record the calls in each worker in a block; :meth:`take_calls` collects them."""
         with self._observing("record", lambda _: None):
             yield
 
@@ -177,39 +177,35 @@ class Workers:
         with self._observing("measure", add):
             yield
 
-    def add_calls(self, call: Call) -> int:
-        """Add the calls in the workers to the call of the vector env that waited for them.
+    def take_calls(self, method: str) -> Callable[[Call], int]:
+        """Collect the calls in the workers that a call of the vector env has waited for.
 
         Only the times of the slowest worker count: the others ran at the same time.
 
         Returns:
-            Nanoseconds that the slowest worker took.
+            A function that adds them to the call as children, and returns the nanoseconds that the
+            slowest worker took.
         """
-        found = []
-        for row, packed in enumerate(self._ask("take")):
-            calls = [_unpack(each, row) for each in packed]
-            found.append(_of_last_request(calls, call.method))
-        busy = [sum(each.own_ns for call in row for each in call.walk()) for row in found]
-        slowest = busy.index(max(busy))
-        for row, calls in enumerate(found):
-            call.children += calls
-            if row != slowest:
-                for each in (inner for outer in calls for inner in outer.walk()):
-                    each.own_ns = 0
-        return busy[slowest]
+        packed = self._ask("take")
+        return lambda call: _add_calls(call, packed, method)
 
-    def add_failed_call(self, call: Call) -> None:
-        """Add the call in a worker whose error made a call of the vector env fail."""
-        from tdx.stacks.gymnasium.calls import Call
-
-        text, found = str(call.error), []
+    def take_failed_call(self, error: Exception) -> Callable[[Call], int]:
+        """Collect the call in a worker whose error made a call of the vector env fail."""
+        text, found = str(error), []
         for row, path in enumerate(self._reports()):
             with suppress(OSError, ValueError):
-                level, method, *error = json.loads(path.read_text(encoding="utf-8"))
-                inner = Call(level, row, method, error=call.error, reported=(error[0], error[1]))
-                found.append((error[1] not in text, row, inner))
-        if found:
-            call.children.append(min(found, key=lambda each: each[:2])[2])
+                level, method, *raised = json.loads(path.read_text(encoding="utf-8"))
+                found.append((raised[1] not in text, row, (level, row, method), tuple(raised)))
+
+        def add(call: Call) -> int:
+            from tdx.stacks.gymnasium.calls import Call
+
+            if found:
+                _, _, place, reported = min(found)
+                call.children.append(Call(*place, error=call.error, reported=reported))
+            return 0
+
+        return add
 
     def _reports(self) -> list[Path]:
         """Return the file of each worker's error; most do not exist."""
@@ -347,25 +343,25 @@ def _of_last_request(calls: list[Call], method: str) -> list[Call]:
     return calls[steps[-1] :] if steps and method == "step" else calls[-1:]
 
 
+def _add_calls(call: Call, packed: Sequence[Any], method: str) -> int:
+    """Add the calls of each worker to the call that waited for them."""
+    found = [
+        _of_last_request([_unpack(each, row) for each in calls], method)
+        for row, calls in enumerate(packed)
+    ]
+    busy = [sum(each.own_ns for outer in calls for each in outer.walk()) for calls in found]
+    slowest = busy.index(max(busy))
+    for row, calls in enumerate(found):
+        call.children += calls
+        if row != slowest:
+            for each in (inner for outer in calls for inner in outer.walk()):
+                each.own_ns = 0
+    return busy[slowest]
+
+
 def _unpack(packed: Any, row: int) -> Call:
     from tdx.stacks.gymnasium.calls import Call
 
-    level, method, action, result, own_ns, children = packed
-    return Call(
-        level,
-        row,
-        method,
-        _unpack_entries(action),
-        _unpack_entries(result),
-        [_unpack(each, row) for each in children],
-        own_ns,
-    )
-
-
-def _unpack_entries(entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    import torch
-
-    return {
-        key: torch.from_numpy(value) if kind == "tensor" else value
-        for key, (kind, value) in entries.items()
-    }
+    level, method, given, returned, own_ns, children = packed
+    inner = [_unpack(each, row) for each in children]
+    return Call(level, row, method, given, returned, inner, own_ns)

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-from tdx.stacks.gymnasium.calls import Call, CallRecorder, LastResults, RemoteCalls
+from tdx.stacks.gymnasium.calls import (
+    Call,
+    CallRecorder,
+    Events,
+    LastResults,
+    OnEvents,
+    RemoteCalls,
+    Site,
+    outermost_site,
+    read_calls,
+)
+from tdx.stacks.gymnasium.capture import Below, freeze, freeze_result
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.snapshots import Entries, action_entries, observation_entries
 from tdx.stacks.sb3.levels import VecLevel, vec_methods
-from tdx.stacks.sb3.snapshots import info_entries, step_entries
 from tdx.stacks.sources import attributes_of
 
 Part = Literal["reset", "step_async", "step_wait", "step"]
@@ -32,28 +42,28 @@ class VecCall(Call):
 class VecCallRecorder(CallRecorder):
     """Records complete resets and steps of the outermost VecEnv, with the calls inside.
 
-    A step is one call with the actions of ``step_async`` and the results of ``step_wait``.
+    A step consists of the calls of ``step_async`` and those of ``step_wait``.
 
     Args:
-        on_call: Receives each complete call; called by one thread at a time.
+        on_events: Receives each complete call; called by one thread at a time.
         remote: Calls in worker processes. ``None``: there are none.
         last: See :class:`CallRecorder`.
     """
 
     def __init__(
         self,
-        on_call: Callable[[Call], None],
+        on_events: OnEvents,
         remote: RemoteCalls | None = None,
         last: LastResults | None = None,
     ) -> None:
         super().__init__(self._join, remote, last)
-        self._on_step = on_call
-        self._sent: VecCall | None = None
+        self._on_step = on_events
+        self._sent: Events = []
 
     @contextmanager
     def attached(self, levels: Sequence[Level]) -> Iterator[None]:
         """Record the calls of all levels in a block."""
-        self._sent = None
+        self._sent = []
         with ExitStack() as stack:
             for level in levels:
                 if isinstance(level, VecLevel) and not level.in_rows:
@@ -63,42 +73,55 @@ class VecCallRecorder(CallRecorder):
             stack.enter_context(super().attached(tuple(each for each in levels if each.in_rows)))
             yield
 
-    def _add_remote_calls(self, call: Call) -> None:
+    def _waits(self, site: Site) -> bool:
         # The workers answer to `step_async` in `step_wait`.
-        if not _is_sending(call):
-            super()._add_remote_calls(call)
+        return super()._waits(site) and site.freeze is not None
 
     def _vec_wrap(self, level: VecLevel) -> Wrap:
         def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             part: Any = name
-
-            def recorded(*args: Any, **kwargs: Any) -> Any:
-                method: Any = "reset" if part == "reset" else "step"
-                call = VecCall(level.index, 0, method, part=part)
-                return self._record(
-                    call,
-                    lambda: _actions(call, level, args, kwargs),
-                    lambda: original(*args, **kwargs),
-                    lambda result: _results(call, level, result),
-                )
-
-            return recorded
+            freeze_part: Any = freeze_result
+            if part == "step_async":
+                freeze_part = None
+            elif part == "reset":
+                freeze_part = partial(_freeze_reset, owner if level.is_core else None)
+            site = Site(
+                level.index,
+                0,
+                "reset" if part == "reset" else "step",
+                partial(VecCall, part=part),
+                takes_action=part in ("step_async", "step"),
+                freeze=freeze_part,
+            )
+            return self._recorded(site, original)
 
         return wrap
 
-    def _join(self, call: Call) -> None:
+    def _join(self, events: Events) -> None:
         """Combine the two halves of a step."""
-        if isinstance(call, VecCall) and call.part == "step_async" and call.error is None:
-            self._sent = call
+        site = outermost_site(events)
+        event = events[-1]
+        has_failed = event is not None and event[4] is not None and event[4].error is not None
+        if site.method == "step" and site.freeze is None and not has_failed:
+            self._sent = events
             return
-        if call.method == "step":
-            halves = [each for each in call.walk() if _is_sending(each) and each is not call]
-            _drop_sending(call)
-            if self._sent is not None and not _is_sending(call):
-                halves += self._sent.walk()
-            _add_actions(call, halves)
-        self._sent = None
-        self._on_step(call)
+        sent, self._sent = self._sent, []
+        if site.method == "step":
+            events = [*sent, *events]
+        self._on_step(events)
+
+
+def read_step(events: Events) -> Call:
+    """Return the outermost call of a step or reset, with the actions that were sent before it."""
+    calls = read_calls(events)
+    call = calls[-1]
+    if call.method == "step":
+        halves = [each for each in call.walk() if _is_sending(each) and each is not call]
+        _drop_sending(call)
+        if not _is_sending(call):
+            halves += [each for sent in calls[:-1] for each in sent.walk()]
+        _add_actions(call, halves)
+    return call
 
 
 def _is_sending(call: Call) -> bool:
@@ -117,24 +140,14 @@ def _add_actions(call: Call, halves: list[Call]) -> None:
     for each in call.walk():
         half = sent.pop(each.level, None) if isinstance(each, VecCall) else None
         if half is not None and half is not each:
-            each.action = each.action or half.action
+            each.given = half.given if each.given is None else each.given
             each.own_ns += half.own_ns
 
 
-def _actions(
-    call: VecCall, level: VecLevel, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Entries:
-    if call.part not in ("step_async", "step"):
-        return {}
-    return action_entries(level.owner.action_space, args[0] if args else kwargs.get("actions"))
-
-
-def _results(call: VecCall, level: VecLevel, result: Any) -> Entries:
-    if call.part == "step_async":
-        return {}
-    if call.part != "reset":
-        return step_entries(level.owner.observation_space, result)
-    entries = observation_entries(level.owner.observation_space, result)
-    if level.is_core:
-        entries |= info_entries(attributes_of(level.owner).get("reset_infos", ()))
-    return entries
+def _freeze_reset(core: Any, result: Any, below: Below) -> tuple[Any, ...] | None:
+    """Copy the first observations, and the infos, which the VecEnv of the sub-envs keeps."""
+    try:
+        infos = () if core is None else freeze(attributes_of(core).get("reset_infos", ()))
+        return freeze(result), infos
+    except Exception:
+        return None

@@ -5,7 +5,8 @@ Stable-Baselines3 is imported only where its objects exist, and so is it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
@@ -18,6 +19,8 @@ from tdx.stacks.sb3.spaces import returned_space
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
 
+_MAX_WAIT, _INTERVAL = 20.0, 0.05
+"""Seconds in which the workers have to answer or to end, and seconds between two looks."""
 _FRAME_STACK = ("n_stack", "channels_first")
 
 
@@ -131,15 +134,27 @@ def close_vec_env(env: Any) -> None:
     core = core_of(env)
     attributes = attributes_of(core)
     processes = attributes.get("processes", ())
-    if processes and not attributes.get("closed"):
-        # A worker ends shortly after its connection.
-        seconds = 1.0 if attributes.get("waiting") else 0.0
-        if wait([each.sentinel for each in processes], seconds):
-            for each in processes:
-                each.terminate()
-                each.join()
-            core.closed = True
+    if processes and not attributes.get("closed") and _has_ended_worker(attributes):
+        for each in processes:
+            each.terminate()
+            each.join()
+        core.closed = True
     env.close()
+
+
+def _has_ended_worker(attributes: Mapping[str, Any]) -> bool:
+    """Return True if a worker process of a VecEnv has ended, or its answer is missing."""
+    sentinels = [each.sentinel for each in attributes["processes"]]
+    if not attributes.get("waiting"):
+        return bool(wait(sentinels, 0))
+    # A worker ends some time after its connection. Without an error, all of them answer.
+    end = time.monotonic() + _MAX_WAIT
+    while not wait(sentinels, _INTERVAL):
+        if all(each.poll(0) for each in attributes["remotes"]):
+            return bool(wait(sentinels, 10 * _INTERVAL))
+        if time.monotonic() > end:
+            return True
+    return True
 
 
 def list_vec_wrappers(env: Any) -> list[Any]:

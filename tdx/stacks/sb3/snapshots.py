@@ -1,4 +1,4 @@
-"""Copies of what a VecEnv returned, as tensors by key."""
+"""Copies of what a VecEnv returned as tensors by key."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gymnasium import spaces
 from torch import Tensor
 
 from tdx.keys import NestedKey
+from tdx.stacks.gymnasium.capture import Entries
 from tdx.stacks.gymnasium.snapshots import (
     INFO,
     OBSERVATION,
     REWARD,
-    Entries,
     observation_entries,
     result_entries,
     stack_rows,
@@ -27,23 +27,23 @@ LIMITED: NestedKey = (INFO, "TimeLimit.truncated")
 
 
 def step_entries(space: Any, result: Any) -> Entries:
-    """Copy what ``step_wait`` returned: observation, reward, done and infos.
+    """Return the entries of a result of ``step_wait``: observation, reward, done and infos.
 
     Args:
         space: Space of the observations of one env.
-        result: The result.
+        result: Copy of the result.
     """
     if not isinstance(result, tuple) or len(result) != 4:
         return {}
     observation, reward, done, infos = result
     entries = observation_entries(space, observation)
-    entries[REWARD] = torch.as_tensor(reward).to(torch.float64, copy=True)
-    entries[DONE] = torch.as_tensor(done).clone()
+    entries[REWARD] = torch.as_tensor(reward).to(torch.float64)
+    entries[DONE] = torch.as_tensor(done)
     return entries | info_entries(infos) | terminal_entries(space, infos)
 
 
 def info_entries(infos: Sequence[Mapping[str, Any]]) -> Entries:
-    """Copy the infos of all sub-envs; a value that some of them lack is a list with ``None``.
+    """Return the entries of the infos of all sub-envs, lists with ``None`` for missing values.
 
     Args:
         infos: Info of each sub-env.
@@ -66,7 +66,7 @@ def merge_rows(rows: Sequence[Entries]) -> Entries:
 
 
 def terminal_entries(space: Any, infos: Sequence[Mapping[str, Any]]) -> Entries:
-    """Copy the last observations of the episodes that ended, ``[D, ...]`` for D sub-envs.
+    """Return the last observations of the episodes that ended, ``[D, ...]`` for D sub-envs.
 
     Args:
         space: Space of the observations of one env.
@@ -77,7 +77,7 @@ def terminal_entries(space: Any, infos: Sequence[Mapping[str, Any]]) -> Entries:
 
 
 def _terminal_row(space: Any, value: Any) -> Entries:
-    """Copy an observation that need not have the structure of the space."""
+    """Return the entries of an observation that need not have the structure of the space."""
     if not isinstance(value, Mapping) or isinstance(space, spaces.Dict):
         return observation_entries(space, value)
     parts = {str(name): part for name, part in value.items()}

@@ -7,14 +7,29 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 
-from tdx.core.tracing import StageTrace, StepTrace
+from tdx.core.tracing import StageTrace
 from tdx.keys import split_key
-from tdx.stacks.gymnasium.calls import Call
-from tdx.stacks.gymnasium.snapshots import FLAGS, INFO, REWARD, Entries
+from tdx.stacks.gymnasium.calls import Call, Events
+from tdx.stacks.gymnasium.capture import Entries
+from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.gymnasium.snapshots import (
+    FLAGS,
+    INFO,
+    REWARD,
+    action_entries,
+    observation_entries,
+)
 from tdx.stacks.gymnasium.traces import TraceBuilder, _Lane
-from tdx.stacks.sb3.calls import VecCall
+from tdx.stacks.sb3.calls import VecCall, read_step
 from tdx.stacks.sb3.levels import VecLevel
-from tdx.stacks.sb3.snapshots import DONE, end_flags, merge_rows, next_observations
+from tdx.stacks.sb3.snapshots import (
+    DONE,
+    end_flags,
+    info_entries,
+    merge_rows,
+    next_observations,
+    step_entries,
+)
 
 
 class VecTraceBuilder(TraceBuilder):
@@ -30,8 +45,9 @@ class VecTraceBuilder(TraceBuilder):
 
     _resets: frozenset[int] = frozenset()
 
-    def build(self, root: Call) -> StepTrace:
-        """Return the trace of one outermost call."""
+    def _read_calls(self, events: Events) -> Call:
+        root = read_step(events)
+        self._read(root)
         resets: set[int] = set()
         if root.method == "step":
             for call in root.walk():
@@ -39,7 +55,25 @@ class VecTraceBuilder(TraceBuilder):
                     own = [each for each in call.children if each.method == "reset"]
                     resets.update(id(inner) for each in own for inner in each.walk())
         self._resets = frozenset(resets)
-        return super().build(root)
+        return root
+
+    def _read_action(self, level: Level, call: Call) -> Entries:
+        if not isinstance(call, VecCall):
+            return super()._read_action(level, call)
+        return {} if call.given is None else action_entries(self.spaces(level)[1], call.given)
+
+    def _read_result(self, level: Level, call: Call) -> Entries:
+        if not isinstance(call, VecCall):
+            return super()._read_result(level, call)
+        space, returned = self.spaces(level)[0], call.returned
+        if call.part != "reset":
+            return step_entries(space, returned)
+        if not returned:
+            return {}
+        entries = observation_entries(space, returned[0])
+        if isinstance(level, VecLevel) and level.is_core:
+            entries |= info_entries(returned[1])
+        return entries
 
     def _actions(self, index: int, steps: list[Call]) -> Entries:
         kept = [call for call in steps if id(call) not in self._resets]

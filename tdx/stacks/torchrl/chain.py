@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torchrl import envs as rl
 from tdx.core import TransformedEnv
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError
+from tdx.stacks.gymnasium.hooks import replaced_methods
 from tdx.stacks.torchrl.specs import convert_from_torchrl
 from tdx.stacks.torchrl.stage import ChainState, create_stage
 from tdx.transforms import Compose
@@ -100,6 +103,24 @@ class TorchRLBase(EnvBase):
                 self._next_reset = options
                 return seed
         return self.original.set_seed(seed, static_seed=static_seed)
+
+    @contextmanager
+    def noting_threads(self, threads: set[int]) -> Iterator[None]:
+        """Note the threads that reset or step the env of TorchRL in a block.
+
+        Args:
+            threads: Receives their ids.
+        """
+
+        def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+            def noted(*args: Any, **kwargs: Any) -> Any:
+                threads.add(get_ident())
+                return original(*args, **kwargs)
+
+            return noted
+
+        with replaced_methods([(self.original, wrap)], ("_reset", "_step")):
+            yield
 
     def _move(self, device: torch.device) -> None:
         self.__dict__["original"] = self.original.to(device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from tdx.envs import EnvBase
     from tdx.stacks.conversion import ConvertedStack
+    from tdx.stacks.replay import BaseCalls
     from tdx.stacks.torchrl.converted import TorchRLReference
 
 
@@ -86,6 +88,29 @@ class TorchRLStack(NativeStack):
     def has_pipeline_rules(self) -> bool:
         """See :class:`~tdx.stacks.Stack`."""
         return False
+
+    def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
+        """See :class:`~tdx.stacks.Stack`; of the original env, which frame skips step."""
+        from tdx.core.chain import flatten_chain
+        from tdx.stacks.native_replay import replaced_env
+
+        return replaced_env(flatten_chain(self.target)[0].original, calls, hooks="_")
+
+    def state_owners(self) -> Sequence[Any]:
+        """See :class:`~tdx.stacks.Stack`; the transforms of TorchRL."""
+        return self._originals()
+
+    def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        from tdx.stacks.native_replay import write_tensor
+
+        originals = self._originals()
+        return [
+            f"{index}.{name}"
+            for index, values in state.items()
+            for name, value in values.items()
+            if index >= len(originals) or not write_tensor(originals[index], name, value)
+        ]
 
     def state(self) -> Mapping[int, Mapping[str, Tensor]]:
         """See :class:`~tdx.stacks.Stack`; the buffers and the running statistics."""

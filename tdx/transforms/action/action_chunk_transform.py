@@ -14,6 +14,12 @@ from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
 
+ACTION_CHUNK_KEY: NestedKey = ("vla_action", "chunk")
+"""Default key of chunks of actions."""
+
+ACTION_IS_PAD_KEY: NestedKey = "action_is_pad"
+"""Default key of the mask of repeated actions."""
+
 
 class ActionChunkTransform(Transform):
     """Write the next ``chunk_size`` actions of each step of stored data.
@@ -57,8 +63,8 @@ class ActionChunkTransform(Transform):
         chunk_size: int,
         *,
         action_key: NestedKey = "action",
-        chunk_key: NestedKey = ("vla_action", "chunk"),
-        pad_key: NestedKey = "action_is_pad",
+        chunk_key: NestedKey = ACTION_CHUNK_KEY,
+        pad_key: NestedKey = ACTION_IS_PAD_KEY,
         time_dim: int = -2,
         done_key: NestedKey | None = "done",
     ) -> None:

@@ -99,6 +99,14 @@ class FlattenAction(ActionTransform):
     def _apply_transform(self, action: Tensor) -> Tensor:
         return action.flatten(*self._dims)
 
+    def _inv_apply_transform(self, action: Tensor) -> Tensor:
+        if len(self.in_keys_inv) != 1:
+            raise ArgumentError(
+                "the sizes of the restored dims differ by key, and a lone tensor has none",
+                hint="call inv() with a TensorDict",
+            )
+        return self._restore(self.in_keys_inv[0], action)
+
     def _restore(self, key: NestedKey, action: Tensor) -> Tensor:
         span = self._spans.get(key)
         if span is None:

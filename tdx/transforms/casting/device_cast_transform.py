@@ -62,9 +62,16 @@ class DeviceCastTransform(Transform):
     ) -> None:
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.device = available_device(device)
-        self.orig_device = None if orig_device is None else available_device(orig_device)
-        self._inner_device = self.orig_device
+        self._given_device = None if orig_device is None else available_device(orig_device)
+        self._inner_device = self._given_device
         self._moves_all = in_keys is None and in_keys_inv is None
+
+    @property
+    def orig_device(self) -> torch.device | None:
+        """Device of the env; ``None`` if it is unknown."""
+        if self._given_device is None:
+            self._bind_in_env()
+        return self._inner_device
 
     @property
     def invertible(self) -> bool:
@@ -152,7 +159,7 @@ class DeviceCastTransform(Transform):
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         found = output_spec.device
-        if self.orig_device is None:
+        if self._given_device is None:
             self._inner_device = found
         if not self._moves_all and found not in (None, self.device):
             raise ChainError(
@@ -188,7 +195,7 @@ class DeviceCastTransform(Transform):
         return self.device if self._moves_all else device
 
     def __repr__(self) -> str:
-        inner = "" if self.orig_device is None else f", orig_device='{self.orig_device}'"
+        inner = "" if self._given_device is None else f", orig_device='{self._given_device}'"
         return f"DeviceCastTransform('{self.device}'{inner})"
 
 

@@ -55,7 +55,7 @@ class BurnInTransform(StoredDataTransform):
     """
 
     _is_verified = True
-    _refusal = "it maps stored sequences and cannot be part of an env"
+    ENV_ERR = "it maps stored sequences and cannot be part of an env"
 
     time_behavior = TimeBehavior.CONTROL
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import missing_key_error, require_free_key, with_entries
-from tdx.errors import ChainError, EnvError, Where
+from tdx.errors import ChainError, EnvError, StoredDataError, Where
 from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read, write
@@ -46,6 +46,7 @@ class EndOfLifeTransform(Transform):
 
     time_behavior = TimeBehavior.CONTROL
     _episode_memory = ("_last",)
+    _last: dict[NestedKey, Tensor]
 
     def __init__(
         self,
@@ -58,7 +59,6 @@ class EndOfLifeTransform(Transform):
         self.done_key = normalize_key(done_key)
         super().__init__(in_keys=[], out_keys=[self.eol_key, self.lives_key])
         self.eol_attribute = eol_attribute
-        self._last: dict[NestedKey, Tensor] = {}
         self._done_spec: TensorSpec | None = None
         self._batch_size = torch.Size(())
 
@@ -114,9 +114,9 @@ class EndOfLifeTransform(Transform):
         """Refuse stored data, which has no env to read the lives from.
 
         Raises:
-            ChainError: Always.
+            StoredDataError: Always.
         """
-        raise ChainError(
+        raise StoredDataError(
             "it reads the lives from an env, and stored data has none",
             hint="put it into the env that records the data",
             where=Where(transform="EndOfLifeTransform"),

@@ -16,7 +16,7 @@ from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.spec_maps import sum_dtype, sum_spec
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ChainError, Where
+from tdx.errors import ChainError, StoredDataError, Where
 from tdx.keys import NestedKey, split_key, unique_keys
 from tdx.specs import Composite, StackedComposite, TensorSpec
 from tdx.tensordicts import read, write
@@ -169,11 +169,11 @@ class FrameSkipTransform(Transform):
         """Refuse stored data, which has no env to step.
 
         Raises:
-            ChainError: ``frame_skip`` is above 1.
+            StoredDataError: ``frame_skip`` is above 1.
         """
         if self.frame_skip == 1:
             return tensordict
-        raise ChainError(
+        raise StoredDataError(
             "it steps an env, but stored data has none",
             hint="remove it from the chain of the replay buffer: stored steps contain its results",
             where=Where(transform="FrameSkipTransform"),

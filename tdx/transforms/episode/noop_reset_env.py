@@ -13,7 +13,7 @@ from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ChainError, Where
+from tdx.errors import ChainError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.tensordicts import read
@@ -173,18 +173,8 @@ class NoopResetEnv(Transform):
         return result
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Refuse stored data, which has no env to step.
-
-        Raises:
-            ChainError: ``noops`` is above 0.
-        """
-        if self.noops == 0:
-            return tensordict
-        raise ChainError(
-            "it steps an env, but stored data has none",
-            hint="remove it from the chain of the replay buffer: stored steps contain its results",
-            where=Where(transform="NoopResetEnv"),
-        )
+        """Return stored data unchanged: it contains the results of the no-ops."""
+        return tensordict
 
     def __repr__(self) -> str:
         return f"NoopResetEnv(noops={self.noops}, random={self.random})"

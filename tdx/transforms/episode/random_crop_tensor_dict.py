@@ -39,7 +39,7 @@ class RandomCropTensorDict(StoredDataTransform):
     """
 
     _is_verified = True
-    _refusal = "it crops stored sequences and cannot be part of an env"
+    ENV_ERR = "it crops stored sequences and cannot be part of an env"
 
     time_behavior = TimeBehavior.CONTROL
 

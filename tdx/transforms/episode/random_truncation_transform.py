@@ -12,7 +12,7 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, with_entries
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError, ChainError, Where
+from tdx.errors import ArgumentError, StoredDataError, Where
 from tdx.keys import NestedKey, normalize_key, sibling_key, split_key
 from tdx.specs import Categorical, Composite, TensorSpec
 from tdx.tensordicts import read, write
@@ -53,6 +53,8 @@ class RandomTruncationTransform(Transform):
 
     time_behavior = TimeBehavior.CONTROL
     _episode_memory = ("_horizons", "_is_first")
+    _horizons: dict[NestedKey, Tensor]
+    _is_first: dict[NestedKey, Tensor]
 
     def __init__(
         self,
@@ -80,8 +82,6 @@ class RandomTruncationTransform(Transform):
         self.truncated_key = normalize_key(truncated_key)
         self.done_key = normalize_key(done_key)
         self._counters: dict[NestedKey, TensorSpec] = {}
-        self._horizons: dict[NestedKey, Tensor] = {}
-        self._is_first: dict[NestedKey, Tensor] = {}
 
     def _flag_keys(self, count_key: NestedKey) -> tuple[NestedKey, NestedKey]:
         """Return the keys of the truncated and the done flag of a counter."""
@@ -145,9 +145,9 @@ class RandomTruncationTransform(Transform):
         """Refuse stored data, whose episodes have ended already.
 
         Raises:
-            ChainError: Always.
+            StoredDataError: Always.
         """
-        raise ChainError(
+        raise StoredDataError(
             "it ends the episodes of an env, and stored data has none",
             hint="put it into the env that records the data",
             where=Where(transform="RandomTruncationTransform"),

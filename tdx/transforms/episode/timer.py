@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.core.envs.env_specs import batched_shape
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
-from tdx.errors import ArgumentError, ChainError, Where
+from tdx.errors import ArgumentError, StoredDataError, Where
 from tdx.keys import NestedKey
 from tdx.specs import Composite, Unbounded
 from tdx.tensordicts import write
@@ -95,9 +95,9 @@ class Timer(Transform):
         """Refuse stored data, which nobody steps.
 
         Raises:
-            ChainError: Always.
+            StoredDataError: Always.
         """
-        raise ChainError(
+        raise StoredDataError(
             "it measures the steps of an env, and stored data has none",
             hint="put it into the env that records the data",
             where=Where(transform="Timer"),

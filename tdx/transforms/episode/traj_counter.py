@@ -14,7 +14,7 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, require_free_key, with_entries
 from tdx.core.transforms.statistics import Lock
-from tdx.errors import ChainError, Where
+from tdx.errors import ChainError, StoredDataError, Where
 from tdx.keys import NestedKey, format_key, normalize_key, parent_key, sibling_key
 from tdx.specs import Bounded, Composite, TensorSpec
 from tdx.tensordicts import read, write
@@ -47,6 +47,7 @@ class TrajCounter(Transform):
 
     time_behavior = TimeBehavior.CONTROL
     _episode_memory = ("_last",)
+    _last: dict[NestedKey, Tensor]
     traj_count: Tensor
 
     def __init__(self, out_key: NestedKey = "traj_count") -> None:
@@ -54,7 +55,6 @@ class TrajCounter(Transform):
         self.register_buffer("traj_count", torch.zeros((), dtype=torch.int64))
         self.lock: Lock | None = None
         self._group: DoneGroup | None = None
-        self._last: dict[NestedKey, Tensor] = {}
 
     def _take_lock(self, lock: Lock) -> None:
         """Use a lock shared by all instances that share the count."""
@@ -103,9 +103,9 @@ class TrajCounter(Transform):
         """Refuse stored data, whose episodes were not counted.
 
         Raises:
-            ChainError: Always.
+            StoredDataError: Always.
         """
-        raise ChainError(
+        raise StoredDataError(
             "it counts the resets of an env, and stored data has none",
             hint="put it into the env that records the data",
             where=Where(transform="TrajCounter"),

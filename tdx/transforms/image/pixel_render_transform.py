@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import normalize_keys, require_free_key, with_entries
-from tdx.errors import ArgumentError, ChainError, EnvError, Where
+from tdx.errors import ArgumentError, ChainError, EnvError, StoredDataError, Where
 from tdx.keys import NestedKey
 from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
 
@@ -141,9 +141,9 @@ class PixelRenderTransform(Transform):
         """Refuse stored data, which has no env to render.
 
         Raises:
-            ChainError: Always.
+            StoredDataError: Always.
         """
-        raise ChainError(
+        raise StoredDataError(
             "it renders an env, and stored data has none",
             hint="put it into the env that records the data",
             where=Where(transform="PixelRenderTransform"),

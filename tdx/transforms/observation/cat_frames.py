@@ -11,13 +11,12 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
-from tdx.core.transforms.spec_maps import require_keys, require_leaf
-from tdx.core.transforms.stored_windows import (
+from tdx.core.transforms.episodes import (
     Window,
     known_steps,
     padded_entries,
-    stored_window,
 )
+from tdx.core.transforms.spec_maps import require_keys, require_leaf
 from tdx.core.transforms.validation import check_integer
 from tdx.core.transforms.windows import WindowTransform
 from tdx.errors import ArgumentError, ChainError, Where
@@ -167,48 +166,3 @@ def _check_frame(dim: int, shape: torch.Size, key: NestedKey | None) -> None:
             where=Where(key=key),
             hint="count from the end of the frame: dim=-1 is its last dim",
         )
-
-
-def cat_frames(
-    tensor: Tensor,
-    N: int,
-    dim: int,
-    *,
-    padding: Literal["same", "constant"] = "same",
-    padding_value: float = 0.0,
-    time_dim: int = -1,
-    done_mask: Tensor | None = None,
-) -> Tensor:
-    """Concatenate the last ``N`` frames of each step of a tensor, oldest first.
-
-    Args:
-        tensor: Frames, with time along ``time_dim``.
-        N: Number of frames.
-        dim: Dim along which to concatenate; negative.
-        padding: As in :class:`CatFrames`.
-        padding_value: As in :class:`CatFrames`.
-        time_dim: Dim of time; negative.
-        done_mask: Frames of each window that are outside the episode, bool ``[*B, T, N]``.
-            ``None``: the tensor is one episode.
-
-    Raises:
-        ArgumentError: ``N`` is below 1, a dim is not negative, or ``padding`` is unknown.
-
-    Example:
-        >>> cat_frames(torch.tensor([[1.0], [2.0], [3.0]]), 2, -1, time_dim=-2)
-        tensor([[1., 1.],
-                [1., 2.],
-                [2., 3.]])
-    """
-    stack = CatFrames(N, dim, padding=padding, padding_value=padding_value)
-    if time_dim >= 0:
-        raise ArgumentError(
-            f"time_dim must be < 0, got {time_dim}", hint="count from the end, such as -2"
-        )
-    shape = tensor.shape[: tensor.ndim + time_dim + 1]
-    if done_mask is None:
-        known = torch.arange(shape[-1], device=tensor.device).expand(shape)
-    else:
-        known = (~done_mask).sum(-1) - 1
-    pad = None if padding == "same" else stack._pad
-    return stack._combine(stored_window(tensor, tensor, known, N, pad=pad))

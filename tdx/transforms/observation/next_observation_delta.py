@@ -53,6 +53,7 @@ class NextObservationDelta(Transform):
 
     time_behavior = TimeBehavior.SCAN
     _episode_memory = ("_last",)
+    _last: dict[NestedKey, Tensor]
 
     def __init__(
         self,
@@ -89,7 +90,6 @@ class NextObservationDelta(Transform):
         self.delta_dtype, self.restore_dtype = delta_dtype, restore_dtype
         self.drop_delta = drop_delta
         self.excluded_dtypes = tuple(excluded_dtypes)
-        self._last: dict[NestedKey, Tensor] = {}
 
     @staticmethod
     def _deltas(in_keys: Sequence[NestedKey]) -> list[NestedKey]:
@@ -158,21 +158,21 @@ class NextObservationDelta(Transform):
         """Restore the next observations of stored steps, in place.
 
         Stored next observations are kept. With ``drop_delta`` the differences are removed,
-        without it missing ones are computed.
+        without it missing ones are computed. Data without the observation, or without both its
+        difference and its successor, is not changed.
 
         Args:
             tensordict: Steps with their ``next``, of any shape.
 
         Raises:
             ChainError: ``in_keys`` were neither given nor derived from an env.
-            KeyNotFoundError: An observation is missing.
         """
         for in_key, out_key in self._stored_pairs():
-            current = self._entry(tensordict, in_key)
+            current = read(tensordict, in_key)
             next_key, delta_key = join_keys("next", in_key), join_keys("next", out_key)
             following, delta = read(tensordict, next_key), read(tensordict, delta_key)
-            if following is None and delta is None:
-                raise self._missing_key(next_key, tensordict)
+            if current is None or (following is None and delta is None):
+                continue
             if following is None:
                 tensordict.set(next_key, self._restore(current, delta))
             elif delta is None and not self.drop_delta:

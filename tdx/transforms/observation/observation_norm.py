@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from tdx.core.envs import EnvBase
-from tdx.core.transforms import ObservationTransform, TimeBehavior
+from tdx.core.transforms import Compose, ObservationTransform, TimeBehavior
 from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
+from tdx.core.transforms.running_norm import RunningNorm
 from tdx.core.transforms.spec_maps import broadcasts_to, missing_key_error
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError
 from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.specs import Composite
 from tdx.tensordicts import read
 
 
@@ -69,6 +71,7 @@ class ObservationNorm(AffineTransform, ObservationTransform):
                 hint="give both, or neither and call init_stats",
             )
         self.eps = eps
+        self._is_measured = loc is None
         self._set_affine(loc, scale, standard_normal, eps)
 
     def init_stats(
@@ -127,6 +130,11 @@ class ObservationNorm(AffineTransform, ObservationTransform):
         self._set_affine(loc, scale, self.standard_normal, self.eps)
         self._notify_changed()
 
+    def _check_in_keys(self, output_spec: Composite) -> None:
+        """Check the in-keys; if one of several is measured, a step checks the others."""
+        if not (self._is_measured and len(self.in_keys) > 1):
+            super()._check_in_keys(output_spec)
+
     def _env_to_measure(self) -> EnvBase:
         if self.initialized:
             raise ChainError(
@@ -149,6 +157,15 @@ class ObservationNorm(AffineTransform, ObservationTransform):
                 f"there are several in-keys to measure: {listed}", hint="choose one with key="
             )
         return self.in_keys[0]
+
+
+def fixed_norm(norm: RunningNorm) -> ObservationNorm | Compose:
+    """Return a transform that normalizes by the current statistics of another one."""
+    norms = [
+        ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
+        for in_key, out_key, loc, scale in norm.iter_affine()
+    ]
+    return norms[0] if len(norms) == 1 else Compose(*norms)
 
 
 def _statistics(

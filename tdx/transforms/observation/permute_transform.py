@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ShapeTransform
-from tdx.core.transforms.spec_maps import require_some_keys
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 
@@ -26,8 +25,8 @@ class PermuteTransform(ShapeTransform):
         out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
 
     Raises:
-        ArgumentError: There are no keys, ``dims`` is not such a permutation, or (when its specs
-            are computed, or in ``forward``) an entry has fewer dims.
+        ArgumentError: ``dims`` is not such a permutation, or (when its specs are computed) there
+            are no keys, or (there or in ``forward``) an entry has fewer dims.
 
     Example:
         >>> import torch
@@ -41,6 +40,7 @@ class PermuteTransform(ShapeTransform):
     _is_verified = True
 
     time_behavior = TimeBehavior.POINTWISE
+    _needs_keys = True
 
     def __init__(
         self,
@@ -50,7 +50,6 @@ class PermuteTransform(ShapeTransform):
         in_keys_inv: Sequence[NestedKey] | None = None,
         out_keys_inv: Sequence[NestedKey] | None = None,
     ) -> None:
-        in_keys = require_some_keys("PermuteTransform", in_keys, in_keys_inv)
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dims = _order(dims)
         count = len(self.dims)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ShapeTransform
-from tdx.core.transforms.spec_maps import require_some_keys
 from tdx.core.transforms.validation import check_dim
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
@@ -31,8 +30,8 @@ class SqueezeTransform(ShapeTransform):
             batch dims, else from the first dim.
 
     Raises:
-        ArgumentError: There are no keys, ``dim`` is not a negative integer, or (when its specs
-            are computed, or in ``forward``) an entry has no such dim.
+        ArgumentError: ``dim`` is not a negative integer, or (when its specs are computed) there
+            are no keys, or (there or in ``forward``) an entry has no such dim.
 
     Example:
         >>> import torch
@@ -46,6 +45,7 @@ class SqueezeTransform(ShapeTransform):
     _is_verified = True
 
     time_behavior = TimeBehavior.POINTWISE
+    _needs_keys = True
 
     def __init__(
         self,
@@ -57,7 +57,6 @@ class SqueezeTransform(ShapeTransform):
         out_keys_inv: Sequence[NestedKey] | None = None,
         allow_positive_dim: bool = False,
     ) -> None:
-        in_keys = require_some_keys("SqueezeTransform", in_keys, in_keys_inv)
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dim = check_dim(dim, "dim", allow_positive_dim)
         self.allow_positive_dim = allow_positive_dim

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
-from tdx.core.transforms.stored_windows import Window
+from tdx.core.transforms.episodes import Window
 from tdx.core.transforms.validation import check_integer
 from tdx.core.transforms.windows import WindowTransform
 from tdx.keys import NestedKey

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ShapeTransform
-from tdx.core.transforms.spec_maps import require_some_keys
 from tdx.core.transforms.validation import check_dim
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
@@ -28,8 +27,8 @@ class UnsqueezeTransform(ShapeTransform):
         out_keys_inv: Keys that the policy writes for them; ``in_keys_inv`` by default.
 
     Raises:
-        ArgumentError: There are no keys, ``dim`` is not a negative integer, or (when its specs
-            are computed) an entry has too few dims.
+        ArgumentError: ``dim`` is not a negative integer, or (when its specs are computed) there
+            are no keys, or an entry has too few dims.
 
     Example:
         >>> import torch
@@ -43,6 +42,7 @@ class UnsqueezeTransform(ShapeTransform):
     _is_verified = True
 
     time_behavior = TimeBehavior.POINTWISE
+    _needs_keys = True
 
     def __init__(
         self,
@@ -54,7 +54,6 @@ class UnsqueezeTransform(ShapeTransform):
         in_keys_inv: Sequence[NestedKey] | None = None,
         out_keys_inv: Sequence[NestedKey] | None = None,
     ) -> None:
-        in_keys = require_some_keys("UnsqueezeTransform", in_keys, in_keys_inv)
         super().__init__(in_keys, out_keys, in_keys_inv, out_keys_inv)
         self.dim = check_dim(dim, "dim", allow_positive_dim)
         self.allow_positive_dim = allow_positive_dim

@@ -21,7 +21,8 @@ from tdx.core.transforms.statistics import (
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import read
-from tdx.transforms.observation.observation_norm import ObservationNorm
+from tdx.transforms.observation.observation_norm import ObservationNorm, fixed_norm
+from tdx.transforms.observation.vec_norm_v2 import VecNormV2
 
 
 class VecNorm(RunningNorm):
@@ -42,6 +43,7 @@ class VecNorm(RunningNorm):
             values the same.
         eps: Smallest variance.
         shapes: Shape of each entry without batch dims; by default the dims after the batch dims.
+        new_api: Make a ``VecNormV2`` of the other arguments instead.
 
     Raises:
         ArgumentError: ``decay`` is not in (0, 1], ``eps`` is not above 0, or the numbers of keys
@@ -63,6 +65,12 @@ class VecNorm(RunningNorm):
 
     default_in_keys = ("observation", "reward")
 
+    def __new__(cls, *args: Any, new_api: bool | None = None, **kwargs: Any) -> Any:
+        """Return a ``VecNormV2`` if ``new_api`` is true."""
+        if not new_api:
+            return super().__new__(cls)
+        return VecNormV2(*args, **kwargs)
+
     def __init__(
         self,
         in_keys: Sequence[NestedKey] | None = None,
@@ -72,6 +80,7 @@ class VecNorm(RunningNorm):
         decay: float = 0.9999,
         eps: float = 1e-4,
         shapes: Sequence[torch.Size | Sequence[int]] | None = None,
+        new_api: bool | None = None,
     ) -> None:
         super().__init__(in_keys, out_keys, lock, decay, eps)
         if shapes is not None and len(shapes) != len(self.in_keys):
@@ -134,15 +143,6 @@ class VecNorm(RunningNorm):
             ChainError: There are no statistics yet.
         """
         return fixed_norm(self)
-
-
-def fixed_norm(norm: RunningNorm) -> ObservationNorm | Compose:
-    """Return a transform that normalizes by the current statistics of another one."""
-    norms = [
-        ObservationNorm(loc, scale, [in_key], [out_key], standard_normal=True, eps=0.0)
-        for in_key, out_key, loc, scale in norm.iter_affine()
-    ]
-    return norms[0] if len(norms) == 1 else Compose(*norms)
 
 
 def _leaf_keys(tensordict: Mapping[Any, Any] | TensorDictBase) -> list[NestedKey]:

@@ -11,9 +11,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Compose
-from tdx.core.transforms.kernels import ChunkKernel
+from tdx.core.transforms.kernels import ChunkKernel, DictStep, TimeBehavior
 from tdx.core.transforms.running_norm import RunningNorm
-from tdx.core.transforms.spec_maps import missing_key_error
+from tdx.core.transforms.scan import reset_rows
+from tdx.core.transforms.spec_maps import missing_key_error, with_entries
 from tdx.core.transforms.statistics import (
     Lock,
     add_values,
@@ -21,12 +22,14 @@ from tdx.core.transforms.statistics import (
     float_dtype,
     leaf_spec,
 )
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, normalize_key
-from tdx.specs import Composite
-from tdx.tensordicts import read
-from tdx.transforms.observation.observation_norm import ObservationNorm
-from tdx.transforms.observation.vec_norm import fixed_norm
+from tdx.errors import ArgumentError, StoredDataError, Where
+from tdx.keys import NestedKey, join_keys, normalize_key
+from tdx.specs import Composite, TensorSpec, Unbounded
+from tdx.tensordicts import read, write
+from tdx.transforms.observation.observation_norm import ObservationNorm, fixed_norm
+
+_CARRIED = ("_vecnorm_loc", "_vecnorm_var", "_vecnorm_count")
+"""Groups of the statistics in the data, if the transform keeps none."""
 
 
 class VecNormV2(RunningNorm):
@@ -42,7 +45,10 @@ class VecNormV2(RunningNorm):
         in_keys: Entries to read.
         out_keys: Keys to write; the in-keys by default.
         lock: Lock to hold while statistics are updated or read. ``EnvCreator`` provides one.
-        stateful: Keep the statistics in the transform; they are never kept in the data.
+        stateful: Keep the statistics in the transform. If False, each step reads them from its
+            input and writes them to its output: ``_vecnorm_loc``, ``_vecnorm_var`` (the mean of
+            the squares) and ``_vecnorm_count``, each with the in-keys. A reset without input
+            starts new ones.
         decay: Factor by which each update multiplies the weight of earlier values; 1 weighs all
             values the same.
         eps: Smallest scale.
@@ -51,8 +57,8 @@ class VecNormV2(RunningNorm):
         reduce_batch_dims: Keep one set of statistics for the whole batch.
 
     Raises:
-        ArgumentError: ``decay`` is not in (0, 1], ``eps`` is not above 0, ``stateful`` is false,
-            or the numbers of keys differ.
+        ArgumentError: ``decay`` is not in (0, 1], ``eps`` is not above 0, ``shared_data`` or
+            ``reduce_batch_dims`` is given without ``stateful``, or the numbers of keys differ.
         KeyNotFoundError: The env has no such entry (when its specs are computed), or
             ``shared_data`` lacks one.
         ChainError: The statistics have another shape than the entry.
@@ -80,14 +86,17 @@ class VecNormV2(RunningNorm):
         reduce_batch_dims: bool = False,
     ) -> None:
         super().__init__(in_keys, out_keys, lock, decay, eps)
-        if not stateful:
+        if not stateful and (shared_data is not None or reduce_batch_dims):
             raise ArgumentError(
-                "statistics that are part of the data are not supported",
-                hint="use stateful=True, and EnvCreator to share statistics between envs",
+                "shared_data and reduce_batch_dims are for statistics in the transform",
+                hint="use stateful=True",
             )
         self.stateful = stateful
+        if not stateful:
+            self.time_behavior = TimeBehavior.CONTROL
         self.reduce_batch_dims = reduce_batch_dims
         self._batch_dims = 0
+        self._specs_of: dict[NestedKey, Any] = {}
         for key, name in self._names.items() if shared_data is not None else ():
             self._buffers[name] = self._moments_of(shared_data, key)
 
@@ -98,7 +107,11 @@ class VecNormV2(RunningNorm):
         if loc is None or squares is None or steps is None:
             known = [normalize_key(each) for each in shared.keys(True, True)]
             raise missing_key_error(normalize_key(("loc", key)), known, "shared_data")
-        steps = torch.as_tensor(steps).double()
+        return self._as_moments(loc, squares, torch.as_tensor(steps))
+
+    def _as_moments(self, loc: Tensor, squares: Tensor, steps: Tensor) -> Tensor:
+        """Return averages, which have no weight before the first step, as moments."""
+        steps = steps.double()
         moments = empty_moments(loc.shape, loc.device)
         lacking = 1 - self.decay
         total = (1 - self.decay**steps) / lacking if lacking else steps
@@ -110,15 +123,22 @@ class VecNormV2(RunningNorm):
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         self._batch_dims = len(output_spec.shape)
+        if not self.stateful:
+            present = [key for key in self._in_keys if self._is_expected(key, output_spec)]
+            self._specs_of = {key: leaf_spec(output_spec, key) for key in present}
+            return
         if self.reduce_batch_dims or not self._batch_dims:
             super()._bind(input_spec, output_spec)
             return
         for key, name in self._names.items():
-            if self._missing_tolerance and all(key not in part for part in output_spec.values()):
+            if not self._is_expected(key, output_spec):
                 continue
             spec = leaf_spec(output_spec, key)
             self._dtypes[key] = float_dtype(spec.dtype)
             self._require(key, name, spec.shape, spec.device)
+
+    def _is_expected(self, key: NestedKey, output_spec: Composite) -> bool:
+        return not self._missing_tolerance or any(key in part for part in output_spec.values())
 
     def _update_and_map(self, key: NestedKey, value: Tensor, rows: Tensor | None = None) -> Tensor:
         statistics = self._buffers[self._names[key]]
@@ -142,7 +162,10 @@ class VecNormV2(RunningNorm):
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         # In a batch, rows that are not reset keep their statistics, or count together.
-        return None if self._batch_dims else super()._chunk_kernel()
+        return None if self._batch_dims or not self.stateful else super()._chunk_kernel()
+
+    def _step_dict(self) -> DictStep | None:
+        return super()._step_dict() if self.stateful else None
 
     def _loc_and_scale(self, moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         total, squares, count = moments.unbind(0)
@@ -153,6 +176,124 @@ class VecNormV2(RunningNorm):
         square = loc * loc if self.decay == 1 else total * total * (1 - self.decay) / count
         scale = (squares / count - square).clamp_min(0).sqrt().clamp_min(self.eps)
         return loc.to(dtype), scale.masked_fill(none, 1.0).to(dtype)
+
+    # Statistics in the data
+
+    def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
+        if self.stateful:
+            return super()._step(tensordict, next_tensordict)
+        for in_key in self.in_keys:
+            if read(next_tensordict, in_key) is None and not self._missing_tolerance:
+                raise self._missing_key(in_key, next_tensordict)
+        return self._carry(tensordict, next_tensordict, None)
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        if self.stateful:
+            return super()._reset(tensordict, tensordict_reset)
+        return self._carry(tensordict, tensordict_reset, tensordict)
+
+    def _carry(
+        self,
+        source: TensorDictBase | None,
+        target: TensorDictBase,
+        reset_input: TensorDictBase | None,
+    ) -> TensorDictBase:
+        """Update the statistics of one TensorDict by the values of another, and write both."""
+        for in_key, out_key in self._pairs:
+            value = read(target, in_key)
+            example = value
+            if value is None:
+                spec = self._specs_of.get(in_key)
+                if spec is None:
+                    continue
+                example = torch.zeros(spec.shape, dtype=spec.dtype, device=spec.device)
+            carried = self._read_carried(source, in_key)
+            if carried is None:
+                zeros = torch.zeros(example.shape, dtype=torch.int64, device=example.device)
+                carried = zeros.double(), zeros.double(), zeros
+            if value is not None:
+                rows = reset_rows(reset_input, in_key, value)
+                carried, moments = self._updated(carried, value, rows)
+                write(target, out_key, self._map_values(value, moments))
+            dtype = float_dtype(example.dtype)
+            for name, statistic in zip(_CARRIED, carried, strict=True):
+                count = name == _CARRIED[-1]
+                write(target, join_keys(name, in_key), statistic if count else statistic.to(dtype))
+        return target
+
+    def _read_carried(
+        self, source: TensorDictBase | None, key: NestedKey
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        found = [
+            None if source is None else read(source, join_keys(name, key)) for name in _CARRIED
+        ]
+        loc, squares, steps = found
+        if loc is None or squares is None or steps is None:
+            return None
+        return loc, squares, steps
+
+    def _updated(
+        self, carried: tuple[Tensor, Tensor, Tensor], value: Tensor, rows: Tensor | None
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+        """Add values ``[*B, ...]`` to their statistics; return these also as moments."""
+        steps, moments = carried[2], self._as_moments(*carried)
+        if self.training and not self._frozen:
+            add_values(moments, value, self.decay, rows)
+            steps = steps + (1 if rows is None else rows.expand_as(steps).long())
+        lacking = 1 - self.decay
+        unit = lacking if lacking else 1 / steps.clamp_min(1)
+        return (moments[0] * unit, moments[1] * unit, steps), moments
+
+    def _stored_moments(self, tensordict: TensorDictBase, key: NestedKey) -> Tensor:
+        if self.stateful:
+            return self._held(key)
+        carried = self._read_carried(tensordict, key)
+        if carried is None:
+            raise StoredDataError(
+                "the data has no statistics, and the transform keeps none",
+                hint=f"keep the entries {', '.join(_CARRIED)} in the data",
+                where=Where(key=key),
+            )
+        return self._as_moments(*carried)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Map stored data ``[*B]``, in place.
+
+        In train mode the statistics of the transform are updated first; those in the data are not.
+
+        Raises:
+            StoredDataError: Neither the transform nor the data has statistics.
+        """
+        if self.stateful:
+            return super().forward(tensordict)
+        for in_key, out_key in self._pairs:
+            value = self._entry(tensordict, in_key)
+            moments = self._stored_moments(tensordict, in_key)
+            write(tensordict, out_key, self._map_values(value, moments))
+        return tensordict
+
+    def _carried_specs(self) -> dict[NestedKey, TensorSpec]:
+        return {
+            join_keys(name, key): Unbounded(
+                shape=spec.shape,
+                dtype=torch.int64 if name == _CARRIED[-1] else float_dtype(spec.dtype),
+                device=spec.device,
+            )
+            for name in _CARRIED
+            for key, spec in self._specs_of.items()
+        }
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Return the observation spec, with the statistics if they are kept in the data."""
+        return with_entries(
+            super().transform_observation_spec(observation_spec), self._carried_specs()
+        )
+
+    def transform_state_spec(self, state_spec: Composite) -> Composite:
+        """Return the state spec, with the statistics if a step reads them."""
+        return with_entries(super().transform_state_spec(state_spec), self._carried_specs())
 
     @property
     def scale(self) -> TensorDictBase:
@@ -167,12 +308,15 @@ class VecNormV2(RunningNorm):
 
         Raises:
             ChainError: There are no statistics yet.
+            StoredDataError: Neither the transform nor the data has statistics.
         """
         result: TensorDictBase = tensordict.copy()
         for in_key, out_key in self._pairs:
             value = read(tensordict, out_key)
             if value is not None:
-                loc, scale = self._loc_and_scale(self._held(in_key), value.dtype)
+                loc, scale = self._loc_and_scale(
+                    self._stored_moments(tensordict, in_key), value.dtype
+                )
                 result.set(in_key, value * scale + loc)
         return result
 

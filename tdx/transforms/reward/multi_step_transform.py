@@ -56,7 +56,7 @@ class MultiStepTransform(StoredDataTransform):
     """
 
     _is_verified = True
-    _refusal = "it needs later steps, but an env has only the steps so far"
+    ENV_ERR = "it needs later steps, but an env has only the steps so far"
 
     time_behavior = TimeBehavior.CONTROL
 

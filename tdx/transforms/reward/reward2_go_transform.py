@@ -52,7 +52,7 @@ class Reward2GoTransform(StoredDataTransform):
     """
 
     _is_verified = True
-    _refusal = "it needs whole episodes, but an env has only the steps so far"
+    ENV_ERR = "it needs whole episodes, but an env has only the steps so far"
     _refusal_hint = "append it to a replay buffer, or call its inv() on a rollout"
 
     time_behavior = TimeBehavior.CONTROL

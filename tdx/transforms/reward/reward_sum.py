@@ -13,7 +13,7 @@ from tdx.core.transforms import RunningTransform, TimeBehavior
 from tdx.core.transforms.episodes import stored_group_of
 from tdx.core.transforms.kernels import ChunkKernel
 from tdx.core.transforms.spec_maps import missing_key_error, sum_dtype, with_entries
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, KeyNotFoundError
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.tensordicts import read
@@ -66,19 +66,20 @@ class RewardSum(RunningTransform):
             self._set_keys(in_keys, _sum_keys(self.in_keys) if out_keys is None else out_keys)
         self.reset_keys = None if reset_keys is None else list(reset_keys)
         self.reward_spec = reward_spec
-        self._reset_key_of: dict[NestedKey, NestedKey] = {}
         if not self._finds_keys:
             self._pair_reset_keys()
         self._sum_specs: dict[NestedKey, TensorSpec] = {}
         self._batch_dims = 0
 
     def _pair_reset_keys(self) -> None:
+        self._reset_key_of = dict(zip(self.out_keys, self.reset_keys or (), strict=False))
+
+    def _check_reset_keys(self) -> None:
         if self.reset_keys is not None and len(self.reset_keys) != len(self.in_keys):
             raise ArgumentError(
                 f"{len(self.reset_keys)} reset_keys for {len(self.in_keys)} rewards",
                 hint="give one for each reward",
             )
-        self._reset_key_of = dict(zip(self.out_keys, self.reset_keys or (), strict=False))
 
     def _on_keys_assigned(self) -> None:
         self._finds_keys = False
@@ -105,6 +106,7 @@ class RewardSum(RunningTransform):
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
+        self._check_reset_keys()
         result = super()._reset(tensordict, tensordict_reset)
         # A reset returns no rewards.
         return result.exclude(*self.out_keys) if self.reward_spec else result
@@ -116,13 +118,14 @@ class RewardSum(RunningTransform):
         """Sum the rewards of a stored rollout, at the root and in ``next``, in place.
 
         An in-key that begins with ``next``, such as ``("next", "reward")``, has a single output:
-        the sums after each step, under its out-key. Stored sums are kept.
+        the sums after each step, under its out-key; without flags of episodes, each row is one
+        episode. Stored sums are kept.
 
         Args:
             tensordict: Stored rollout ``[*B, T]``, in time order along its last dim.
 
         Raises:
-            ArgumentError: It has no time dim.
+            StoredDataError: It has no time dim.
             KeyNotFoundError: A reward is missing, or both a done flag and ``is_init`` are.
         """
         for in_key, out_key in self._pairs:
@@ -149,11 +152,17 @@ class RewardSum(RunningTransform):
         reward = tensordict.get(join_keys("next", root_key), read(tensordict, in_key))
         if reward is None:
             raise self._missing_key(in_key, tensordict)
-        group = stored_group_of(tensordict, self._reset_key_of.get(out_key, root_key))
         time_dim = tensordict.ndim - 1
         reward = reward.to(sum_dtype(reward.dtype))
         initial = torch.zeros_like(reward.select(time_dim, 0))
-        starts = group.starts(tensordict)
+        try:
+            group = stored_group_of(tensordict, self._reset_key_of.get(out_key, root_key))
+            starts = group.starts(tensordict)
+        except KeyNotFoundError:
+            if parts[0] != "next":
+                raise
+            starts = torch.zeros_like(reward, dtype=torch.bool)
+            starts.select(time_dim, 0).fill_(True)
         return self._scan_stored(out_key, reward, starts, initial, time_dim)
 
     # Specs
@@ -164,6 +173,7 @@ class RewardSum(RunningTransform):
             in_keys = list(rewards.keys(True, True))
             self._set_keys(in_keys, _sum_keys(in_keys))
             self._pair_reset_keys()
+        self._check_reset_keys()
         self._sum_specs, self._batch_dims = {}, len(output_spec.shape)
         for in_key, out_key in self._pairs:
             spec = rewards.get(in_key, None)

@@ -51,11 +51,13 @@ class EnvChoice:
         id: Id of the env.
         package: Package that provides it.
         hint: What to install first. ``None``: it is installed.
+        is_deprecated: True if there is a later version.
     """
 
     id: str
     package: str
     hint: str | None
+    is_deprecated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +126,26 @@ def observe_keys(request: ObserveKeys, job: Job) -> Lineage | None:
 
 
 def list_env_choices(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
-    """Return all envs, the installed ones first."""
+    """Return all envs: the installed ones, then those that are not, then deprecated versions."""
     from tdx.inspection.envs import list_envs
 
-    found = [EnvChoice(env.id, env.package, env.hint) for env in list_envs(missing=True)]
-    return tuple(sorted(found, key=lambda env: env.hint is not None))
+    envs = list_envs(missing=True)
+    latest: dict[str, int] = {}
+    for env in envs:
+        name, version = _split_version(env.id)
+        latest[name] = max(version, latest.get(name, -1))
+    found = [
+        EnvChoice(env.id, env.package, env.hint, version < latest[name])
+        for env in envs
+        for name, version in (_split_version(env.id),)
+    ]
+    return tuple(sorted(found, key=lambda env: (env.is_deprecated, env.hint is not None)))
+
+
+def _split_version(env: str) -> tuple[str, int]:
+    """Split ``Pendulum-v1`` into its name and its version; -1 without a version."""
+    name, mark, version = env.rpartition("-v")
+    return (name, int(version)) if mark and version.isdigit() else (env, -1)
 
 
 PROGRESS = "progress"

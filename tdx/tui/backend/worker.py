@@ -51,7 +51,7 @@ Handler = Callable[[Any, Job], Any]
 
 
 def _run_session(request: RunSession, job: Job) -> None:
-    from tdx.tui.live.worker import run_session
+    from tdx.tui.live.rollouts import run_session
 
     run_session(request, job)
 

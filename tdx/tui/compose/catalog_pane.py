@@ -2,21 +2,80 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+
 from rich.text import Text
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
+from textual.content import Content
 from textual.message import Message
+from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from tdx.errors import TdxError
 from tdx.pipeline.catalog import TransformInfo, load_catalog, strip_markup
+from tdx.pipeline.editing.forms import (
+    FormField,
+    fill_arguments,
+    list_stage_fields,
+    split_words,
+)
+from tdx.pipeline.values import StageConfig
+from tdx.tui.compose.form_row import available_keys
 from tdx.tui.screens.dialogs import fuzzy_sort
+from tdx.tui.workspace import Workspace
+
+_CALL = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)(?P<gap>\s*\(|\s+)(?P<arguments>.*)", re.DOTALL)
+_VALUE = re.compile(r"[-+.]?\d|[\"'\[(]|[A-Za-z_]\w*=")
+_LAST_WORD = re.compile(r"(?:^|[\s=,\[(\"'])([^\s=,\[(\"']+)$")
+_HELP = "Type a name and its arguments, such as catframes 4 -3; Enter adds it."
+
+
+def split_call(text: str) -> tuple[str, str | None]:
+    """Split the text of the add field into a search and the arguments after it.
+
+    Returns:
+        Words to search, and the arguments. ``None``: there are none yet, as in ``clip reward``,
+        which searches two words.
+
+    Example:
+        >>> split_call("catframes 4 -3"), split_call("clip reward")
+        (('catframes', '4 -3'), ('clip reward', None))
+    """
+    match = _CALL.fullmatch(text)
+    if match is None:
+        return text, None
+    arguments = match["arguments"]
+    if match["gap"].endswith("("):
+        return match["name"], arguments.removesuffix(")")
+    is_name = match["name"].casefold() in {name.casefold() for name in load_catalog().names}
+    if is_name or _VALUE.match(arguments):
+        return match["name"], arguments
+    return text, None
+
+
+class TransformList(OptionList):
+    """A list in which a click selects, and a double-click or Enter adds."""
+
+    async def _on_click(self, event: events.Click) -> None:
+        event.prevent_default()
+        clicked = event.style.meta.get("option")
+        if clicked is not None and not self.options[clicked].disabled:
+            self.highlighted = clicked
+            if event.chain == 2:
+                self.action_select()
 
 
 class CatalogPane(Vertical):
-    """The left pane."""
+    """The left pane.
+
+    Args:
+        workspace: State of the app.
+    """
 
     BINDINGS = [
         Binding("enter", "add", "add", id="catalog.add"),
@@ -24,23 +83,29 @@ class CatalogPane(Vertical):
     ]
 
     class Chosen(Message):
-        """A transform was chosen."""
+        """A transform was chosen.
 
-        def __init__(self, info: TransformInfo) -> None:
+        Args:
+            stage: The transform with its arguments.
+        """
+
+        def __init__(self, stage: StageConfig) -> None:
             super().__init__()
-            self.info = info
+            self.stage = stage
 
     class Left(Message):
         """The user has left the catalog."""
 
-    def __init__(self) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         super().__init__(id="catalog-pane", classes="pane")
         self.border_title = "Catalog"
+        self._workspace = workspace
         self._words = ""
 
     def compose(self) -> ComposeResult:
-        yield Input(placeholder="search …", id="catalog-search", compact=True)
-        yield OptionList(id="catalog", compact=True)
+        completions = CallSuggester(self.list_completions)
+        yield Input(placeholder="add …", id="catalog-search", suggester=completions, compact=True)
+        yield TransformList(id="catalog", compact=True)
         yield Static(id="catalog-doc")
 
     def on_mount(self) -> None:
@@ -55,9 +120,29 @@ class CatalogPane(Vertical):
         return None if name is None else load_catalog().find(name)
 
     def action_add(self) -> None:
+        """Add the transform under the cursor with the typed arguments.
+
+        One with required arguments is only completed in the field at first, so that they can be
+        typed.
+        """
         info = self.current_transform
-        if info is not None:
-            self.post_message(self.Chosen(info))
+        if info is None:
+            return
+        search = self.query_one("#catalog-search", Input)
+        _, arguments = split_call(search.value)
+        is_required = any(field.required for field in list_stage_fields(StageConfig(info.name)))
+        if arguments is None and is_required:
+            search.value = f"{info.name} "
+            search.cursor_position = len(search.value)
+            self.screen.set_focus(search)
+            return
+        try:
+            stage = fill_arguments(StageConfig(info.name), arguments or "")
+        except TdxError as error:
+            self._show_note(Content.styled(f"✕ {error.message}", "$error"))
+            return
+        self.post_message(self.Chosen(stage))
+        search.value = ""
 
     def action_leave(self) -> None:
         search = self.query_one("#catalog-search", Input)
@@ -67,9 +152,11 @@ class CatalogPane(Vertical):
             self.post_message(self.Left())
 
     def start_search(self) -> None:
-        """Focus the search field."""
+        """Focus the empty search field."""
+        search = self.query_one("#catalog-search", Input)
+        search.value = ""
         # At once, so that keys typed right after this one go into the field.
-        self.screen.set_focus(self.query_one("#catalog-search", Input))
+        self.screen.set_focus(search)
 
     @on(Input.Changed, "#catalog-search")
     def _update_options(self, event: Input.Changed) -> None:
@@ -84,13 +171,9 @@ class CatalogPane(Vertical):
         self.action_add()
 
     @on(OptionList.OptionHighlighted, "#catalog")
-    def _show_documentation(self, event: OptionList.OptionHighlighted) -> None:
+    def _show_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
-        info = self.current_transform
-        if info is not None:
-            doc = Text(info.name, style="bold")
-            doc.append(f"\n{strip_markup(info.summary)}", style="not bold")
-            self.query_one("#catalog-doc", Static).update(doc)
+        self._show_documentation()
 
     @on(OptionList.OptionSelected, "#catalog")
     def _add_selected_option(self, event: OptionList.OptionSelected) -> None:
@@ -106,12 +189,104 @@ class CatalogPane(Vertical):
 
     def _fill(self, words: str) -> None:
         self._words = words
+        name, arguments = split_call(words)
         options = self.query_one("#catalog", OptionList)
+        before = self.current_transform
         options.clear_options()
-        options.add_options(_search_options(words) if words.strip() else _category_options())
+        found = _search_options(name) if name.strip() else _category_options()
+        options.add_options(found or [Option("  no match", disabled=True)])
         first = next((n for n, each in enumerate(options.options) if not each.disabled), None)
-        options.highlighted = first
+        # Enter in an empty field adds nothing, unless a transform was selected.
+        options.highlighted = first if name.strip() else None
+        kept = None if arguments is None or before is None else before.name
+        if kept is not None and kept in {each.id for each in options.options}:
+            options.highlighted = options.get_option_index(kept)
         self.border_subtitle = f"{sum(not each.disabled for each in options.options)}"
+        self._show_documentation()
+
+    def list_completions(self, text: str) -> tuple[str, ...]:
+        """Return names of transforms; after a name, its arguments and the keys at that place."""
+        name, arguments = split_call(text)
+        found = [] if arguments is None else _search(name)
+        if not found:
+            return tuple(load_catalog().names)
+        fields = list_stage_fields(StageConfig(found[0][0].name))
+        status, stage = self._workspace.status, self._workspace.stage
+        words = [*available_keys(status, stage, after=True), *(f"{f.name}=" for f in fields)]
+        words += [each for field in fields for each in (*field.choices, *field.completions)]
+        return tuple(words)
+
+    def _show_documentation(self) -> None:
+        info = self.current_transform
+        _, arguments = split_call(self._words)
+        if info is None:
+            self._show_note(Content(_HELP))
+        elif arguments is None:
+            summary = strip_markup(info.summary)
+            self._show_note(Content.assemble((info.name, "bold"), f"\n{summary}"))
+        else:
+            self._show_note(_describe_arguments(info, arguments))
+
+    def _show_note(self, note: Content) -> None:
+        self.query_one("#catalog-doc", Static).update(note)
+
+
+class CallSuggester(Suggester):
+    """Completes the last word of a call, also after ``name=``.
+
+    Args:
+        list_words: Returns the known words for a text.
+    """
+
+    def __init__(self, list_words: Callable[[str], tuple[str, ...]]) -> None:
+        super().__init__(case_sensitive=True, use_cache=False)
+        self._list_words = list_words
+
+    async def get_suggestion(self, value: str) -> str | None:
+        match = _LAST_WORD.search(value)
+        if match is None:
+            return None
+        word = match[1].casefold()
+        known = self._list_words(value)
+        found = next((each for each in known if each.casefold().startswith(word)), None)
+        return None if found is None else value[: match.start(1)] + found
+
+
+def _describe_arguments(info: TransformInfo, text: str) -> Content:
+    """Return the arguments of a transform with the typed values, and help for the next one."""
+    fields = list_stage_fields(StageConfig(info.name))
+    words = split_words(text)
+    stage, error = StageConfig(info.name), ""
+    try:
+        stage = fill_arguments(stage, text)
+    except TdxError as problem:
+        error = problem.message
+    current = _current_field(fields, words, text)
+    parts: list[Content] = [Content.styled(info.name, "bold")]
+    for field in fields:
+        star = "*" if field.required else ""
+        style = "bold reverse" if field is current else "" if field.required else "dim"
+        value = f"={stage.kwargs[field.name]}" if field.name in stage.kwargs else ""
+        parts.append(Content.styled(f"{field.name}{star}{value}", style))
+    lines = [Content(" ").join(parts)]
+    if error:
+        lines.append(Content.styled(f"✕ {error}", "$error"))
+    elif current is not None:
+        lines.append(Content(f"{current.name}  {current.short_type}  {strip_markup(current.help)}"))
+    return Content("\n").join(lines)
+
+
+def _current_field(fields: tuple[FormField, ...], words: list[str], text: str) -> FormField | None:
+    """Return the argument that is being typed, or comes next."""
+    is_started = bool(words) and not text[-1:].isspace()
+    if is_started and "=" in words[-1]:
+        name = words[-1].partition("=")[0]
+        return next((field for field in fields if field.name == name), None)
+    done = words[:-1] if is_started else words
+    named = {word.partition("=")[0] for word in done if "=" in word}
+    free = [field for field in fields if field.name not in named]
+    at = sum("=" not in word for word in done)
+    return free[at] if at < len(free) else None
 
 
 def _category_options() -> list[Option]:
@@ -126,15 +301,19 @@ def _category_options() -> list[Option]:
     return found
 
 
-def _search_options(words: str) -> list[Option]:
-    """Return transforms whose names match, then those whose summaries do."""
+def _search(words: str) -> list[tuple[TransformInfo, Sequence[int]]]:
+    """Return transforms whose names match, with the matched letters, then those whose help does."""
     by_name = fuzzy_sort(words, load_catalog().transforms, lambda info: info.name)
+    named = {info.name for info, _ in by_name}
+    rest = [(info, ()) for info in load_catalog().search(words) if info.name not in named]
+    return [*by_name, *rest]
+
+
+def _search_options(words: str) -> list[Option]:
     options = []
-    for info, positions in by_name:
+    for info, positions in _search(words):
         text = Text(f"  {info.name}")
         for place in positions:
             text.stylize("bold underline", place + 2, place + 3)
         options.append(Option(text, id=info.name))
-    named = {info.name for info, _ in by_name}
-    rest = [info for info in load_catalog().search(words) if info.name not in named]
-    return [*options, *(Option(f"  {info.name}", id=info.name) for info in rest)]
+    return options

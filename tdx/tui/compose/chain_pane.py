@@ -16,8 +16,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tdx.pipeline.editing.stack_draft import WrapperStage
-from tdx.tui.compose.chain_rows import ChainRow, build_chain_rows
-from tdx.tui.workspace import ENV, Workspace
+from tdx.tui.chain_status import ENV, ChainRow, build_chain_rows
+from tdx.tui.workspace import Workspace
 
 _MARKS = {
     "": ("●", "on"),
@@ -26,7 +26,7 @@ _MARKS = {
     "failed": ("✕", "failed"),
     "error": ("✕", "failed"),
     "warning": ("▲", "warning"),
-    "suggestion": ("●", "suggestion"),
+    "suggestion": ("△", "suggestion"),
 }
 
 
@@ -45,8 +45,9 @@ class ChainList(ScrollView, can_focus=True):
     HELP = """## Chain
 
 The env is at the top; its data flow down through the stages. The tabs show the row under the
-cursor. A stage is marked `●` if it works, `✕` if it fails, `▲` if a rule warns, `○` if it is
-disabled, and `?` if its state is unknown because the env cannot be created."""
+cursor. A stage is marked `●` if it works, `✕` if it fails, `▲` if a rule warns, `△` if a rule
+suggests an improvement, `○` if it is disabled, and `?` if its state is unknown because the env
+cannot be created."""
 
     class Dropped(Message):
         """A stage was dragged to another place."""
@@ -79,6 +80,12 @@ disabled, and `?` if its state is unknown because the env cannot be created."""
         self.workspace.inspected.subscribe(self, lambda _: self.rebuild())
         self.workspace.selected.subscribe(self, lambda _: self.follow())
         self.rebuild()
+
+    @property
+    def content_width(self) -> int:
+        """Width of the longest stage."""
+        stages = [row for row in self.rows if row.kind == "stage"]
+        return max((len(row.title) + len(row.detail) + 9 for row in stages), default=0)
 
     def rebuild(self) -> None:
         """Update the rows."""

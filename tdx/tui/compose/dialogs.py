@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tdx.errors import TdxError
+from tdx.inspection.leaf import LeafSpec, domain_text, shape_text
 from tdx.inspection.overview import Problem
+from tdx.keys import format_key
 from tdx.pipeline.conversions import to_command
 from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import Draft, IndexedDraft
-from tdx.pipeline.model import EnvConfig
-from tdx.tui.backend.client import RequestError
-from tdx.tui.backend.requests import EnvChoice, ListEnvs
-from tdx.tui.compose.stage_tab import FormRow
+from tdx.pipeline.model import EnvConfig, Pipeline
+from tdx.tui.backend.client import RequestError, SupersededError
+from tdx.tui.backend.requests import EnvChoice, InspectChain, ListEnvs
+from tdx.tui.compose.form_row import FormRow
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
 
 if TYPE_CHECKING:
@@ -35,11 +38,17 @@ class ComposeDialogs:
         self._screen = screen
         self._workspace = workspace
         self._envs: tuple[EnvChoice, ...] = ()
+        self._descriptions: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
 
     def choose_env(self) -> None:
         """Ask for the env; entries appear as soon as the envs are known."""
-        dialog = ChoiceScreen("Choose an env", _env_choices(self._envs), allow_custom=True)
+        dialog = ChoiceScreen(
+            "Choose an env",
+            _env_choices(self._envs),
+            allow_custom=True,
+            describe=self._describe_env,
+        )
         self._screen.app.push_screen(dialog, self._env_chosen)
         self.load_envs(dialog)
 
@@ -135,6 +144,21 @@ class ComposeDialogs:
         if name is not None:
             self.set_env(name)
 
+    async def _describe_env(self, name: str) -> str:
+        """Return the spaces of an env, or why it cannot be made."""
+        if name not in self._descriptions:
+            request = InspectChain(Pipeline(EnvConfig(name)), self._workspace.allow_code)
+            try:
+                overview = await self._workspace.backend.ask(request, slot="preview")
+            except SupersededError:
+                return ""
+            except RequestError as error:
+                return error.problem.message
+            problem = overview.env_problem
+            spaces = "\n".join(map(_describe_leaf, _interesting(overview.base)))
+            self._descriptions[name] = spaces if problem is None else f"✕ {problem.message}"
+        return self._descriptions[name]
+
     async def _load_envs(self, dialog: ChoiceScreen | None) -> None:
         try:
             self._envs = await self._workspace.backend.ask(ListEnvs())
@@ -185,5 +209,33 @@ def _error_text(name: str, problem: Problem) -> str:
     return "\n".join(part for part in parts if part)
 
 
+CURATED_ENVS = (
+    *("CartPole-v1", "Pendulum-v1", "Acrobot-v1", "MountainCarContinuous-v0", "LunarLander-v3"),
+    *("HalfCheetah-v5", "Hopper-v5", "Ant-v5", "ALE/Pong-v5", "ALE/Breakout-v5"),
+)
+"""Envs at the top of the list; known before the others are found."""
+
+
 def _env_choices(envs: tuple[EnvChoice, ...]) -> list[Choice]:
-    return [Choice(env.id, env.id, env.hint or env.package) for env in envs]
+    if not envs:
+        return [Choice(env, env) for env in CURATED_ENVS]
+    by_id = {env.id: env for env in envs}
+    curated = [by_id[name] for name in CURATED_ENVS if name in by_id and by_id[name].hint is None]
+    others = [env for env in envs if env not in curated]
+    return [
+        Choice(env.id, env.id, _env_note(env), env.is_deprecated) for env in (*curated, *others)
+    ]
+
+
+def _env_note(env: EnvChoice) -> str:
+    return env.hint or (f"{env.package} · old version" if env.is_deprecated else env.package)
+
+
+def _interesting(leaves: Sequence[LeafSpec]) -> list[LeafSpec]:
+    """Return the observations and actions of an env."""
+    return [leaf for leaf in leaves if leaf.part in ("observation", "action")]
+
+
+def _describe_leaf(leaf: LeafSpec) -> str:
+    shape, domain = shape_text(leaf.shape), domain_text(leaf, whole=False)
+    return f"{leaf.part}  {format_key(leaf.key)}  {shape} {leaf.dtype}  {domain}"

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.suggester import Suggester
 from textual.widget import Widget
-from textual.widgets import Button, Input, Select, Static, Switch
+from textual.widgets import Button, Static
 from textual.worker import Worker, WorkerError
 
 from tdx.errors import TdxError
-from tdx.inspection.leaf import INPUT_PARTS
-from tdx.keys import format_key
 from tdx.pipeline.catalog import load_catalog, strip_markup
-from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import (
     FormField,
     list_env_fields,
@@ -30,214 +26,10 @@ from tdx.pipeline.editing.forms import (
 )
 from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper, WrapperStage
 from tdx.pipeline.grammar import format_stage
-from tdx.tui.chain_status import ChainStatus
+from tdx.tui.chain_status import ENV
+from tdx.tui.compose.form_row import FormRow, available_keys
 from tdx.tui.tab_body import ProblemPanel, TabBody
-from tdx.tui.workspace import ENV, Workspace
-
-
-def available_keys(
-    status: ChainStatus, stage: DraftStage, *, inverse: bool = False
-) -> tuple[str, ...]:
-    """Return the keys that a stage receives, according to the last inspection.
-
-    Args:
-        status: What is known of the chain.
-        stage: The stage.
-        inverse: Put the keys of the inverse path first: actions and states.
-    """
-    if status.overview is None:
-        return ()
-    index = status.numbers.index(stage.number) if stage.number in status.numbers else 0
-    leaves = status.overview.before(index)
-    ranked = sorted(leaves, key=lambda leaf: (leaf.part in INPUT_PARTS) is not inverse)
-    return tuple(dict.fromkeys(format_key(leaf.key) for leaf in ranked))
-
-
-_LAST_WORD = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
-
-
-class WordSuggester(Suggester):
-    """Completes a word, or the last word of a list.
-
-    Args:
-        words: Known words.
-        many: True if the field holds a list.
-    """
-
-    def __init__(self, words: tuple[str, ...], many: bool = True) -> None:
-        super().__init__(case_sensitive=True, use_cache=False)
-        self.words = words
-        self.many = many
-
-    async def get_suggestion(self, value: str) -> str | None:
-        match = _LAST_WORD.search(value) if self.many else None
-        start = 0 if match is None else match.start(1)
-        word = value[start:].casefold()
-        if not word:
-            return None
-        found = next((each for each in self.words if each.casefold().startswith(word)), None)
-        return None if found is None else value[:start] + found
-
-
-class FormRow(Widget):
-    """Form field for one argument.
-
-    Args:
-        field: Description of the argument.
-        keys: Keys to suggest.
-    """
-
-    class Edited(Message):
-        """The text was edited."""
-
-        def __init__(self, row: FormRow, text: str) -> None:
-            super().__init__()
-            self.row = row
-            self.text = text
-
-        @property
-        def control(self) -> FormRow:
-            """The row."""
-            return self.row
-
-    class PickKeys(Message):
-        """The dialog for keys should open."""
-
-        def __init__(self, row: FormRow) -> None:
-            super().__init__()
-            self.row = row
-
-    def __init__(self, field: FormField, keys: tuple[str, ...] = ()) -> None:
-        super().__init__(classes="form-row -keys" if field.kind == "keys" else "form-row")
-        self.field = field
-        self.keys = keys
-        self._text = field.text
-        self._chain_text = field.text
-
-    def compose(self) -> ComposeResult:
-        star = " *" if self.field.required else ""
-        title = Content.assemble((self.field.name, "bold"), (star, "bold $accent"))
-        yield Static(title, classes="form-name")
-        yield self._widget()
-        if self.field.kind == "keys":
-            yield Button("▾", classes="form-keys", compact=True)
-        yield Static(self._help(), classes="form-help")
-
-    @property
-    def text(self) -> str:
-        """The current text."""
-        return self._text
-
-    def set_field(self, field: FormField, keys: tuple[str, ...]) -> None:
-        """Show a new value of the argument that did not come from this row.
-
-        Typed text stays: nothing changes while the field has the focus, holds an uncommitted text,
-        or holds an invalid text.
-        """
-        self.field, self.keys = field, keys
-        if not self.query(".form-help"):
-            return
-        box = self.query(Input)
-        if box and self.field.kind == "keys":
-            box.first().suggester = WordSuggester(keys, self.field.many)
-        is_typed = bool(box) and box.first().value != self._text
-        if field.text == self._chain_text or self.has_focus_within or is_typed:
-            return
-        self._chain_text = field.text
-        if field.text != self._text:
-            self.set_text(field.text)
-        self.show_error(None)
-
-    def accept(self, field: FormField) -> None:
-        """Remember the value that the chain has taken from this row."""
-        self.field, self._chain_text = field, field.text
-
-    def set_text(self, text: str) -> None:
-        """Set the text without posting a message."""
-        self._text = text
-        if self.field.kind == "flag":
-            self.query_one(Switch).value = (text or self.field.default) == "True"
-        elif self.field.kind == "choice":
-            self.query_one(Select).value = text or Select.NULL
-        else:
-            self.query_one(Input).value = text
-
-    def enter_text(self, text: str) -> None:
-        """Set the text as if it was typed."""
-        self.set_text(text)
-        self.post_message(self.Edited(self, text))
-
-    def show_error(self, text: str | None) -> None:
-        """Show an error instead of the help text. ``None``: show the help text."""
-        self.set_class(text is not None, "-wrong")
-        content = self._help() if text is None else Content.styled(text, "$error")
-        for line in self.query(".form-help").results(Static):  # the row may be about to be removed
-            line.update(content)
-
-    def _help(self) -> Content:
-        help_, type_ = strip_markup(self.field.help), f"  {self.field.type}"
-        return Content.assemble(help_, (type_, "dim italic"))
-
-    def _widget(self) -> Input | Select[str] | Switch:
-        field = self.field
-        if field.kind == "flag":
-            return Switch((field.text or field.default) == "True", animate=False)
-        if field.kind == "choice":
-            return Select(
-                [(choice, choice) for choice in field.choices],
-                prompt=_placeholder(field),
-                value=field.text or Select.NULL,
-                compact=True,
-            )
-        return Input(
-            field.text,
-            placeholder=_placeholder(field),
-            suggester=WordSuggester(
-                self.keys if field.kind == "keys" else field.completions,
-                field.kind == "keys" and field.many,
-            ),
-            compact=True,
-        )
-
-    @on(Input.Changed)
-    def _emit_text(self, event: Input.Changed) -> None:
-        event.stop()
-        self._emit(event.value)
-
-    @on(Select.Changed)
-    def _emit_choice(self, event: Select.Changed) -> None:
-        event.stop()
-        self._emit("" if event.value is Select.NULL else str(event.value))
-
-    @on(Switch.Changed)
-    def _emit_switch(self, event: Switch.Changed) -> None:
-        event.stop()
-        text = str(event.value)
-        if (self._text or self.field.default) != text:
-            self._emit("" if text == self.field.default else text)
-
-    @on(Button.Pressed)
-    def _request_keys(self, event: Button.Pressed) -> None:
-        event.stop()
-        self.post_message(self.PickKeys(self))
-
-    def on_key(self, event: events.Key) -> None:
-        """Open the dialog for keys with the down key."""
-        asked = event.key == "down" and self.field.kind == "keys"
-        if asked and self.query_one(Input).has_focus:
-            event.stop()
-            self.post_message(self.PickKeys(self))
-
-    def _emit(self, text: str) -> None:
-        if text != self._text:
-            self._text = text
-            self.post_message(self.Edited(self, text))
-
-
-def _placeholder(field: FormField) -> str:
-    """Return the placeholder of an empty field."""
-    return "required" if field.default is None else field.default
-
+from tdx.tui.workspace import Workspace
 
 _FACTORY_FIELDS = ("kwargs", "seed")
 """Settings of an env that a function of another library creates."""
@@ -257,10 +49,12 @@ class StageTab(TabBody):
         workspace: State of the app.
     """
 
+    BINDINGS = [Binding("enter", "edit", "edit", id="stage.edit", show=False)]
     HELP = """## Stage
 
-All arguments of the transform, with defaults in gray. Input is validated as you type; the chain
-keeps the last valid value. `↓` in a field for keys lists the available keys."""
+All arguments of the transform, with defaults in gray. `↑`, `↓` and `Enter` move between them, `→`
+accepts a completion, `Esc` returns to the chain. Input is validated as you type; the chain keeps
+the last valid value. `F2` in a field for keys lists the available keys."""
 
     class PickKeys(Message):
         """The dialog for keys should open for a row."""
@@ -274,12 +68,13 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
         self._shown: tuple[object, ...] = ()
         self._shown_title = Content("")
         self._building: Worker[None] | None = None
-        self._refocus = False
+        self._refocus: Widget | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", id="form-title")
         yield ProblemPanel(self.workspace)
-        yield VerticalScroll(id="form", can_focus=False)
+        yield VerticalScroll(id="form")
+        yield Static("", id="form-help")
 
     def on_mount(self) -> None:
         self.workspace.selected.subscribe(self, self.invalidate)
@@ -298,10 +93,42 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             with suppress(WorkerError):  # superseded by a newer one
                 await self._building.wait()
 
+    @property
+    def default_focus(self) -> Widget:
+        # Not a field: the keys of the other tabs would be typed into it.
+        return self.query_one("#form")
+
+    def action_edit(self) -> None:
+        """Focus the first field."""
+        self._focus_form()
+
     def _focus_form(self) -> None:
-        fields = self.query("FormRow Input, FormRow Select, FormRow Switch, #form Button")
+        """Focus the first field; the button for the env if there are no fields."""
+        rows = self.query(FormRow)
+        fields = [rows.first().input] if rows else [*self.query("#form Button")]
         if fields:
-            self.screen.set_focus(fields.first())
+            self.screen.set_focus(fields[0])
+
+    @on(FormRow.Left)
+    def _focus_other_row(self, event: FormRow.Left) -> None:
+        event.stop()
+        rows = [*self.query(FormRow)]
+        at = rows.index(event.row) + event.by if event.row in rows else -1
+        if 0 <= at < len(rows):
+            self.screen.set_focus(rows[at].input)
+
+    def on_descendant_focus(self) -> None:
+        self._show_help()
+
+    def on_descendant_blur(self) -> None:
+        self._show_help()
+
+    def _show_help(self) -> None:
+        """Describe the argument that has the focus."""
+        row = next((each for each in self.query(FormRow) if each.has_focus_within), None)
+        note = "Enter edits · ↑ ↓ select · Esc returns to the chain" if self.query(FormRow) else ""
+        text = Content.styled(note, "dim") if row is None else row.describe()
+        self.query_one("#form-help", Static).update(text)
 
     def update(self) -> None:
         """Show the selected stage; rebuild the rows only if it is another one."""
@@ -318,10 +145,10 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
 
     async def _rebuild(self) -> None:
         form = self.query_one("#form", VerticalScroll)
-        if form.has_focus_within:
+        if form.has_focus_within and not form.has_focus:
             # Textual would move the focus of a removed row to the tab bar.
+            self._refocus = self.screen.focused
             self.screen.set_focus(None)
-            self._refocus = True
         rows: list[Static | FormRow | Button] = []
         if self.workspace.place == ENV:
             label = "choose an env" if self.workspace.draft.env is None else "another env"
@@ -337,8 +164,13 @@ keeps the last valid value. `↓` in a field for keys lists the available keys."
             await form.remove_children()
             await form.mount_all(rows)
             form.scroll_home(animate=False)
-        refocus, self._refocus = self._refocus, False
-        if refocus and self.screen.focused is None:
+        self._show_help()
+        refocus, self._refocus = self._refocus, None
+        if refocus is None or self.screen.focused is not None:
+            return
+        if refocus.id == "form-env" and self.query("#form-env"):
+            self.screen.set_focus(self.query_one("#form-env"))
+        else:
             self._focus_form()
 
     def _identity(self) -> tuple[object, ...]:

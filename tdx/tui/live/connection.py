@@ -1,4 +1,4 @@
-"""Connection of the Live tab to its worker, and the cache of traces that outlives it."""
+"""Connection of the Live tab to its worker, and the history that outlives it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal, Protocol
+
+from textual.widget import Widget
 
 from tdx.inspection.live.views import ImageView, TraceView
 from tdx.inspection.overview import Problem
 from tdx.tui.backend.client import RequestError, SupersededError, Ticket
-from tdx.tui.live.messages import Command, CommandEnvelope, LiveState, RunSession
+from tdx.tui.live.messages import (
+    Command,
+    CommandEnvelope,
+    CompareWith,
+    LiveState,
+    RunSession,
+    ShowTrace,
+)
+from tdx.tui.live.panes import LivePanes
 from tdx.tui.workspace import Workspace
 
 WORKER = "live"
@@ -172,3 +183,131 @@ class TraceCache:
             after = (each for each in self._views if each >= index)
             at = min(after, default=max(self._views))
         return self._views[at], self._images.get(at, ())
+
+
+Target = Literal["trace", "episode", "problem", "difference", "first", "latest"]
+
+
+class BrowsedSession(Protocol):
+    """What choosing a trace needs of a session."""
+
+    state: LiveState | None
+    connection: LiveConnection
+
+    def show_message(self, text: str) -> None:
+        """Show a message."""
+
+
+class HistoryBrowser:
+    """Chooses the trace that is shown, also after the worker is gone.
+
+    Args:
+        session: The session.
+        owner: Shows notices.
+        panes: Show traces of the cache.
+
+    Attributes:
+        cache: Traces that were displayed last.
+        requested: Trace that was requested and is not shown yet.
+    """
+
+    def __init__(self, session: BrowsedSession, owner: Widget, panes: LivePanes) -> None:
+        self._session, self._owner, self._panes = session, owner, panes
+        self.cache = TraceCache()
+        self.requested: int | None = None
+
+    def clear(self) -> None:
+        """Forget all traces, because a session starts."""
+        self.requested = None
+        self.cache.clear()
+
+    def browse(self, target: Target, by: int = 1) -> None:
+        """Show another trace.
+
+        Args:
+            target: ``trace`` or ``episode`` (forward or back), ``problem`` (the next),
+                ``difference`` to the earlier rollout (the next), ``first`` or ``latest``.
+            by: Number of traces; for episodes only the sign counts.
+        """
+        state = self._session.state
+        if state is None:
+            return
+        if target == "trace":
+            self.show_trace(self._current(state) + by)
+        elif target == "episode":
+            self._show_episode(state, by)
+        elif target == "problem":
+            self._show_next(state, state.problem_traces, "no problems in the history")
+        elif target == "difference":
+            places = tuple(sorted({at for _, at in state.differences or ()}))
+            self._show_next(state, places, "no differences to an earlier rollout")
+        else:
+            self.show_trace(state.first if target == "first" else None)
+
+    def show_trace(self, index: int | None) -> None:
+        """Show a trace. ``None``: follow the latest one."""
+        state = self._session.state
+        if state is None:
+            return
+        if index is not None:
+            index = max(state.first, min(index, state.last))
+        if not self._session.connection.is_responsive:
+            self._show_cached_trace(state, state.last if index is None else index)
+            return
+        is_latest = index is None or (index >= state.last and state.status == "paused")
+        self.requested = index
+        self._session.connection.send(ShowTrace(None if is_latest else index))
+
+    def _show_episode(self, state: LiveState, by: int) -> None:
+        """Show the start of an earlier or later episode."""
+        now, starts = self._current(state), state.episode_starts
+        if by < 0:
+            self.show_trace(max((each for each in starts if each < now), default=state.first))
+        else:
+            self.show_trace(min((each for each in starts if each > now), default=None))
+
+    def _show_next(self, state: LiveState, traces: Sequence[int], otherwise: str) -> None:
+        """Show the next of some traces; start over after the last one."""
+        if not traces:
+            self._owner.notify(otherwise, timeout=2)
+        else:
+            after: Sequence[int] = [each for each in traces if each > state.shown]
+            self.show_trace(after[0] if after else traces[0])
+
+    def toggle_earlier(self) -> None:
+        """Compare with the earlier rollout, or with the previous trace."""
+        state = self._session.state
+        if state is None or state.differences is None:
+            self._owner.notify("no earlier rollout: edit the chain, or branch with B", timeout=3)
+            return
+        is_earlier = not state.is_earlier
+        self._session.connection.send(CompareWith(is_earlier=is_earlier))
+        what = "earlier rollout" if is_earlier else "previous trace"
+        self._session.show_message(f"comparing with the {what}")
+
+    def mark_for_comparison(self) -> None:
+        """Compare with the shown trace; if it is marked already, with the previous trace."""
+        state = self._session.state
+        if state is not None and self._session.connection.is_open:
+            mark = None if state.reference == state.shown else state.shown
+            self._session.connection.send(CompareWith(mark))
+            self._session.show_message(
+                "comparing with the previous trace"
+                if mark is None
+                else f"comparing with trace {mark}"
+            )
+
+    def _current(self, state: LiveState) -> int:
+        return state.shown if self.requested is None else self.requested
+
+    def _show_cached_trace(self, state: LiveState, index: int) -> None:
+        """Show a trace of the cache: the worker is gone or busy."""
+        cached = self.cache.nearest(index, state.shown)
+        if cached is not None:
+            view, images = cached
+            self.requested = None
+            self._session.state = state = replace(state, shown=view.index, follows_latest=False)
+            self._panes.show_trace(view)
+            self._panes.images.show(images)
+            self._panes.timeline.show(state)
+            self._panes.plots.set_cursor(view.index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from typing import ClassVar
 
 from rich.color import Color
@@ -27,7 +28,13 @@ _CELLS = [chr(0x2800 + _bits(both >> 4, _LEFT) + _bits(both & 15, _RIGHT)) for b
 _Numbers = Sequence[float | None]
 
 
-def draw_braille(lows: _Numbers, highs: _Numbers, width: int, height: int) -> list[str]:
+def draw_braille(
+    lows: _Numbers,
+    highs: _Numbers,
+    width: int,
+    height: int,
+    bounds: tuple[float, float] | None = None,
+) -> list[str]:
     """Draw a band between two curves as lines of braille characters.
 
     Args:
@@ -35,6 +42,7 @@ def draw_braille(lows: _Numbers, highs: _Numbers, width: int, height: int) -> li
         highs: Largest number of each point.
         width: Width in cells; a cell is two dots wide.
         height: Height in cells; a cell is four dots high.
+        bounds: Numbers at the bottom and at the top. Defaults to the smallest and the largest.
 
     Example:
         >>> draw_braille([0, 1, 2, 3], [0, 1, 2, 3], 2, 1)
@@ -43,7 +51,7 @@ def draw_braille(lows: _Numbers, highs: _Numbers, width: int, height: int) -> li
     known = [each for each in (*lows, *highs) if each is not None]
     if not known or width < 1 or height < 1:
         return [" " * width for _ in range(height)]
-    least, most = min(known), max(known)
+    least, most = bounds or (min(known), max(known))
     tall = height * 4 - 1
     scale = tall / (most - least) if most > least else 0.0
     middle = 0 if scale else tall // 2
@@ -161,9 +169,13 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
             yield from self._plot_rows(each, rows, _COLORS[number % len(_COLORS)])
 
     def _plot_rows(self, curve: PlotView, height: int, color: str) -> Iterator[PlotRow]:
-        known = [each for each in (*curve.low, *curve.high) if each is not None]
+        earlier = curve.earlier
+        both = (curve,) if earlier is None else (curve, earlier)
+        known = [n for each in both for n in (*each.low, *each.high) if n is not None]
         name = truncate(curve.name, self.size.width - 12)
         latest = "" if curve.latest is None else f"  {curve.latest:.4g}"
+        if earlier is not None and earlier.latest is not None:
+            latest += f"  earlier {earlier.latest:.4g}"
         yield (name, f"{color}-name", False), (latest, "muted", False)
         rows = height - 1
         scale = [""] * rows
@@ -172,15 +184,12 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
             scale[rows // 2 if flat else 0] = f"{max(known):.3g}"
             if rows > 1 and not flat:
                 scale[-1] = f"{min(known):.3g}"
+        bounds = (min(known), max(known)) if known else None
+        drawn = [draw_braille(each.low, each.high, self.plot_width, rows, bounds) for each in both]
         at = self._column(curve)
-        texts = draw_braille(curve.low, curve.high, self.plot_width, rows)
-        for text, mark in zip(texts, scale, strict=True):
+        for number, mark in enumerate(scale):
             head = (truncate(mark, _SCALE_WIDTH).rjust(_SCALE_WIDTH) + "┤", "muted", False)
-            if at is None:
-                yield head, (text, color, False)
-            else:
-                left, here, right = text[:at], text[at : at + 1], text[at + 1 :]
-                yield head, (left, color, False), (here, color, True), (right, color, False)
+            yield head, *_overlay([lines[number] for lines in drawn], (color, "muted"), at)
 
     def _column(self, curve: PlotView) -> int | None:
         """Return the column of the shown trace."""
@@ -203,6 +212,27 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
         self.post_message(self.Picked(each.first + part * span // parts))
 
 
+def _overlay(
+    lines: Sequence[str], colors: Sequence[str], marked: int | None
+) -> Iterator[tuple[str, str, bool]]:
+    """Yield the parts of a line; the first of several plots is on top.
+
+    Args:
+        lines: The same line of each plot.
+        colors: Color of each plot.
+        marked: Column of the shown trace. ``None``: it is not in the plot.
+    """
+
+    def style(column: int) -> tuple[str, bool]:
+        drawn = (n for n, line in enumerate(lines) if line[column] not in _BLANK)
+        return colors[next(drawn, 0)], column == marked
+
+    for (color, is_here), columns in groupby(range(len(lines[0])), style):
+        line = lines[colors.index(color)]
+        yield "".join(line[column] for column in columns), color, is_here
+
+
+_BLANK = (" ", "\u2800")
 GAP = 2
 _MIN_IMAGE_WIDTH = 12
 

@@ -12,14 +12,16 @@ from textual.binding import Binding
 from textual.containers import Container, Horizontal, Vertical
 from textual.widget import Widget
 
+from tdx.tui.chain_status import ChainStatus
 from tdx.tui.files.path_screen import suggest_name
+from tdx.tui.live.connection import Target
 from tdx.tui.live.graphics import PlotPane
 from tdx.tui.live.history import EnvStrip, Timeline
 from tdx.tui.live.line_widgets import LineList
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import DumpSteps, FocusEnv, SetPanes
 from tdx.tui.live.panes import PANES, TITLES, ActionLabel, LivePanes, Pane
-from tdx.tui.live.session import SessionController, Target
+from tdx.tui.live.session import SessionController
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings
 from tdx.tui.workspace import Workspace
@@ -175,6 +177,9 @@ LIVE_BINDINGS = (
     Binding(
         "exclamation_mark", "browse('problem')", "next problem", id="live.next_problem", show=False
     ),
+    Binding("B", "branch", "branch here", id="live.branch"),
+    Binding("x", "browse('difference')", "next difference", id="live.next_difference", show=False),
+    Binding("E", "earlier", "compare with the earlier rollout", id="live.earlier", show=False),
     Binding("m", "mark", "mark to compare", id="live.mark", show=False),
     Binding("d", "difference", "differences", id="live.difference", show=False),
     Binding("o", "only_written", "only written keys", id="live.only_written", show=False),
@@ -237,7 +242,13 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         for pane in self.panes.by_name.values():
             pane.add_class("live-pane")
         self.workspace.selected.subscribe(self, self.invalidate)
+        self.workspace.inspected.subscribe(self, self._start_early)
         self.lay_out()
+
+    def _start_early(self, status: ChainStatus) -> None:
+        """Start the worker as soon as the env works, before the tab is opened."""
+        if status.phase == "ready" and not status.problems:
+            self.session.start_if_new()
 
     def update(self) -> None:
         """Show the selected stage."""
@@ -337,6 +348,13 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
 
     def action_mark(self) -> None:
         self.session.history.mark_for_comparison()
+
+    def action_branch(self) -> None:
+        """Repeat the rollout up to the shown trace, so that other actions can follow."""
+        self.session.branch()
+
+    def action_earlier(self) -> None:
+        self.session.history.toggle_earlier()
 
     # ------------------------------------------------------------------ actions: panes
 

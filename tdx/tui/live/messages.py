@@ -26,8 +26,10 @@ class RunSession(Request[None]):
         allow_code: Allow the pipeline to import Python objects.
         rate: Steps per second. ``None``: as many as possible.
         numbers: Number of each stage in the chain pane; empty: its index.
-        is_running: Step continuously from the start.
+        is_running: Step continuously from the start, or after the repetition.
         action_source: Where actions come from.
+        repeat: Repeat the resets and actions of the last session, with the same seed.
+        until: Trace of the last session to stop at. ``None``: its end.
     """
 
     endless: ClassVar[bool] = True
@@ -37,6 +39,8 @@ class RunSession(Request[None]):
     rate: float | None = 20
     action_source: str = "random"
     numbers: tuple[int, ...] = ()
+    repeat: bool = False
+    until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +92,15 @@ class ShowTrace:
 
 @dataclass(frozen=True, slots=True)
 class CompareWith:
-    """Compare with a trace. ``None``: with the previous one."""
+    """Compare with a trace. ``None``: with the previous one.
+
+    Args:
+        index: The trace.
+        is_earlier: Compare with the same step of the earlier rollout instead.
+    """
 
     index: int | None = None
+    is_earlier: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +215,9 @@ class LiveState:
         last_command: Number of the last executed command.
         follows_latest: True if the latest trace is always shown.
         reference: Trace that is marked for comparison. ``None``: the previous one.
+        is_earlier: True if traces are compared with those of the earlier rollout.
+        differences: First trace that differs from the earlier rollout, by key; ``None`` if nothing
+            was repeated.
         action_source: Where actions come from.
         stop_condition: Condition that ends the run.
         message: Why the run has stopped, or why a command was rejected.
@@ -218,6 +231,8 @@ class LiveState:
     shown: int
     follows_latest: bool
     reference: int | None
+    is_earlier: bool
+    differences: tuple[tuple[str, int], ...] | None
     row: int | None
     nbytes: int
     rate: float | None

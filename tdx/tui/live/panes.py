@@ -15,12 +15,12 @@ from textual.widgets import Static
 from tdx.inspection.live.views import EnvCell, TraceView
 from tdx.inspection.overview import Problem
 from tdx.keys import format_key
+from tdx.tui.chain_status import ENV
 from tdx.tui.live.graphics import ImagePane, PlotPane
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import LiveState, SessionInfo, SetPanes
 from tdx.tui.live.values import ValueTable
-from tdx.tui.workspace import ENV
 
 Pane = Literal["values", "plots", "images", "episodes", "manual"]
 ArrangementForm = Literal["broad", "middle", "slim"]
@@ -129,7 +129,7 @@ def header_text(state: LiveState, cell: EnvCell | None, max_bytes: int, width: i
         parts.append(Content.styled(f"✕ {len(state.problem_traces)}", "bold $text-error"))
     if state.status != "ended":
         size = f"{_format_size(state.nbytes)} of {_format_size(max_bytes)}"
-        parts.append(Content.assemble(("memory ", "dim"), size))
+        parts.append(Content.assemble(("history ", "dim"), size))
     if cell is not None:
         parts.append(Content.assemble(("return ", "dim"), f"{cell.total:.4g}"))
     if state.status != "ended":
@@ -296,6 +296,7 @@ class LivePanes:
     def show_state(self, state: LiveState, num_envs: int) -> None:
         """Show where the session is in its history."""
         self.timeline.show(state)
+        self.values.set_first_differences(dict(state.differences or ()))
         self.plots.set_cursor(None if state.follows_latest else state.shown)
         self.envs.set_focus(state.row, num_envs)
         self.manual.set_target(state.row, num_envs)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from textual.timer import Timer
 from textual.widget import Widget
@@ -13,11 +13,10 @@ from tdx.inspection.overview import Problem
 from tdx.pipeline.editing import Draft
 from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import with_app_hint
-from tdx.tui.live.connection import ANSWER_TIMEOUT, LiveConnection, TraceCache
+from tdx.tui.live.connection import ANSWER_TIMEOUT, HistoryBrowser, LiveConnection
 from tdx.tui.live.messages import (
     RATES,
     Command,
-    CompareWith,
     FocusEnv,
     LiveState,
     Pause,
@@ -28,7 +27,6 @@ from tdx.tui.live.messages import (
     SetActionSource,
     SetPanes,
     SetRate,
-    ShowTrace,
 )
 from tdx.tui.live.panes import LivePanes
 from tdx.tui.workspace import Workspace
@@ -76,6 +74,7 @@ class SessionController:
         self._has_failed = False
         self._views = SetPanes()
         self._message = ""
+        self._repeats = False
         self._restart_timer: Timer | None = None
         self._is_watching = False
 
@@ -91,11 +90,15 @@ class SessionController:
 
     # Lifecycle
 
-    def start(self, *, is_running: bool = False) -> None:
+    def start(
+        self, *, is_running: bool = False, repeat: bool = False, until: int | None = None
+    ) -> None:
         """Start a session with the chain of the draft.
 
         Args:
             is_running: Step continuously from the start.
+            repeat: Repeat the resets and actions of the session before it.
+            until: Trace of that session to stop at. ``None``: its end.
         """
         draft = self._workspace.draft
         if draft.env is None:
@@ -109,7 +112,8 @@ class SessionController:
         self._watch()
         self._panes.header.show_message("starting worker …")
         settings = (self._workspace.allow_code, is_running, self.rate, self.action_source)
-        self.connection.start(RunSession(self._pipeline, *settings, draft.positions))
+        self._repeats = False
+        self.connection.start(RunSession(self._pipeline, *settings, draft.positions, repeat, until))
         self.connection.send(self._views)
 
     def _watch(self) -> None:
@@ -124,7 +128,15 @@ class SessionController:
         """Start the first session, unless there is no env or a session has failed."""
         is_new = self.state is None and not self._has_failed
         if is_new and not self.connection.is_open and self._workspace.draft.env is not None:
-            self.start()
+            self.start(repeat=self._repeats)
+
+    def branch(self) -> None:
+        """Start a session that repeats this one up to the shown trace."""
+        state = self.state
+        if state is None or not state.steps or not self.connection.is_open:
+            self.show_message("nothing to branch from: make a step first")
+        else:
+            self.start(repeat=True, until=state.shown)
 
     def restart_after_edit(self, draft: Draft) -> None:
         """Restart when the chain has changed and no further edit follows for a moment."""
@@ -169,8 +181,9 @@ class SessionController:
         self.connection.end()
         self.state, self._has_failed = None, False
         self._message = message
-        if self._owner.is_on_screen:
-            self.start(is_running=is_running)
+        self._repeats = True
+        if self._owner.is_on_screen or not self._workspace.status.problems:
+            self.start(is_running=is_running, repeat=True)
 
     def _handle_end(self, problem: Problem, details: str) -> None:
         """Show why a session could not start, or why its worker died."""
@@ -287,6 +300,8 @@ class SessionController:
         """
         self.history.requested = None
         self.send(Run(steps, until))
+        if self.state is None and self.connection.is_open:
+            self._panes.header.show_message("starting worker … · the run is queued")
 
     def reset(self) -> None:
         """Reset the env; start a session if none is open."""
@@ -336,107 +351,3 @@ class SessionController:
         if views != self._views:
             self._views = views
             self.connection.send(views)
-
-
-Target = Literal["trace", "episode", "problem", "first", "latest"]
-
-
-class HistoryBrowser:
-    """Chooses the trace that is shown, also after the worker is gone.
-
-    Args:
-        session: The session.
-        owner: Shows notices.
-        panes: Show traces of the cache.
-
-    Attributes:
-        cache: Traces that were displayed last.
-        requested: Trace that was requested and is not shown yet.
-    """
-
-    def __init__(self, session: SessionController, owner: Widget, panes: LivePanes) -> None:
-        self._session, self._owner, self._panes = session, owner, panes
-        self.cache = TraceCache()
-        self.requested: int | None = None
-
-    def clear(self) -> None:
-        """Forget all traces, because a session starts."""
-        self.requested = None
-        self.cache.clear()
-
-    def browse(self, target: Target, by: int = 1) -> None:
-        """Show another trace.
-
-        Args:
-            target: ``trace`` or ``episode`` (forward or back), ``problem`` (the next), ``first``
-                or ``latest``.
-            by: Number of traces; for episodes only the sign counts.
-        """
-        state = self._session.state
-        if state is None:
-            return
-        if target == "trace":
-            self.show_trace(self._current(state) + by)
-        elif target == "episode":
-            self._show_episode(state, by)
-        elif target == "problem":
-            self._show_next_problem(state)
-        else:
-            self.show_trace(state.first if target == "first" else None)
-
-    def show_trace(self, index: int | None) -> None:
-        """Show a trace. ``None``: follow the latest one."""
-        state = self._session.state
-        if state is None:
-            return
-        if index is not None:
-            index = max(state.first, min(index, state.last))
-        if not self._session.connection.is_responsive:
-            self._show_cached_trace(state, state.last if index is None else index)
-            return
-        is_latest = index is None or (index >= state.last and state.status == "paused")
-        self.requested = index
-        self._session.connection.send(ShowTrace(None if is_latest else index))
-
-    def _show_episode(self, state: LiveState, by: int) -> None:
-        """Show the start of an earlier or later episode."""
-        now, starts = self._current(state), state.episode_starts
-        if by < 0:
-            self.show_trace(max((each for each in starts if each < now), default=state.first))
-        else:
-            self.show_trace(min((each for each in starts if each > now), default=None))
-
-    def _show_next_problem(self, state: LiveState) -> None:
-        """Show the next trace that has a problem; start over after the last one."""
-        if not state.problem_traces:
-            self._owner.notify("no problems in the history", timeout=2)
-        else:
-            after: Sequence[int] = [each for each in state.problem_traces if each > state.shown]
-            self.show_trace(after[0] if after else state.problem_traces[0])
-
-    def mark_for_comparison(self) -> None:
-        """Compare with the shown trace; if it is marked already, with the previous trace."""
-        state = self._session.state
-        if state is not None and self._session.connection.is_open:
-            mark = None if state.reference == state.shown else state.shown
-            self._session.connection.send(CompareWith(mark))
-            self._session.show_message(
-                "comparing with the previous trace"
-                if mark is None
-                else f"comparing with trace {mark}"
-            )
-
-    def _current(self, state: LiveState) -> int:
-        return state.shown if self.requested is None else self.requested
-
-    def _show_cached_trace(self, state: LiveState, index: int) -> None:
-        """Show a trace of the cache: the worker is gone or busy."""
-        cached = self.cache.nearest(index, state.shown)
-        if cached is not None:
-            view, images = cached
-            self.requested = None
-            self._session.state = state = replace(state, shown=view.index, follows_latest=False)
-            self._panes.show_trace(view)
-            self._panes.images.show(images)
-            self._panes.timeline.show(state)
-            self._panes.plots.set_cursor(view.index)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
@@ -36,7 +36,12 @@ class ValueLine:
 
 
 def build_value_lines(
-    view: TraceView, width: int, *, difference: bool = False, only_written: bool = True
+    view: TraceView,
+    width: int,
+    *,
+    difference: bool = False,
+    only_written: bool = True,
+    first_differences: Mapping[str, int] | None = None,
 ) -> list[ValueLine]:
     """Return all lines.
 
@@ -45,13 +50,22 @@ def build_value_lines(
         width: Width of the lines.
         difference: Show the values of the reference trace too.
         only_written: Hide keys that a stage passes on unchanged.
+        first_differences: First trace that differs from the earlier rollout, by key.
     """
-    return list(_LineBuilder(view, width, difference, only_written).all())
+    return list(_LineBuilder(view, width, difference, only_written, first_differences or {}).all())
 
 
 class _LineBuilder:
-    def __init__(self, view: TraceView, width: int, difference: bool, only_written: bool) -> None:
+    def __init__(
+        self,
+        view: TraceView,
+        width: int,
+        difference: bool,
+        only_written: bool,
+        first_differences: Mapping[str, int],
+    ) -> None:
         self.view, self.width = view, width
+        self.first_differences = first_differences if view.is_earlier else {}
         self.difference, self.only_written = difference, only_written
         longest = max((len(value.version) for value in view.values), default=8)
         self.name = min(longest, max(12, width // 3))
@@ -103,11 +117,14 @@ class _LineBuilder:
             ("✕ ", "bad") if has_problem else _SINCE[value.change],
             (truncate(value.version, self.name).ljust(self.name + 1), name_style),
         ]
-        left = self.width - 5 - self.name
+        left = self.width - 5 - self.name - (7 if self.first_differences else 0)
         body = (
             self._comparison_parts(value, left) if self.difference else self._numbers(value, left)
         )
-        yield ValueLine((*head, *body), value.key, place.index, value.version)
+        first = self.first_differences.get(value.key)
+        is_other = first is not None and written and value.change != "same"
+        mark = ((f" ≠{first}", "warn"),) if is_other else ()
+        yield ValueLine((*head, *body, *mark), value.key, place.index, value.version)
         notes = [*value.violations] if written else []
         if undeclared:
             notes.append("written, but missing in out_keys")
@@ -217,6 +234,7 @@ previous step, or to the step marked with `m`."""
         self.view: TraceView | None = None
         self.difference = False
         self.only_written = True
+        self._first_differences: Mapping[str, int] = {}
         self._found: list[ValueLine] = []
         self._followed: tuple[int, int] | None = None  # a stage and its line
 
@@ -233,6 +251,12 @@ previous step, or to the step marked with `m`."""
         """Show the values of the reference trace, or hide them."""
         self.difference = on
         self._fill()
+
+    def set_first_differences(self, first: Mapping[str, int]) -> None:
+        """Mark keys with the first trace that differs from the earlier rollout."""
+        if first != self._first_differences:
+            self._first_differences = first
+            self._fill()
 
     def set_only_written(self, on: bool) -> None:
         """Hide keys that a stage passes on unchanged, or show them."""
@@ -282,11 +306,15 @@ previous step, or to the step marked with `m`."""
             self.size.width,
             difference=self.difference,
             only_written=self.only_written,
+            first_differences=self._first_differences,
         )
         against = self.view.against
-        title = "values"
-        if self.difference:
-            title = "differences" + ("" if against is None else f" to trace {against}")
+        other = "" if against is None else f" to trace {against}"
+        if self.view.is_earlier:
+            other = " to the earlier rollout"
+        title = f"differences{other}" if self.difference else "values"
+        if self.view.is_earlier and not self.difference:
+            title = "values · d shows the earlier rollout"
         if title != self.border_title:
             self.border_title = title
         self.first = int(bool(self._found) and self._found[0].stage == COLUMN_HEADER)

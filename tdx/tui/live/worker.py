@@ -6,20 +6,21 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tdx.core.chain import stage_count
-from tdx.errors import KeyNotFoundError, TdxError, Where
+from tdx.core.chain import chain_stages
+from tdx.errors import ArgumentError, KeyNotFoundError, TdxError, Where
 from tdx.inspection.live.actions import action_fields, build_action, target_row
+from tdx.inspection.live.replay import Replay
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
 from tdx.keys import format_key
-from tdx.stacks.building import build_stack, load_policy
-from tdx.tui.backend.messages import Job, with_app_hint
+from tdx.stacks.building import load_policy
+from tdx.tui.backend.messages import with_app_hint
 from tdx.tui.live.messages import (
     Command,
     CommandEnvelope,
@@ -55,22 +56,6 @@ _MAX_MARKS = 400
 Push = Callable[[str, Any], None]
 
 
-def run_session(request: RunSession, job: Job) -> None:
-    """Step an env until the request is cancelled."""
-    stack = build_stack(request.pipeline, request.allow_code)
-    env = stack.chain_env
-    try:
-        # A chain of tdx is seeded when it is built.
-        with nullcontext() if env is not None else stack.seeded(request.pipeline.env.seed):
-            player = LivePlayer(StackEnv(stack) if env is None else env, request, job.push)
-            while not job.is_cancelled:
-                wait = player.run_once(job.receive())
-                if wait > 0:
-                    job.wait(wait)
-    finally:
-        stack.close()
-
-
 class LivePlayer:
     """Steps an env at a rate, and pushes views of its history from time to time.
 
@@ -79,6 +64,7 @@ class LivePlayer:
         request: Initial settings.
         push: Sends a value to the app, by topic.
         clock: Returns nanoseconds.
+        earlier: Session to repeat up to the trace in the request. ``None``: reset.
     """
 
     def __init__(
@@ -87,6 +73,7 @@ class LivePlayer:
         request: RunSession,
         push: Push,
         clock: Callable[[], int] = time.perf_counter_ns,
+        earlier: LiveSession | None = None,
     ) -> None:
         self.env, self._push = env, push
         self._clock: Callable[[], float] = lambda: clock() / 1e9
@@ -95,7 +82,7 @@ class LivePlayer:
             self._numbers = StageNumbers()
         else:
             # The chain pane lists the stages that a factory creates, and no other ones.
-            hidden = stage_count(env) - len(request.pipeline.transforms)
+            hidden = len(chain_stages(env)) - len(request.pipeline.transforms)
             inner = 0 if request.pipeline.is_factory else hidden
             self._numbers = StageNumbers(request.numbers, inner)
         self.session = LiveSession(env, clock=clock, numbers=self._numbers)
@@ -117,9 +104,41 @@ class LivePlayer:
         self._interval = VIEW_INTERVAL
         self._stale = True
         self._step_times: deque[float] = deque(maxlen=100)
-        self._push_info(request.pipeline.env.id)
+        self.replay: Replay | None = None
+        self._is_replaying = self.is_earlier = False
+        self._push_info()
         self._try(lambda: self._set_action_source(SetActionSource(request.action_source)))
-        self._try(self.session.reset)
+        if earlier is None:
+            self._try(self.session.reset)
+        else:
+            self._start_repeating(earlier, request.until)
+
+    @property
+    def is_worth_keeping(self) -> bool:
+        """True if steps were made, and all steps of an earlier session were repeated."""
+        is_complete = self.replay is None or self.replay.is_done
+        return bool(self.session.tracer.steps) and is_complete
+
+    def _start_repeating(self, earlier: LiveSession, last: int | None) -> None:
+        try:
+            self.replay = Replay(earlier, self.session, last)
+        except ArgumentError as error:
+            self._try(self.session.reset)
+            self._message = f"{error.message}: {error.hint}"
+            return
+        self._is_replaying = self.is_earlier = True
+
+    def resume(self, request: RunSession, push: Push) -> None:
+        """Continue after another session was shown."""
+        self._push = push
+        self._last_command = 0
+        self.panes, self._stale = SetPanes(), True
+        self._due_time, self._view_time = self._clock(), -1.0
+        self._message = f"back to the rollout before the edit, at step {self.session.tracer.steps}"
+        self._push_info()
+        self.rate, self.is_running = request.rate, request.is_running
+        if request.action_source != self.action_source:
+            self._try(lambda: self._set_action_source(SetActionSource(request.action_source)))
 
     def run_once(self, envelopes: list[CommandEnvelope]) -> float:
         """Execute commands, make a step if one is due, and push what has changed.
@@ -136,9 +155,13 @@ class LivePlayer:
             self._try(lambda command=command: self._execute(command))  # type: ignore[misc]
             self._stale = True
         now = self._clock()
-        if self.is_running and now >= self._due_time:
+        if self._is_replaying:
+            self._try(lambda: self._repeat(now + VIEW_INTERVAL))
+        elif self.is_running and now >= self._due_time:
             self._advance(now)
         self._push_changes(self._clock())
+        if self._is_replaying:
+            return 0.0
         if not self.is_running:
             return IDLE_SECONDS
         return max(0.0, min(self._due_time - self._clock(), IDLE_SECONDS))
@@ -169,7 +192,7 @@ class LivePlayer:
             latest = command.index is None or command.index >= self.session.last
             self.shown = None if latest else command.index
         elif isinstance(command, CompareWith):
-            self.reference = command.index
+            self.reference, self.is_earlier = command.index, command.is_earlier
         elif isinstance(command, FocusEnv):
             rows = self.session.episode_tracker.rows
             self.row = None if command.row is None else max(0, min(command.row, rows - 1))
@@ -233,6 +256,20 @@ class LivePlayer:
 
     # Stepping
 
+    def _repeat(self, until: float) -> None:
+        """Repeat steps of the earlier session for a moment."""
+        replay = self.replay
+        assert replay is not None
+        self._stale = True
+        while not replay.is_done:
+            replay.advance()
+            if self._clock() >= until:
+                self._message = f"repeating step {self.session.tracer.steps} of {replay.steps}"
+                return
+        self._is_replaying = False
+        self._message = replay.describe()
+        self._due_time = self._clock()
+
     def _advance(self, now: float) -> None:
         """Make a trace; a reset does not count against the rate."""
         try:
@@ -241,6 +278,8 @@ class LivePlayer:
             action = None if manual is None else target_row(self.env, manual, self.row)
             trace = self.session.advance(action)
             reason = self.session.stop_reason(trace)
+            if self.replay is not None:
+                self.replay.compare(trace)
         except Exception as error:
             self._fail(error)
             return
@@ -258,7 +297,7 @@ class LivePlayer:
             self._pause("")
 
     def _pause(self, message: str) -> None:
-        self.is_running = False
+        self.is_running = self._is_replaying = False
         self._message, self._problem = message, None
 
     def _try(self, call: Callable[[], Any]) -> None:
@@ -269,7 +308,7 @@ class LivePlayer:
 
     def _fail(self, error: Exception) -> None:
         """Pause and report an error; the history remains."""
-        self.is_running = False
+        self.is_running = self._is_replaying = False
         self._stale = True
         self._message = ""
         if isinstance(error, TdxError):
@@ -288,12 +327,12 @@ class LivePlayer:
 
     # Updates
 
-    def _push_info(self, name: str) -> None:
+    def _push_info(self) -> None:
         history = self.session.history
         self._push(
             "info",
             SessionInfo(
-                name,
+                self._pipeline.env.id,
                 tuple(self.env.batch_size),
                 action_fields(self.env),
                 history.max_traces,
@@ -322,7 +361,10 @@ class LivePlayer:
         session, panes = self.session, self.panes
         if session.last < 0 or not panes.cells:
             return
-        self._push("trace", session.view(self.shown, against=self.reference, row=self.row))
+        replay = self.replay if self.is_earlier else None
+        earlier = None if replay is None else replay.find_earlier(self.shown)
+        view = session.view(self.shown, against=self.reference, earlier=earlier, row=self.row)
+        self._push("trace", view)
         if panes.width and panes.height:
             size = {"width": panes.width, "height": panes.height}
             self._push("images", session.images(self.shown, row=self.row, **size))
@@ -339,18 +381,19 @@ class LivePlayer:
     def _plots(self) -> Iterator[PlotView]:
         """Yield the requested plots; skip keys that the chain no longer has."""
         session, panes = self.session, self.panes
+        source = session if self.replay is None or not self.is_earlier else self.replay
         first = None if panes.window is None else session.last - panes.window + 1
         window = None if first is None else (first, session.last)
         for name in panes.plots:
             with suppress(KeyNotFoundError):
-                yield session.plot(name, row=self.row, parts=panes.parts, window=window)
+                yield source.plot(name, row=self.row, parts=panes.parts, window=window)
 
     def state(self) -> LiveState:
         """Return the current state."""
         session = self.session
         shown = session.last if self.shown is None else max(self.shown, session.first)
         return LiveState(
-            status="running" if self.is_running else "paused",
+            status="running" if self.is_running or self._is_replaying else "paused",
             last_command=self._last_command,
             steps=session.tracer.steps,
             first=session.first,
@@ -358,6 +401,8 @@ class LivePlayer:
             shown=shown,
             follows_latest=self.shown is None,
             reference=self.reference,
+            is_earlier=self.is_earlier,
+            differences=None if self.replay is None else tuple(self.replay.differences.items()),
             row=self.row,
             nbytes=session.history.nbytes,
             rate=self.rate,

@@ -290,7 +290,8 @@ class LogTab(SearchableTab):
 
     @property
     def default_focus(self) -> Widget:
-        return self.query_one(LogView)
+        view = self.query_one(LogView)
+        return view if view.display else self.query_one(f"#log-{self.filter_name}")
 
     def on_resize(self, event: events.Resize) -> None:
         self.set_class(event.size.height < _LOW_HEIGHT, "-low")
@@ -377,7 +378,10 @@ class LogTab(SearchableTab):
         """Show the entries that pass the filter."""
         shown = self._entries()
         view = self.query_one(LogView)
+        had_focus = view.has_focus
         view.display = bool(shown)
+        if had_focus:
+            self.focus_default()
         view.show_entries(shown, self.search_words)
         none = self.query_one("#log-none", Static)
         none.display = not shown

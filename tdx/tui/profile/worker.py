@@ -211,11 +211,7 @@ def _measure_stack(request: MeasurePipeline, stack: Stack, job: Job) -> Costs:
 def _with_stages(mode: ModeCosts) -> ModeCosts:
     """Show wrappers as stages: with the numbers that they have in the chain pane."""
     rows = (replace(row, work="stage") if row.work == "wrapper" else row for row in mode.rows)
-    error = mode.error
-    if error is not None and error != "interrupted":
-        # Which wrapper raised is not recorded while calls are timed.
-        error = f"{error} (k names the stage)"
-    return replace(mode, rows=tuple(rows), error=error)
+    return replace(mode, rows=tuple(rows))
 
 
 def _marginal_mode(request: MeasurePipeline) -> ModeName | None:

@@ -200,6 +200,7 @@ class HintBar(Static):
         super().__init__(id="hints")
         self.workspace = workspace
         self.hints = hints
+        self._keys: dict[str, str] = {}
 
     def on_mount(self) -> None:
         self.display = not self.hints.is_hidden
@@ -236,7 +237,9 @@ class HintBar(Static):
     def _key(self, command: str) -> str:
         found = (each.binding for each in self.screen.active_bindings.values())
         binding = next((each for each in found if each.id == command), None)
-        return "" if binding is None else self.app.get_key_display(binding)
+        if binding is not None:  # a text field that has the focus hides it
+            self._keys[command] = self.app.get_key_display(binding)
+        return self._keys.get(command, "")
 
     def _update_hints(self) -> None:
         draft = self.workspace.draft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.fuzzy import FuzzySearch
 from textual.screen import ModalScreen
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Button, Input, Label, OptionList, SelectionList, Static
 from textual.widgets.option_list import Option
@@ -20,6 +21,8 @@ from textual.widgets.option_list import Option
 T = TypeVar("T")
 _FUZZY_SEARCH = FuzzySearch()
 MAX_CHOICES = 400
+_DESCRIBE_DELAY = 0.2
+"""Seconds on an entry after which it is described."""
 _MAX_COMPACT_CHOICES = 8
 """Number of choices up to which the dialog is as high as its list."""
 
@@ -32,17 +35,21 @@ class Choice:
         id: Returned by the dialog.
         text: Text that is shown and searched.
         note: Remark after the text.
+        is_last: Dim it, and list it after all others.
     """
 
     id: str
     text: str
     note: str = ""
+    is_last: bool = False
 
 
 def fuzzy_sort(
     query: str, items: Iterable[T], text: Callable[[T], str]
 ) -> list[tuple[T, Sequence[int]]]:
     """Return the items whose text matches a query, the best match first.
+
+    A query that equals the initials of a text is the best match.
 
     Args:
         query: Letters to find in order; spaces are ignored. Empty: all items in their own order.
@@ -61,8 +68,18 @@ def fuzzy_sort(
         return [(item, ()) for item in items]
     matches = [(item, *_FUZZY_SEARCH.match(letters, text(item))) for item in items]
     found = [match for match in matches if match[1] > 0]
-    found.sort(key=lambda match: (-match[1], len(text(match[0]))))
+    found.sort(
+        key=lambda match: (
+            _initials(text(match[0])) != letters.casefold(),
+            -match[1],
+            len(text(match[0])),
+        )
+    )
     return [(item, positions) for item, _, positions in found]
+
+
+def _initials(text: str) -> str:
+    return "".join(sign for sign in text if sign.isupper()).casefold()
 
 
 class ChoiceScreen(ModalScreen[str | None]):
@@ -73,6 +90,7 @@ class ChoiceScreen(ModalScreen[str | None]):
         choices: Entries; :meth:`set_choices` replaces them.
         allow_custom: Return the typed text if no entry matches it.
         is_verbatim: Returns True for texts that are returned as typed, even if entries match.
+        describe: Returns a description of an entry, which is shown below the list.
     """
 
     BINDINGS = [
@@ -90,8 +108,11 @@ class ChoiceScreen(ModalScreen[str | None]):
         *,
         allow_custom: bool = False,
         is_verbatim: Callable[[str], bool] | None = None,
+        describe: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
         super().__init__()
+        self._describe, self._described = describe, ""
+        self._timer: Timer | None = None
         self._is_verbatim = is_verbatim
         self._title = title
         self._choices = list(choices)
@@ -103,6 +124,8 @@ class ChoiceScreen(ModalScreen[str | None]):
             dialog.border_title = self._title
             yield Input(placeholder="search …", id="choose-search", compact=True)
             yield OptionList(id="choose-list", compact=True)
+            if self._describe is not None:
+                yield Static("", id="choose-description", markup=False)
             yield Static("", id="choose-note")
 
     def on_mount(self) -> None:
@@ -138,6 +161,26 @@ class ChoiceScreen(ModalScreen[str | None]):
         elif self._allow_custom and event.value.strip():
             self.dismiss(event.value.strip())
 
+    @on(OptionList.OptionHighlighted, "#choose-list")
+    def _describe_soon(self, event: OptionList.OptionHighlighted) -> None:
+        event.stop()
+        name = event.option_id
+        if self._describe is None or name is None or name == self._described:
+            return
+        self._described = name
+        self.query_one("#choose-description", Static).update("")
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(
+            _DESCRIBE_DELAY, lambda: self.run_worker(self._show_description(name), exclusive=True)
+        )
+
+    async def _show_description(self, name: str) -> None:
+        assert self._describe is not None
+        text = await self._describe(name)
+        if name == self._described:
+            self.query_one("#choose-description", Static).update(text)
+
     @on(OptionList.OptionSelected, "#choose-list")
     def _accept_option(self, event: OptionList.OptionSelected) -> None:
         event.stop()
@@ -149,6 +192,7 @@ class ChoiceScreen(ModalScreen[str | None]):
         if self._is_verbatim is not None and self._is_verbatim(words):
             choices = [Choice(words, words)]
         found = fuzzy_sort(words, choices, lambda choice: choice.text)
+        found.sort(key=lambda match: match[0].is_last)
         options = self.query_one("#choose-list", OptionList)
         width = max((len(choice.text) for choice, _ in found[:MAX_CHOICES]), default=0)
         options.clear_options()
@@ -165,7 +209,7 @@ class ChoiceScreen(ModalScreen[str | None]):
 
 
 def _choice_label(choice: Choice, positions: Sequence[int], width: int) -> Content:
-    text = Content(choice.text)
+    text = Content.styled(choice.text, "dim" if choice.is_last else "")
     for place in positions:
         text = text.stylize("bold underline", place, place + 1)
     if not choice.note:

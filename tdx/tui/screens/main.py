@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -20,136 +19,24 @@ from textual.widget import Widget
 from textual.widgets import Static, TabbedContent, TabPane
 
 from tdx.inspection.overview import Problem
-from tdx.pipeline.catalog import TransformInfo
 from tdx.pipeline.values import StageConfig
+from tdx.tui.chain_status import ENV
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.compositor import use_partial_compositor
-from tdx.tui.keyboard import FocusGuard, InputQueue, is_displayed
+from tdx.tui.keyboard import (
+    TABS_PANE,
+    FocusGuard,
+    InputQueue,
+    PaneLayout,
+    is_displayed,
+)
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
 from tdx.tui.screens.dialogs import JumpScreen
 from tdx.tui.tab_body import TabBody
 from tdx.tui.workspace import Workspace
-
-if TYPE_CHECKING:
-    from textual.css.scalar import Scalar
-    from textual.dom import DOMNode
-
-
-THREE_PANES = 116
-"""Minimum width for three panes; the titles of all tabs must fit."""
-CATALOG_PANE, CHAIN_PANE, TABS_PANE = "catalog-pane", "chain-pane", "tabs-pane"
-_MIN_WIDTH = 18
-
-
-class PaneLayout:
-    """Shows, expands and resizes the panes of the main screen.
-
-    On a narrow screen the catalog replaces the tabs while it is open.
-
-    Args:
-        screen: The main screen.
-    """
-
-    def __init__(self, screen: FocusGuard) -> None:
-        self._screen = screen
-        self._width: Scalar | None = None
-        self._expanded: str | None = None
-        self._has_catalog = False
-        self._is_narrow = True
-
-    def fit(self, width: int) -> None:
-        """Display the panes that fit on a screen of this width."""
-        self._is_narrow = width < THREE_PANES
-        self._display()
-
-    def show_catalog(self) -> None:
-        """Display the catalog."""
-        self._has_catalog = True
-        if self._expanded != CATALOG_PANE:
-            self.shrink()
-        self._display()
-
-    def hide_catalog_if_narrow(self) -> None:
-        """On a narrow screen, display the tabs instead of the catalog."""
-        self._has_catalog = False
-        self._display()
-
-    def reveal(self, name: str) -> None:
-        """Restore the other panes if an expanded one hides the pane with this id."""
-        if self._expanded not in (None, name):
-            self.shrink()
-        if name == TABS_PANE:
-            self.hide_catalog_if_narrow()
-
-    def reveal_around(self, node: DOMNode) -> None:
-        """Restore the other panes if an expanded one hides a node."""
-        pane = next((each for each in node.ancestors_with_self if each.has_class("pane")), None)
-        if pane is not None and pane.id is not None and not pane.display:
-            self.reveal(pane.id)
-
-    @property
-    def is_expanded(self) -> bool:
-        """True if one pane has the full width."""
-        return self._expanded is not None
-
-    def expand(self) -> None:
-        """Give the focused pane the full width, or restore the others."""
-        pane = self._focused_pane()
-        if self._expanded is not None:
-            self.shrink()
-        elif pane is not None:
-            self._width, pane.styles.width = pane.styles.width, None
-            self._expanded = pane.id
-            pane.add_class("-expanded")
-            self._display()
-
-    def shrink(self) -> None:
-        """Restore the panes that an expanded one hides."""
-        if self._expanded is None:
-            return
-        pane = self._screen.query_one(f"#{self._expanded}")
-        if self._width is not None:
-            pane.styles.width = self._width
-        pane.remove_class("-expanded")
-        self._expanded = None
-        self._display()
-
-    def resize(self, by: int) -> None:
-        """Make the focused pane wider or narrower."""
-        pane = self._focused_pane()
-        if pane is None:
-            return
-        if pane.id == TABS_PANE:
-            pane, by = self._screen.query_one(f"#{CHAIN_PANE}"), -by
-        width = max(_MIN_WIDTH, min(pane.size.width + 2 + by, self._screen.size.width - 30))
-        pane.styles.width = width
-
-    def _visible_panes(self) -> set[str]:
-        if self._expanded is not None:
-            return {self._expanded}
-        if self._is_narrow:
-            return {CHAIN_PANE, CATALOG_PANE if self._has_catalog else TABS_PANE}
-        return {CATALOG_PANE, CHAIN_PANE, TABS_PANE}
-
-    def _display(self) -> None:
-        """Set ``display`` on each pane.
-
-        Style classes would take effect only after the next refresh, but a caller may move the focus
-        at once.
-        """
-        displayed = self._visible_panes()
-        for pane in self._screen.query(".pane"):
-            pane.display = pane.id in displayed
-        self._screen.move_hidden_focus()
-
-    def _focused_pane(self) -> Widget | None:
-        focused = self._screen.focused
-        if focused is None:
-            return None
-        return next((each for each in focused.ancestors_with_self if "pane" in each.classes), None)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +147,7 @@ class MainScreen(FocusGuard):
     def compose(self) -> ComposeResult:
         yield StatusBar(self.workspace)
         with Horizontal(id="body"):
-            yield CatalogPane()
+            yield CatalogPane(self.workspace)
             yield ChainPane(self.workspace)
             with Vertical(id="tabs-pane", classes="pane"), TabbedContent(id="tabs"):
                 for number, tab in enumerate(TABS, start=1):
@@ -274,7 +161,10 @@ class MainScreen(FocusGuard):
 
     def on_mount(self) -> None:
         self.workspace.refused.subscribe(self, self._show_refusal)
+        self.workspace.edited.subscribe(self, lambda _: self._fit_chain())
+        self.workspace.inspected.subscribe(self, lambda _: self._fit_chain())
         self.panes.fit(self.size.width)
+        self._fit_chain()
         self.set_focus(self.fallback_focus())
         # A key for a tab that does not exist yet would go to the chain.
         self._input_queue.hold()
@@ -307,6 +197,9 @@ class MainScreen(FocusGuard):
         self.panes.fit(event.size.width)
         if was_small and not small and self.focused is None:
             self.set_focus(self._focused_before or self.query_one(ChainList))
+
+    def _fit_chain(self) -> None:
+        self.panes.widen_chain(self.query_one(ChainList).content_width)
 
     def fallback_focus(self) -> Widget | None:
         """Return the chain, else the front tab, else the catalog."""
@@ -376,27 +269,30 @@ class MainScreen(FocusGuard):
         change = self.workspace.redo()
         self.notify(f"redone: {change.label}" if change else "nothing to redo", timeout=2)
 
-    def add_transform(self, info: TransformInfo) -> None:
-        """Insert a transform after the selected stage, or at the end."""
+    def add_stage(self, stage: StageConfig) -> None:
+        """Insert a stage after the selected one, or at the end."""
         draft, place = self.workspace.draft, len(self.workspace.draft.stages)
         if self.workspace.stage is not None:
             place = max(self.workspace.place + 1, self.workspace.first_place)
-        stage = StageConfig(info.name)
-        label = f"add {info.name}"
-        self.workspace.edit(label, draft.insert(place, [stage]), place=place)
+        self.workspace.edit(f"add {stage.name}", draft.insert(place, [stage]), place=place)
 
     @on(CatalogPane.Chosen)
     def _add_chosen_transform(self, event: CatalogPane.Chosen) -> None:
-        self.add_transform(event.info)
+        self.add_stage(event.stage)
 
     @on(CatalogPane.Left)
     def _leave_catalog(self) -> None:
+        if self.panes.is_expanded:
+            self.panes.shrink()
+            return
         self.panes.hide_catalog_if_narrow()
-        self.panes.reveal(CHAIN_PANE)
         self.set_focus(self.query_one(ChainList))
 
     @on(ChainPane.Edit)
     async def _edit(self) -> None:
+        if self.workspace.draft.env is None and self.workspace.place == ENV:
+            self.dialogs.choose_env()
+            return
         self.show_tab("stage")
         # Keys typed meanwhile wait until this handler returns.
         await self.query_one(StageTab).open_form()

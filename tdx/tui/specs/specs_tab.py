@@ -9,11 +9,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
 from textual.message import Message
+from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import split_key
+from tdx.tui.chain_status import ENV
 from tdx.tui.specs.lineage_pane import LineagePane
 from tdx.tui.specs.tree import (
     ColumnWidths,
@@ -26,7 +28,7 @@ from tdx.tui.specs.tree import (
     specs_at,
 )
 from tdx.tui.tab_body import ProblemPanel, TabBody
-from tdx.tui.workspace import ENV, Workspace
+from tdx.tui.workspace import Workspace
 
 
 class SpecSearch:
@@ -234,6 +236,10 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         self.workspace.selected.subscribe(self, self.invalidate)
         self.workspace.inspected.subscribe(self, self.invalidate)
 
+    @property
+    def default_focus(self) -> Widget:
+        return self.query_one(SpecList)
+
     def action_place(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)
 
@@ -259,10 +265,11 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
         specs = places[self._here]
         listed = self.query_one(SpecList)
         listed.set_class(specs.freshness == "old", "-old")
-        listed.display = specs.freshness != "none"
         whole = [each for one in places for each in self._tree(one, places[one], False)]
         self._search.update_matches(whole)
         lines = [each for one in places for each in self._tree(one, places[one], True)]
+        if specs.freshness == "none":
+            lines = []
         keys = (each for each in whole if each.change is not None)
         leaves = [leaf for each in places.values() for leaf in each.leaves()]
         widths = ColumnWidths.of((_key_width(each) for each in keys), leaves)

@@ -13,8 +13,8 @@ from tdx.inspection.chain import Direction
 from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text, shape_text
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import format_key, split_key
-from tdx.tui.chain_status import ChainStatus
-from tdx.tui.workspace import ENV, Workspace
+from tdx.tui.chain_status import ENV, ChainStatus
+from tdx.tui.workspace import Workspace
 
 Freshness = Literal["fresh", "old", "none"]
 DIRECTIONS = {"forward": "from the env", "inverse": "towards the env"}

@@ -102,3 +102,16 @@ def test_running_values_have_the_batch_size_of_the_tensordict(batch: tuple[int, 
     after = env.reset(some.set("_reset", mask))
     counts = after["step_count"].flatten().tolist()
     assert counts == [0] + [1] * (len(counts) - 1)
+
+
+def test_batch_dims_of_the_env_come_last() -> None:
+    class Pair(Adder):
+        def __init__(self) -> None:
+            EnvBase.__init__(self, batch_size=(2,), _batch_locked=False)
+            self.observation_spec = Composite(total=Unbounded((2, 1)), shape=(2,))
+            self.action_spec = Unbounded((2, 1))
+
+    env = Pair()
+    assert env.reset(TensorDict(batch_size=[3, 2]))["total"].shape == (3, 2, 1)
+    with pytest.raises(ArgumentError, match=r"Expected a tensordict with shape \[\*A, \*env"):
+        env.reset(TensorDict(batch_size=[4]))

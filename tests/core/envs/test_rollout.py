@@ -233,7 +233,7 @@ def test_the_end_may_be_marked_as_truncated() -> None:
 
 
 def test_marking_the_end_needs_a_flag_for_it() -> None:
-    with pytest.raises(ArgumentError, match="set_truncated needs a truncated key"):
+    with pytest.raises(ArgumentError, match="set_truncated was set to True"):
         TwoGroupsEnv().rollout(1, set_truncated=True)
 
 

@@ -264,7 +264,7 @@ def test_step_and_maybe_reset_keeps_the_last_step_of_an_episode() -> None:
 @pytest.mark.parametrize("call", ["step", "reset"])
 def test_a_tensordict_of_another_batch_size_is_an_error(call: str) -> None:
     env = CountingEnv(batch_size=(2,))
-    with pytest.raises(ArgumentError, match=r"batch size \(3,\), the env \(2,\)"):
+    with pytest.raises(ArgumentError, match=r"got \(3,\), the env has \(2,\)"):
         getattr(env, call)(TensorDict(action=torch.zeros(3, 2), batch_size=[3]))
 
 

@@ -13,6 +13,7 @@ from tdx import (
     Categorical,
     Composite,
     EnvBase,
+    SerialEnv,
     StepCounter,
     TransformedEnv,
     Unbounded,
@@ -76,3 +77,10 @@ def test_a_policy_of_unlike_agents(batch_size: tuple[int, ...]) -> None:
     assert last["agents"][..., 1]["action"].eq(1).all()
     assert last["next", "step_count"].eq(3).all()
     check_env_specs(env, return_contiguous=False)
+
+
+def test_a_batch_of_envs_of_unlike_agents() -> None:
+    env = SerialEnv(2, lambda: UnlikeAgents((3,)))
+    rollout = env.rollout(4, return_contiguous=False)
+    assert (rollout.shape, rollout.names[-1]) == ((2, 3, 4), "time")
+    assert rollout[..., 2]["next", "agents"][..., 1]["seen"].shape == (2, 3, 2)

@@ -278,3 +278,9 @@ def test_function_that_does_not_return_an_env_is_rejected(make_batch: MakeBatch)
 def test_envs_of_different_batch_sizes_are_rejected(make_batch: MakeBatch) -> None:
     with pytest.raises(ArgumentError, match="worker 1 has batch size"):
         make_batch(2, [CountingEnv, partial(CountingEnv, batch_size=(2,))])
+
+
+def test_arguments_without_effect_are_accepted(make_batch: MakeBatch) -> None:
+    options = {"consolidate": False, "share_individual_td": True, "shared_memory": False}
+    env = make_batch(2, CountingEnv, memmap=True, pin_memory=False, **options)
+    assert env.rollout(2).shape == (2, 2)

@@ -52,7 +52,7 @@ def test_an_unknown_id(env_id: str, hint: str) -> None:
     with pytest.raises(EnvNotFoundError) as caught:
         GymEnv(env_id)
     assert str(caught.value).startswith(f"env {env_id}: no env of this id is registered ({hint}")
-    assert caught.value.exit_code == ExitCode.ENVIRONMENT
+    assert caught.value.exit_code == ExitCode.USAGE
 
 
 def test_id_of_an_unknown_namespace() -> None:

@@ -64,7 +64,8 @@ def test_only_the_package_of_the_id_is_imported(install: Install) -> None:
 def test_id_of_unknown_form_is_found_in_the_cache(install: Install) -> None:
     install("first_envs", "First-", REGISTERS.format(id="First-v0"))
     install("second_envs", "Second-", REGISTERS.format(id="Plain-v0"))
-    write_cache([{"id": "Plain-v0", "package": "second-envs", "installed": True, "hint": None}])
+    env = {"id": "Plain-v0", "package": "second-envs", "installed": True}
+    write_cache([{**env, "hint": None, "replaced_by": None}])
     assert find_env("Plain").id == "Plain-v0"
     assert "first_envs" not in sys.modules
 

@@ -1,6 +1,6 @@
-"""What the contract suite needs to know of a transform: one entry for each.
+"""Arguments with which the contract suite tests each transform.
 
-A new transform needs an entry here, and nothing else, to be tested.
+A new transform is tested as soon as it has an entry here.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ Arguments = dict[str, Any]
 
 @dataclass(frozen=True)
 class Example:
-    """How one transform is tried.
+    """Arguments and envs with which the contract suite tests a transform.
 
     Args:
-        arguments: its constructor's, for ``RowsEnv``.
-        nested: for ``GroupsEnv``, whose keys are all nested.
-        out: for ``RowsEnv``, so that it writes to keys of its own; ``None`` where it writes
+        arguments: Arguments for ``RowsEnv``.
+        nested: Arguments for ``GroupsEnv``, whose keys are all nested.
+        out: Arguments for ``RowsEnv`` that write to further keys. ``None``: the transform writes
             nothing in the forward direction.
-        no_twin: why the oracle has no transform of the same name, if it has none.
-        rows: the env for ``arguments`` and ``out``; ``RowsEnv`` or a subclass.
-        groups: the env for ``nested``; ``GroupsEnv`` or a subclass.
-        offline: whether it is for stored data alone and refuses an env.
-        lasting: whether what it keeps is one thing for all rows and outlasts episodes, so that
-            a second rollout differs from the first, and a row by itself from one among others.
+        no_twin: Why the oracle has no transform of this name. ``None``: it has one.
+        rows: Env for ``arguments`` and ``out``; ``RowsEnv`` or a subclass.
+        groups: Env for ``nested``; ``GroupsEnv`` or a subclass.
+        offline: True if it maps stored data only, and refuses an env.
+        lasting: True if its state is shared by all rows and outlasts episodes, so that a second
+            rollout differs from the first, and a single row from one among others.
 
     The key ``"*"`` in arguments contains the positional ones.
     """
@@ -473,7 +473,7 @@ def skip_if_lasting(name: str) -> None:
 
 
 def whole_chain() -> Compose:
-    """Every transform for ``RowsEnv`` in one chain, but those that cannot be compared there.
+    """Every transform for ``RowsEnv`` in one chain, except for a few that cannot be compared there.
 
     Each writes to its own keys if possible; transforms that change what others need come last.
     """

@@ -20,7 +20,6 @@ from tests.transforms.fixed_rollouts import ROUNDED, entries, fixed_rollout
 REFUSED = {
     "EndOfLifeTransform": "stored data has none",
     "FrameSkipTransform": "stored data has none",
-    "NoopResetEnv": "stored data has none",
     "PixelRenderTransform": "stored data has none",
     "RandomTruncationTransform": "stored data has none",
     "StepCounter": "continues after max_steps=3",
@@ -38,6 +37,7 @@ DECLARED = {
     "DTypeCastTransform": "stored actions are cast; in steps the policy gives others",
     "ExcludeTransform": "drops the keys that it names, those in next only by name",
     "NextObservationDelta": "restores next observations, which this rollout has",
+    "NoopResetEnv": "stored steps contain the results of the no-ops; other steps need other ones",
     "R3MTransform": "maps the images that it names, those in next only by name",
     "RenameTransform": "stored actions keep their name",
     "SelectTransform": "keeps the keys that it names; in steps the action is the policy's",

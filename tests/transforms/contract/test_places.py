@@ -112,7 +112,6 @@ REFUSED = {
     "ActionScaling": "has no loc and scale yet",
     "EndOfLifeTransform": "stored data has none",
     "FrameSkipTransform": "stored data has none",
-    "NoopResetEnv": "stored data has none",
     "PixelRenderTransform": "stored data has none",
     "RandomTruncationTransform": "stored data has none",
     "StepCounter": "continues after max_steps=3",

@@ -191,6 +191,7 @@ async def test_nothing_to_measure_is_said() -> None:
         assert "choose an env first: press e" in app.messages
 
 
+@pytest.mark.usefixtures("fixed_catalog")
 async def test_the_tab_matches_snapshots(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     draft = Draft.of(PipelineFile.load(root / "sample_pipelines" / "pendulum.yaml").pipeline)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from tdx.errors import did_you_mean
+from tdx.errors import did_you_mean, find_similar_names
 from tdx.inspection.lint.context import ENV, LintContext, LintStage, StageVersion
 from tdx.inspection.lint.rule import (
     Edit,
@@ -91,12 +91,19 @@ def in_key_without_producer(context: LintContext) -> Iterator[Violation]:
                 hint = f"move it after stage {later.index} ({later.name}), which writes the key"
             else:
                 hint = did_you_mean(format_key(key), known) or f"available keys: {', '.join(known)}"
-            fix = (
-                None
-                if later is None
-                else move_stage(stage.index, later.index, stage.config, later.config)
-            )
+            fix = _fix_unknown_key(stage, key, later, stage.before.outputs)
             yield Violation(message, hint, stage.index, key, fix)
+
+
+def _fix_unknown_key(
+    stage: LintStage, key: NestedKey, later: LintStage | None, known: Iterable[NestedKey]
+) -> Fix | None:
+    """Return a fix: read after the writer, or read the only key with a similar name."""
+    if later is not None:
+        return move_stage(stage.index, later.index, stage.config, later.config)
+    by_name = {format_key(each): each for each in known}
+    similar = find_similar_names(format_key(key), by_name)
+    return _replace_in_key(stage, key, by_name[similar[0]]) if len(similar) == 1 else None
 
 
 @rule(
@@ -174,7 +181,7 @@ def _replace_in_key(stage: LintStage, old: NestedKey, new: NestedKey) -> Fix | N
     if stage.info is None or stage.info.parameter("in_keys") is None:
         return None
     keys = tuple(new if key == old else key for key in stage.in_keys)
-    return change_arguments(stage.index, stage.config, in_keys=keys)
+    return replace(change_arguments(stage.index, stage.config, in_keys=keys), safe=True)
 
 
 @rule(

@@ -43,7 +43,7 @@ def stage_without_effect(context: LintContext) -> Iterator[Violation]:
             if stage.name not in _SAME_SHAPE or not _same_size(stage):
                 continue
             why = _SAME_SHAPE[stage.name]
-        fix = remove_stage(stage.index, stage.config)
+        fix = remove_stage(stage.index, stage.config, safe=True)
         key = stage.in_keys[0] if stage.in_keys else None
         yield Violation(why, "remove the stage, or change its arguments", stage.index, key, fix)
 
@@ -68,7 +68,7 @@ def stage_undone(context: LintContext) -> Iterator[Violation]:
         if _cancels(first, second):
             message = f"it undoes stage {first.index} ({first.name})"
             edits = (Edit("remove", second.index), Edit("remove", first.index))
-            fix = Fix(f"remove {first.name} and {second.name}", edits)
+            fix = Fix(f"remove {first.name} and {second.name}", edits, safe=True)
             yield Violation(message, "remove both stages", second.index, second.out_keys[0], fix)
 
 

@@ -1,0 +1,203 @@
+"""``tdx freeze``, ``check --against`` and ``diff`` of stacks: contracts of preprocessing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tdx.cli.options import (
+    DebugOptions,
+    Functions,
+    OutputOptions,
+    PipelineOptions,
+    TargetOptions,
+    integer_option,
+    split_list,
+)
+from tdx.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from tdx.contracts import Contract, ContractReport
+    from tdx.stacks import Stack
+
+Out = Annotated[str, typer.Option("--out", "-o", metavar="FOLDER", help="Folder to write.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing contract.")]
+Compare = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--compare",
+        metavar="PARTS",
+        help="Parts to compare: observation, action, reward, done; by default what a policy reads "
+        "and does.",
+    ),
+]
+_PARTS = ("observation", "action", "reward", "done")
+DiffSeed = Annotated[
+    int | None, integer_option("--seed", 0, "Seed of the golden steps.", metavar="S")
+]
+
+
+def freeze(
+    pipeline: TargetOptions,
+    debug: DebugOptions,
+    out: Out = "contract",
+    compare: Compare = None,
+    force: Force = False,
+) -> None:
+    """Write a contract: what the stages of an env do, and the state that they have.
+
+    The contract is a folder with a readable contract.yaml and golden.safetensors. It has the
+    arguments, specs and state of each stage, and the values of a few seeded steps.
+
+    tdx freeze train.py:make_env --allow-code --out contract/
+    """
+    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.contracts import freeze as freeze_stack
+    from tdx.contracts import save_contract
+    from tdx.contracts.model import DEFAULT_PARTS
+    from tdx.contracts.storage import check_target
+
+    check_target(Path(out), force=force)
+    parts = tuple(split_list(compare)) or DEFAULT_PARTS
+    unknown = [each for each in parts if each not in _PARTS]
+    if unknown:
+        raise ArgumentError(
+            f"unknown part {unknown[0]!r} in --compare", hint=f"the parts are {', '.join(_PARTS)}"
+        )
+    config = read_pipeline(pipeline)
+    with open_stack(config, pipeline) as stack:
+        contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
+    save_contract(contract, out, force=force)
+    for each in contract.stages:
+        if each.random == "excluded":
+            print(f"note: {each.place} is random and is excluded", file=sys.stderr)
+    print(f"wrote {out} ({len(contract.stages) - 1} stages)", file=sys.stderr)
+
+
+def is_code(target: str) -> bool:
+    """Return True for the name of a function: ``module:function`` or ``file.py:function``."""
+    module, colon, name = target.rpartition(":")
+    return bool(colon and module) and name.isidentifier() and not os.path.exists(target)
+
+
+def is_contract(target: str) -> bool:
+    """Return True for the folder of a contract."""
+    from tdx.contracts.storage import DOCUMENT
+
+    return os.path.isdir(target) and os.path.lexists(os.path.join(target, DOCUMENT))
+
+
+def check_against(
+    options: TargetOptions,
+    folder: str,
+    output: OutputOptions,
+    *,
+    evaluation: bool,
+) -> int:
+    """Check an env against a contract, and write the report.
+
+    Args:
+        options: Options of the env.
+        folder: Folder of the contract.
+        output: Output format.
+        evaluation: The env is used for evaluation.
+
+    Returns:
+        The exit code.
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.views.contracts import contract_view
+    from tdx.contracts import check_contract, load_contract
+
+    contract = load_contract(folder)
+    config = read_pipeline(options)
+    with open_stack(config, options) as stack:
+        report = check_contract(
+            stack, contract, config.env.id, evaluation=evaluation, reference=folder
+        )
+    write_view(contract_view(report), output)
+    return report.exit_code
+
+
+def diff_stacks(
+    a: str,
+    b: str,
+    output: OutputOptions,
+    *,
+    seed: int | None,
+    allow_code: bool,
+    html: str | None,
+    force: bool,
+) -> int:
+    """Compare two stacks, or a contract and a stack, and write the report.
+
+    Args:
+        a: The reference: function, pipeline file or contract.
+        b: The other one.
+        output: Output format.
+        seed: Seed of the golden steps.
+        allow_code: Allow importing the functions.
+        html: File for an HTML report. ``None``: only the report on stdout.
+        force: True to replace the HTML report.
+
+    Returns:
+        The exit code.
+    """
+    from tdx.cli.html.contract import contract_page
+    from tdx.cli.output import check_target, write_file, write_view
+    from tdx.cli.views.contracts import contract_view
+
+    if html is not None:
+        check_target(html, force=force)
+    contract, target, report = _compare_sides(a, b, seed, allow_code=allow_code)
+    if html is not None:
+        write_file(html, contract_page(contract, target, report), force=force)
+        print(f"wrote {html}", file=sys.stderr)
+    write_view(contract_view(report), output)
+    return report.exit_code
+
+
+def _compare_sides(
+    a: str, b: str, seed: int | None, *, allow_code: bool
+) -> tuple[Contract, Contract | None, ContractReport]:
+    from tdx.contracts import check_contract, freeze, load_contract
+    from tdx.contracts.freeze import observe
+    from tdx.errors import TdxError
+
+    with ExitStack() as opened:
+        if is_contract(a):
+            contract = load_contract(a)
+        else:
+            contract = freeze(opened.enter_context(_open(a, allow_code)), seed=seed or 0)
+        if is_contract(b):
+            if not is_contract(a):
+                raise ArgumentError(
+                    f"{b} is a contract, and {a} is not", hint=f"run tdx diff {b} {a}"
+                )
+            raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
+        stack = opened.enter_context(_open(b, allow_code))
+        report = check_contract(stack, contract, b, reference=a)
+        try:
+            target = observe(stack, contract.inputs, contract.seed, contract.compare)
+        except TdxError:
+            return contract, None, report
+    return contract, target, report
+
+
+@contextmanager
+def _open(target: str, allow_code: bool) -> Iterator[Stack]:
+    from tdx.cli.pipelines import open_stack, read_pipeline, with_target
+
+    options = with_target(PipelineOptions(allow_code=allow_code), target)
+    with open_stack(read_pipeline(options), options) as stack:
+        yield stack
+
+
+COMMANDS: Functions = {"freeze": freeze}

@@ -1,0 +1,430 @@
+"""Find what differs between two observed stacks, and which difference comes first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tdx.contracts.align import Pair, align, part_of
+from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord
+from tdx.contracts.report import FRAME_SHAPE, FRAME_STACK, ContractReport, Difference, Kind
+from tdx.contracts.roles import PASSIVE, STACK
+from tdx.contracts.state_changes import compare_states
+from tdx.contracts.values import Change, Tolerance, Values, compare
+
+_LANES: tuple[Lane, Lane] = ("forward", "inverse")
+_CROSS_LIBRARY = Tolerance(1e-4, 1e-5)
+
+
+def compare_contracts(
+    a: Contract, b: Contract, names: tuple[str, str], *, evaluation: bool = False
+) -> ContractReport:
+    """Compare a target with a contract; both have run on the same inputs.
+
+    Args:
+        a: The contract.
+        b: The target.
+        names: Names of both.
+        evaluation: The target is used for evaluation: its statistics must not change.
+    """
+    comparison = _Comparison(a, b, evaluation=evaluation)
+    comparison.run()
+    return ContractReport(
+        *names,
+        stages=len(b.stages) - 1,
+        steps=sum(each.steps for each in a.inputs),
+        differences=tuple(comparison.with_code(each) for each in comparison.roots),
+        follows=tuple(comparison.with_code(each) for each in comparison.follows),
+        excluded=tuple(_excluded(a, b)),
+        notes=tuple(dict.fromkeys((*comparison.notes, *a.notes, *b.notes))),
+    )
+
+
+def _excluded(a: Contract, b: Contract) -> Iterator[str]:
+    for side, contract in (("contract", a), ("target", b)):
+        for stage in contract.stages:
+            if stage.random == "excluded":
+                yield f"{stage.place} of the {side} is random and does not follow the seed"
+
+
+@dataclass
+class _Comparison:
+    a: Contract
+    b: Contract
+    evaluation: bool = False
+    roots: list[Difference] = field(default_factory=list)
+    follows: list[Difference] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.is_same_kind = self.a.kind == self.b.kind
+        self._changed: set[tuple[str, str]] = set()
+        """Lane and key of the values that differ so far."""
+
+    def run(self) -> None:
+        """Compare the env inside, and then all stages in the order of the data flow."""
+        pairs = align(self.a, self.b)
+        ends = self._compare_ends()
+        self._compare_env()
+        order = sorted(pairs, key=_position)
+        found = [(pair, list(self._compare_pair(pair))) for pair in order]
+        if self.is_same_kind or ends:
+            flat = [(each, pair) for pair, differences in found for each in differences]
+            for each, pair in sorted(flat, key=lambda item: item[0].kind != "order"):
+                self._add_of_pair(each, pair)
+            self._compare_values(order)
+        else:
+            for _, differences in found:
+                for each in differences:
+                    if each.kind.startswith("state"):
+                        self._add(each)
+                    elif each.kind != "argument":
+                        self.notes.append(f"{each.sentence}; the values agree")
+        if ends and not self.roots:
+            for each in ends:
+                self._add(each)
+        self._sort()
+
+    def _add(self, difference: Difference) -> None:
+        known = {(each.stage, each.reference_stage, each.kind, each.key) for each in self.roots}
+        place = (difference.stage, difference.reference_stage, difference.kind, difference.key)
+        if place not in known:
+            self.roots.append(difference)
+
+    def _add_of_pair(self, difference: Difference, pair: Pair) -> None:
+        """Add a difference as a cause; a spec may follow from a difference before it."""
+        if difference.kind in ("spec", "dtype") and pair.a is not None and pair.b is not None:
+            for cause in self.roots:
+                if self._explains(cause, "forward", pair.a, pair.b):
+                    self.follows.append(difference)
+                    return
+        self._add(difference)
+
+    def with_code(self, difference: Difference) -> Difference:
+        """Return a difference with the code of its special case: stacks and shapes of images."""
+        index = difference.stage
+        if index is None or difference.key is None:
+            return difference
+        stage = self.b.stage(index)
+        if difference.kind in ("argument", "feature order", "value") and stage.role == STACK:
+            return replace(difference, special_code=FRAME_STACK)
+        spec = stage.spec(difference.key)
+        is_image = spec is not None and len(spec.shape) >= 2 and spec.part == "observation"
+        if difference.kind == "spec" and is_image and "shape" in difference.message:
+            return replace(difference, special_code=FRAME_SHAPE)
+        return difference
+
+    def _sort(self) -> None:
+        """Order the causes by the stage in which they occur."""
+        self.roots.sort(key=lambda each: _stage_order(each))
+
+    # Env and ends
+
+    def _compare_ends(self) -> list[Difference]:
+        """Compare what the policy reads, and what the env gets."""
+        found: list[Difference] = []
+        for lane, at_a, at_b in (
+            ("forward", self.a.last, self.b.last),
+            ("inverse", -1, -1),
+        ):
+            for key in self._end_keys(lane, at_a):
+                change = self._change_at(lane, key, at_a, at_b, Tolerance())  # type: ignore[arg-type]
+                if change is not None:
+                    stage = self.b.stage(at_b)
+                    found.append(self._from_change(change, stage, self.a.stage(at_a), key))
+        return found
+
+    def _end_keys(self, lane: str, at: int) -> list[str]:
+        if lane == "inverse":
+            keys = {key for each, _, key in self.a.values if each == "inverse"}
+            return sorted(keys) if "action" in self.a.compare else []
+        specs = self.a.stage(at).specs
+        ignored = _passive_keys(self.a) | _passive_keys(self.b)
+        return [
+            each.key
+            for each in specs
+            if each.part in self.a.compare and each.part != "action" and each.key not in ignored
+        ]
+
+    def _compare_env(self) -> None:
+        """Compare the specs of the envs inside."""
+        a, b = self.a.stage(-1), self.b.stage(-1)
+        for key, kind, message in self._spec_changes(a, b, env=True):
+            hint = "create the env as in training: same id, arguments and wrappers inside"
+            self._add(Difference(kind, -1, -1, b.name, key, message, None, hint))
+
+    # Stages
+
+    def _compare_pair(self, pair: Pair) -> Iterator[Difference]:
+        a, b = pair.a, pair.b
+        if b is None:
+            assert a is not None
+            yield self._missing(a)
+        elif a is None:
+            yield self._extra(b)
+        else:
+            if pair.status == "moved":
+                yield self._moved(a, b)
+            if a.name == b.name:
+                yield from self._arguments(a, b)
+            yield from compare_states(a, b, evaluation=self.evaluation)
+            if self.is_same_kind and pair.status == "paired":
+                for key, kind, message in self._spec_changes(a, b, env=False):
+                    yield Difference(kind, b.index, a.index, b.name, key, message)
+
+    def _missing(self, a: StageRecord) -> Difference:
+        key = _first_key(a)
+        learned = any(each.changes for each in a.state)
+        what = "learned statistics" if learned else a.role
+        text = f"the target has no such stage ({what})"
+        hint = f"add {a.name} to the target, after stage {a.index - 1} of the contract"
+        size = self._end_size(key)
+        return Difference("missing stage", None, a.index, a.name, key, text, size, hint)
+
+    def _extra(self, b: StageRecord) -> Difference:
+        key = _first_key(b)
+        text = "the contract has no such stage"
+        hint = f"remove {b.name}, or freeze the contract again"
+        size = self._end_size(key)
+        return Difference("missing stage", b.index, None, b.name, key, text, size, hint)
+
+    def _moved(self, a: StageRecord, b: StageRecord) -> Difference:
+        others = [each.name for each in self.b.stages[1:] if each.role not in PASSIVE]
+        ours = [each.name for each in self.a.stages[1:] if each.role not in PASSIVE]
+        text = f"the order is {', '.join(others)} instead of {', '.join(ours)}"
+        key = _first_key(a) or _first_key(b)
+        hint = "build the chain in the order of the contract"
+        return Difference("order", b.index, a.index, b.name, key, text, self._end_size(key), hint)
+
+    def _arguments(self, a: StageRecord, b: StageRecord) -> Iterator[Difference]:
+        for name in dict.fromkeys((*a.arguments, *b.arguments)):
+            if name not in a.arguments or name not in b.arguments:
+                continue
+            one, other = a.arguments[name], b.arguments[name]
+            if _same_argument(one, other):
+                continue
+            key = _first_key(b) or _first_key(a)
+            text = f"{name} is {_text(other)} instead of {_text(one)}"
+            hint = f"pass {name}={_text(one)} to {b.name}"
+            change = self._stage_change(a, b, key)
+            kind: Kind = "argument"
+            if change is not None and change.kind in ("dtype", "feature order"):
+                kind = change.kind
+                text = f"{change.text}, for {text}"
+            size = None if change is None else change.size
+            yield Difference(kind, b.index, a.index, b.name, key, text, size, hint)
+
+    # Specs
+
+    def _spec_changes(
+        self, a: StageRecord, b: StageRecord, *, env: bool
+    ) -> Iterator[tuple[str, Kind, str]]:
+        """Yield what differs between the specs after two stages: key, kind and message."""
+        ignored = _passive_keys(self.a) | _passive_keys(self.b)
+        ours, theirs = (
+            {
+                each.key: each
+                for each in stage.specs
+                if each.part in self.a.compare and each.key not in ignored
+            }
+            for stage in (a, b)
+        )
+        for key, one in ours.items():
+            other = theirs.get(key)
+            if other is None:
+                yield key, "spec", f"the target has no such key; it has {', '.join(theirs)}"
+                continue
+            yield from ((key, *each) for each in self._spec_change(one, other, env=env))
+        if self.is_same_kind:
+            for key in theirs.keys() - ours.keys():
+                yield key, "spec", "the contract has no such key"
+            if list(ours) != list(theirs) and ours.keys() == theirs.keys():
+                names = [each for each in theirs if theirs[each].part == "observation"]
+                if names != [each for each in ours if ours[each].part == "observation"]:
+                    text = f"the keys are in the order {', '.join(names)}"
+                    yield names[0], "feature order", text
+
+    def _spec_change(
+        self, one: SpecRecord, other: SpecRecord, *, env: bool
+    ) -> Iterator[tuple[Kind, str]]:
+        if one.part == "action" and not self.is_same_kind:
+            return
+        if one.shape != other.shape:
+            yield "spec", f"the shape is {list(other.shape)} instead of {list(one.shape)}"
+        elif one.dtype != other.dtype and (self.is_same_kind or _is_other_dtype(one, other)):
+            yield "dtype", f"the dtype is {other.dtype} instead of {one.dtype}"
+        elif one.domain != other.domain and self.is_same_kind:
+            text = f"the bounds are {other.domain} instead of {one.domain}"
+            yield "spec", text
+
+    # Values
+
+    def _compare_values(self, pairs: list[Pair]) -> None:
+        """Compare the values after each pair of stages: forward outwards, inverse inwards."""
+        both = [pair for pair in pairs if pair.a is not None and pair.b is not None]
+        for lane in _LANES:
+            if lane == "inverse" and "action" not in self.a.compare:
+                continue
+            ordered = both if lane == "forward" else list(reversed(both))
+            is_open = False
+            for pair in ordered:
+                assert pair.a is not None
+                assert pair.b is not None
+                if "excluded" in (pair.a.random, pair.b.random):
+                    is_open = True
+                for key in self._keys_of(lane, pair.a, pair.b):
+                    change = self._change_at(
+                        lane, key, pair.a.index, pair.b.index, pair.a.tolerance
+                    )
+                    if change is None or is_open:
+                        continue
+                    self._add_change(lane, key, change, pair.a, pair.b)
+
+    def _add_change(
+        self, lane: Lane, key: str, change: Change, a: StageRecord, b: StageRecord
+    ) -> None:
+        """Add a difference of values as a cause, or as what follows from one before it."""
+        found = self._from_change(change, b, a, key)
+        causes = [each for each in self.roots if self._explains(each, lane, a, b)]
+        self._changed.add((lane, key))
+        if not causes:
+            self.roots.append(found)
+            return
+        own = next((each for each in causes if each.stage == b.index), None)
+        if own is not None and (own.size is None or own.key is None):
+            place = self.roots.index(own)
+            self.roots[place] = replace(own, size=change.size, key=own.key or key)
+        if own is None or own.kind != found.kind:
+            self.follows.append(found)
+
+    def _explains(self, cause: Difference, lane: Lane, a: StageRecord, b: StageRecord) -> bool:
+        """Return True if a difference at a stage can follow from a cause."""
+        if cause.kind == "order" and cause.stage is not None and cause.reference_stage is not None:
+            return b.index >= min(cause.stage, cause.reference_stage)
+        if lane == "forward":
+            if cause.stage is not None:
+                return cause.stage <= b.index
+            return cause.reference_stage is not None and cause.reference_stage <= a.index
+        if cause.stage is not None:
+            return cause.stage >= b.index
+        return cause.reference_stage is not None and cause.reference_stage >= a.index
+
+    def _keys_of(self, lane: Lane, a: StageRecord, b: StageRecord) -> list[str]:
+        written = dict.fromkeys(
+            name.partition(" ")[2] for name in (*a.writes, *b.writes) if name.startswith(f"{lane} ")
+        )
+        if lane == "inverse":
+            return list(written)
+        return [key for key in written if part_of(self.a, key) in self.a.compare]
+
+    def _change_at(
+        self, lane: Lane, key: str, at_a: int, at_b: int, tolerance: Tolerance
+    ) -> Change | None:
+        """Compare the current values of a key after two stages."""
+        one, used = _value_at(self.a, lane, key, at_a)
+        other, _ = _value_at(self.b, lane, key, at_b)
+        if one is None or other is None:
+            if one is None:
+                return None
+            return Change("spec", "the target does not write it")
+        widest = _widest(tolerance, used)
+        if not self.is_same_kind:
+            widest = _widest(widest, _CROSS_LIBRARY)
+        return compare(one, other, widest, exact_dtype=self.is_same_kind)
+
+    def _stage_change(self, a: StageRecord, b: StageRecord, key: str | None) -> Change | None:
+        """Return how a key differs after two stages."""
+        for lane in _LANES:
+            if key is None:
+                continue
+            change = self._change_at(lane, key, a.index, b.index, a.tolerance)
+            if change is not None:
+                return change
+        return None
+
+    def _end_size(self, key: str | None) -> float | None:
+        """Return how much a key differs at the end."""
+        if key is None:
+            return None
+        for lane, at_a, at_b in (("forward", self.a.last, self.b.last), ("inverse", -1, -1)):
+            change = self._change_at(lane, key, at_a, at_b, Tolerance())  # type: ignore[arg-type]
+            if change is not None:
+                return change.size
+        return None
+
+    def _from_change(self, change: Change, b: StageRecord, a: StageRecord, key: str) -> Difference:
+        text, kind = change.text, change.kind
+        if kind == "feature order" and b.role == STACK:
+            text = f"the frames are stacked in another order: {text}"
+        elif kind in ("scale", "value") and change.step == 0 and b.role == STACK:
+            text = f"the history at the start of an episode differs: {text}"
+        return Difference(kind, b.index, a.index, b.name, key, text, change.size)
+
+
+def _position(pair: Pair) -> tuple[int, int]:
+    stage = pair.a if pair.a is not None else pair.b
+    assert stage is not None
+    return stage.index, 0 if pair.a is not None else 1
+
+
+def _stage_order(difference: Difference) -> int:
+    place = difference.stage
+    return difference.reference_stage if place is None else place  # type: ignore[return-value]
+
+
+def _first_key(stage: StageRecord) -> str | None:
+    """Return the key that a stage changes: an observation or an action before a reward."""
+    names = [name.partition(" ")[2] for name in stage.writes]
+    rest = [name for name in names if name.rpartition(".")[2] != "reward"]
+    return next(iter((*rest, *names)), None)
+
+
+def _passive_keys(contract: Contract) -> set[str]:
+    """Return the keys that counters and monitors write, which a policy does not read."""
+    found: set[str] = set()
+    for stage in contract.stages[1:]:
+        if stage.role in PASSIVE:
+            before = {each.key for each in contract.stage(stage.index - 1).specs}
+            found |= {each.key for each in stage.specs if each.key not in before}
+    return found
+
+
+def _value_at(contract: Contract, lane: Lane, key: str, at: int) -> tuple[Values | None, Tolerance]:
+    """Return the current value of a key after a stage, and the tolerance of all stages so far."""
+    indices = range(-1, at + 1) if lane == "forward" else range(contract.last + 1, at - 1, -1)
+    found: Values | None = None
+    tolerance = Tolerance()
+    for index in indices:
+        value = contract.values.get((lane, index, key))
+        if value is not None:
+            found = value
+            if 0 <= index <= contract.last:
+                tolerance = _widest(tolerance, contract.stage(index).tolerance)
+    return found, tolerance
+
+
+def _widest(a: Tolerance, b: Tolerance) -> Tolerance:
+    return Tolerance(max(a.rtol, b.rtol), max(a.atol, b.atol))
+
+
+def _is_other_dtype(a: SpecRecord, b: SpecRecord) -> bool:
+    return a.dtype.startswith("float") != b.dtype.startswith("float")
+
+
+def _same_argument(a: Any, b: Any) -> bool:
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12) or (a != a and b != b)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same_argument, a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return a.keys() == b.keys() and all(_same_argument(a[name], b[name]) for name in a)
+    return bool(a == b)
+
+
+def _text(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"

@@ -1,0 +1,296 @@
+"""``freeze``: record what the stages of a stack do, and the state that they have."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tdx.contracts.inputs import STEPS, collect_inputs
+from tdx.contracts.model import (
+    DEFAULT_PARTS,
+    Contract,
+    Segment,
+    SpecRecord,
+    StageRecord,
+    StateRecord,
+)
+from tdx.contracts.observe import Layout, Run, restored, run_inputs
+from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
+from tdx.contracts.statistics import is_of_episode, is_statistic
+from tdx.contracts.values import Values, compare, digest
+from tdx.errors import ArgumentError
+from tdx.inspection.leaf import domain_text
+from tdx.stacks import open_stack
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tdx.inspection.leaf import LeafSpec
+    from tdx.stacks import Stack, StageInfo
+
+_LIBRARIES = ("gymnasium", "numpy", "stable-baselines3", "tdx", "torch", "torchrl")
+_MODULES = {"stable-baselines3": "stable_baselines3"}
+_MAX_FEATURES = 256
+_MAX_STEPS = 500
+
+
+def freeze(
+    env: Any, *, seed: int = 0, steps: int = STEPS, compare: Sequence[str] = DEFAULT_PARTS
+) -> Contract:
+    """Record the stages of an env: arguments, specs, state, and golden values.
+
+    The env makes a few random steps; the state of its stages is restored afterwards. Reset the env
+    before you go on.
+
+    Args:
+        env: Env of any supported library with its wrappers, or an algorithm of Stable-Baselines3.
+        seed: Seed of the golden steps.
+        steps: Number of golden steps.
+        compare: Parts to compare later: ``observation``, ``action``, ``reward`` and ``done``.
+
+    Returns:
+        The contract, for :func:`save_contract` and :func:`check_contract`.
+
+    Raises:
+        ArgumentError: ``env`` is neither an env nor a stack, its env cannot be replaced, or
+            ``steps`` is not 1 to 500.
+        TdxError: The env or a stage raised.
+
+    Example:
+        >>> import gymnasium, tdx
+        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
+        >>> contract = tdx.freeze(env)
+        >>> [stage.role for stage in contract.stages][-1]
+        'normalize'
+    """
+    if not 1 <= steps <= _MAX_STEPS:
+        raise ArgumentError(
+            f"steps must be 1 to {_MAX_STEPS}, got {steps}", hint="a dozen steps are enough"
+        )
+    stack = open_stack(env)
+    _check_remote_stages(stack)
+    layout = Layout(stack)
+    with restored(stack):
+        inputs = collect_inputs(stack, layout.actions_of, seed, steps)
+    return observe(stack, inputs, seed, compare, layout, find_random=True)
+
+
+def observe(
+    stack: Stack,
+    inputs: Sequence[Segment],
+    seed: int,
+    compare: Sequence[str],
+    layout: Layout | None = None,
+    *,
+    find_random: bool = False,
+) -> Contract:
+    """Record the stages of a stack on given inputs.
+
+    Args:
+        stack: The stack; its env is not stepped, and the state of its stages is restored.
+        inputs: Golden inputs.
+        seed: Seed of the stages.
+        compare: Parts to compare.
+        layout: Keys of the stack, if they are known.
+        find_random: True to run the stages again, to find those that are random.
+
+    Raises:
+        TdxError: A stage raised.
+    """
+    remote = _check_remote_stages(stack)
+    layout = Layout(stack) if layout is None else layout
+    with restored(stack):
+        with restored(stack, generators=False):
+            learned = run_inputs(stack, layout, inputs, seed, learning=True)
+        with restored(stack, generators=False):
+            frozen = run_inputs(stack, layout, inputs, seed, learning=False)
+        if frozen.error is not None and learned.error is None:
+            # Statistics that do not exist yet cannot be frozen.
+            frozen = learned
+        random: Mapping[int, str] = {}
+        if find_random and frozen.error is None:
+            random = _find_random(stack, layout, inputs, seed, frozen)
+    if frozen.error is not None:
+        raise frozen.error
+    builder = _Builder(layout, learned, frozen, random)
+    infos = list(stack.stages)
+    stages = [builder.stage(-1, stack.name, None)]
+    stages += [builder.stage(info.index, info.name, info) for info in infos]
+    return Contract(
+        stack.kind,
+        stack.name,
+        seed,
+        _library_versions(),
+        tuple(compare),
+        tuple(stages),
+        tuple(inputs),
+        frozen.values,
+        remote,
+    )
+
+
+def _check_remote_stages(stack: Stack) -> tuple[str, ...]:
+    """Return a note if stages in worker processes are not run; they must not change values."""
+    names = {stage.index: stage.name for stage in stack.stages}
+    remote = [names[index] for index in getattr(stack, "remote_stages", ())]
+    acting = [name for name in remote if role_of(name) not in PASSIVE]
+    if acting:
+        raise ArgumentError(
+            f"{', '.join(acting)} run in worker processes, where recorded inputs cannot replace "
+            "the env",
+            hint="use a DummyVecEnv or SyncVectorEnv with the same wrappers",
+        )
+    return (f"{', '.join(remote)} run in worker processes and are not compared",) if remote else ()
+
+
+def _find_random(
+    stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, first: Run
+) -> dict[int, str]:
+    """Return the stages whose values another run, or another seed, changes."""
+    found: dict[int, str] = {}
+    with restored(stack, generators=False):
+        again = run_inputs(stack, layout, inputs, seed, learning=False)
+    with restored(stack, generators=False):
+        other = run_inputs(stack, layout, inputs, seed + 1, learning=False)
+    for run, kind in ((again, "excluded"), (other, "seeded")):
+        places = [
+            place
+            for place, values in first.values.items()
+            if place in run.values and _is_other(values, run.values[place])
+        ]
+        for lane in ("forward", "inverse"):
+            indices = [index for each, index, _ in places if each == lane and index >= 0]
+            if indices:
+                # The values of the stages after it follow from it.
+                origin = min(indices) if lane == "forward" else max(indices)
+                found.setdefault(min(origin, layout.last), kind)
+    return found
+
+
+def _is_other(a: Values, b: Values) -> bool:
+    return compare(a, b, tolerance_of("", [a.dtype])) is not None
+
+
+class _Builder:
+    def __init__(
+        self, layout: Layout, learned: Run, frozen: Run, random: Mapping[int, str]
+    ) -> None:
+        self._layout, self._learned, self._frozen = layout, learned, frozen
+        self._random = random
+        self._rounds = False
+
+    def stage(self, index: int, name: str, info: StageInfo | None) -> StageRecord:
+        """Describe a stage."""
+        role = "env" if info is None else role_of(name)
+        writes = tuple(
+            f"{lane} {key}" for lane, at, key in self._frozen.values if at == index and at >= -1
+        )
+        state = () if info is None else tuple(self._state(index, role))
+        arguments = {} if info is None else plain_arguments(info.arguments)
+        # The values of a buffer are state.
+        known = {each.name for each in state}
+        dtypes = [
+            values.dtype
+            for (lane, at, key), values in self._frozen.values.items()
+            if at == index and (lane == "inverse" or key != "reward")
+        ]
+        leaves = self._layout.leaves[index + 1].values()
+        dtypes = dtypes or [leaf.dtype for leaf in leaves if leaf.part == "observation"]
+        tolerance = tolerance_of(role, dtypes, first=not self._rounds)
+        self._rounds |= info is not None and bool(writes) and tolerance.rtol > 0
+        return StageRecord(
+            index,
+            name,
+            role,
+            {each: value for each, value in arguments.items() if each not in known},
+            tuple(self._specs(index)),
+            state,
+            tolerance,
+            writes,
+            self._random.get(index),
+        )
+
+    def _specs(self, index: int) -> Iterator[SpecRecord]:
+        lead = self._layout.batch_dims
+        for key, leaf in self._layout.leaves[index + 1].items():
+            shape = tuple(leaf.shape[lead:])
+            if (leaf.part == "reward" or leaf.part == "done") and shape == (1,):
+                shape = ()
+            features = self._features(index, key, leaf)
+            text = domain_text(leaf, whole=False)
+            yield SpecRecord(key, leaf.part, shape, leaf.dtype, text, features)
+
+    def _features(self, index: int, key: str, leaf: LeafSpec) -> tuple[str, ...]:
+        """Return where the features of a vector come from: the entries of which it is a copy."""
+        after = self._frozen.values.get(("forward", index, key))
+        if index < 0 or after is None or after.digests or after.numbers.ndim != 3:
+            return ()
+        if not 0 < after.numbers.shape[2] <= _MAX_FEATURES or leaf.part != "observation":
+            return ()
+        columns: dict[bytes, str] = {}
+        for name in self._layout.leaves[index]:
+            before = self._value_before(index, name)
+            if before is not None and len(before.numbers) == len(after.numbers):
+                for place, column in enumerate(_columns(before)):
+                    text = f"{name}[{place}]"
+                    # A constant column may be any.
+                    columns[column] = text if column not in columns else "?"
+        found = tuple(columns.get(column, "?") for column in _columns(after))
+        return () if all(each == "?" for each in found) else found
+
+    def _value_before(self, index: int, key: str) -> Values | None:
+        for at in range(index - 1, -2, -1):
+            found = self._frozen.values.get(("forward", at, key))
+            if found is not None:
+                return found if found.numbers.ndim == 3 and not found.digests else None
+        return None
+
+    def _state(self, index: int, role: str) -> Iterator[StateRecord]:
+        """Yield the state that a stage keeps across episodes.
+
+        A tensor that steps without learning change belongs to the episode.
+        """
+        before = self._frozen.before.get(index, {})
+        created = {} if before else self._learned.after.get(index, {})
+        for name, value in (before or created).items():
+            statistic = is_statistic(name, before or created) and not is_of_episode(name)
+            if role in PASSIVE or (not statistic and self._frozen.changed(index, name)):
+                continue
+            if created and not statistic:
+                continue
+            if value.dtype is torch.bool or not (statistic or value.is_floating_point()):
+                continue
+            changes = statistic and self._learned.changed(index, name)
+            yield StateRecord(
+                name,
+                tuple(value.shape),
+                str(value.dtype).removeprefix("torch."),
+                digest(value),
+                changes,
+                None if created else value,
+            )
+
+
+def _columns(values: Values) -> list[bytes]:
+    numbers = values.numbers.flatten(0, 1)
+    return [_bytes(numbers[:, place]) for place in range(numbers.shape[1])]
+
+
+def _bytes(column: Tensor) -> bytes:
+    return column.double().contiguous().numpy().tobytes()
+
+
+def _library_versions() -> dict[str, str]:
+    """Return the versions of the libraries that are loaded."""
+    found: dict[str, str] = {}
+    for name in _LIBRARIES:
+        if _MODULES.get(name, name) in sys.modules:
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:
+                continue
+    return found

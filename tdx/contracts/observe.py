@@ -1,0 +1,200 @@
+"""Run a stack on golden inputs, and record what its stages write and keep."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tdx.contracts.inputs import Replay, located_errors
+from tdx.contracts.model import Lane, Place, Segment, key_name
+from tdx.contracts.values import Values
+from tdx.errors import EnvError, TdxError, summarize_error
+from tdx.inspection.leaf import LeafSpec, composite_leaves
+from tdx.keys import NestedKey
+from tdx.stacks.native_replay import to_rows
+from tdx.stacks.replay import Entries, StateKeeper, base_key
+
+if TYPE_CHECKING:
+    from tdx.core import StepTrace
+    from tdx.stacks import Stack
+
+State = Mapping[int, Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the stages of a stack did with golden inputs.
+
+    Args:
+        values: Values by direction, stage and key.
+        before: State before the run.
+        after: State after the run.
+        error: What a stage raised.
+    """
+
+    values: Mapping[Place, Values] = field(default_factory=dict)
+    before: State = field(default_factory=dict)
+    after: State = field(default_factory=dict)
+    error: TdxError | None = None
+
+    def changed(self, index: int, name: str) -> bool:
+        """Return True if the run changed a tensor of the state."""
+        old, new = self.before.get(index, {}).get(name), self.after.get(index, {}).get(name)
+        if old is None or new is None:
+            return old is not new
+        return old.shape != new.shape or not old.equal(new)
+
+
+class Layout:
+    """Keys, specs and batch dims of a stack.
+
+    Args:
+        stack: The stack.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        specs = stack.specs()
+        self.leaves: list[dict[str, LeafSpec]] = [
+            {
+                key_name(base_key(leaf.key)): leaf
+                for leaf in composite_leaves(each.input_spec, each.output_spec)
+            }
+            for each in specs
+        ]
+        self.batch_dims = len(specs[0].output_spec.batch_size)
+        self.last = len(specs) - 2
+        self.actions = {
+            name for level in self.leaves for name, leaf in level.items() if leaf.part == "action"
+        }
+
+    def row(self, index: int, key: NestedKey, value: Tensor) -> Tensor:
+        """Return a value after a stage as ``[R, ...]``; a one-hot action as its index."""
+        rows = to_rows(key, value.detach().cpu(), self.batch_dims)
+        leaf = self.leaves[min(index, self.last) + 1].get(key_name(base_key(key)))
+        if leaf is not None and leaf.part == "action" and leaf.kind == "OneHot":
+            return rows.long().argmax(-1)
+        return rows
+
+    def actions_of(self, trace: StepTrace) -> Entries:
+        """Return the actions of the policy in a trace, ``[R, ...]`` by key."""
+        found = trace.after(self.last + 1, "inverse")
+        return {
+            key: self.row(self.last, key, version.value)
+            for key, version in found.items()
+            if key_name(base_key(key)) in self.actions and isinstance(version.value, Tensor)
+        }
+
+
+def run_inputs(
+    stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, *, learning: bool
+) -> Run:
+    """Run a stack on golden inputs; its env is not stepped.
+
+    Args:
+        stack: The stack.
+        layout: Its keys.
+        inputs: The inputs.
+        seed: Seed of its stages.
+        learning: False to stop the updates of running statistics.
+    """
+    before = stack.state()
+    source = Replay(inputs)
+    traces: list[StepTrace] = []
+    error: TdxError | None = None
+    switch = nullcontext() if learning else stack.paused_learning()
+    try:
+        with _seeded(stack, seed), switch, stack.replaced_env(source), located_errors(traces):
+            for index, segment in enumerate(inputs):
+                source.begin(index)
+                driver = stack.driver()
+                with stack.attach(traces.append):
+                    driver.reset(None)
+                    for step in range(segment.steps):
+                        actions = {key: each[step] for key, each in segment.actions.items()}
+                        driver.step(stack.encode_action(actions))
+    except TdxError as raised:
+        error = raised
+    except Exception as raised:
+        error = EnvError(f"the stack raised {summarize_error(raised)}", hint="correct the stage")
+    complete = [each for each in traces if each.error is None]
+    return Run(_read_values(layout, complete), before, stack.state(), error)
+
+
+@contextmanager
+def restored(stack: Stack, *, generators: bool = True) -> Iterator[None]:
+    """Restore the state of the stages of a stack after a block.
+
+    Args:
+        stack: The stack.
+        generators: True to restore their random generators as well.
+    """
+    keeper = StateKeeper(stack.state_owners(), generators=generators)
+    try:
+        yield
+    finally:
+        keeper.restore()
+
+
+@contextmanager
+def _seeded(stack: Stack, seed: int) -> Iterator[None]:
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), stack.seeded(seed):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        random.setstate(state)
+
+
+def _read_values(layout: Layout, traces: Sequence[StepTrace]) -> dict[Place, Values]:
+    """Return the value of each key after each stage that writes it."""
+    writes: dict[tuple[Lane, int], dict[NestedKey, None]] = {}
+    for trace in traces:
+        for stage in trace.stages:
+            if stage.kind in ("stage", "env"):
+                index = stage.index if stage.kind == "stage" else -1
+                keys = writes.setdefault((stage.direction, index), {})
+                keys.update(dict.fromkeys(_wanted(layout, stage.direction, stage.written)))
+    if traces:
+        keys = writes.setdefault(("inverse", layout.last + 1), {})
+        steps = [each for each in traces if each.phase == "step"]
+        for trace in steps[:1]:
+            keys.update(dict.fromkeys(layout.actions_of(trace)))
+    found: dict[Place, Values] = {}
+    for (lane, index), names in sorted(writes.items()):
+        records: dict[NestedKey, list[Tensor]] = {}
+        for trace in traces:
+            # The input of a policy is no input of the env in a reset.
+            if lane == "inverse" and trace.phase == "reset":
+                continue
+            versions = trace.after(index, lane)
+            for key in names:
+                version = versions.get(key)
+                if version is not None and isinstance(version.value, Tensor):
+                    seen = index if lane == "forward" else index - 1
+                    records.setdefault(key, []).append(layout.row(seen, key, version.value))
+        for key, rows in records.items():
+            if len({(each.shape, each.dtype) for each in rows}) == 1:
+                found[lane, index, key_name(base_key(key))] = Values.of(rows)
+    return found
+
+
+def _wanted(layout: Layout, lane: str, written: Mapping[NestedKey, Any]) -> list[NestedKey]:
+    names = {key: key_name(base_key(key)) for key in written}
+    if lane == "inverse":
+        return [key for key, name in names.items() if name in layout.actions]
+    return [
+        key
+        for key, name in names.items()
+        if name not in layout.actions and name.partition(".")[0] != "info"
+    ]
+
+
+RunStack = Callable[[bool], Run]

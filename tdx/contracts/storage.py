@@ -1,0 +1,396 @@
+"""Write a contract as a folder, and read one from a stranger.
+
+``contract.yaml`` is for reviewers: stages, specs, state and tolerances. ``golden.safetensors`` has
+the numbers: inputs, values and statistics. Reading runs no code and follows no links.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdx.confined_files import open_below, open_folder
+from tdx.contracts.fields import Fields, damaged
+from tdx.contracts.model import (
+    VERSION,
+    Contract,
+    Place,
+    Segment,
+    SpecRecord,
+    StageRecord,
+    StateRecord,
+    key_name,
+    parse_key_name,
+)
+from tdx.contracts.tensor_files import parse_tensors, tensors_to_bytes
+from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
+from tdx.errors import ArgumentError, PipelineError, StorageError
+from tdx.files import atomic_folder
+from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
+from tdx.untrusted import MAX_PIPELINE_BYTES
+
+DOCUMENT, NUMBERS = "contract.yaml", "golden.safetensors"
+MAX_GOLDEN_BYTES = 256 * 2**20
+_MAX_RECORDS = 4_096
+_MAX_SEGMENTS = 16
+_MAX_FEATURES = 64
+_SECTIONS = ("contract", "kind", "env", "seed", "libraries", "compare", "golden", "stages", "notes")
+
+
+def save_contract(contract: Contract, path: str | Path, *, force: bool = False) -> None:
+    """Write a contract as a folder with one rename.
+
+    Args:
+        contract: The contract.
+        path: Folder to create.
+        force: True to replace a folder that holds a contract.
+
+    Raises:
+        ArgumentError: The path exists and is no contract, or ``force`` is False.
+        StorageError: The folder cannot be written.
+    """
+    target = Path(path)
+    check_target(target, force=force)
+    tensors, packed = _tensors_of(contract)
+    numbers = tensors_to_bytes(tensors)
+    document = _to_document(contract, packed, numbers)
+    try:
+        with atomic_folder(target) as folder:
+            (folder / DOCUMENT).write_text(dump_yaml(apply_style(document, 4)), encoding="utf-8")
+            (folder / NUMBERS).write_bytes(numbers)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(
+            f"cannot write {target}: {reason}", hint="choose another path"
+        ) from error
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Check that a contract may be written to a path.
+
+    Raises:
+        ArgumentError: It exists and ``force`` is False, or it does not hold a contract.
+    """
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink():
+        raise ArgumentError(
+            f"{target} is a symbolic link", hint="give the path of the folder itself"
+        )
+    names = {each.name for each in target.iterdir()} if target.is_dir() else {""}
+    if names - {DOCUMENT, NUMBERS}:
+        raise ArgumentError(
+            f"{target} exists and is not a contract", hint="choose the path of a new folder"
+        )
+    if names and not force:
+        raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
+
+
+def load_contract(path: str | Path) -> Contract:
+    """Read a contract. It is data from a stranger: no code runs, and no link is followed.
+
+    Args:
+        path: Its folder.
+
+    Raises:
+        StorageError: It does not exist, is damaged, or is not a contract.
+    """
+    try:
+        with open_folder(path) as folder:
+            text = _read(folder, DOCUMENT, MAX_PIPELINE_BYTES, path)
+            numbers = _read(folder, NUMBERS, MAX_GOLDEN_BYTES, path)
+    except NotADirectoryError:
+        raise StorageError(
+            f"{path} is not a folder", hint="give the folder that `tdx freeze --out` wrote"
+        ) from None
+    except StorageError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(
+            f"cannot read the contract {path}: {reason}",
+            hint="give the folder that `tdx freeze --out` wrote",
+        ) from error
+    name = f"{path}/{DOCUMENT}"
+    try:
+        document = load_yaml(text.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise damaged(name, "it is not UTF-8") from None
+    except PipelineError as error:
+        place = f" (line {error.where.line})" if error.where.line is not None else ""
+        raise damaged(name, f"{error.message}{place}") from error
+    return _from_document(Fields(name, document), numbers, f"{path}/{NUMBERS}")
+
+
+def _read(folder: int, name: str, limit: int, path: str | Path) -> bytes:
+    with os.fdopen(open_below(folder, name), "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise damaged(f"{path}/{name}", f"it has more than {limit:,} bytes")
+    return data
+
+
+# Document
+
+
+def _to_document(
+    contract: Contract, packed: Mapping[str, Mapping[str, Any]], numbers: bytes
+) -> dict[str, Any]:
+    reduced = {
+        _value_name(place): {
+            "shape": list(values.shape),
+            "dtype": values.dtype,
+            "hashes": list(values.digests),
+        }
+        for place, values in contract.values.items()
+        if values.digests
+    }
+    golden: dict[str, Any] = {"file": NUMBERS, "sha256": _hash(numbers)}
+    golden["episodes"] = [each.steps for each in contract.inputs]
+    if packed:
+        golden["pixels"] = dict(packed)
+    if reduced:
+        golden["thumbnails"] = reduced
+    document: dict[str, Any] = {
+        "contract": VERSION,
+        "kind": contract.kind,
+        "env": contract.env,
+        "seed": contract.seed,
+        "libraries": dict(contract.libraries),
+        "compare": list(contract.compare),
+        "golden": golden,
+        "stages": [
+            _stage_to_data(each, None if index == 0 else contract.stages[index - 1])
+            for index, each in enumerate(contract.stages)
+        ],
+    }
+    if contract.notes:
+        document["notes"] = list(contract.notes)
+    return document
+
+
+def _hash(data: bytes) -> str:
+    return digest(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+
+
+def _stage_to_data(stage: StageRecord, inside: StageRecord | None) -> dict[str, Any]:
+    """Convert a stage; specs that are those of the stage inside are left out."""
+    data: dict[str, Any] = {"stage": stage.index, "name": stage.name, "role": stage.role}
+    if stage.arguments:
+        data["arguments"] = dict(stage.arguments)
+    if inside is None or stage.specs != inside.specs:
+        data["specs"] = {each.key: _spec_to_data(each) for each in stage.specs}
+    if stage.writes:
+        data["writes"] = list(stage.writes)
+    if stage.state:
+        data["state"] = {
+            each.name: {
+                "shape": list(each.shape),
+                "dtype": each.dtype,
+                "sha256": each.digest,
+                "changes": each.changes,
+            }
+            for each in stage.state
+        }
+    data["tolerance"] = {"rtol": stage.tolerance.rtol, "atol": stage.tolerance.atol}
+    if stage.random is not None:
+        data["random"] = stage.random
+    return data
+
+
+def _spec_to_data(spec: SpecRecord) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "part": spec.part,
+        "shape": list(spec.shape),
+        "dtype": spec.dtype,
+        "domain": spec.domain,
+    }
+    if spec.features and len(spec.features) <= _MAX_FEATURES:
+        data["features"] = list(spec.features)
+    return data
+
+
+def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
+    fields.only(_SECTIONS)
+    version = fields.integer("contract")
+    if version != VERSION:
+        raise StorageError(
+            f"{fields.name} is a contract of version {version}; this tdx reads version {VERSION}",
+            hint="freeze the stack again with this version",
+        )
+    golden = fields.section("golden")
+    if _hash(numbers) != golden.text("sha256"):
+        raise damaged(file, f"its content does not match the hash in {DOCUMENT}")
+    tensors = parse_tensors(numbers, file)
+    stages: list[StageRecord] = []
+    for index, each in enumerate(fields.items("stages")):
+        specs = stages[-1].specs if stages else ()
+        stages.append(_read_stage(each, index - 1, tensors, specs))
+    if not stages:
+        raise damaged(fields.name, "it has no stages")
+    inputs = _read_inputs(golden, tensors, file)
+    return Contract(
+        fields.text("kind"),
+        fields.text("env"),
+        fields.integer("seed"),
+        {name: str(value) for name, value in fields.mapping("libraries").items()},
+        tuple(fields.texts("compare")),
+        tuple(stages),
+        inputs,
+        _read_values(golden, tensors, len(stages) - 1, file),
+        tuple(fields.texts("notes", optional=True)),
+    )
+
+
+def _read_stage(
+    fields: Fields, index: int, tensors: Mapping[str, Tensor], inside: tuple[SpecRecord, ...]
+) -> StageRecord:
+    if fields.integer("stage") != index:
+        raise damaged(fields.name, f"the stages are not numbered in order: {index} is missing")
+    specs = tuple(
+        SpecRecord(
+            name,
+            each.text("part"),
+            each.shape("shape"),
+            each.text("dtype"),
+            each.text("domain"),
+            tuple(each.texts("features", optional=True)),
+        )
+        for name, each in fields.sections("specs")
+    )
+    tolerance = fields.section("tolerance")
+    return StageRecord(
+        index,
+        fields.text("name"),
+        fields.text("role"),
+        fields.plain("arguments"),
+        specs or inside,
+        tuple(_read_state(index, name, each, tensors) for name, each in fields.sections("state")),
+        Tolerance(tolerance.number("rtol"), tolerance.number("atol")),
+        tuple(fields.texts("writes", optional=True)),
+        fields.text("random", optional=True),
+    )
+
+
+def _read_state(
+    index: int, name: str, fields: Fields, tensors: Mapping[str, Tensor]
+) -> StateRecord:
+    value = tensors.get(f"state/{index}/{name}")
+    shape = fields.shape("shape")
+    known = fields.text("sha256")
+    if value is not None and (tuple(value.shape) != shape or digest(value) != known):
+        raise damaged(fields.name, f"the state {name} does not match its shape and hash")
+    dtype, changes = fields.text("dtype"), fields.flag("changes")
+    return StateRecord(name, shape, dtype, known, changes, value)
+
+
+# Numbers
+
+
+def _value_name(place: Place) -> str:
+    lane, index, key = place
+    return f"values/{lane}/{index}/{key}"
+
+
+def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
+    """Return the tensors of a contract by name, and the shapes of those that are packed."""
+    tensors: dict[str, Tensor] = {}
+    packed: dict[str, dict[str, Any]] = {}
+    for place, values in contract.values.items():
+        tensors[_value_name(place)] = values.numbers
+    for stage in contract.stages:
+        for each in stage.state:
+            if each.value is not None:
+                tensors[f"state/{stage.index}/{each.name}"] = each.value
+    for index, segment in enumerate(contract.inputs):
+        for group, entries in (("calls", segment.calls), ("actions", segment.actions)):
+            for key, value in entries.items():
+                name = f"inputs/{index}/{group}/{key_name(key)}"
+                if value[0, 0].numel() > MAX_NUMBERS:
+                    packed[name] = {
+                        "shape": list(value.shape),
+                        "dtype": str(value.dtype).removeprefix("torch."),
+                        "frame": list(thumbnail(value[0, 0], 0).shape),
+                    }
+                    raw = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                    value = torch.frombuffer(bytearray(zlib.compress(raw, 6)), dtype=torch.uint8)
+                tensors[name] = value
+    return tensors, packed
+
+
+def _read_inputs(golden: Fields, tensors: Mapping[str, Tensor], file: str) -> tuple[Segment, ...]:
+    episodes = golden.integers("episodes")
+    if not 1 <= len(episodes) <= _MAX_SEGMENTS:
+        raise damaged(file, f"it has {len(episodes)} golden episodes")
+    packed = dict(golden.sections("pixels"))
+    found: list[Segment] = []
+    for index, steps in enumerate(episodes):
+        groups: list[dict[Any, Tensor]] = []
+        for group in ("calls", "actions"):
+            prefix = f"inputs/{index}/{group}/"
+            entries: dict[Any, Tensor] = {}
+            for name, value in tensors.items():
+                if name.startswith(prefix):
+                    whole = _unpack(value, packed[name], name) if name in packed else value
+                    entries[parse_key_name(name.removeprefix(prefix))] = whole
+            groups.append(entries)
+        segment = Segment(*groups)
+        lengths = [each.shape[:2] for entries in groups for each in entries.values()]
+        if not groups[0] or any(len(each) < 2 or 0 in each for each in lengths):
+            raise damaged(file, f"the golden episode {index} has no inputs")
+        if segment.steps != steps or max(each[0] for each in lengths) > _MAX_RECORDS:
+            raise damaged(file, f"the golden episode {index} has not {steps} steps")
+        found.append(segment)
+    return tuple(found)
+
+
+def _unpack(value: Tensor, fields: Fields, name: str) -> Tensor:
+    shape = fields.shape("shape")
+    dtype = getattr(torch, fields.text("dtype"), None)
+    if not isinstance(dtype, torch.dtype):
+        raise damaged(fields.name, f"{name} has an unknown dtype")
+    size = torch.Size(shape).numel() * dtype.itemsize
+    if size > MAX_GOLDEN_BYTES:
+        raise damaged(fields.name, f"{name} declares {size:,} bytes")
+    unpacker = zlib.decompressobj()
+    try:
+        raw = unpacker.decompress(value.contiguous().numpy().tobytes(), size + 1)
+    except (zlib.error, TypeError) as error:
+        raise damaged(fields.name, f"{name} cannot be unpacked: {error}") from error
+    if len(raw) != size:
+        raise damaged(fields.name, f"{name} does not have the size that it declares")
+    return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+
+
+def _read_values(
+    golden: Fields, tensors: Mapping[str, Tensor], count: int, file: str
+) -> dict[Place, Values]:
+    reduced = dict(golden.sections("thumbnails"))
+    found: dict[Place, Values] = {}
+    for name, numbers in tensors.items():
+        if not name.startswith("values/"):
+            continue
+        parts = name.split("/", 3)
+        is_known = len(parts) == 4 and parts[1] in ("forward", "inverse")
+        if not is_known or not parts[2].removeprefix("-").isdecimal() or numbers.ndim < 2:
+            raise damaged(file, f"{name!r} is not a value of a stage")
+        index = int(parts[2][:10])
+        if not -1 <= index <= count:
+            raise damaged(file, f"{name!r} belongs to a stage that does not exist")
+        place: Any = (parts[1], index, parts[3])
+        if name in reduced:
+            each = reduced[name]
+            hashes = tuple(each.texts("hashes"))
+            if len(hashes) != len(numbers):
+                raise damaged(file, f"{name!r} has {len(hashes)} hashes")
+            found[place] = Values(numbers, each.shape("shape"), each.text("dtype"), hashes)
+        else:
+            dtype = str(numbers.dtype).removeprefix("torch.")
+            found[place] = Values(numbers, tuple(numbers.shape[2:]), dtype)
+    return found

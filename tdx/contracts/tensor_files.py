@@ -1,0 +1,42 @@
+"""Tensors as the bytes of a ``.safetensors`` file, and from a file of a stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tdx.contracts.fields import damaged
+from tdx.errors import get_first_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return a file with tensors."""
+    from safetensors.torch import save
+
+    plain = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
+    return save(plain)
+
+
+def parse_tensors(data: bytes, name: str) -> dict[str, Tensor]:
+    """Return the tensors in a file.
+
+    Args:
+        data: Content of the file.
+        name: Name of the file, for messages.
+
+    Raises:
+        StorageError: The file is damaged, or of another format.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(data)
+    except (
+        *(SafetensorError, ValueError, TypeError, RuntimeError, KeyError, OverflowError),
+        *(AttributeError, MemoryError),
+    ) as error:
+        raise damaged(name, f"not a safetensors file: {get_first_line(error)}") from error

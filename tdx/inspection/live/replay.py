@@ -1,0 +1,186 @@
+"""Repeat the rollout of an earlier session with another chain, and compare the values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.inspection.live.histories import build_plot
+from tdx.inspection.live.session import LiveSession
+from tdx.inspection.live.views import PlotView
+from tdx.keys import format_key
+
+if TYPE_CHECKING:
+    from tdx.core.tracing import StepTrace
+
+
+class Replay:
+    """Repeats the resets and actions of an earlier session in a new one.
+
+    The caller seeds both envs in the same way.
+
+    Args:
+        earlier: Session to repeat.
+        session: New session, without traces.
+        last: Trace of the earlier session to stop at. Defaults to its end.
+
+    Attributes:
+        differences: First trace in which the output of the chain differs, by key.
+        is_branch: True if the end of the earlier session is not repeated.
+
+    Raises:
+        ArgumentError: The actions do not fit the action spec of the new session.
+
+    Example:
+        >>> from tdx import PendulumEnv, RewardScaling, TransformedEnv
+        >>> from tdx.inspection.live.session import LiveSession
+        >>> def start(scale):
+        ...     env = TransformedEnv(PendulumEnv(), RewardScaling(0.0, scale))
+        ...     _ = env.set_seed(0)
+        ...     return LiveSession(env)
+        >>> earlier, session = start(1.0), start(0.5)
+        >>> _ = [earlier.advance() for _ in range(3)]
+        >>> replay = Replay(earlier, session)
+        >>> while not replay.is_done:
+        ...     _ = replay.advance()
+        >>> replay.steps, replay.differences
+        (2, {'reward': 1})
+    """
+
+    def __init__(self, earlier: LiveSession, session: LiveSession, last: int | None = None) -> None:
+        self.earlier, self.session = earlier, session
+        recording = earlier.recording
+        self.total = len(recording.actions)
+        self.is_branch, self._has_last_reset = last is not None, False
+        if last is not None:
+            at, after = recording.find(last)
+            self.total, self._has_last_reset = at + 1, after == 1
+        self.done = 0
+        self.differences: dict[str, int] = {}
+        self._check_actions()
+
+    @property
+    def is_done(self) -> bool:
+        """True if everything is repeated."""
+        is_reset_due = self._has_last_reset and self.session.tracer.reset_due
+        return self.done >= self.total and not is_reset_due
+
+    @property
+    def steps(self) -> int:
+        """Number of steps that are repeated."""
+        return sum(action is not None for action in self.earlier.recording.actions[: self.total])
+
+    def advance(self) -> StepTrace:
+        """Repeat one reset or step, or make a reset that is due before it.
+
+        Raises:
+            TdxError: The env or a stage raised an error.
+        """
+        session, tracer = self.session, self.session.tracer
+        actions = self.earlier.recording.actions
+        action = actions[self.done] if self.done < self.total else None
+        is_given = action is not None or self.done >= self.total
+        if tracer.current is not None and tracer.reset_due and is_given:
+            trace = session.advance()
+        elif action is None:
+            self.done += 1
+            trace = session.reset()
+        else:
+            self.done += 1
+            trace = session.advance(action.clone())
+        self.compare(trace)
+        return trace
+
+    def compare(self, trace: StepTrace) -> None:
+        """Compare the output of the chain with the earlier session; note new differences."""
+        other = self.counterpart(trace)
+        if other is None:
+            return
+        old = _output_values(other)
+        for key, value in _output_values(trace).items():
+            if key in old and key not in self.differences and not _is_equal(value, old[key]):
+                self.differences[key] = trace.index
+
+    def counterpart(self, trace: StepTrace) -> StepTrace | None:
+        """Return the trace of the earlier session after the same resets and steps, if kept."""
+        theirs = self.earlier.recording.traces
+        at, after = self.session.recording.find(trace.index)
+        if not 0 <= at < len(theirs) or after > 1:
+            return None
+        found = self.earlier.history.find(theirs[at] + after)
+        return None if found is None or found.phase != trace.phase else found
+
+    def find_earlier(self, index: int | None) -> StepTrace | None:
+        """Return the counterpart of a trace. ``None``: of the latest one."""
+        trace = self.session.history.find(self.session.last if index is None else index)
+        return None if trace is None else self.counterpart(trace)
+
+    def describe(self) -> str:
+        """Return how many steps were repeated, and which keys differ from where."""
+        head = f"repeated {self.steps:,} step{'' if self.steps == 1 else 's'}"
+        if self.is_branch:
+            head = f"branch at step {self.steps:,}"
+            if not self.differences:
+                return f"{head}: continue with other actions, or edit the chain"
+            head = f"{head}: the env does not repeat exactly"
+        if not self.differences:
+            return f"{head} with the same seed and actions: no differences"
+        found = [f"{key} from {self._step_of(at)}" for key, at in self.differences.items()]
+        more = f", {len(found) - 3} more" if len(found) > 3 else ""
+        return f"{head}; differs: {', '.join(found[:3])}{more}"
+
+    def _step_of(self, index: int) -> str:
+        trace = self.session.history.find(index)
+        if trace is None:
+            return f"trace {index}"
+        return "the reset" if index == 0 else f"step {trace.step + (trace.phase == 'step')}"
+
+    def plot(
+        self, name: str, *, row: int | None, parts: int, window: tuple[int, int] | None
+    ) -> PlotView:
+        """Plot a number of both sessions over the same traces, see :meth:`LiveSession.plot`."""
+        series = [self.session.series(name, row)]
+        try:
+            series.append(self.earlier.series(name, row))
+        except KeyNotFoundError:
+            return self.session.plot(name, row=row, parts=parts, window=window)
+        start = min(first for first, _ in series)
+        end = max(first + len(numbers) for first, numbers in series)
+        plots = []
+        for first, numbers in series:
+            padded = np.full(end - start, np.nan, dtype=np.float32)
+            padded[first - start : first - start + len(numbers)] = numbers
+            plots.append(build_plot(name, start, padded, parts=parts, window=window))
+        return replace(plots[0], earlier=plots[1])
+
+    def _check_actions(self) -> None:
+        spec = self.session.env.full_action_spec
+        action = next((each for each in self.earlier.recording.actions if each is not None), None)
+        if action is None:
+            return
+        given = {key: (each.shape, each.dtype) for key, each in action.items(True, True)}
+        taken = {key: (each.shape, each.dtype) for key, each in spec.items(True, True)}
+        if given != taken:
+            raise ArgumentError(
+                "the actions of the earlier rollout do not fit the action spec of this chain",
+                hint="run it again",
+            )
+
+
+def _output_values(trace: StepTrace) -> Mapping[str, Any]:
+    """Return the last value of each key in the forward direction; none that was overwritten."""
+    versions = {each.key: each for each in trace.versions() if each.lane == "forward"}
+    return {format_key(key): each.value for key, each in versions.items() if not each.lost}
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return type(one) is type(other)
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or torch.allclose(one, other, 0.0, 0.0, equal_nan=True)

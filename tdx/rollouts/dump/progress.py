@@ -1,0 +1,112 @@
+"""Progress of a dump that this or another process records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdx.errors import StorageError
+from tdx.rollouts.dump.folder import LockedError, lock_for_writing, open_dump_folder
+from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.shard_plan import ShardPlan, is_sharded, list_shards, shard_name
+from tdx.rollouts.dump.writing import Progress
+from tdx.serialization import Result
+
+
+@dataclass(frozen=True, slots=True)
+class ShardProgress(Result):
+    """State of the shards of a dump.
+
+    Args:
+        shards: Number of shards of the plan.
+        committed: Number of committed shards.
+        running: Number of shards that are being recorded.
+        failed: Number of shards whose last attempt failed.
+        steps: Number of steps of each env in all of them; for a goal in episodes, in the running
+            shards only.
+        goal: Length of the whole rollout.
+    """
+
+    shards: int
+    committed: int
+    running: int
+    failed: int
+    steps: int
+    goal: Goal
+
+    @property
+    def is_complete(self) -> bool:
+        """True if all shards are committed."""
+        return self.committed == self.shards
+
+
+def read_progress(folder: Path, plan: ShardPlan) -> ShardProgress:
+    """Return how far the shards of a dump are, without reading committed ones.
+
+    Args:
+        folder: Folder of the dump.
+        plan: Its plan.
+
+    Raises:
+        StorageError: The folder cannot be read.
+    """
+    with open_dump_folder(folder) as root:
+        listing = list_shards(root, folder, plan.count)
+    steps = sum(plan.goal(shard).steps or 0 for shard in listing.committed)
+    running = [shard for shard in listing.parts if _is_recorded(folder / shard_name(shard))]
+    for shard in running:
+        with suppress(StorageError, OSError):
+            part = folder / f"{shard_name(shard)}.part"
+            steps += Manifest.load(part).steps
+    failed = set(listing.failures) - set(listing.committed) - set(running)
+    return ShardProgress(
+        plan.count,
+        len(listing.committed),
+        len(running),
+        len(failed),
+        steps,
+        plan.manifest.goal,
+    )
+
+
+def _is_recorded(target: Path) -> bool:
+    """Return True if a process records a shard at this moment."""
+    try:
+        with lock_for_writing(target.with_name(f"{target.name}.part"), shared=True):
+            return False
+    except LockedError:
+        return True
+    except OSError:
+        return False
+
+
+def follow_dump(path: str | Path, seconds: float = 1.0) -> Iterator[Progress | ShardProgress]:
+    """Yield the progress of a dump that other processes record, until it is complete.
+
+    Args:
+        path: Folder of the dump.
+        seconds: Time between two readings.
+
+    Raises:
+        StorageError: The dump is missing or damaged.
+    """
+    folder = Path(path)
+    if is_sharded(folder):
+        plan = ShardPlan.load(folder)
+        while not (shards := read_progress(folder, plan)).is_complete:
+            yield shards
+            time.sleep(seconds)
+        yield shards
+        return
+    before: int | None = None
+    while True:
+        manifest = Manifest.load(folder)
+        before = manifest.steps if before is None else before
+        steps, episodes = manifest.steps, len(manifest.episodes)
+        yield Progress(steps, episodes, manifest.goal, steps - before)
+        if manifest.complete:
+            return
+        time.sleep(seconds)

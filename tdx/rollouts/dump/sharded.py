@@ -1,0 +1,380 @@
+"""Read the shards of a dump as one rollout: its steps, episodes and chunks.
+
+Shards follow each other in time. Nothing is read before it is used, and only some shards are mapped
+into memory at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.errors import StorageError
+from tdx.keys import NestedKey
+from tdx.rollouts.dump.entries import list_keys
+from tdx.rollouts.dump.episodes import Episode, EpisodeIndex
+from tdx.rollouts.dump.folder import (
+    DATA,
+    RAW,
+    SHARD_INDEX,
+    open_dump_folder,
+)
+from tdx.rollouts.dump.index import Chunk, ChunkList
+from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.shard_plan import (
+    ShardListing,
+    ShardPlan,
+    ShardSummary,
+    changed_shard,
+    list_shards,
+    read_shard_index,
+    shard_name,
+)
+from tdx.rollouts.dump.track import Track
+from tdx.tensordicts import new_tensordict
+
+_MAX_OPEN = 128
+"""Number of shards that are kept open: a process has a limited number of memory maps."""
+Opened = TypeVar("Opened")
+
+
+class RecentlyUsed(Sequence[Opened]):
+    """Sequence whose items are opened when they are used, and kept for a while.
+
+    Args:
+        count: Number of items.
+        open_item: Opens an item by its index.
+    """
+
+    def __init__(self, count: int, open_item: Callable[[int], Opened]) -> None:
+        self._count, self._open_item = count, open_item
+        self._items: OrderedDict[int, Opened] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[each] for each in range(self._count)[index]]
+        place = range(self._count)[index]
+        if place not in self._items:
+            self._items[place] = self._open_item(place)
+            if len(self._items) > _MAX_OPEN:
+                self._items.popitem(last=False)
+        self._items.move_to_end(place)
+        return self._items[place]
+
+
+class ShardedFolder:
+    """A sharded dump: its plan, and its committed shards in order.
+
+    Args:
+        folder: Folder of the dump.
+
+    Attributes:
+        folder: Folder of the dump.
+        plan: The plan.
+        shards: Numbers of each committed shard.
+        tracks: Tracks of every shard, by name.
+        complete: Whether all shards are committed, and the dump has its index.
+
+    Raises:
+        StorageError: The dump is missing or damaged, or its folder has something else.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with open_dump_folder(folder) as root:
+            self.plan = ShardPlan.read(root, folder)
+            listing = list_shards(root, folder, self.plan.count)
+            index = read_shard_index(root, folder, self.plan)
+        self.complete = index is not None
+        if index is not None:
+            self.tracks, self.shards = index
+            _check_listed(listing, self.plan, folder)
+        else:
+            self.tracks, self.shards = {}, []
+            for shard in listing.committed:
+                manifest, end = self.plan.read_shard(folder, shard)
+                self.shards.append(ShardSummary.of(shard, manifest, end))
+                self.tracks = {track.name: track for track, _ in manifest.tracks}
+        self._manifests = RecentlyUsed(len(self.shards), self._load)
+
+    def path(self, place: int) -> Path:
+        """Return the folder of a shard by its place among the committed ones."""
+        return self.folder / shard_name(self.shards[place].shard)
+
+    def manifest(self, place: int) -> Manifest:
+        """Return the manifest of a shard by its place among the committed ones.
+
+        Raises:
+            StorageError: It is damaged, or was recorded elsewhere.
+        """
+        found: Manifest = self._manifests[place]
+        return found
+
+    def _load(self, place: int) -> Manifest:
+        summary = self.shards[place]
+        manifest, end = self.plan.read_shard(self.folder, summary.shard)
+        if end.check != summary.check or manifest.steps != summary.steps:
+            raise changed_shard(self.path(place))
+        return manifest
+
+    def whole_manifest(self) -> Manifest:
+        """Return the manifest of the whole rollout, whose chunks and episodes are read on use."""
+        plan = self.plan.manifest
+        return replace(
+            plan,
+            data=self.tracks.get(DATA),
+            raw=self.tracks.get(RAW),
+            chunks=ShardedChunks(self),
+            episodes=ShardedEpisodes(self),
+            complete=self.complete,
+            shards=(len(self.shards), self.plan.count),
+        )
+
+    def steps(self, name: str) -> ShardedSteps | None:
+        """Return the steps of a track as one rollout; ``None`` if it is not stored."""
+        track = self.tracks.get(name)
+        if track is None:
+            return None
+        counts = [each.steps if name == "data" else each.raw_steps for each in self.shards]
+        return ShardedSteps(
+            track, counts, lambda place: track.open(self.path(place), counts[place])
+        )
+
+
+def _check_listed(listing: ShardListing, plan: ShardPlan, folder: Path) -> None:
+    if len(listing.committed) != plan.count:
+        missing = min(set(range(plan.count)) - set(listing.committed))
+        raise StorageError(
+            f"{folder / shard_name(missing)} is missing",
+            hint=f"remove {folder / SHARD_INDEX}, and run the rollout again to record it",
+        )
+
+
+class ShardedSteps:
+    """Steps of all shards, ``[*B, T]``, which are read when they are used.
+
+    An index selects steps, as in a TensorDict: ``steps[..., 100:200]``, ``steps[..., 7]`` or
+    ``steps[..., torch.tensor([3, 1])]``. A key selects one entry and reads all of it.
+
+    Args:
+        track: Entries of every shard.
+        counts: Number of steps of each shard.
+        open_shard: Opens the steps of a shard as ``[*B, T]``.
+    """
+
+    def __init__(
+        self, track: Track, counts: Sequence[int], open_shard: Callable[[int], TensorDictBase]
+    ) -> None:
+        self._ends = list(accumulate(counts))
+        self._shards: RecentlyUsed[TensorDictBase] = RecentlyUsed(len(counts), open_shard)
+        total = self._ends[-1] if counts else 0
+        self.batch_size = torch.Size((*track.batch_size, total))
+        """``[*B, T]``."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """``[*B, T]``."""
+        return self.batch_size
+
+    @property
+    def ndim(self) -> int:
+        """Number of batch dimensions, with time."""
+        return len(self.batch_size)
+
+    @property
+    def total(self) -> int:
+        """Number of steps."""
+        return self.batch_size[-1]
+
+    def keys(self, *arguments: Any, **options: Any) -> Any:
+        """Return the keys of the entries, as of a TensorDict."""
+        return self._shards[0].keys(*arguments, **options)
+
+    def list_keys(self) -> list[NestedKey]:
+        """Return the keys of all entries."""
+        return list_keys(self._shards[0])
+
+    def get(self, key: NestedKey, default: Any = None) -> Any:
+        """Read one entry of all steps, ``[*B, T, ...]``."""
+        if self._shards[0].get(key, None) is None:
+            return default
+        return torch.cat([shard.get(key) for shard in self._shards], self.ndim - 1)
+
+    def select(self, *keys: NestedKey) -> TensorDictBase:
+        """Read some entries of all steps, ``[*B, T]``."""
+        found = new_tensordict({}, self.batch_size, torch.device("cpu"))
+        for key in keys:
+            found.set(key, self[key])
+        return found
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, str) or (
+            isinstance(index, tuple) and index and isinstance(index[0], str)
+        ):
+            found = self.get(index)
+            if found is None:
+                raise KeyError(index)
+            return found
+        rows, times = self._split_index(index)
+        if isinstance(times, slice):
+            times = range(self.total)[times]
+        if isinstance(times, int):
+            place, step = self._locate(range(self.total)[times])
+            return self._shards[place][(*rows, step)]
+        if isinstance(times, range) and times.step == 1:
+            return self._read_range(times, rows)
+        return self._read_steps(torch.as_tensor(times), rows)
+
+    def _split_index(self, index: Any) -> tuple[tuple[Any, ...], Any]:
+        """Return the index of the batch dimensions, and that of time."""
+        parts = index if isinstance(index, tuple) else (index,)
+        missing = self.ndim - sum(each is not Ellipsis for each in parts)
+        # An array cannot be compared with an ellipsis.
+        place = next((at for at, each in enumerate(parts) if each is Ellipsis), None)
+        if place is not None:
+            parts = (*parts[:place], *[slice(None)] * missing, *parts[place + 1 :])
+        else:
+            parts = (*parts, *[slice(None)] * missing)
+        if len(parts) != self.ndim:
+            raise IndexError(f"{len(parts)} indices for the shape {list(self.shape)}")
+        return parts[:-1], parts[-1]
+
+    def _locate(self, step: int) -> tuple[int, int]:
+        """Return the shard of a step, and the step in it."""
+        place = bisect_right(self._ends, step)
+        return place, step - (self._ends[place - 1] if place else 0)
+
+    def _read_range(self, times: range, rows: tuple[Any, ...]) -> TensorDictBase:
+        parts, start = [], times.start
+        while start < times.stop:
+            place, first = self._locate(start)
+            count = min(times.stop, self._ends[place]) - start
+            parts.append(self._shards[place][(*rows, slice(first, first + count))])
+            start += count
+        if not parts:
+            return self._shards[0][(*rows, slice(0, 0))]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, parts[0].ndim - 1)
+
+    def _read_steps(self, times: Tensor, rows: tuple[Any, ...]) -> TensorDictBase:
+        if times.dtype is torch.bool:
+            times = times.nonzero().flatten()
+        wanted = torch.where(times < 0, times + self.total, times)
+        if len(wanted) and not 0 <= int(wanted.min()) <= int(wanted.max()) < self.total:
+            raise IndexError(f"a step is out of range: there are {self.total:,}")
+        order = wanted.argsort(stable=True)
+        places = torch.searchsorted(torch.tensor(self._ends), wanted[order], right=True)
+        parts = []
+        for place in places.unique_consecutive().tolist():
+            first = self._ends[place - 1] if place else 0
+            inside = wanted[order][places == place] - first
+            parts.append(self._shards[place][(*rows, inside)])
+        if not parts:
+            return self._shards[0][(*rows, slice(0, 0))]
+        dim = parts[0].ndim - 1
+        back = torch.empty_like(order)
+        back[order] = torch.arange(len(order))
+        found: TensorDictBase = torch.cat(parts, dim)
+        return found[(*[slice(None)] * dim, back)]
+
+    def sample(self, key: NestedKey, count: int) -> Tensor:
+        """Read one entry of about ``count`` steps, ``[*B, n, ...]``, evenly spread over shards."""
+        chosen = range(0, len(self._shards), max(1, -(-len(self._shards) // _MAX_OPEN)))
+        each = max(1, count // max(len(chosen), 1))
+        dim = self.ndim - 1
+        parts = []
+        index: tuple[Any, ...]
+        for place in chosen:
+            values: Tensor = self._shards[place].get(key)
+            stride = max(1, -(-values.shape[dim] // each))
+            index = (*[slice(None)] * dim, slice(None, None, stride))
+            parts.append(values[index])
+        return torch.cat(parts, dim)
+
+
+class ShardedChunks(ChunkList):
+    """Chunks of all shards, whose checksums are read when they are used.
+
+    Args:
+        folder: The dump.
+    """
+
+    def __init__(self, folder: ShardedFolder) -> None:
+        super().__init__()
+        self._folder = folder
+        self.steps = sum(each.steps for each in folder.shards)
+        self.raw_steps = sum(each.raw_steps for each in folder.shards)
+        self._ends = list(accumulate(each.chunks for each in folder.shards))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[each] for each in range(len(self))[index]]
+        place = range(len(self))[index]
+        shard = bisect_right(self._ends, place)
+        first = self._ends[shard - 1] if shard else 0
+        return self._folder.manifest(shard).chunks[place - first]
+
+    def __iter__(self) -> Iterator[Chunk]:
+        for place in range(len(self._folder.shards)):
+            yield from self._folder.manifest(place).chunks
+
+
+class ShardedEpisodes(EpisodeIndex):
+    """Episodes of all shards, which are read when they are used.
+
+    Each shard starts with a reset, so that it may cut an episode at its end.
+
+    Args:
+        folder: The dump.
+    """
+
+    def __init__(self, folder: ShardedFolder) -> None:
+        super().__init__(max(prod(folder.plan.manifest.batch_size), 1))
+        self._folder = folder
+        self.steps = sum(each.steps for each in folder.shards)
+
+    def __len__(self) -> int:
+        return sum(each.ended for each in self._folder.shards)
+
+    def means(self) -> tuple[float | None, float | None]:
+        shards, count = self._folder.shards, len(self)
+        if not count:
+            return None, None
+        total = sum(each.returns for each in shards)
+        mean = total / count if np.isfinite(total) else None
+        return mean, sum(each.lengths for each in shards) / count
+
+    def column(self, name: str) -> NDArray[Any]:
+        columns = []
+        for first, manifest in self._manifests():
+            values = manifest.episodes.column(name)
+            columns.append(values + first if name == "start" else values)
+        return np.concatenate(columns) if columns else super().column(name)
+
+    def __iter__(self) -> Iterator[Episode]:
+        for first, manifest in self._manifests():
+            for each in manifest.episodes:
+                yield replace(each, start=each.start + first)
+
+    def _manifests(self) -> Iterator[tuple[int, Manifest]]:
+        first = 0
+        for place, summary in enumerate(self._folder.shards):
+            yield first, self._folder.manifest(place)
+            first += summary.steps

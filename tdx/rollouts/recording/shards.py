@@ -1,0 +1,403 @@
+"""Record the shards of a dump: agree on the plan, record one shard, and complete the dump.
+
+Several processes may record different shards of one folder at the same time. Each shard is written
+in ``shards/NNNNN.part``, which its process locks, and is committed by renaming that folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tdx.confined_files import open_folder, open_subfolder, unlink_below, write_below
+from tdx.core import TransformedEnv
+from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
+from tdx.files import atomic_folder, remove_path, sync_path
+from tdx.pipeline import read_pipeline
+from tdx.rollouts.dump.folder import (
+    MANIFEST,
+    SHARDS,
+    LockedError,
+    lock_for_writing,
+)
+from tdx.rollouts.dump.manifest import Manifest, package_versions
+from tdx.rollouts.dump.shard_plan import (
+    MAX_SHARDS,
+    ShardListing,
+    ShardPlan,
+    ShardSummary,
+    check_shard,
+    is_sharded,
+    list_shards,
+    read_shard_index,
+    shard_name,
+    write_shard_index,
+)
+from tdx.rollouts.dump.writing import (
+    DumpWriter,
+    OnChunk,
+    check_free,
+    has_dump,
+    ignore_progress,
+    report_write_errors,
+)
+from tdx.rollouts.policies.policy import NamedPolicy, load_recorded_policy
+from tdx.rollouts.recording.checkpoint import Checkpointer
+from tdx.rollouts.recording.raw_envs import RecordingEnv
+from tdx.rollouts.recording.request import (
+    DumpRequest,
+    build_seeded_env,
+    create_manifest,
+    prepare_dump,
+)
+from tdx.rollouts.recording.rollout import stream_rollout
+
+_RERUN = "make room, then run the same command again: it records only missing shards"
+_OTHER = "repeat the first command exactly, name a new folder, or replace all shards with --force"
+_NAMES = {
+    "shards": "number of shards",
+    "seed": "seed",
+    "goal": "length",
+    "policy": "policy",
+    "keys": "entries (--keys)",
+    "chunk_steps": "chunk size",
+    "pipeline": "pipeline",
+    "keeps_raw": "raw steps (--raw)",
+}
+"""Fields of a plan, and their names in error messages, in the order of comparison."""
+_NUMBERS = ("shards", "seed", "chunk_steps")
+_LOCK_SECONDS = 10.0
+"""How long to wait for the process of a killed driver that records the same shard."""
+_LOCK_INTERVAL_SECONDS = 0.1
+
+
+# The plan
+
+
+@contextmanager
+def open_shards(
+    request: DumpRequest, folder: Path, count: int, *, alone: bool, force: bool = False
+) -> Iterator[ShardPlan]:
+    """Create the plan of a sharded dump, or compare the request with the existing plan.
+
+    The folder is locked until the block ends.
+
+    Args:
+        request: What to roll out, all shards together.
+        folder: Folder of the dump.
+        count: Number of shards.
+        alone: True if no other process may record shards meanwhile.
+        force: Whether an existing dump may be replaced.
+
+    Raises:
+        ArgumentError: The request is invalid, or differs from the plan, or another process records
+            the dump.
+        OutputError: The folder cannot be written.
+    """
+    if not 1 <= count <= MAX_SHARDS:
+        raise ArgumentError(f"{count:,} shards are out of range", hint=f"use 1 to {MAX_SHARDS:,}")
+    exists = has_dump(folder) and is_sharded(folder)
+    if force or not exists:
+        _check_new(folder, force)
+        existing = None
+    else:
+        existing = ShardPlan.load(folder)
+    plan, policy = _prepare_plan(request, count, existing)
+    with report_write_errors(folder, _RERUN):
+        if force and has_dump(folder):
+            _replace_folder(folder, plan, policy)
+        else:
+            (folder / SHARDS).mkdir(parents=True, exist_ok=True)
+        with lock_for_writing(folder, shared=not alone) as root:
+            with _exclusive(root):
+                if has_dump(folder):
+                    created = ShardPlan.read(root, folder)
+                    if existing is None and not force:
+                        # Another process has just chosen the seed.
+                        plan, _ = _prepare_plan(request, count, created)
+                    _check_plan(plan, created, folder)
+                else:
+                    policy.copy_to(folder)
+                    plan.save(root)
+                    sync_path(folder.absolute().parent)
+            yield plan
+
+
+def _check_new(folder: Path, force: bool) -> None:
+    """Check that a sharded dump may be created in a folder; other processes may create it too."""
+    if os.path.lexists(folder / SHARDS) and not has_dump(folder):
+        if set(os.listdir(folder)) - {SHARDS} or any((folder / SHARDS).iterdir()):
+            raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
+        return
+    check_free(folder, force)
+
+
+def _prepare_plan(
+    request: DumpRequest, count: int, existing: ShardPlan | None
+) -> tuple[ShardPlan, NamedPolicy]:
+    seed = request.seed
+    if seed is None and request.pipeline.env.seed is None and existing is not None:
+        seed = existing.manifest.seed
+    with build_seeded_env(request.pipeline, seed, request.allow_code) as (env, seed):
+        policy, manifest = prepare_dump(request, env, seed)
+    if policy.steps is not None:
+        raise ArgumentError(
+            f"the actions of {policy.name} cannot be divided among shards",
+            hint="roll out without --shards, or use another policy",
+        )
+    goal = manifest.goal
+    if (goal.steps or goal.episodes or 0) < count:
+        raise ArgumentError(
+            f"{goal} cannot be divided among {count:,} shards", hint="use fewer shards"
+        )
+    return ShardPlan(manifest, count), policy
+
+
+def _replace_folder(folder: Path, plan: ShardPlan, policy: NamedPolicy) -> None:
+    with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
+        (part / SHARDS).mkdir()
+        policy.copy_to(part)
+        with open_folder(part) as root:
+            plan.save(root)
+
+
+@contextmanager
+def _exclusive(root: int) -> Iterator[None]:
+    """Wait until no other process creates or completes the dump."""
+    with open_subfolder(root, SHARDS) as inner:
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(inner, fcntl.LOCK_EX)
+        yield
+
+
+def _check_plan(wanted: ShardPlan, existing: ShardPlan, folder: Path) -> None:
+    """Refuse to add shards that differ from the existing ones in more than their seed."""
+    one, other = existing.header(), wanted.header()
+    _check_versions(one["versions"], other["versions"], folder)
+    for field, name in _NAMES.items():
+        if one[field] != other[field]:
+            numbers = f": {one[field]}, not {other[field]}" if field in _NUMBERS else ""
+            raise ArgumentError(f"the shards in {folder} have another {name}{numbers}", hint=_OTHER)
+    if one != other:
+        raise ArgumentError(f"the shards in {folder} have other specs than this env", hint=_OTHER)
+
+
+def _check_versions(recorded: dict[str, str], found: dict[str, str], folder: Path) -> None:
+    for name in sorted(recorded.keys() | found.keys()):
+        one, other = recorded.get(name), found.get(name)
+        if one != other:
+            raise ArgumentError(
+                f"{folder} is recorded with {name} {one}, and this process has {other}",
+                hint="use the same versions for all shards, or name a new folder",
+            )
+
+
+# One shard
+
+
+@dataclass(frozen=True, slots=True)
+class ShardJob:
+    """Records shards of a dump whose plan exists; it can be sent to other processes.
+
+    Args:
+        folder: Folder of the dump.
+        allow_code: Whether Python objects may be imported.
+    """
+
+    folder: str
+    allow_code: bool = False
+
+    def __call__(self, shard: int) -> TdxError | None:
+        """Record a shard, and return the error if that fails."""
+        try:
+            record_shard(Path(self.folder), shard, self.allow_code)
+        except TdxError as error:
+            return error
+        except (Exception, SystemExit) as error:
+            return EnvError(summarize_error(error), hint="roll out without --shards to debug it")
+        return None
+
+
+def record_shard(
+    folder: Path, shard: int, allow_code: bool = False, on_chunk: OnChunk = ignore_progress
+) -> None:
+    """Record a shard of a dump whose plan exists, unless it is committed.
+
+    Args:
+        folder: Folder of the dump.
+        shard: Index of the shard.
+        allow_code: Whether Python objects may be imported.
+        on_chunk: Called after each chunk.
+
+    Raises:
+        TdxError: The env fails, the disk is full, another process records the shard, or this
+            process would record other steps: it has other versions of packages, or another env.
+    """
+    plan = ShardPlan.load(folder)
+    check_shard(plan, shard)
+    if os.path.lexists(folder / shard_name(shard)):
+        return
+    manifest = plan.shard_manifest(shard)
+    _check_versions(plan.manifest.versions, package_versions(), folder)
+    pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
+    try:
+        with (
+            _reproducible(manifest.seed),
+            build_seeded_env(pipeline, manifest.seed, allow_code) as (env, _),
+        ):
+            whole = plan.manifest
+            policy = load_recorded_policy(
+                whole.policy, whole.policy_sha256, folder, env, allow_code=allow_code
+            )
+            _check_env(env, manifest, folder)
+            if manifest.keeps_raw:
+                env.base_env = RecordingEnv(env.base_env)
+            _write_shard(env, policy, manifest, folder / shard_name(shard), on_chunk)
+    except TdxError as error:
+        note_failure(folder, shard, str(error))
+        raise
+    except Exception as error:
+        note_failure(folder, shard, summarize_error(error))
+        raise
+    with suppress(OSError), open_folder(folder) as root:
+        unlink_below(root, f"{shard_name(shard)}.failed")
+
+
+def note_failure(folder: Path, shard: int, message: str) -> None:
+    """Record that the last attempt of a shard failed, for ``tdx show``."""
+    with suppress(OSError), open_folder(folder) as root:
+        write_below(root, f"{shard_name(shard)}.failed", f"{message}\n", sync=False)
+
+
+def _check_env(env: TransformedEnv, manifest: Manifest, folder: Path) -> None:
+    """Refuse an env with other specs than the one that the plan was made with."""
+    found = create_manifest(
+        env,
+        read_pipeline(manifest.pipeline, str(folder / MANIFEST)),
+        manifest.goal,
+        seed=manifest.seed,
+        policy=manifest.policy,
+        policy_sha256=manifest.policy_sha256,
+        chunk_steps=manifest.chunk_steps,
+        keys=manifest.keys,
+        keeps_raw=manifest.keeps_raw,
+    )
+    if found.header() != manifest.header():
+        raise StorageError(f"the shards in {folder} have other specs than this env", hint=_OTHER)
+
+
+def _write_shard(
+    env: TransformedEnv, policy: NamedPolicy, manifest: Manifest, target: Path, on_chunk: OnChunk
+) -> None:
+    part = target.with_name(f"{target.name}.part")
+    with report_write_errors(target, _RERUN), _lock_part(part) as root:
+        if os.path.lexists(target):
+            _remove_part(part)
+            return
+        try:
+            for each in part.iterdir():
+                remove_path(each)
+            manifest.save_header(root, manifest.start())
+            with DumpWriter(root, part, manifest, manifest.start(), _RERUN) as writer:
+                checkpointer = Checkpointer(env, policy.is_code)
+                stream_rollout(env, policy, writer, checkpointer, None, on_chunk, can_resume=False)
+        except BaseException:
+            _remove_part(part)
+            raise
+        os.rename(part, target)
+        sync_path(target.parent)
+
+
+@contextmanager
+def _lock_part(part: Path) -> Iterator[int]:
+    """Create and lock the folder of an uncommitted shard; yields its descriptor."""
+    with ExitStack() as stack:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                part.mkdir(exist_ok=True)
+                root = stack.enter_context(lock_for_writing(part))
+                break
+            except (LockedError, FileNotFoundError):
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_LOCK_INTERVAL_SECONDS)
+        yield root
+
+
+def _remove_part(part: Path) -> None:
+    with suppress(OSError):
+        remove_path(part)
+
+
+@contextmanager
+def _reproducible(seed: int) -> Iterator[None]:
+    """Give a shard the same threads and global random numbers in every process."""
+    threads, numpy_state, python_state = (
+        torch.get_num_threads(),
+        np.random.get_state(),
+        random.getstate(),
+    )
+    torch.set_num_threads(1)
+    np.random.seed(seed)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+# The whole dump
+
+
+def complete_shards(folder: Path) -> ShardListing:
+    """Write the index of all shards if every shard is committed.
+
+    Args:
+        folder: Folder of the dump.
+
+    Returns:
+        The shards in the folder.
+
+    Raises:
+        StorageError: A shard is damaged, or was recorded elsewhere.
+        OutputError: The index cannot be written.
+    """
+    with report_write_errors(folder, _RERUN), open_folder(folder) as root:
+        plan = ShardPlan.read(root, folder)
+        with _exclusive(root):
+            listing = list_shards(root, folder, plan.count)
+            if (
+                len(listing.committed) == plan.count
+                and read_shard_index(root, folder, plan) is None
+            ):
+                _write_index(root, folder, plan)
+    return listing
+
+
+def _write_index(root: int, folder: Path, plan: ShardPlan) -> None:
+    summaries: list[ShardSummary] = []
+    tracks: list[Any] = []
+    for shard in range(plan.count):
+        manifest, end = plan.read_shard(folder, shard)
+        found = [track for track, _ in manifest.tracks]
+        tracks = tracks or found
+        if found != tracks:
+            raise StorageError(
+                f"{folder / shard_name(shard)} has other entries than {shard_name(0)}",
+                hint="name the entries that every shard has: --keys",
+            )
+        summaries.append(ShardSummary.of(shard, manifest, end))
+    write_shard_index(root, plan, tracks, summaries)

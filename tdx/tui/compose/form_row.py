@@ -1,0 +1,280 @@
+"""Rows of a form: one line per argument with its name, value and type."""
+
+from __future__ import annotations
+
+import re
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.message import Message
+from textual.suggester import Suggester
+from textual.widget import Widget
+from textual.widgets import Button, Checkbox, Input, Select, Static
+
+from tdx.inspection.leaf import INPUT_PARTS
+from tdx.keys import format_key
+from tdx.pipeline.catalog import strip_markup
+from tdx.pipeline.editing import DraftStage
+from tdx.pipeline.editing.forms import FormField
+from tdx.tui.chain_status import ChainStatus
+
+_PICK_KEYS = ("alt+down", "f2")
+_LAST_WORD = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
+
+
+def available_keys(
+    status: ChainStatus, stage: DraftStage | None, *, inverse: bool = False, after: bool = False
+) -> tuple[str, ...]:
+    """Return the keys that a stage receives, according to the last inspection.
+
+    Args:
+        status: What is known of the chain.
+        stage: The stage. ``None``: the output of the chain.
+        inverse: Put the keys of the inverse path first: actions and states.
+        after: Return the keys after the stage.
+    """
+    if status.overview is None:
+        return ()
+    numbers = status.numbers
+    index = len(numbers) if stage is None else 0
+    if stage is not None and stage.number in numbers:
+        index = numbers.index(stage.number) + after
+    leaves = status.overview.before(index)
+    ranked = sorted(leaves, key=lambda leaf: (leaf.part in INPUT_PARTS) is not inverse)
+    return tuple(dict.fromkeys(format_key(leaf.key) for leaf in ranked))
+
+
+class WordSuggester(Suggester):
+    """Completes a word, or the last word of a list.
+
+    Args:
+        words: Known words.
+        many: True if the field holds a list.
+    """
+
+    def __init__(self, words: tuple[str, ...], many: bool = True) -> None:
+        super().__init__(case_sensitive=True, use_cache=False)
+        self.words = words
+        self.many = many
+
+    async def get_suggestion(self, value: str) -> str | None:
+        match = _LAST_WORD.search(value) if self.many else None
+        start = 0 if match is None else match.start(1)
+        word = value[start:].casefold()
+        if not word:
+            return None
+        found = next((each for each in self.words if each.casefold().startswith(word)), None)
+        return None if found is None else value[:start] + found
+
+
+class FlagBox(Checkbox):
+    """A flag whose label says its state."""
+
+    BUTTON_LEFT = BUTTON_INNER = BUTTON_RIGHT = ""
+
+    def __init__(self, is_on: bool) -> None:
+        super().__init__(self.label_for(is_on), is_on, compact=True)
+
+    @staticmethod
+    def label_for(is_on: bool) -> str:
+        """Return the label of a state."""
+        return "● on" if is_on else "○ off"
+
+
+class FormRow(Widget):
+    """Form field for one argument.
+
+    ``↑``, ``↓`` and ``Enter`` move between the rows of a form.
+
+    Args:
+        field: Description of the argument.
+        keys: Keys to suggest.
+    """
+
+    class Edited(Message):
+        """The text was edited."""
+
+        def __init__(self, row: FormRow, text: str) -> None:
+            super().__init__()
+            self.row = row
+            self.text = text
+
+        @property
+        def control(self) -> FormRow:
+            """The row."""
+            return self.row
+
+    class PickKeys(Message):
+        """The dialog for keys should open."""
+
+        def __init__(self, row: FormRow) -> None:
+            super().__init__()
+            self.row = row
+
+    class Left(Message):
+        """The focus should move to another row.
+
+        Args:
+            row: Row that had the focus.
+            by: 1 for the next row, -1 for the previous one.
+        """
+
+        def __init__(self, row: FormRow, by: int) -> None:
+            super().__init__()
+            self.row = row
+            self.by = by
+
+    def __init__(self, field: FormField, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(classes="form-row -keys" if field.kind == "keys" else "form-row")
+        self.field = field
+        self.keys = keys
+        self._text = field.text
+        self._chain_text = field.text
+
+    def compose(self) -> ComposeResult:
+        star = " *" if self.field.required else ""
+        title = Content.assemble((self.field.name, "bold"), (star, "bold $accent"))
+        yield Static(title, classes="form-name")
+        yield self._widget()
+        if self.field.kind == "keys":
+            yield Button("▾", classes="form-keys", compact=True)
+        yield Static(Content.styled(self.field.short_type, "dim"), classes="form-type")
+        yield Static("", classes="form-error")
+
+    @property
+    def text(self) -> str:
+        """The current text."""
+        return self._text
+
+    @property
+    def input(self) -> Widget:
+        """The widget that takes the value."""
+        return self.query("Input, Select, Checkbox").first()
+
+    def describe(self) -> Content:
+        """Return the help for the argument, its type and the keys that it can name."""
+        help_ = strip_markup(self.field.help)
+        lines = [Content.assemble((self.field.name, "bold"), f"  {help_}")]
+        lines.append(Content.styled(self.field.type, "dim italic"))
+        if self.field.kind == "keys" and self.keys:
+            lines.append(Content.styled(f"F2 lists {', '.join(self.keys)}", "dim"))
+        return Content("\n").join(lines)
+
+    def set_field(self, field: FormField, keys: tuple[str, ...]) -> None:
+        """Show a new value of the argument that did not come from this row.
+
+        Typed text stays: nothing changes while the field has the focus, holds an uncommitted text,
+        or holds an invalid text.
+        """
+        self.field, self.keys = field, keys
+        if not self.query(".form-error"):
+            return
+        box = self.query(Input)
+        if box and self.field.kind == "keys":
+            box.first().suggester = WordSuggester(keys, self.field.many)
+        is_typed = bool(box) and box.first().value != self._text
+        if field.text == self._chain_text or self.has_focus_within or is_typed:
+            return
+        self._chain_text = field.text
+        if field.text != self._text:
+            self.set_text(field.text)
+        self.show_error(None)
+
+    def accept(self, field: FormField) -> None:
+        """Remember the value that the chain has taken from this row."""
+        self.field, self._chain_text = field, field.text
+
+    def set_text(self, text: str) -> None:
+        """Set the text without posting a message."""
+        self._text = text
+        if self.field.kind == "flag":
+            self.query_one(Checkbox).value = (text or self.field.default) == "True"
+        elif self.field.kind == "choice":
+            self.query_one(Select).value = text or Select.NULL
+        else:
+            self.query_one(Input).value = text
+
+    def enter_text(self, text: str) -> None:
+        """Set the text as if it was typed."""
+        self.set_text(text)
+        self.post_message(self.Edited(self, text))
+
+    def show_error(self, text: str | None) -> None:
+        """Show an error below the value. ``None``: the value is valid."""
+        self.set_class(text is not None, "-wrong")
+        for line in self.query(".form-error").results(Static):  # the row may be about to be removed
+            line.update(Content.styled(text or "", "$error"))
+
+    def _widget(self) -> Input | Select[str] | Checkbox:
+        field = self.field
+        if field.kind == "flag":
+            return FlagBox((field.text or field.default) == "True")
+        if field.kind == "choice":
+            return Select(
+                [(choice, choice) for choice in field.choices],
+                prompt=_placeholder(field),
+                value=field.text or Select.NULL,
+                compact=True,
+            )
+        return Input(
+            field.text,
+            placeholder=_placeholder(field),
+            suggester=WordSuggester(
+                self.keys if field.kind == "keys" else field.completions,
+                field.kind == "keys" and field.many,
+            ),
+            compact=True,
+        )
+
+    @on(Input.Changed)
+    def _emit_text(self, event: Input.Changed) -> None:
+        event.stop()
+        self._emit(event.value)
+
+    @on(Input.Submitted)
+    def _leave(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.post_message(self.Left(self, 1))
+
+    @on(Select.Changed)
+    def _emit_choice(self, event: Select.Changed) -> None:
+        event.stop()
+        self._emit("" if event.value is Select.NULL else str(event.value))
+
+    @on(Checkbox.Changed)
+    def _emit_flag(self, event: Checkbox.Changed) -> None:
+        event.stop()
+        event.checkbox.label = FlagBox.label_for(event.value)
+        text = str(event.value)
+        if (self._text or self.field.default) != text:
+            self._emit("" if text == self.field.default else text)
+
+    @on(Button.Pressed)
+    def _request_keys(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.post_message(self.PickKeys(self))
+
+    def on_key(self, event: events.Key) -> None:
+        """Move between the rows, and open the dialog for keys."""
+        if event.key in _PICK_KEYS and self.field.kind == "keys":
+            event.stop()
+            self.post_message(self.PickKeys(self))
+        elif event.key in ("up", "down") and not self._is_open:
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Left(self, -1 if event.key == "up" else 1))
+
+    @property
+    def _is_open(self) -> bool:
+        return any(select.expanded for select in self.query(Select))
+
+    def _emit(self, text: str) -> None:
+        if text != self._text:
+            self._text = text
+            self.post_message(self.Edited(self, text))
+
+
+def _placeholder(field: FormField) -> str:
+    """Return the placeholder of an empty field."""
+    return "required" if field.default is None else field.default

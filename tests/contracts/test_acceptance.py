@@ -1,0 +1,60 @@
+"""Train, freeze, save; forget the statistics, be told so; load them, and pass."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tdx.cli.process import run
+
+SCRIPT = """
+from stable_baselines3 import PPO
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecNormalize
+
+
+def train():
+    env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=2, seed=0))
+    model = PPO("MlpPolicy", env, n_steps=64, batch_size=64, n_epochs=1, seed=0, device="cpu")
+    model.learn(128)
+    env.save("statistics.pkl")
+    return model
+
+
+def forgotten():
+    return VecNormalize(make_vec_env("Pendulum-v1"), training=False, norm_reward=False)
+
+
+def deployed():
+    env = VecNormalize.load("statistics.pkl", make_vec_env("Pendulum-v1"))
+    env.training = env.norm_reward = False
+    return env
+"""
+
+
+def test_forgotten_statistics_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pendulum.py").write_text(textwrap.dedent(SCRIPT))
+    assert run(["freeze", "pendulum.py:train", "--allow-code", "--out", "contract"]) == 0
+    assert sorted(each.name for each in Path("contract").iterdir()) == [
+        "contract.yaml",
+        "golden.safetensors",
+    ]
+    assert sum(each.stat().st_size for each in Path("contract").iterdir()) < 2**20
+    assert "VecNormalize" in Path("contract/contract.yaml").read_text()
+    capsys.readouterr()
+
+    check = ["check", "--allow-code", "--against", "contract"]
+    assert run([*check, "pendulum.py:forgotten"]) == 1
+    out = capsys.readouterr().out
+    sentence = next(line for line in out.splitlines() if line.startswith("TDX"))
+    assert "VecNormalize" in sentence
+    assert "its count (obs_rms.count) is 0.0001, in the contract 13" in sentence
+
+    assert run([*check, "pendulum.py:deployed"]) == 0
+    assert "same" in capsys.readouterr().out
+    assert run([*check, "--eval", "--env", "pendulum.py:deployed"]) == 0

@@ -1,0 +1,134 @@
+"""``tdx freeze``, ``check --against`` and ``diff`` of stacks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tdx.cli.process import run
+
+NORMALIZED = ["--env", "Pendulum-v1", "--t", "ObservationNorm(0.0, 2.0, in_keys=['observation'])"]
+OTHER = ["--env", "Pendulum-v1", "--t", "ObservationNorm(0.0, 4.0, in_keys=['observation'])"]
+MODULE = """
+import gymnasium as gym
+
+
+def train():
+    return gym.wrappers.RescaleAction(gym.make("Pendulum-v1"), -1.0, 1.0)
+
+
+def deploy():
+    return gym.make("Pendulum-v1")
+
+
+def hostile():
+    class Wrapper(gym.ObservationWrapper):
+        def observation(self, observation):
+            return observation * 2
+
+    Wrapper.__name__ = "<script>\\x1b[2J"
+    return Wrapper(gym.make("Pendulum-v1"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("envs.py").write_text(
+        MODULE.replace("-1.0, 1.0", "*map(_f, (-1, 1))").replace(
+            "import gymnasium as gym\n",
+            "import gymnasium as gym\nfrom numpy import float32 as _f\n",
+            1,
+        )
+    )
+
+
+def test_chain_of_a_pipeline_is_frozen_and_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["freeze", *NORMALIZED]) == 0
+    assert "wrote contract (1 stages)" in capsys.readouterr().err.replace("stage)", "stages)")
+    assert run(["check", *NORMALIZED, "--against", "contract"]) == 0
+    assert run(["check", *OTHER, "--against", "contract"]) == 1
+    out = capsys.readouterr().out
+    assert "stage 0 (ObservationNorm)" in out
+    assert run(["freeze", *NORMALIZED]) == 2
+    assert "use --force" in capsys.readouterr().err
+    assert run(["freeze", *NORMALIZED, "--force"]) == 0
+
+
+def test_formats_have_the_same_differences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["freeze", *NORMALIZED]) == 0
+    texts = {}
+    for form in ("json", "jsonl", "csv", "md"):
+        capsys.readouterr()
+        assert run(["check", *OTHER, "--against", "contract", "--format", form]) == 1
+        texts[form] = capsys.readouterr().out
+    document = json.loads(texts["json"])
+    found = [*document["differences"], *document["follows"]]
+    lines = [json.loads(line) for line in texts["jsonl"].splitlines()]
+    assert [line["message"] for line in lines] == [each["message"] for each in found]
+    rows = list(csv.DictReader(io.StringIO(texts["csv"])))
+    assert [row["code"] for row in rows] == [each["code"] for each in found]
+    assert rows[0]["root"] == "True"
+
+
+def test_diff_of_functions_writes_html(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["diff", "envs.py:train", "envs.py:deploy", "--allow-code"]
+    assert run([*command, "--html", "report.html"]) == 1
+    assert "stage 3 (RescaleAction) of the contract, key 'action'" in capsys.readouterr().out
+    page = Path("report.html").read_text()
+    assert "RescaleAction" in page
+    assert "missing stage" in page
+    assert run([*command, "--html", "report.html"]) == 2
+    assert run(["diff", "envs.py:train", "envs.py:train", "--allow-code"]) == 0
+
+
+def test_diff_of_a_contract_and_a_function(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["freeze", "envs.py:train", "--allow-code"]) == 0
+    assert run(["diff", "contract", "envs.py:train", "--allow-code"]) == 0
+    assert run(["diff", "contract", "envs.py:deploy", "--allow-code"]) == 1
+    assert run(["diff", "envs.py:deploy", "contract", "--allow-code"]) == 2
+    assert "run tdx diff contract envs.py:deploy" in capsys.readouterr().err
+    assert run(["diff", "contract", "envs.py:train", "--allow-code", "--steps", "3"]) == 2
+
+
+def test_code_needs_permission(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["freeze", "envs.py:train"]) == 2
+    assert "--allow-code" in capsys.readouterr().err
+    assert not Path("contract").exists()
+
+
+def test_missing_contract_gets_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", *NORMALIZED, "--against", "nowhere"]) == 3
+    assert "cannot read the contract nowhere" in capsys.readouterr().err
+
+
+def test_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["freeze", *NORMALIZED, "--compare", "observation,rewrd"]) == 2
+    assert "'rewrd'" in capsys.readouterr().err
+
+
+def test_compared_parts_are_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    scaled = ["--env", "Pendulum-v1", "--t", "RewardScaling(0.0, 0.1)"]
+    plain = ["--env", "Pendulum-v1"]
+    for parts, code in ((["--compare", "observation,reward"], 1), ([], 0)):
+        assert run(["freeze", *scaled, *parts, "--force"]) == 0
+        assert run(["check", *plain, "--against", "contract"]) == code
+    capsys.readouterr()
+
+
+def test_names_of_strangers_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["diff", "envs.py:deploy", "envs.py:hostile", "--allow-code", "--html", "report.html"]
+    assert run(command) == 1
+    assert "\x1b" not in capsys.readouterr().out
+    page = Path("report.html").read_text()
+    assert "<script>" not in page
+    assert "\x1b" not in page
+
+
+def test_codes_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "TDX509"]) == 0
+    assert "statistics are fresh" in capsys.readouterr().out

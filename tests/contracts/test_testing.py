@@ -1,0 +1,74 @@
+"""The assertions and the plugin for pytest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tdx
+from tdx.testing import assert_matches_contract, assert_same_pipeline
+from tests.contracts import envs as made
+
+MODULE = """
+import numpy as np
+import gymnasium as gym
+
+
+def test_preprocessing(check_contract):
+    scale = float(open("scale.txt").read())
+    env = gym.make("Pendulum-v1")
+    check_contract(gym.wrappers.TransformObservation(env, lambda x: x * scale, None), "pendulum")
+"""
+
+
+def test_equal_pipelines_pass() -> None:
+    assert_same_pipeline(made.rescaled(), made.rescaled(), steps=3)
+
+
+def test_message_names_stage_key_size_and_hint() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_same_pipeline(made.gym_normalized(), made.gym_normalized(count=0), steps=3)
+    text = str(caught.value)
+    assert "TDX509 state fresh: stage 3 (NormalizeObservation), key 'observation'" in text
+    assert "observation differs by up to" in text
+    assert "hint: load the statistics of the training" in text
+
+
+def test_contract_is_given_as_object_or_folder(tmp_path: Path) -> None:
+    contract = tdx.freeze(made.gym_normalized())
+    tdx.save_contract(contract, tmp_path / "contract")
+    for given in (contract, tmp_path / "contract", str(tmp_path / "contract")):
+        assert_matches_contract(made.gym_normalized(), given)
+        with pytest.raises(AssertionError, match="still learning"):
+            assert_matches_contract(made.gym_normalized(learning=True), given, evaluation=True)
+
+
+def test_number_of_steps_is_limited() -> None:
+    with pytest.raises(tdx.ArgumentError, match="steps must be 1 to 500"):
+        assert_same_pipeline(made.rescaled(), made.rescaled(), steps=0)
+
+
+def test_fixture_writes_and_checks_contracts(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(MODULE)
+    (tmp_path / "scale.txt").write_text("2.0")
+    assert _pytest(tmp_path, "--update-contracts") == 0
+    assert (tmp_path / "contracts" / "pendulum" / "contract.yaml").exists()
+    assert _pytest(tmp_path) == 0
+    (tmp_path / "scale.txt").write_text("3.0")
+    assert _pytest(tmp_path) == 1
+
+
+def _pytest(folder: Path, *options: str) -> int:
+    plugin = ["-p", "no:cacheprovider"] + ([] if _is_installed() else ["-p", "tdx.testing"])
+    command = [sys.executable, "-m", "pytest", "-q", *plugin, *options, "test_it.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
+
+
+def _is_installed() -> bool:
+    """Return True if the installed package already declares the plugin."""
+    from importlib.metadata import entry_points
+
+    return any(each.value == "tdx.testing" for each in entry_points(group="pytest11"))

@@ -1,0 +1,23 @@
+"""Number of files that a key press passes through, in the app and in its worker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.called_files import called_files
+from tests.tui.driving import driven
+
+MAX_FILES_CURSOR = 17
+"""Files of tdx in which a function runs when the cursor moves in the chain."""
+MAX_FILES_MOVE = 60
+"""Files of tdx in which a function runs when a stage moves, with a check of the new chain."""
+
+
+@pytest.mark.parametrize(("key", "limit"), [("up", MAX_FILES_CURSOR), ("K", MAX_FILES_MOVE)])
+async def test_key_passes_through_few_files(key: str, limit: int) -> None:
+    async with driven("StepCounter", "RewardSum") as app:
+        # The modules are imported, and drafts and specs are computed, by the first presses.
+        await app.press("end", "up", "K", "J", "down", "up", "K", "J")
+        with called_files() as files:
+            await app.press(key)
+        assert 0 < len(files) <= limit, sorted(files)

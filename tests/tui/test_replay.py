@@ -1,0 +1,191 @@
+"""An edit keeps the old rollout and repeats it; a branch repeats it up to a step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tdx.pipeline import Pipeline, parse_stage
+from tdx.tui.live.messages import RunSession
+from tdx.tui.live.rollouts import Rollouts
+from tdx.tui.live.worker import LivePlayer
+from tests.tui.playing import Live, playing
+
+
+async def edit(app: Live, place: int, stage: str) -> None:
+    """Replace a stage, and wait until the session has restarted."""
+    workspace = app.app.workspace
+    count = len(app.backend.players)
+    workspace.edit("edit", workspace.draft.replace(place, parse_stage(stage)))
+    await restarted(app, count)
+
+
+async def restarted(app: Live, count: int) -> None:
+    """Wait for the next session."""
+    while len(app.backend.players) <= count:
+        await app.pilot.pause(0.02)
+    await app.settle()
+
+
+def rewards(app: Live, player: int = -1) -> list[float]:
+    """The rewards of all steps of a session."""
+    rollout = app.backend.players[player].session.rollout()
+    found: list[float] = rollout["next", "reward"].flatten().tolist()
+    return found
+
+
+async def test_an_edit_repeats_the_rollout_and_marks_the_first_difference() -> None:
+    async with playing("RewardScaling(0.0, 1.0)", "RewardSum", size=(130, 40)) as app:
+        await app.press("n", "text:10", "enter")
+        await edit(app, 0, "RewardScaling(0.0, 0.5)")
+        assert rewards(app) == [0.5 * each for each in rewards(app, 0)]
+        assert (
+            app.note
+            == "■ repeated 10 steps; differs: reward from step 1, episode_reward from step 1"
+        )
+        state = app.tab.session.state
+        assert state is not None
+        assert dict(state.differences or ()) == {"reward": 1, "episode_reward": 1}
+        assert "≠1" in app.text("#live-values")
+        await app.press("home", "x")
+        assert app.shown == 1
+        await app.press("d")
+        assert "differences to the earlier rollout" in app.text("#live-values")
+        assert "observation@0" in app.text("#live-values")
+        before, now = rewards(app, 0)[0], rewards(app)[0]
+        assert f"{before:.3f}"[:5] in app.text("#live-values")
+        assert f"{now:.3f}"[:5] in app.text("#live-values")
+        assert f"earlier {rewards(app, 0)[-1]:.4g}" in app.text("#live-plots")
+        await app.press("E")
+        assert "differences to trace 0" in app.text("#live-values")
+        assert "earlier" not in app.text("#live-plots")
+
+
+async def test_the_value_of_a_new_stage_is_compared_with_the_last_one_of_its_key() -> None:
+    async with playing("RewardSum", size=(130, 40)) as app:
+        await app.press("n", "text:5", "enter")
+        count, workspace = len(app.backend.players), app.app.workspace
+        stage = parse_stage("RewardClipping(-0.5, 0.5)")
+        workspace.edit("add", workspace.draft.insert(1, [stage]))
+        await restarted(app, count)
+        await app.press("d")
+        assert "missing" not in app.text("#live-values")
+        assert f"{rewards(app, 0)[-1]:.3f}"[:5] in app.text("#live-values")
+        assert "→ -0.5" in app.text("#live-values")
+
+
+async def test_undo_brings_the_rollout_back() -> None:
+    async with playing("RewardScaling(0.0, 1.0)") as app:
+        await app.press("n", "text:10", "enter")
+        first, before = app.player, rewards(app)
+        await edit(app, 0, "RewardScaling(0.0, 0.5)")
+        await app.press("n", "text:5", "enter")
+        assert len(rewards(app)) == 15
+        count = len(app.backend.players)
+        app.app.workspace.undo()
+        await restarted(app, count)
+        assert app.player is first
+        assert rewards(app) == before
+        assert "step 10" in app.note
+        await app.press("s")
+        assert len(rewards(app)) == 11
+
+
+def test_a_run_goes_on_after_the_repetition() -> None:
+    rollouts = Rollouts()
+    chains = (Pipeline.of("Pendulum-v1", *stages) for stages in ((), ("RewardSum",)))
+    first, second = (RunSession(chain, rate=None, repeat=True) for chain in chains)
+    earlier = rollouts.open(first, lambda topic, value: None)
+    for _ in range(20):
+        earlier.session.advance()
+    player = rollouts.open(replace(second, is_running=True), lambda topic, value: None)
+    while player.session.tracer.steps <= 25:
+        player.run_once([])
+    assert player.is_running
+    assert player.replay is not None
+    assert player.replay.steps == 20
+    assert player.replay.differences == {}
+    rollouts.close()
+
+
+async def test_branch_repeats_up_to_the_shown_step() -> None:
+    async with playing("StepCounter(4)") as app:
+        await app.press("n", "text:10", "enter")
+        observed = [trace.env_tensordict["observation"] for trace in app.player.session.history]
+        await app.press(*["left"] * 4)
+        at = app.shown
+        await app.press("B")
+        branch = app.player.session
+        assert app.shown == branch.last == at
+        for trace, other in zip(branch.history, observed, strict=False):
+            assert torch.equal(trace.env_tensordict["observation"], other)
+        assert app.note.startswith("■ branch at step")
+        await app.press("i", "text:zero", "enter", "s", "s")
+        state = app.tab.session.state
+        assert state is not None
+        assert min(dict(state.differences or ()).values()) > at
+        assert branch.tracer.last is not None
+        assert branch.tracer.last.tensordict["action"] == 0
+
+
+async def test_branch_needs_a_step() -> None:
+    async with playing("RewardSum") as app:
+        await app.press("B")
+        assert "nothing to branch from" in app.note
+        assert len(app.backend.players) == 1
+
+
+async def test_actions_that_do_not_fit_are_not_repeated() -> None:
+    async with playing("RewardSum") as app:
+        await app.press("n", "text:5", "enter")
+        count = len(app.backend.players)
+        draft = app.app.workspace.draft
+        stage = parse_stage("ActionDiscretizer(5)")
+        app.app.workspace.edit("add", draft.insert(1, [stage]))
+        await restarted(app, count)
+        assert "do not fit the action spec" in app.note
+        assert app.player.session.tracer.steps == 0
+
+
+async def test_a_chain_that_fails_keeps_the_rollout_for_the_next_edit() -> None:
+    async with playing("RewardScaling(0.0, 1.0)") as app:
+        await app.press("n", "text:5", "enter")
+        before = rewards(app)
+        workspace = app.app.workspace
+        workspace.edit("edit", workspace.draft.replace(0, parse_stage("RewardScaling")))
+        while app.tab.session.connection.is_open or "✕" not in app.note:
+            await app.pilot.pause(0.02)
+        await edit(app, 0, "RewardScaling(0.0, 3.0)")
+        assert rewards(app) == pytest.approx([3 * each for each in before])
+
+
+def test_worker_keeps_two_rollouts_and_seeds_them_alike() -> None:
+    seen: dict[str, Any] = {}
+
+    def push(topic: str, value: Any) -> None:
+        seen[topic] = value
+
+    rollouts = Rollouts()
+    requests = [
+        RunSession(Pipeline.of("Pendulum-v1", f"RewardScaling(0.0, {scale})"), repeat=True)
+        for scale in (1.0, 2.0, 3.0)
+    ]
+    players: list[LivePlayer] = []
+    for request in requests:
+        player = rollouts.open(request, push)
+        while player.run_once([]) == 0:
+            pass
+        if not players:
+            for _ in range(20):
+                player.session.advance()
+        players.append(player)
+        totals = player.session.rollout()["next", "reward"].sum()
+        assert totals == pytest.approx(
+            len(players) * float(players[0].session.rollout()["next", "reward"].sum()), rel=1e-5
+        )
+    assert rollouts.open(requests[1], push) is players[1]
+    assert rollouts.open(requests[0], push) not in players
+    rollouts.close()
