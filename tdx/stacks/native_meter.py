@@ -253,26 +253,34 @@ def _attach_to_env(
     for level in reversed(_list_levels(env)):
         level._measure_with(meter)
     for name, part in (
+        ("rollout", ROLLOUT_PART),
+        ("step", STEP_PART),
         ("reset", RESET_PART),
         ("step_mdp", STEP_MDP_PART),
         ("maybe_reset", MAYBE_RESET_PART),
         ("rand_action", DRAWING),
     ):
         patches.put(env, name, meter.timed(part, getattr(env, name)))
-    run_rollout, step_env = env.rollout, env.step
+    iter_rollout = _timed_iter_rollout(env.iter_rollout, meter, threads)
+    patches.put(env, "iter_rollout", iter_rollout)
+    # Other threads may step any level. The chain does not call these methods of inner levels.
+    for level in (base, *_list_levels(env)):
+        _note_threads(level, patches, threads)
 
-    def noted_rollout(*args: Any, **kwargs: Any) -> Any:
-        threads.add(get_ident())
-        return run_rollout(*args, **kwargs)
+
+def _note_threads(env: EnvBase, patches: AttributePatches, threads: set[int]) -> None:
+    step, rollout = env.step, env.rollout
 
     def noted_step(tensordict: TensorDictBase) -> TensorDictBase:
         threads.add(get_ident())
-        return step_env(tensordict)
+        return step(tensordict)
 
-    patches.put(env, "rollout", meter.timed(ROLLOUT_PART, noted_rollout))
-    patches.put(env, "step", meter.timed(STEP_PART, noted_step))
-    iter_rollout = _timed_iter_rollout(env.iter_rollout, meter, threads)
-    patches.put(env, "iter_rollout", iter_rollout)
+    def noted_rollout(*args: Any, **kwargs: Any) -> Any:
+        threads.add(get_ident())
+        return rollout(*args, **kwargs)
+
+    patches.put(env, "step", noted_step)
+    patches.put(env, "rollout", noted_rollout)
 
 
 def _timed_iter_rollout(
