@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from threading import get_ident
 from typing import Any
 
 import gymnasium
@@ -188,13 +189,14 @@ def attach_meter(
         EnvError: Several threads stepped the env, so the times are not those of its stages.
     """
     patches = AttributePatches()
+    threads: set[int] = set()
     if isinstance(target, EnvBase):
         if target._meter is not None:
             raise ArgumentError(
                 "this env is being profiled already", hint="profile it once at a time"
             )
         place: Callable[[], None] = lambda: _attach_to_env(  # noqa: E731
-            target, meter, patches, all_wrappers
+            target, meter, patches, all_wrappers, threads
         )
         levels = _list_levels(target)
     elif isinstance(target, Transform):
@@ -209,7 +211,6 @@ def attach_meter(
             f"cannot profile an object of type {type(target).__name__}",
             hint="pass tdx.open_stack(env) for an env of another library",
         )
-    threads: set[int] = set()
     base: Any = levels[-1].base_env if levels else target
     try:
         place()
@@ -233,7 +234,11 @@ def _list_levels(env: EnvBase) -> list[TransformedEnv]:
 
 
 def _attach_to_env(
-    env: EnvBase, meter: Meter, patches: AttributePatches, all_wrappers: bool
+    env: EnvBase,
+    meter: Meter,
+    patches: AttributePatches,
+    all_wrappers: bool,
+    threads: set[int],
 ) -> None:
     _ = env.output_spec, env.input_spec
     base, stages = flatten_chain(env)
@@ -256,16 +261,44 @@ def _attach_to_env(
         ("rand_action", DRAWING),
     ):
         patches.put(env, name, meter.timed(part, getattr(env, name)))
-    patches.put(env, "iter_rollout", _timed_iter_rollout(env.iter_rollout, meter))
+    iter_rollout = _timed_iter_rollout(env.iter_rollout, meter, threads)
+    patches.put(env, "iter_rollout", iter_rollout)
+    # Other threads may step any level. The chain does not call these methods of inner levels.
+    for level in (base, *_list_levels(env)):
+        _note_threads(level, patches, threads)
 
 
-def _timed_iter_rollout(function: Callable[..., Iterator[Any]], meter: Meter) -> Callable[..., Any]:
-    """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller."""
+def _note_threads(env: EnvBase, patches: AttributePatches, threads: set[int]) -> None:
+    step, rollout = env.step, env.rollout
+
+    def noted_step(tensordict: TensorDictBase) -> TensorDictBase:
+        threads.add(get_ident())
+        return step(tensordict)
+
+    def noted_rollout(*args: Any, **kwargs: Any) -> Any:
+        threads.add(get_ident())
+        return rollout(*args, **kwargs)
+
+    patches.put(env, "step", noted_step)
+    patches.put(env, "rollout", noted_rollout)
+
+
+def _timed_iter_rollout(
+    function: Callable[..., Iterator[Any]], meter: Meter, threads: set[int]
+) -> Callable[..., Any]:
+    """Measure the work of ``iter_rollout`` for each chunk, but not the work of its caller.
+
+    Args:
+        function: ``iter_rollout`` of the env.
+        meter: Meter that measures the calls.
+        threads: Receives the ids of the threads that run the chunks.
+    """
 
     def iter_rollout(*args: Any, **kwargs: Any) -> Iterator[Any]:
         chunks = function(*args, **kwargs)
 
         def next_chunk() -> Any:
+            threads.add(get_ident())
             return next(chunks, None)
 
         following = meter.timed(ROLLOUT_PART, next_chunk)

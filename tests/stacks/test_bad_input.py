@@ -285,6 +285,7 @@ def test_env_of_another_library_that_two_threads_step_is_named(library: str) -> 
     assert is_free(env)
 
 
-def test_times_of_a_torchrl_env_that_two_threads_step_are_refused(capsys: Any) -> None:
-    assert run_command([*COMMANDS["profile"], "--steps", "20"], "torchrl_shared") == 3
+@pytest.mark.parametrize("library", ["torchrl", "tdx"])
+def test_times_of_an_env_that_two_threads_step_are_refused(library: str, capsys: Any) -> None:
+    assert run_command([*COMMANDS["profile"], "--steps", "20"], f"{library}_shared") == 3
     assert "threads stepped" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from tdx.core.envs.spec_violations import get_entry
 from tdx.core.tracing.traces import Direction, Hook, Kind, Place, StageTrace, ValueVersion
 from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey
-from tdx.tensordicts import read, unstack_parts
+from tdx.tensordicts import flat_entries, read, unstack_parts
 
 
 class Leaves:
@@ -30,6 +30,9 @@ class Leaves:
 
     def of(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
         """Return the leaves by key, without copies and without ``next``."""
+        flat = flat_entries(tensordict)
+        if flat is not None:
+            return {**flat}
         found: dict[NestedKey, Any] = {}
         self._collect(tensordict, (), found)
         return found
@@ -92,12 +95,13 @@ class Probe(Protocol):
 class _Lane:
     """The current versions in one direction."""
 
-    __slots__ = ("counts", "current", "name")
+    __slots__ = ("counts", "current", "name", "uncopied")
 
     def __init__(self, name: Direction) -> None:
         self.name = name
         self.current: dict[NestedKey, ValueVersion] = {}
         self.counts: dict[NestedKey, tuple[Tensor, int]] = {}
+        self.uncopied: dict[NestedKey, Tensor] = {}
 
     def add(self, key: NestedKey, value: Any, kind: Kind, in_place: bool) -> ValueVersion:
         known = self.current.get(key)
@@ -110,10 +114,19 @@ class _Lane:
         self.current[key] = version
         count = in_place_count(value)
         if count is None:
-            self.counts.pop(key, None)
+            self._forget(key)
         else:
             self.counts[key] = (value, count)
+            self.uncopied[key] = value
         return version
+
+    def drop(self, key: NestedKey) -> None:
+        del self.current[key]
+        self._forget(key)
+
+    def _forget(self, key: NestedKey) -> None:
+        self.counts.pop(key, None)
+        self.uncopied.pop(key, None)
 
 
 class Recorder:
@@ -142,6 +155,7 @@ class Recorder:
         self._clock, self._hook, self._doing, self._values = clock, phase, doing, values
         self._probe, self._on_in_place = probe, on_in_place
         self._leaves = Leaves()
+        self._copies: dict[int, tuple[Tensor, Tensor, int]] = {}
         self._given: dict[NestedKey, ValueVersion] = {}
         self._lanes: dict[Direction, _Lane] = {
             "forward": _Lane("forward"),
@@ -171,7 +185,8 @@ class Recorder:
         """
         clock, probe = self._clock, self._probe
         entered = clock()
-        copies = self._copies() if self._values and not place.pure else {}
+        if self._values and not place.pure:
+            self._protect()
         lane = self._lanes["inverse" if place.kind in ("policy", "given") else direction]
         reads = self._reads(place, direction) if self._values else ()
         if probe is not None:
@@ -185,7 +200,7 @@ class Recorder:
                 probe.after(place, direction, self._hook)
             over = self._overwritten()
             if over:
-                self._in_place(place, lane, over, copies)
+                self._in_place(place, lane, over)
             self.stages.append(
                 StageTrace(place.kind, place.index, place.name, lane.name, self._hook, took, reads)
             )
@@ -195,7 +210,7 @@ class Recorder:
         end = clock()
         if probe is not None:
             probe.after(place, direction, self._hook)
-        self._note(place, lane, end - start, reads, result, copies)
+        self._note(place, lane, end - start, reads, result)
         self.overhead_ns += clock() - entered - (end - start)
         return result
 
@@ -215,7 +230,7 @@ class Recorder:
             lane = self._lanes[direction]
             if known_only:
                 result = result.select(*lane.current, strict=False)
-            written, dropped = self._changes(place, lane, result, {})
+            written, dropped = self._changes(place, lane, result)
             if written or dropped:
                 trace = StageTrace(
                     place.kind,
@@ -244,14 +259,17 @@ class Recorder:
                 found.append(version)
         return tuple(found)
 
-    def _copies(self) -> dict[int, Tensor]:
-        """Return copies of all tensors that a hook could overwrite, by their id."""
-        return {
-            id(version.value): version.value.clone()
-            for lane in self._lanes.values()
-            for version in lane.current.values()
-            if isinstance(version.value, Tensor)
-        }
+    def _protect(self) -> None:
+        """Copy the tensors that a hook could overwrite and that have no copy yet."""
+        copies = self._copies
+        for lane in self._lanes.values():
+            if not lane.uncopied:
+                continue
+            for tensor in lane.uncopied.values():
+                known = copies.get(id(tensor))
+                if known is None or known[2] != tensor._version:
+                    copies[id(tensor)] = (tensor, tensor.clone(), tensor._version)
+            lane.uncopied.clear()
 
     def _note(
         self,
@@ -260,13 +278,12 @@ class Recorder:
         took: int,
         reads: tuple[ValueVersion, ...],
         result: Any,
-        copies: dict[int, Tensor],
     ) -> None:
         written: dict[NestedKey, ValueVersion] = {}
         dropped: tuple[NestedKey, ...] = ()
         undeclared: tuple[NestedKey, ...] = ()
         if self._values and isinstance(result, TensorDictBase):
-            written, dropped = self._changes(place, lane, result, copies)
+            written, dropped = self._changes(place, lane, result)
             declares, name = place.declares, lane.name
             undeclared = tuple([key for key in written if not declares(key, name)])
         self.stages.append(
@@ -285,7 +302,7 @@ class Recorder:
         )
 
     def _changes(
-        self, place: Place, lane: _Lane, result: TensorDictBase, copies: dict[int, Tensor]
+        self, place: Place, lane: _Lane, result: TensorDictBase
     ) -> tuple[dict[NestedKey, ValueVersion], tuple[NestedKey, ...]]:
         """Return what ``result`` adds to the lane, and the keys that it lacks."""
         over = self._overwritten()
@@ -296,13 +313,12 @@ class Recorder:
             if known is None or known.value is not value:
                 written[key] = lane.add(key, value, place.kind, False)
         if over:
-            written.update(self._in_place(place, lane, over, copies))
+            written.update(self._in_place(place, lane, over))
         if len(now) == len(current):
             return written, ()
         dropped = tuple([key for key in current if key not in now])
         for key in dropped:
-            del current[key]
-            lane.counts.pop(key, None)
+            lane.drop(key)
         return written, dropped
 
     def _overwritten(self) -> list[tuple[_Lane, NestedKey, Tensor]]:
@@ -319,7 +335,6 @@ class Recorder:
         place: Place,
         lane: _Lane,
         over: list[tuple[_Lane, NestedKey, Tensor]],
-        copies: dict[int, Tensor],
     ) -> dict[NestedKey, ValueVersion]:
         """Return new versions of overwritten tensors, and keep the values of the old ones."""
         place.pure = False
@@ -327,7 +342,7 @@ class Recorder:
         # A tensor that a hook overwrote and then replaced is not current any more.
         over = [each for each in over if self._is_current(*each)]
         for tensor in tensors:
-            copy = copies.get(id(tensor))
+            _, copy, _ = self._copies.pop(id(tensor), (tensor, None, 0))
             for version in (*self._given.values(), *self._versions()):
                 if version.value is tensor:
                     keep_value(version, copy)
