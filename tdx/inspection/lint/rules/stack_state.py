@@ -301,8 +301,8 @@ def image_range(context: StackContext) -> Iterator[Violation]:
     "warning",
     why="""
     The stage maps the ends of the policy's range to other values than the ends of the env's range.
-    A policy whose actions were normalized by the range of the env is then too weak: the scaling does
-    not invert the normalization.
+    A policy whose actions were normalized by the range of the env is then too weak: the scaling
+    does not invert the normalization.
 
     Map both ends of the range to both ends of the other one, as `RescaleAction` does.
     """,
