@@ -301,8 +301,8 @@ def image_range(context: StackContext) -> Iterator[Violation]:
     "warning",
     why="""
     The stage maps the ends of the policy's range to other values than the ends of the env's range.
-    A policy whose actions were normalized by the range of the env is then too weak, too strong or
-    clipped: the scaling does not invert the normalization.
+    A policy whose actions were normalized by the range of the env is then too weak: the scaling
+    does not invert the normalization.
 
     Map both ends of the range to both ends of the other one, as `RescaleAction` does.
     """,
@@ -327,8 +327,10 @@ def scaling_does_not_invert(context: StackContext) -> Iterator[Violation]:
     for stage, mapped, low, high in _action_mappings(context):
         size = high - low
         is_offset = low == -high and abs(mapped[0] + mapped[1]) > 0.5 * size
+        # TDX401 reports actions outside of the range.
+        is_inside = mapped[0] >= low - 1e-3 * size and mapped[1] <= high + 1e-3 * size
         apart = max(abs(mapped[0] - low), abs(mapped[1] - high)) > 1e-3 * size
-        if apart and not is_offset:
+        if apart and is_inside and not is_offset:
             message = f"it maps the actions to {_range_text(*mapped)}, of {_range_text(low, high)}"
             hint = "map the ends of one range to the ends of the other"
             yield Violation(message, hint, stage.index, "action")
