@@ -98,7 +98,7 @@ async def test_keys_of_a_tab_are_at_hand_however_late_it_is_drawn(
             }
         await app.press("escape", "2")
         assert tabs.active == "specs"
-        assert app.app.focused is app.find("#chain")
+        assert app.app.focused is app.find("#spec-tree")
 
 
 async def test_names_of_all_tabs_are_seen() -> None:
