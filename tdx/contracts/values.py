@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
@@ -251,9 +252,10 @@ def format_number(value: Any) -> str:
 
     Example:
         >>> format_number(0.00012345), format_number(25600.0)
-        ('0.0001235', '25,600')
+        ('0.0001234', '25,600')
     """
     number = float(value)
-    if number == int(number) if abs(number) < 1e15 else False:
-        return f"{int(number):,}"
-    return f"{number:,.4g}" if abs(number) < 1e4 else f"{number:,.0f}"
+    if not math.isfinite(number):
+        return str(number)
+    is_large = 1e3 <= abs(number) < 1e15
+    return f"{number:,.0f}" if is_large else f"{number:.4g}"
