@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tdx import (
     ActionScaling,
@@ -181,6 +182,46 @@ def test_a_write_in_place_leaves_the_earlier_version_true() -> None:
     assert double.in_place
     values = [trace.version(f"reward@{number}").value.item() for number in (1, 2, 3)]
     assert values == [1.0, 2.0, 6.0]
+
+
+def test_a_value_that_returns_and_is_overwritten_is_kept() -> None:
+    held: list[torch.Tensor] = []
+
+    def replace(tensordict: TensorDictBase) -> TensorDictBase:
+        held.append(tensordict["observation"])
+        return tensordict.set("observation", torch.full((3,), 4.0))
+
+    def restore(tensordict: TensorDictBase) -> TensorDictBase:
+        return tensordict.set("observation", held[-1].fill_(3.0))
+
+    env = pendulum(replace, restore, DoublesInPlace(["observation"]))
+    trace = Tracer(env).step()
+    values = [trace.version(f"observation@{number}").value[0].item() for number in (1, 2, 3)]
+    assert values == [4.0, 3.0, 6.0]
+
+
+def test_values_are_copied_once_for_all_stages() -> None:
+    class Copies(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.count += func is torch.ops.aten.clone.default
+            return func(*args, **(kwargs or {}))
+
+    class Passes(Transform):
+        def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+            return next_tensordict
+
+    counts = []
+    for stages in (1, 6):
+        tracer = Tracer(pendulum(*(Passes() for _ in range(stages))))
+        tracer.step()
+        with Copies() as copies:
+            tracer.step()
+        counts.append(copies.count)
+    assert counts[0] == counts[1] > 0
 
 
 def test_a_write_into_an_earlier_step_leaves_its_trace_true() -> None:

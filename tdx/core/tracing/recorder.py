@@ -228,9 +228,10 @@ class Recorder:
         entered = self._clock()
         if self._values and isinstance(result, TensorDictBase):
             lane = self._lanes[direction]
+            now = self._leaves.of(result)
             if known_only:
-                result = result.select(*lane.current, strict=False)
-            written, dropped = self._changes(place, lane, result)
+                now = {key: value for key, value in now.items() if key in lane.current}
+            written, dropped = self._changes(place, lane, now)
             if written or dropped:
                 trace = StageTrace(
                     place.kind,
@@ -283,7 +284,7 @@ class Recorder:
         dropped: tuple[NestedKey, ...] = ()
         undeclared: tuple[NestedKey, ...] = ()
         if self._values and isinstance(result, TensorDictBase):
-            written, dropped = self._changes(place, lane, result)
+            written, dropped = self._changes(place, lane, self._leaves.of(result))
             declares, name = place.declares, lane.name
             undeclared = tuple([key for key in written if not declares(key, name)])
         self.stages.append(
@@ -302,11 +303,11 @@ class Recorder:
         )
 
     def _changes(
-        self, place: Place, lane: _Lane, result: TensorDictBase
+        self, place: Place, lane: _Lane, now: dict[NestedKey, Any]
     ) -> tuple[dict[NestedKey, ValueVersion], tuple[NestedKey, ...]]:
-        """Return what ``result`` adds to the lane, and the keys that it lacks."""
+        """Return what the entries ``now`` add to the lane, and the keys that they lack."""
         over = self._overwritten()
-        now, current = self._leaves.of(result), lane.current
+        current = lane.current
         written: dict[NestedKey, ValueVersion] = {}
         for key, value in now.items():
             known = current.get(key)
