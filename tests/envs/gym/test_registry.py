@@ -26,7 +26,10 @@ print(len(ids), "Pendulum-v1" in ids, "torch" in sys.modules, "gymnasium" in sys
 def test_ids_are_sorted_and_name_their_package() -> None:
     envs = available_envs()
     packages = {env.id: env.package for env in envs}
-    assert list(packages) == sorted(packages)
+    names = [env_id.rpartition("-v")[0] or env_id for env_id in packages]
+    assert names == sorted(names)
+    cart_poles = [env_id for env_id in packages if env_id.startswith("CartPole-")]
+    assert cart_poles == ["CartPole-v1", "CartPole-v0"]
     assert packages["Pendulum-v1"] == "gymnasium"
     assert all(env.hint is None for env in envs if env.installed)
     assert all(env.hint for env in envs if not env.installed)
@@ -77,7 +80,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-ENTRY = {"id": "A-v0", "package": "a", "installed": True, "hint": None}
+ENTRY = {"id": "A-v0", "package": "a", "installed": True, "hint": None, "replaced_by": None}
 
 
 @pytest.mark.parametrize(
