@@ -112,6 +112,22 @@ def flat_entries(tensordict: TensorDictBase | None) -> dict[str, Any] | None:
     return entries
 
 
+def copy_structure(tensordict: TensorDictBase) -> TensorDictBase:
+    """Return ``tensordict.clone(recurse=False)``: other TensorDicts with the same tensors."""
+    entries = plain_entries(tensordict)
+    if entries is None or tensordict._has_names():
+        return tensordict.clone(recurse=False)
+    fields = {}
+    for name, value in entries.items():
+        if type(value) is TensorDict:
+            fields[name] = copy_structure(value)
+        elif type(value) is Tensor:
+            fields[name] = value
+        else:
+            return tensordict.clone(recurse=False)
+    return new_tensordict(fields, tensordict.batch_size, tensordict.device)
+
+
 def update_entries(target: TensorDictBase, source: TensorDictBase) -> None:
     """Set every entry of ``source`` in ``target``, which has the same batch size and device."""
     new, entries = flat_entries(source), plain_entries(target)

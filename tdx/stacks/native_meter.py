@@ -264,8 +264,8 @@ def _attach_to_env(
     iter_rollout = _timed_iter_rollout(env.iter_rollout, meter, threads)
     patches.put(env, "iter_rollout", iter_rollout)
     # Other threads may step any level. The chain does not call these methods of inner levels.
-    for level in (base, *_list_levels(env)):
-        _note_threads(level, patches, threads)
+    for each in (base, *_list_levels(env)):
+        _note_threads(each, patches, threads)
 
 
 def _note_threads(env: EnvBase, patches: AttributePatches, threads: set[int]) -> None:

@@ -202,7 +202,9 @@ def test_a_value_that_returns_and_is_overwritten_is_kept() -> None:
 
 def test_values_are_copied_once_for_all_stages() -> None:
     class Copies(TorchDispatchMode):
-        count = 0
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.count = 0
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None

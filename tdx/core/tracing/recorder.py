@@ -30,11 +30,12 @@ class Leaves:
 
     def of(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
         """Return the leaves by key, without copies and without ``next``."""
-        flat = flat_entries(tensordict)
-        if flat is not None:
-            return {**flat}
         found: dict[NestedKey, Any] = {}
-        self._collect(tensordict, (), found)
+        flat = flat_entries(tensordict)
+        if flat is None:
+            self._collect(tensordict, (), found)
+        else:
+            found.update(flat)
         return found
 
     def _collect(

@@ -24,7 +24,7 @@ from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
 from tdx.core.tracing.traces import Hook, Place, StepTrace, TraceHistory, Versions
 from tdx.core.tracing.walk import GIVEN, KEPT, TracedWalk, policy_place
 from tdx.errors import ArgumentError, EnvError, TdxError
-from tdx.tensordicts import new_tensordict
+from tdx.tensordicts import copy_structure, new_tensordict
 
 OnStep = Callable[[StepTrace], Any]
 _HOOKS = ("_completed_step", "_completed_reset")
@@ -360,7 +360,7 @@ class Tracer:
             step=self.steps,
             episode=max(self.resets - 1, 0),
             phase=phase,
-            tensordict=result.clone(recurse=False),
+            tensordict=copy_structure(result),
             stages=tuple(record.stages),
             given=given,
             time_ns=took,

@@ -186,7 +186,9 @@ def test_transforms_of_torchrl_around_transforms_of_tdx() -> None:
 def test_dqn_with_a_collector() -> None:
     spec = rl_cart_pole().action_spec
     q_net = modules.QValueActor(nn.Linear(4, 2), in_keys=["observation"], spec=spec)
-    assert modules.QValueModule(spec=spec) is not None
+    chosen = modules.QValueModule(spec=spec)(TensorDict(action_value=torch.tensor([0.0, 1.0])))
+    assert spec.is_in(chosen["action"])
+    assert chosen["chosen_action_value"].item() == 1.0
     loss = objectives.DQNLoss(q_net, action_space=spec, delay_value=True)
     objectives.SoftUpdate(loss, eps=0.9)
     collector = collectors.Collector(
