@@ -308,7 +308,7 @@ def test_summary_of_each_check(tdx: Tdx) -> None:
     shown = outcome.out.splitlines()
     assert shown[5].split(maxsplit=2) == ["warning", "lints", "1 warning, 1 suggestion"]
     assert "why: RewardClipping before RewardScaling" in outcome.out
-    assert shown[-1].startswith("Found 2 issues: 1 warning, 1 suggestion")
+    assert shown[-1].startswith("Found 2 issues in Pendulum-v1, 3 stages: 1 warning, 1 suggestion")
     shown = tdx("check", "-v", "Pendulum-v1", "-t", "StepCounter('many')").out.splitlines()
     assert [line.split("  ")[0] for line in shown[2:6]] == ["error", *["skipped"] * 3]
     assert shown[2].endswith("  1 error")
@@ -348,7 +348,7 @@ def test_fix_without_unsafe_fixes_changes_no_values(tdx: Tdx, chain: Path) -> No
     outcome = tdx("check", chain.name, "--fix")
     assert chain.read_text() == text.replace("observations", "observation")
     assert outcome.code == ExitCode.FINDINGS
-    assert "Found 2 issues: 2 warnings (2 fixable with --unsafe-fixes)" in outcome.out
+    assert ": 2 warnings (2 fixable with --unsafe-fixes)" in outcome.out
     assert "would fix 2 issues" in tdx("check", chain.name, *DIFF).err
     assert "nothing to fix" in tdx("check", chain.name, "--diff").err
 

@@ -57,7 +57,7 @@ def test_registered_kind_gets_all_jobs(register: Any) -> None:
         (("inspect", "chain"), "1 Scale  forward  observation"),
         (("inspect", "keys"), "observation"),
         (("inspect", "values", "--steps", "3"), "0 Scale  observation@1"),
-        (("check",), "ok  lints"),
+        (("check",), "all checks passed"),
         (("profile", "--steps", "5", "--repeat", "2"), "wrapper Scale"),
     ],
     ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",

@@ -40,7 +40,7 @@ def test_by_keys_alone_in_a_terminal(tmp_path: Path) -> None:
             tdx.sees(f"{number} {name}")
             tdx.sees("add …")
             tdx.press("Escape")
-            tdx.sees("on/off")
+            tdx.sees("a add", gone="esc back")
         tdx.sees(" keys ")
         tdx.press("3")
         tdx.sees("paused · step 0")

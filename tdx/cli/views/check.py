@@ -173,7 +173,9 @@ def _summary(report: CheckReport) -> Iterator[Block]:
     options = ((safe, "fixable with --fix"), (len(fixes) - safe, "fixable with --unsafe-fixes"))
     fixable = ", ".join(f"{count} {how}" for count, how in options if count)
     count = count_text(len(found), "issue")
-    text = f"Found {count}: {_count_severities(found)}" + (f" ({fixable})" if fixable else "")
+    subject = f"{report.env}, {count_text(report.stages, 'stage')}"
+    text = f"Found {count} in {subject}: {_count_severities(found)}"
+    text += f" ({fixable})" if fixable else ""
     yield Paragraph([Cell(text + _suppressed(report))])
 
 
