@@ -123,7 +123,10 @@ class ChoiceScreen(ModalScreen[str | None]):
         with Vertical(classes="dialog") as dialog:
             dialog.border_title = self._title
             yield Input(placeholder="search …", id="choose-search", compact=True)
-            yield OptionList(id="choose-list", compact=True)
+            options = OptionList(id="choose-list", compact=True)
+            # The arrow keys reach it from the search, and it has no height without a match.
+            options.can_focus = False
+            yield options
             if self._describe is not None:
                 yield Static("", id="choose-description", markup=False)
             yield Static("", id="choose-note")
