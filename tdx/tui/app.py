@@ -71,7 +71,9 @@ class CommandProvider(Provider):
             for _, binding in node._bindings:
                 has_id = binding.id is not None and "." in binding.id
                 is_known = not has_id or binding.id in known
-                if is_known or not node.display or not is_listed(node, binding):
+                # A pane that another one covers is brought back by its commands.
+                is_reachable = node.display or node.has_class("pane")
+                if is_known or not is_reachable or not is_listed(node, binding):
                     continue
                 known.add(binding.id or "")
                 area, _, _ = (binding.id or "").partition(".")
