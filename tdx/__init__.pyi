@@ -109,6 +109,7 @@ from .core import StepTrace as StepTrace
 from .core import TraceHistory as TraceHistory
 from .core import Tracer as Tracer
 from .core import AutoResetEnv as AutoResetEnv
+from .core import AutoResetTransform as AutoResetTransform
 from .core import TransformedEnv as TransformedEnv
 from .core import ValueVersion as ValueVersion
 from .core import stage_specs as stage_specs

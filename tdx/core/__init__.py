@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import lazy_loader
 
+from tdx.core.auto_reset import create_auto_reset_env
 from tdx.core.chain_violations import find_stage_violations
 from tdx.core.envs import EnvBase
-from tdx.core.envs.auto_reset import AutoResetEnv
 from tdx.core.envs.capabilities import EnvServices
 from tdx.core.planned import executor
 from tdx.core.spec_check import check_env_specs as _check_env_specs
@@ -24,5 +24,5 @@ EnvBase._services = EnvServices(
     TransformedEnv,
     find_stage_violations,
     _check_env_specs,
-    AutoResetEnv,
+    create_auto_reset_env,
 )

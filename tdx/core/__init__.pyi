@@ -1,5 +1,4 @@
 from .envs import ActionSequence as ActionSequence
-from .envs import AutoResetEnv as AutoResetEnv
 from .envs import EnvBase as EnvBase
 from .envs import step_mdp as step_mdp
 from .transforms import CallableTransform as CallableTransform
@@ -9,6 +8,8 @@ from .transforms import RewardTransform as RewardTransform
 from .transforms import RunningTransform as RunningTransform
 from .transforms import TimeBehavior as TimeBehavior
 from .transforms import Transform as Transform
+from .auto_reset import AutoResetEnv as AutoResetEnv
+from .auto_reset import AutoResetTransform as AutoResetTransform
 from .chain import StageSpecs as StageSpecs
 from .chain import stage_specs as stage_specs
 from .spec_check import check_env_specs as check_env_specs

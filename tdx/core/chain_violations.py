@@ -20,6 +20,7 @@ from tdx.core.envs.spec_violations import (
     spec_leaves,
     unique_violations,
 )
+from tdx.core.tracing.walk import is_plain
 from tdx.core.transforms import Compose, Transform
 from tdx.errors import ChainError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey, split_key
@@ -73,6 +74,8 @@ def _with_inner_location(violation: SpecViolation) -> SpecViolation:
 class _Walk:
     """Runs a chain and collects violations; nested transformed envs from the inside out.
 
+    An env whose class overrides how a chain is run is called as a whole.
+
     A *place* is an index into the result of :func:`stage_specs`: 0 is the env before the chain,
     ``i + 1`` is stage ``i``.
     """
@@ -88,10 +91,10 @@ class _Walk:
     def reset(self, env: EnvBase, reset_input: TensorDictBase | None) -> TensorDictBase:
         """Reset the env and check the output of every stage; return the result, ``[*B]``."""
         specs = env._specs
-        if not isinstance(specs, ChainSpecs):
+        if not isinstance(specs, ChainSpecs) or not is_plain(env):
             with env_errors(env, "reset"):
                 result = env._completed_reset(reset_input)
-            self._check(0, result, "reset")
+            self._check(len(chain_stages(env)), result, "reset")
             return result
         passed = (
             new_tensordict({}, env.batch_size, env.device) if reset_input is None else reset_input
@@ -110,10 +113,10 @@ class _Walk:
     def step(self, env: EnvBase, tensordict: TensorDictBase) -> TensorDictBase:
         """Step the env and check the output of every stage; return the result, ``[*B]``."""
         specs = env._specs
-        if not isinstance(specs, ChainSpecs):
+        if not isinstance(specs, ChainSpecs) or not is_plain(env):
             with env_errors(env, "step"):
                 result = env._completed_step(tensordict)
-            self._check(0, result, "step")
+            self._check(len(chain_stages(env)), result, "step")
             return result
         first, inner = len(chain_stages(specs.inner)) + 1, tensordict.clone(recurse=False)
         for place, stage in reversed(list(enumerate(specs.stages, first))):

@@ -323,7 +323,7 @@ class TransformedEnv(EnvBase):
     def __repr__(self) -> str:
         inner = str(self.base_env).replace("\n", "\n    ")
         chain = str(self._chain).replace("\n", "\n    ")
-        return f"TransformedEnv(\n    env={inner},\n    transform={chain})"
+        return f"{type(self).__name__}(\n    env={inner},\n    transform={chain})"
 
 
 def _unwrapped(

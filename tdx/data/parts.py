@@ -48,12 +48,14 @@ def check_batch_size(batch_size: int) -> int:
 
 
 def default_batch_size(batch_size: int | None, sampler: Sampler) -> int | None:
-    """Return the default batch size of a buffer, if it has one.
+    """Return the default batch size of a buffer, if it or its sampler has one.
 
     Raises:
         ArgumentError: It is not an integer of at least 1, or missing although the sampler skips
             smaller batches.
     """
+    if batch_size is None:
+        batch_size = sampler.batch_size
     if batch_size is not None:
         return check_batch_size(batch_size)
     if getattr(sampler, "drop_last", False):

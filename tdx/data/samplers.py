@@ -29,6 +29,9 @@ class Sampler:
     generator: torch.Generator | None = None
     """Random number generator. ``None``: torch's default generator."""
 
+    batch_size: int | None = None
+    """Default batch size of a buffer with this sampler."""
+
     ran_out: bool = False
     """True if the last batch ended a pass; always false for samplers without passes."""
 

@@ -109,6 +109,9 @@ class SliceSampler(Sampler):
     _without_replacement: type[SliceSampler]
     """Set by the module of the subclass."""
 
+    _counts_slices = False
+    """True if the batch size is the number of slices."""
+
     def __new__(cls, *args: Any, replacement: bool = True, **options: Any) -> Any:
         """Return a sampler without replacement if ``replacement=False``."""
         draws_once = cls is SliceSampler and not replacement
@@ -150,6 +153,22 @@ class SliceSampler(Sampler):
         pair = span if isinstance(span, (tuple, list)) else (span, span)
         self.span = (pair[0], pair[1])
         self._known: tuple[weakref.ref[Storage], tuple[int, int, int], Plan] | None = None
+
+    @classmethod
+    def of_windows(cls, slice_len: int, batch_size: int, **arguments: Any) -> SliceSampler:
+        """Return a sampler of slices that a transform maps to one step each.
+
+        Args:
+            slice_len: Length of each slice.
+            batch_size: Default batch size. It counts slices, as that of
+                :meth:`ReplayBuffer.sample` does.
+            **arguments: Other arguments of the sampler. By default it marks no steps, since only
+                one of each slice remains.
+        """
+        arguments = {"truncated_key": None, "init_key": None, **arguments}
+        sampler: SliceSampler = cls(slice_len=slice_len, **arguments)
+        sampler.batch_size, sampler._counts_slices = batch_size, True
+        return sampler
 
     @property
     def end_key(self) -> NestedKey:
@@ -259,6 +278,8 @@ class SliceSampler(Sampler):
         """Return the number of slices and their length."""
         given = self.num_slices or self.slice_len
         assert given is not None
+        if self._counts_slices:
+            return batch_size, given
         rest = batch_size // given
         if rest * given != batch_size:
             name = "num_slices" if self.num_slices else "slice_len"

@@ -19,7 +19,7 @@ class EnvMeta(ABCMeta):
 
     A constructor may set specs before or after ``super().__init__()``, and change them in place.
     With the keyword argument ``spec_locked=False`` they stay unlocked afterwards. With
-    ``auto_reset=True`` the env becomes an :class:`~tdx.core.envs.auto_reset.AutoResetEnv`, unless
+    ``auto_reset=True`` the env becomes an :class:`~tdx.core.auto_reset.AutoResetEnv`, unless
     its constructor has an argument of that name; ``auto_reset_replace`` is its ``replace``.
     """
 

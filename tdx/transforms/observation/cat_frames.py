@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms import TimeBehavior
+from tdx.core.transforms import CallableTransform, Compose, TimeBehavior
 from tdx.core.transforms.episodes import (
     Window,
     known_steps,
@@ -20,8 +21,12 @@ from tdx.core.transforms.spec_maps import require_keys, require_leaf
 from tdx.core.transforms.validation import check_integer
 from tdx.core.transforms.windows import WindowTransform
 from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey
+from tdx.keys import NestedKey, format_key, join_keys
 from tdx.specs import Binary, Bounded, Composite, MultiOneHot, OneHot, TensorSpec
+from tdx.transforms.keys.exclude_transform import ExcludeTransform
+
+if TYPE_CHECKING:
+    from tdx.data import SliceSampler
 
 
 class CatFrames(WindowTransform):
@@ -122,6 +127,76 @@ class CatFrames(WindowTransform):
             tensordict.set(self.mask_key, padded_entries(known, self.N, self.future))
         return tensordict
 
+    def make_rb_transform_and_sampler(
+        self, batch_size: int, **sampler_kwargs: Any
+    ) -> tuple[Compose, SliceSampler]:
+        """Return what a replay buffer needs to store single frames and to sample stacks of them.
+
+        The sampler draws slices of ``N`` steps of an episode. The transform stacks their frames
+        and keeps the last step of each slice, so a batch of ``n`` steps reads ``n * N`` of them.
+        It also removes the stacks from data that is written. The first ``N - 1`` steps of an
+        episode are sampled only as part of later stacks; with ``future`` the last ones.
+
+        Args:
+            batch_size: Default batch size of the buffer: number of stacks.
+            **sampler_kwargs: Arguments of the :class:`~tdx.SliceSampler`, except those that
+                change the length of its slices.
+
+        Returns:
+            Transform and sampler.
+
+        Raises:
+            ArgumentError: ``batch_size`` is not an integer of at least 1, an out-key is also an
+                in-key, or an argument changes the length of slices.
+
+        Example:
+            >>> from tdx import CatFrames, GymEnv, LazyTensorStorage, ReplayBuffer
+            >>> frames = CatFrames(4, dim=-1, in_keys=["observation"], out_keys=["stack"])
+            >>> rollout = GymEnv("CartPole-v1").append_transform(frames).rollout(
+            ...     50, break_when_any_done=False
+            ... )
+            >>> transform, sampler = frames.make_rb_transform_and_sampler(batch_size=32)
+            >>> buffer = ReplayBuffer(
+            ...     storage=LazyTensorStorage(100), sampler=sampler, transform=transform
+            ... )
+            >>> _ = buffer.extend(rollout)
+            >>> buffer.sample()["next", "stack"].shape
+            torch.Size([32, 16])
+        """
+        from tdx.data import SliceSampler
+
+        check_integer(batch_size, "batch_size", 1, "pass the number of steps in a batch")
+        _check_sampler_arguments(sampler_kwargs)
+        out_keys = [*self.out_keys, *(() if self.mask_key is None else (self.mask_key,))]
+        for key in out_keys:
+            if key in self.in_keys:
+                raise ArgumentError(
+                    f"{format_key(key)!r} is both read and written: the buffer would store stacks",
+                    where=Where(key=key, transform="CatFrames"),
+                    hint="create the CatFrames with out_keys, for example out_keys=['stack']",
+                )
+        [join_keys("next", key) for key in out_keys]
+        frames = CatFrames(
+            self.N,
+            self.dim,
+            self.in_keys,
+            self.out_keys,
+            self.padding,
+            self.padding_value,
+            done_key=self.done_key,
+            future=self.future,
+            mask_key=self.mask_key,
+        )
+        transform = Compose(
+            CallableTransform(functools.partial(_split_slices, length=self.N)),
+            frames,
+            CallableTransform(functools.partial(_keep_step, index=0 if self.future else -1)),
+            ExcludeTransform(
+                *out_keys, *(join_keys("next", key) for key in out_keys), inverse=True
+            ),
+        )
+        return transform, SliceSampler.of_windows(self.N, batch_size, **sampler_kwargs)
+
     def _check_in_keys(self, output_spec: Composite) -> None:
         if self.future or self.mask_key is not None:
             raise ChainError(
@@ -166,3 +241,34 @@ def _check_frame(dim: int, shape: torch.Size, key: NestedKey | None) -> None:
             where=Where(key=key),
             hint="count from the end of the frame: dim=-1 is its last dim",
         )
+
+
+_SLICE_ARGUMENTS = {
+    "num_slices": None,
+    "slice_len": None,
+    "strict_length": True,
+    "pad_output": False,
+    "span": False,
+}
+"""Arguments of a ``SliceSampler`` that change the length of its slices, with their defaults."""
+
+
+def _check_sampler_arguments(arguments: dict[str, Any]) -> None:
+    for name, default in _SLICE_ARGUMENTS.items():
+        if arguments.get(name, default) != default:
+            raise ArgumentError(
+                f"{name}={arguments[name]!r} changes the slices, which have N steps",
+                hint=f"remove {name}",
+            )
+
+
+def _split_slices(batch: TensorDictBase, length: int) -> TensorDictBase:
+    """Return a flat batch of slices as ``[n, length]``, in time order along the last dim."""
+    slices = batch.reshape(-1, length)
+    slices.names = ["batch", "time"]
+    return slices
+
+
+def _keep_step(slices: TensorDictBase, index: int) -> TensorDictBase:
+    """Return one step of each slice ``[n, T]``."""
+    return slices[:, index].contiguous()
