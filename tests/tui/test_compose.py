@@ -350,3 +350,12 @@ def test_stage_has_the_mark_of_its_worst_finding(severity: Any) -> None:
     status = ChainStatus(last_good={number: good}, lints={number: tuple(found)})
     rows = build_chain_rows(draft, status, ErrorStore())
     assert [row.badge for row in rows if row.kind == "stage"] == [severity]
+
+
+@pytest.mark.parametrize(("columns", "has_types"), [(60, False), (120, True)])
+async def test_row_without_room_leaves_out_the_type(columns: int, has_types: bool) -> None:
+    async with driven("StepCounter", size=(columns, 24)) as app:
+        await app.press("home", "down", "enter")
+        row = app.row("max_steps")
+        assert row.query_one(".form-type").is_on_screen is has_types
+        assert row.query_one("Input").region.width >= 8

@@ -19,6 +19,8 @@ from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import FormField
 from tdx.tui.chain_status import ChainStatus
 
+_SLIM = 38
+"""Columns below which a row leaves out the type."""
 _PICK_KEYS = ("alt+down", "f2")
 _LAST_WORD = re.compile(r"""(?:^|[,\[("'])\s*([^,\[\]()"']*)$""")
 
@@ -131,6 +133,10 @@ class FormRow(Widget):
         self.keys = keys
         self._text = field.text
         self._chain_text = field.text
+
+    def on_resize(self, event: events.Resize) -> None:
+        # Without room for both, the value comes before its type.
+        self.set_class(event.size.width < _SLIM, "-slim")
 
     def compose(self) -> ComposeResult:
         star = " *" if self.field.required else ""
