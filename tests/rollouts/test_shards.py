@@ -31,6 +31,7 @@ from tdx.rollouts.dump.shard_plan import (
     write_shard_index,
 )
 from tdx.rollouts.dump.writing import ignore_progress
+from tdx.rollouts.recording.engines import deferred_interrupts
 from tdx.rollouts.recording.shards import record_shard
 from tests.rollouts.recordings import hash_tree, in_memory, record, request, same
 
@@ -483,3 +484,20 @@ def test_damaged_index_is_refused(tmp_path: Path) -> None:
         index.write_bytes(b"".join(damaged))
         with pytest.raises(StorageError, match=r"shards\.jsonl"):
             open_dump(folder)
+
+
+def test_interrupt_waits_until_a_process_is_known() -> None:
+    steps = []
+
+    def start() -> None:
+        with deferred_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("started")
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert steps == ["started"]

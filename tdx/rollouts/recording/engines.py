@@ -9,10 +9,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -78,8 +80,10 @@ class LocalEngine:
 
     def submit(self, shards: Sequence[int]) -> None:
         for shard in shards:
-            executor = self._idle.pop() if self._idle else process_pool(1)
-            self._running[executor.submit(self._job, shard)] = (shard, executor)
+            # An interrupt in between would leave a process that close() does not know.
+            with deferred_interrupts():
+                executor = self._idle.pop() if self._idle else process_pool(1)
+                self._running[executor.submit(self._job, shard)] = (shard, executor)
 
     def collect(self, seconds: float) -> list[Outcome]:
         found: list[Outcome] = []
@@ -100,6 +104,24 @@ class LocalEngine:
                 process.kill()
             executor.shutdown(wait=True, cancel_futures=True)
         self._idle, self._running = [], {}
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[None]:
+    """Handle a Ctrl-C inside at the end of the block, if this is the main thread."""
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(handler):
+        yield
+        return
+    pressed: list[tuple[int, Any]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if pressed:
+            handler(*pressed[0])
 
 
 def process_pool(workers: int) -> ProcessPoolExecutor:
