@@ -314,18 +314,26 @@ def explain_call_error(error: BaseException) -> str:
     return re.sub(r"multiple values for (?:keyword )?argument '(\w+)'", r"\1 twice", text)
 
 
-def find_similar_names(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+def find_similar_names(
+    name: str, known: Iterable[str], limit: int = 3, *, cutoff: float = 0.6
+) -> list[str]:
     """Return the known names most similar to a misspelled one, best first, ignoring case.
 
     Names that are much less similar than the best one are left out. A nested key may be as
     similar as its last part.
+
+    Args:
+        name: The misspelled name.
+        known: Valid names.
+        limit: Maximum number of results.
+        cutoff: Smallest similarity, from 0 to 1. Many known names need a higher one.
 
     Example:
         >>> find_similar_names("StepCouter", ["StepCounter", "TrajCounter", "RewardSum"])
         ['StepCounter']
     """
     by_folded = {candidate.casefold(): candidate for candidate in known}
-    folded = difflib.get_close_matches(name.casefold(), by_folded, n=limit, cutoff=0.6)
+    folded = difflib.get_close_matches(name.casefold(), by_folded, n=limit, cutoff=cutoff)
     scores = []
     for match in folded:
         parts = {match, match.rpartition(".")[2]}

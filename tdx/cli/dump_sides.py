@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tdx.cli.options import PipelineOptions
+from tdx.cli.pipelines import read_pipeline, with_target
 from tdx.errors import ArgumentError
 from tdx.inspection.diff import DiffSide, PipelineSide
 from tdx.rollouts import Dump, open_dump
@@ -100,12 +102,10 @@ def open_sides(a: str, b: str, allow_code: bool) -> list[DiffSide]:
     """Open both sides of a comparison: dumps, or a dump and a pipeline that repeats its actions.
 
     Args:
-        a: Folder of a dump, or a pipeline file.
-        b: Folder of a dump, or a pipeline file.
+        a: Folder of a dump, or a target.
+        b: Folder of a dump, or a target.
         allow_code: If True, pipelines may import Python objects.
     """
-    from tdx.pipeline import PipelineFile
-
     dumps = {path: open_dump(path) for path in (a, b) if Path(path).is_dir()}
     sides: list[DiffSide] = []
     try:
@@ -113,11 +113,12 @@ def open_sides(a: str, b: str, allow_code: bool) -> list[DiffSide]:
             if path in dumps:
                 sides.append(DumpSide(dumps[path], allow_code))
                 continue
-            file = PipelineFile.load(path)
+            pipeline = read_pipeline(with_target(PipelineOptions(), path))
             dump = next(iter(dumps.values()))
             # A rollout repeats the first shard: the others have their own seeds.
             dump = dump.shards[0] if dump.shards else dump
-            sides.append(ReplaySide(file.name, file.pipeline, dump, allow_code))
+            name = pipeline.file or pipeline.env.id
+            sides.append(ReplaySide(name, pipeline, dump, allow_code))
     except BaseException:
         for side in sides:
             side.close()

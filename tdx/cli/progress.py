@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tdx.cli.runtime import raw_stream
@@ -27,13 +27,8 @@ def progress_on(stream: TextIO) -> Iterator[Callable[[Progress], None]]:
     if not stream.isatty():
         yield lambda progress: None
         return
-    stream = raw_stream(stream)
-    line = _ProgressLine(stream)
-    try:
-        yield line.show
-    finally:
-        stream.write(_CLEAR)
-        stream.flush()
+    with _cleared_line(stream) as target:
+        yield _ProgressLine(target).show
 
 
 @contextmanager
@@ -50,18 +45,25 @@ def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
     if not stream.isatty():
         yield None
         return
-    stream = raw_stream(stream)
+    with _cleared_line(stream) as target:
 
-    def show(activity: str, done: int, total: int) -> None:
-        count = f"  {done:,} of {total:,}" if total > 1 else ""
-        stream.write(f"{_CLEAR}{escape_control_characters(activity)}{count}")
-        stream.flush()
+        def show(activity: str, done: int, total: int) -> None:
+            count = f"  {done:,} of {total:,}" if total > 1 else ""
+            target.write(f"{_CLEAR}{escape_control_characters(activity)}{count}")
+            target.flush()
 
-    try:
         yield show
+
+
+@contextmanager
+def _cleared_line(stream: TextIO) -> Iterator[TextIO]:
+    """Yield the terminal behind a stream, and clear its line at the end."""
+    target = raw_stream(stream)
+    try:
+        yield target
     finally:
-        stream.write(_CLEAR)
-        stream.flush()
+        target.write(_CLEAR)
+        target.flush()
 
 
 @contextmanager
@@ -89,7 +91,6 @@ def follow_on(stream: TextIO) -> Iterator[Callable[[Progress | ShardProgress], N
     from tdx.rollouts import ShardProgress
 
     is_terminal = stream.isatty()
-    stream = raw_stream(stream) if is_terminal else stream
     start = time.monotonic()
     first: Any = None
     last: Progress | ShardProgress | None = None
@@ -102,18 +103,14 @@ def follow_on(stream: TextIO) -> Iterator[Callable[[Progress | ShardProgress], N
         else:
             text = progress_text(progress, seconds)
         if is_terminal:
-            stream.write(_CLEAR + text)
+            target.write(_CLEAR + text)
         elif progress != last:
-            stream.write(f"{text}\n")
+            target.write(f"{text}\n")
         last = progress
-        stream.flush()
+        target.flush()
 
-    try:
+    with _cleared_line(stream) if is_terminal else nullcontext(stream) as target:
         yield show
-    finally:
-        if is_terminal:
-            stream.write(_CLEAR)
-            stream.flush()
 
 
 def shards_text(progress: ShardProgress, before: ShardProgress, seconds: float) -> str:

@@ -38,8 +38,21 @@ def compare_contracts(
         differences=tuple(comparison.with_code(each) for each in comparison.roots),
         follows=tuple(comparison.with_code(each) for each in comparison.follows),
         excluded=tuple(_excluded(a, b)),
-        notes=tuple(dict.fromkeys((*comparison.notes, *a.notes, *b.notes))),
+        notes=tuple(dict.fromkeys((*comparison.notes, *_bookkeeping(a, b), *a.notes, *b.notes))),
     )
+
+
+def _bookkeeping(a: Contract, b: Contract) -> Iterator[str]:
+    """Yield a note for each stage of one side that adds keys for monitoring only."""
+    for side, contract, other in (("contract", a, b), ("target", b, a)):
+        known = {each.name if a.kind == b.kind else each.role for each in other.stages}
+        for stage in contract.stages[1:]:
+            keys = [name.partition(" ")[2] for name in stage.writes]
+            added = [key for key in keys if part_of(contract, key) in ("observation", "state")]
+            is_known = stage.name in known or stage.role in known
+            if stage.role == "monitor" and added and not is_known:
+                listed = ", ".join(dict.fromkeys(added))
+                yield f"only the {side} has {stage.place}, which writes {listed} for monitoring"
 
 
 def _excluded(a: Contract, b: Contract) -> Iterator[str]:

@@ -88,3 +88,15 @@ def test_usage_errors_exit_with_2(
     assert (outcome.code, outcome.out) == (2, "")
     assert message in outcome.err.lower()
     assert hint in outcome.err
+
+
+def test_side_may_be_an_env_without_stages(tdx: Tdx, tmp_path: Path) -> None:
+    file = tmp_path / "counted.yaml"
+    file.write_text("version: 1\nenv: Pendulum-v1\ntransforms: [StepCounter]\n")
+    assert tdx("diff", "Pendulum-v1", "Pendulum-v1").code == 0
+    outcome = tdx("diff", "Pendulum-v1", str(file))
+    assert outcome.code == 1
+    assert "+  0  StepCounter" in outcome.out
+    misspelt = tdx("diff", "Pendulum-v1", "Pendlum")
+    assert misspelt.code == 2
+    assert "did you mean Pendulum-v1?" in misspelt.err

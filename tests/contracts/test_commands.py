@@ -132,3 +132,21 @@ def test_names_of_strangers_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
 def test_codes_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "TDX509"]) == 0
     assert "statistics are fresh" in capsys.readouterr().out
+
+
+def test_stage_for_monitoring_on_one_side_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["freeze", "Pendulum-v1", "-t", "RewardSum"]) == 0
+    assert "wrote contract (1 stage)\n" in capsys.readouterr().err
+    assert run(["check", "Pendulum-v1", "--against", "contract"]) == 0
+    note = "note: only the contract has stage 0 (RewardSum), which writes episode_reward"
+    assert note in capsys.readouterr().out
+    assert run(["check", "Pendulum-v1", "-t", "RewardSum", "--against", "contract"]) == 0
+    assert "note:" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--fix", "--strict", "--unsafe-fixes"])
+def test_options_of_rules_do_not_apply_to_a_contract(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["check", "Pendulum-v1", "--against", "contract", option]) == 2
+    assert f"{option} does not apply to a contract" in capsys.readouterr().err

@@ -159,6 +159,12 @@ def check(
     if against is not None:
         from tdx.cli.commands.contracts import check_against
 
+        others = {"--policy": policy, "--select": select, "--ignore": ignore, "--strict": strict}
+        others |= {"--diff": diff, "--fix": fix, "--unsafe-fixes": unsafe_fixes}
+        for option in (name for name, value in others.items() if value):
+            raise ArgumentError(
+                f"{option} does not apply to a contract", hint=f"leave out {option} or --against"
+            )
         return check_against(pipeline, against, output.output, evaluation=evaluation)
     options = with_target(pipeline)
     config, source = read_source(options)

@@ -17,10 +17,9 @@ from tdx.cli.options import (
     OutputOptions,
     PipelineOptions,
     TargetOptions,
-    integer_option,
     split_list,
 )
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     from tdx.contracts import Contract, ContractReport
@@ -38,9 +37,6 @@ Compare = Annotated[
     ),
 ]
 _PARTS = ("observation", "action", "reward", "done")
-DiffSeed = Annotated[
-    int | None, integer_option("--seed", 0, "Seed of the golden steps.", metavar="S")
-]
 
 
 def freeze(
@@ -58,6 +54,7 @@ def freeze(
     tdx freeze train.py:make_env --allow-code --out contract/
     """
     from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.views import count_text
     from tdx.contracts import freeze as freeze_stack
     from tdx.contracts import save_contract
     from tdx.contracts.model import DEFAULT_PARTS
@@ -65,11 +62,10 @@ def freeze(
 
     check_target(Path(out), force=force)
     parts = tuple(split_list(compare)) or DEFAULT_PARTS
-    unknown = [each for each in parts if each not in _PARTS]
-    if unknown:
-        raise ArgumentError(
-            f"unknown part {unknown[0]!r} in --compare", hint=f"the parts are {', '.join(_PARTS)}"
-        )
+    for part in parts:
+        if part not in _PARTS:
+            hint = did_you_mean(part, _PARTS, otherwise=f"the parts are {', '.join(_PARTS)}")
+            raise UnknownNameError(f"unknown part {part!r} in --compare", hint=hint)
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         contract = freeze_stack(stack, seed=config.env.seed or 0, compare=parts)
@@ -77,7 +73,8 @@ def freeze(
     for each in contract.stages:
         if each.random == "excluded":
             print(f"note: {each.place} is random and is excluded", file=sys.stderr)
-    print(f"wrote {out} ({len(contract.stages) - 1} stages)", file=sys.stderr)
+    stages = count_text(len(contract.stages) - 1, "stage")
+    print(f"wrote {out} ({stages})", file=sys.stderr)
 
 
 def is_code(target: str) -> bool:

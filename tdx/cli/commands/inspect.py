@@ -240,12 +240,13 @@ def inspect_plan(
 A = Annotated[
     str,
     typer.Argument(
-        metavar="A", help="Pipeline file, - for stdin; a dump; module:function; or a contract."
+        metavar="A",
+        help="Env id, pipeline file (- reads stdin), dump, module:function, or a contract.",
     ),
 ]
 B = Annotated[
     str,
-    typer.Argument(metavar="B", help="Pipeline file, dump or module:function to compare with."),
+    typer.Argument(metavar="B", help="What to compare it with: the same, but no contract."),
 ]
 Html = Annotated[
     str | None,
@@ -313,12 +314,12 @@ def diff(
 
 
 def _pipeline_side(path: str, allow_code: bool) -> DiffSide:
-    """Open a pipeline file as one side of the comparison."""
+    """Open a pipeline file, or an env without stages, as one side of the comparison."""
+    from tdx.cli.pipelines import read_pipeline, with_target
     from tdx.inspection.diff import PipelineSide
-    from tdx.pipeline import PipelineFile
 
-    file = PipelineFile.load(path)
-    return PipelineSide(file.name, file.pipeline, allow_code)
+    pipeline = read_pipeline(with_target(PipelineOptions(), path))
+    return PipelineSide(pipeline.file or pipeline.env.id, pipeline, allow_code)
 
 
 _REPORT_STEPS = 200

@@ -318,6 +318,8 @@ def _module_of(spec: EnvSpec) -> str:
 
 
 _MIN_PREFIX = 4
+_CUTOFF = 0.7
+"""Similarity of a suggested id: with the usual one, ``nope`` is similar to ``Hopper-v5``."""
 
 
 class _Parts(NamedTuple):
@@ -346,7 +348,10 @@ def find_similar_ids(env_id: str, known: Iterable[str], limit: int = 3) -> list[
     for parts in map(_parts, known):
         by_name.setdefault(parts.name, []).append(parts)
     longer = [name for name in by_name if len(name) >= _MIN_PREFIX and target.name.startswith(name)]
-    names = [*find_similar_names(target.name, by_name), *sorted(longer, key=len, reverse=True)]
+    names = [
+        *find_similar_names(target.name, by_name, cutoff=_CUTOFF),
+        *sorted(longer, key=len, reverse=True),
+    ]
     found: list[str] = []
     for name in dict.fromkeys(names):
         ids = sorted(by_name[name], key=lambda each: _distance(each, target))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tdx.inspection.leaf import shape_text
 from tdx.inspection.lint.rule import Violation, stack_rule
-from tdx.inspection.lint.rules.stacks import EXAMPLE_IMPORTS
+from tdx.inspection.lint.rules.stacks import EXAMPLE_IMAGE, EXAMPLE_IMPORTS
 from tdx.inspection.lint.stack_context import StackContext, ValueRange
 from tdx.keys import NestedKey, format_key, split_key
 
@@ -249,18 +249,7 @@ def absolute_statistics_of_deltas(context: StackContext) -> Iterator[Violation]:
     """,
     python=f"""{EXAMPLE_IMPORTS}
 
-class Image(gym.Env):
-    observation_space = spaces.Box(0, 255, (12, 12, 3), np.uint8)
-    action_space = spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return self.np_random.integers(0, 256, (12, 12, 3), np.uint8), {{}}
-
-    def step(self, action):
-        return self.reset()[0], 0.0, False, False, {{}}
-
-
+{EXAMPLE_IMAGE}
 class NormalizeImage(gym.ObservationWrapper):
     def __init__(self, env, scale):
         super().__init__(env)

@@ -16,6 +16,19 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces, wrappers
 """
+EXAMPLE_IMAGE = """\
+class Image(gym.Env):
+    observation_space = spaces.Box(0, 255, (12, 12, 3), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.integers(0, 256, (12, 12, 3), np.uint8), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+"""
 
 
 @stack_rule(
