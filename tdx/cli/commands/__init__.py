@@ -56,6 +56,12 @@ def _profile() -> Functions:
     return COMMANDS
 
 
+def _report() -> Functions:
+    from tdx.cli.commands.report import COMMANDS
+
+    return COMMANDS
+
+
 def _rollout() -> Functions:
     from tdx.cli.commands.rollout import COMMANDS
 
@@ -101,7 +107,7 @@ _FAMILIES: Mapping[str, Callable[[], Functions]] = {
     "freeze": _contracts,
     "diff": _inspect,
     "profile": _profile,
-    "report": _inspect,
+    "report": _report,
     "rollout": _rollout,
     "replay": _rollout,
     "verify": _rollout,

@@ -1,4 +1,4 @@
-"""``tdx inspect``, ``diff`` and ``report``: what a chain does."""
+"""``tdx inspect`` and ``diff``: what a chain does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import typer
 from tdx.cli.options import (
     TARGET_HELP,
     AllowCode,
-    DebugOptions,
     DiagramFormat,
     DiagramOptions,
     Functions,
@@ -322,45 +321,6 @@ def _pipeline_side(path: str, allow_code: bool) -> DiffSide:
     return PipelineSide(pipeline.file or pipeline.env.id, pipeline, allow_code)
 
 
-_REPORT_STEPS = 200
-
-Out = Annotated[
-    str, typer.Option("--out", "-o", metavar="FILE", help="Target; - writes to stdout.")
-]
-ReportSteps = Annotated[
-    int, integer_option("--steps", 1, "Number of steps of the rollout in the report.")
-]
-
-
-def report(
-    pipeline: TargetOptions,
-    debug: DebugOptions,
-    out: Out = "report.html",
-    steps: ReportSteps = _REPORT_STEPS,
-    force: Force = False,
-) -> None:
-    """Write a self-contained HTML report for a pipeline.
-
-    It shows the chain as a diagram, lint findings, specs, lineage, frames before and after each
-    image stage, and the rewards and episodes of a short rollout with random actions.
-
-    tdx report pendulum.yaml -o pendulum.html
-    """
-    from tdx.cli.html.report import report_page
-    from tdx.cli.output import STDOUT, check_target, write_file
-    from tdx.cli.pipelines import open_stack, read_pipeline
-    from tdx.inspection.pipeline_report import build_report
-
-    check_target(out, force=force)
-    config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
-        name = config.file or config.env.id
-        result = build_report(stack, config, name, steps=steps, seed=config.env.seed or 0)
-    write_file(out, report_page(result), force=force)
-    if out != STDOUT:
-        print(f"wrote {out}", file=sys.stderr)
-
-
 COMMANDS: Functions = {
     "inspect spec": inspect_spec,
     "inspect chain": inspect_chain,
@@ -369,5 +329,4 @@ COMMANDS: Functions = {
     "inspect state": inspect_state,
     "inspect plan": inspect_plan,
     "diff": diff,
-    "report": report,
 }
