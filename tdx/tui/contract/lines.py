@@ -263,12 +263,10 @@ def _number(value: float | None, digits: int = 6) -> str:
 
 def _stage_lines(stage: StageComparison, width: int) -> Iterator[Content]:
     """Yield arguments, specs and state of both sides."""
-    for title, of in (
-        ("arguments", lambda side: side.arguments),
-        ("specs", lambda side: side.specs),
-        ("state", lambda side: side.state),
-    ):
-        sides = [{} if each is None else of(each) for each in _both(stage)]
+    for title in ("arguments", "specs", "state"):
+        sides: list[Mapping[str, str]] = [
+            {} if each is None else getattr(each, title) for each in _both(stage)
+        ]
         names = dict.fromkeys(name for side in sides for name in side)
         if names:
             yield Content("")

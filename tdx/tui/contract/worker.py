@@ -166,10 +166,10 @@ def _shorten(text: str) -> str:
 
 def _describe_key(row: KeyRow, inputs: Sequence[Segment]) -> KeyValues:
     is_inverse = row.lane == "inverse"
-    sides = [_describe_values(each) for each in (row.a, row.b)]
+    left, right = _describe_values(row.a), _describe_values(row.b)
     known = next((each for each in (row.a, row.b) if each is not None), None)
     if known is None:
-        return KeyValues(row.key, is_inverse, *sides)
+        return KeyValues(row.key, is_inverse, left, right)
     a, b, labels, note = _pick_elements(row.a, row.b)
     count = max(len(each) for each in (a, b) if each is not None)
     unequal: tuple[frozenset[int], ...] = ()
@@ -180,7 +180,8 @@ def _describe_key(row: KeyRow, inputs: Sequence[Segment]) -> KeyValues:
     return KeyValues(
         row.key,
         is_inverse,
-        *sides,
+        left,
+        right,
         _name_steps(inputs, count, is_inverse=is_inverse),
         labels,
         _to_records(a, count),
