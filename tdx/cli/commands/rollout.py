@@ -273,19 +273,40 @@ def _saved_steps(folder: Path) -> str | None:
     return f"{folder} has {steps}, --resume continues it"
 
 
-def verify(output: OutputOptions, dump: Folder) -> int:
+RepairOption = Annotated[
+    bool,
+    typer.Option(
+        "--repair",
+        help="Cut a damaged dump back to its last intact chunk; what is replaced is kept in its "
+        "folder `damaged`.",
+    ),
+]
+
+
+def verify(output: OutputOptions, dump: Folder, repair: RepairOption = False) -> int:
     """Read a whole dump and check its checksums and its values against the manifest and the specs.
 
-    Exits with 0 if the dump is valid, else with 1.
+    Exits with 0 if the dump is valid, else with 1. --repair says what was lost; a damaged shard
+    is set aside, so that the rollout records it again.
 
     tdx verify runs/pendulum
-    """
-    from tdx.cli.output import write_view
-    from tdx.cli.views.dumps import verify_view
-    from tdx.rollouts import verify
 
-    result = verify(dump)
-    write_view(verify_view(result), output)
+    tdx verify runs/pendulum --repair
+    """
+    from tdx import rollouts
+    from tdx.cli.output import write_view
+    from tdx.cli.progress import activity_on
+    from tdx.cli.views.verification import repair_view, verify_view
+
+    with activity_on(sys.stderr) as show:
+        on_file = show or (lambda file, done, total: None)
+        if repair:
+            repaired = rollouts.repair(dump, on_file)
+            result, view = repaired.verification, repair_view(repaired)
+        else:
+            result = rollouts.verify(dump, on_file)
+            view = verify_view(result)
+    write_view(view, output)
     return ExitCode.OK if result.is_fine else ExitCode.FINDINGS
 
 
