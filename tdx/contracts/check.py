@@ -44,13 +44,29 @@ def check_contract(
         >>> tdx.check_contract(env, tdx.freeze(env)).same
         True
     """
+    return compare_target(env, contract, name, evaluation=evaluation, reference=reference)[0]
+
+
+def compare_target(
+    env: Any,
+    contract: Contract,
+    name: str | None = None,
+    *,
+    evaluation: bool = False,
+    reference: str = "contract",
+) -> tuple[ContractReport, Contract | None]:
+    """Check an env like :func:`check_contract`; also return what its stages did.
+
+    Returns:
+        The report, and the observed env; ``None`` if it fails with the golden inputs.
+    """
     stack = open_stack(env)
     names = (reference, name or stack.name)
     try:
         target = observe(stack, contract.inputs, contract.seed, contract.compare)
     except TdxError as error:
-        return _failed(contract, stack, names, error)
-    return compare_contracts(contract, target, names, evaluation=evaluation)
+        return _failed(contract, stack, names, error), None
+    return compare_contracts(contract, target, names, evaluation=evaluation), target
 
 
 def diff_stacks(

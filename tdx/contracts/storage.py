@@ -92,6 +92,11 @@ def check_target(target: Path, *, force: bool) -> None:
         raise ArgumentError(f"{target} already exists", hint="use --force to replace it")
 
 
+def is_contract(path: str | Path) -> bool:
+    """Return True for the folder of a contract."""
+    return os.path.isdir(path) and os.path.lexists(os.path.join(path, DOCUMENT))
+
+
 def load_contract(path: str | Path) -> Contract:
     """Read a contract. It is data from a stranger: no code runs, and no link is followed.
 

@@ -119,6 +119,7 @@ class TdxApp(App[None]):
         "live/live.tcss",
         "profile/profile.tcss",
         "log/log.tcss",
+        "contract/contract.tcss",
     ]
     BINDINGS = [
         Binding("ctrl+q", "quit", "quit", id="app.quit", show=False, priority=True),
@@ -190,9 +191,10 @@ class TdxApp(App[None]):
 
     def binding_groups(self) -> list[list[Binding]]:
         """Return the bindings that a keymap can name, grouped by widget class."""
+        from tdx.tui.contract.contract_screen import ContractScreen
         from tdx.tui.files.dump_screen import DumpScreen
 
-        loaded: list[type] = [DumpScreen, *(tab.load() for tab in TABS)]
+        loaded: list[type] = [ContractScreen, DumpScreen, *(tab.load() for tab in TABS)]
         kinds: tuple[type, ...] = (
             *type(self).__mro__,
             *_all_subclasses(Screen),

@@ -277,10 +277,11 @@ def diff(
 
     tdx diff old.yaml new.yaml --steps 100
     """
-    from tdx.cli.commands.contracts import diff_stacks, is_code, is_contract
+    from tdx.cli.commands.contracts import diff_stacks, is_code
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.specs import diff_view
+    from tdx.contracts.storage import is_contract
     from tdx.inspection.diff import compare_pipelines
 
     if a == b == "-":

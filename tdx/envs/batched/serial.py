@@ -49,6 +49,7 @@ class SerialEnv(BatchedEnv):
         daemon: Has no effect.
         shutdown_timeout: Has no effect.
         worker_timeout: Has no effect.
+        processes: Has no effect.
 
     Raises:
         ArgumentError: The functions or arguments do not match the number of workers, or the envs
@@ -84,6 +85,7 @@ class SerialEnv(BatchedEnv):
         daemon: bool = False,
         shutdown_timeout: float = 10.0,
         worker_timeout: float | None = 120.0,
+        processes: int | None = None,
     ) -> None:
         super().__init__(num_workers, create_env_fn, create_env_kwargs, device, non_blocking)
 

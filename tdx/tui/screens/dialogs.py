@@ -208,7 +208,8 @@ class ChoiceScreen(ModalScreen[str | None]):
         note = f"{len(found)} of {len(self._choices)}"
         if not found and self._allow_custom and words:
             note = f"press Enter to use {words}"
-        self.query_one("#choose-note", Static).update(note if self._choices else "loading …")
+        is_empty = not self._choices and not words
+        self.query_one("#choose-note", Static).update("nothing found" if is_empty else note)
 
 
 def _choice_label(choice: Choice, positions: Sequence[int], width: int) -> Content:
