@@ -119,7 +119,9 @@ def rollout(
     After an interruption the dump contains every finished chunk, and --resume continues it. With
     --shards, the same command records the missing shards.
 
-    tdx rollout --env Pendulum-v1 --t RewardSum --steps 10000 --seed 0 --out pendulum
+    tdx rollout Pendulum-v1 -t RewardSum --steps 10000 --seed 0 --out runs/new
+
+    tdx rollout pendulum.yaml --steps 1000000 --dry-run
     """
     from tdx.cli.pipelines import read_pipeline
     from tdx.rollouts import DumpRequest
@@ -323,7 +325,9 @@ def replay(
     The dump must have been written without a chain, or with --raw. Without --out the result is
     shown but not saved.
 
-    tdx replay runs/raw --t RewardSum --out runs/summed
+    tdx replay runs/raw -t RewardSum --out runs/summed
+
+    tdx replay runs/raw -t "RewardClipping(-1, 1)"
     """
     import tempfile
 
