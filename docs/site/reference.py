@@ -232,8 +232,7 @@ def _usage(path: str, parameters: Iterable[Any]) -> str:
     arguments = [each for each in parameters if not each.opts[0].startswith("-")]
     names = [each.metavar or each.name.upper() for each in arguments]
     marked = [
-        name if each.required else f"[{name}]"
-        for name, each in zip(names, arguments, strict=True)
+        name if each.required else f"[{name}]" for name, each in zip(names, arguments, strict=True)
     ]
     dots = ["..." if each.nargs == -1 else "" for each in arguments]
     return " ".join([path, "[OPTIONS]", *map("".join, zip(marked, dots, strict=True))])

@@ -82,6 +82,8 @@ def inspect_spec(
     """Compare the specs of an env before and after a chain, without stepping it.
 
     tdx inspect spec --env Pendulum-v1 --t StepCounter
+
+    tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
@@ -100,7 +102,9 @@ def inspect_spec(
 def inspect_chain(pipeline: TargetOptions, output: OutputOptions) -> None:
     """Show what each stage of a chain reads, writes, drops and renames, without stepping it.
 
-    tdx inspect chain --env Pendulum-v1 --t StepCounter --t RewardSum
+    tdx inspect chain Pendulum-v1 -t StepCounter -t RewardSum
+
+    tdx inspect chain pendulum.yaml --format json
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
@@ -118,6 +122,8 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words
     """Trace keys through a chain: each version, its writer and its readers.
 
     tdx inspect keys Pendulum-v1 reward -t RewardSum -t "RewardClipping(-1, 1)"
+
+    tdx inspect keys pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline, with_target
@@ -149,7 +155,9 @@ def inspect_values(
     Actions come from --policy, from the policy of the pipeline file, or are random. Values outside
     their spec are marked, and the stage that violates its spec is named.
 
-    tdx inspect values --env Pendulum-v1 --t "RewardClipping(-1, 1)" --steps 100 --seed 0
+    tdx inspect values Pendulum-v1 -t "RewardClipping(-1, 1)" --steps 100 --seed 0
+
+    tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import load_stack_policy, open_stack, read_pipeline
@@ -184,7 +192,9 @@ def inspect_state(
     Without --steps, it is the state before the first reset. --export writes the statistics and
     buffers to a file, which --load and tdx.load_state load into another stack of the same kind.
 
-    tdx inspect state --env Pendulum-v1 --t VecNorm --steps 100 --seed 0
+    tdx inspect state Pendulum-v1 -t VecNorm --steps 100 --seed 0
+
+    tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
@@ -216,7 +226,9 @@ def inspect_plan(
 ) -> None:
     """Show how a rollout runs: which stages run in each step, which are deferred, and why.
 
-    tdx inspect plan --env Pendulum-v1 --t RewardSum --policy-reads observation
+    tdx inspect plan Pendulum-v1 -t RewardSum --policy-reads observation
+
+    tdx inspect plan pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
@@ -276,6 +288,8 @@ def diff(
     seed and the actions of the dump. Exits with 0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
+
+    tdx diff runs/pendulum new.yaml --steps 100
     """
     from tdx.cli.commands.contracts import diff_stacks, is_code
     from tdx.cli.output import write_view

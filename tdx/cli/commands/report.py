@@ -77,6 +77,8 @@ def report(
     with random actions.
 
     tdx report pendulum.yaml -o pendulum.html
+
+    tdx report Pendulum-v1 -t StepCounter -o chain.svg
     """
     from tdx.cli.output import STDOUT, check_target, write_file
     from tdx.cli.pipelines import command_words, open_stack, read_pipeline
