@@ -176,9 +176,10 @@ class LevelStack(Stack):
         core = self.copy_core(self.workers.copy_envs())
         outer = [level.owner for level in self.levels if level.index > self.workers.core_index]
         changes = [(owner, _inner_name(owner), core) for owner in outer[:1]]
+        create: Any = type(self)
         try:
             with replaced_attributes(changes):
-                yield type(self)(self.target if outer else core)
+                yield create(self.target if outer else core)
         finally:
             core.close()
 

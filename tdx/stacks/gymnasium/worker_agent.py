@@ -143,7 +143,7 @@ def _is_env(value: Any) -> bool:
     return issubclass(type(value), gymnasium.Env)
 
 
-class _EnvPickler(cloudpickle.Pickler):
+class _EnvPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Replaces open files, such as the log of a monitor, by buffers."""
 
     def reducer_override(self, obj: Any) -> Any:
