@@ -178,6 +178,17 @@ async def test_what_cannot_be_compared_gets_a_sentence() -> None:
             assert not isinstance(app.app.screen, ContractScreen)
 
 
+async def test_names_of_a_stranger_are_escaped() -> None:
+    freeze("RewardSum", CLIP)
+    document = Path("contract/contract.yaml")
+    text = document.read_text().replace("name: ClipTransform", 'name: "Cl\\e[31mip\\u202e"')
+    document.write_text(text)
+    async with driven("RewardSum") as app:
+        await compare(app, "contract")
+        assert "1 Cl\\x1b[31mip\\u202e" in shown(app, "list")
+        assert "\x1b" not in app.text()
+
+
 async def test_freeze_writes_a_contract_and_asks_before_it_replaces_one() -> None:
     async with driven(*CHAIN) as app:
         await app.press("F", "enter")

@@ -134,6 +134,8 @@ class ContractScreen(ModalScreen[None]):
         self.query_one("#contract-body").display = comparison is not None
         self._lines = [] if comparison is None else list_lines(comparison)
         self._fill(0 if comparison is None else start_line(comparison))
+        # The list has no size before it is displayed.
+        self.call_after_refresh(self._fit)
 
     # List and details
 
