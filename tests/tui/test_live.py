@@ -11,10 +11,10 @@ import torch
 from tdx import StepCounter, TransformedEnv, open_dump
 from tdx.pipeline import Pipeline
 from tdx.tui.app import CommandProvider
-from tdx.tui.live.graphics import PlotPane
 from tdx.tui.live.history import Timeline
 from tdx.tui.live.live_tab import LIVE_BINDINGS
 from tdx.tui.live.panes import ActionLabel
+from tdx.tui.live.plots import PlotPane
 from tests.inspection.live.stages import (
     At,
     Ragged,
