@@ -151,7 +151,7 @@ async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
         said = app.text("LogTab")
         assert "app saved [bold]a[/bold].yaml" in said
         assert "✕ app Not opened: Not there" in said
-        assert "» red [bold]b[/bold] ^G" in said
+        assert "red [bold]b[/bold] ^G" in said
         assert "step 1 ×2" in said
         assert "warnings 3" in said
         assert "Traceback line 3" in app.text("#log-details")
