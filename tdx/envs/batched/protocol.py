@@ -31,6 +31,10 @@ STATE_DICT = b"o"
 LOAD_STATE_DICT = b"l"
 TRAIN = b"t"
 ATTACH = b"m"
+COPIES = b"C"
+MEMORY = b"M"
+CHUNK = b"K"
+FETCH = b"F"
 CLOSE = b"q"
 
 COMMANDS = {
@@ -45,6 +49,10 @@ COMMANDS = {
     LOAD_STATE_DICT: "load_state_dict",
     TRAIN: "train",
     ATTACH: "startup",
+    COPIES: "the copy of chain and policy",
+    MEMORY: "the exchange of memory",
+    CHUNK: "a rollout",
+    FETCH: "a rollout",
     CLOSE: "close",
 }
 

@@ -16,13 +16,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from typing import Any
 
 import torch
 
 from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.shared_memory import TensorBlock
 from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
 from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError, did_you_mean
 
@@ -136,7 +136,7 @@ class WorkerPool:
     def __init__(
         self, factories: Sequence[EnvFactory], groups: Sequence[range], options: ProcessOptions
     ) -> None:
-        self._options = options
+        self.options = options
         self.groups = tuple(groups)
         self._workers: list[_Worker] = []
         # Replies that arrived before they were requested.
@@ -166,16 +166,16 @@ class WorkerPool:
         return [pid for pid in pids if pid is not None]
 
     def _start(self, factories: Sequence[EnvFactory]) -> None:
-        context = multiprocessing.get_context(self._options.start_method)
+        context = multiprocessing.get_context(self.options.start_method)
         # Started first, because starting it would deliver the delayed interrupts.
         resource_tracker.ensure_running()
-        if self._options.start_method == "forkserver":
+        if self.options.start_method == "forkserver":
             prepare_fork_server()
         for index, rows in enumerate(self.groups):
             settings = WorkerSettings(
                 # Distinct for each env, and it follows torch.manual_seed.
                 seed=(torch.initial_seed() + 1 + rows[0]) % 2**63,
-                num_threads=self._options.threads,
+                num_threads=self.options.threads,
                 environ=dict(os.environ),
             )
             # A worker that is not in the list yet would not be ended by an interrupt.
@@ -192,12 +192,12 @@ class WorkerPool:
     ) -> _Worker:
         mine, theirs = context.Pipe()
         inherited = [worker.connection for worker in self._workers] + [mine]
-        others = inherited if self._options.start_method == "fork" else []
+        others = inherited if self.options.start_method == "fork" else []
         process = context.Process(  # type: ignore[attr-defined]
             target=run_worker,
             args=(factories, theirs, settings, others),
             name=f"tdx-worker-{index}",
-            daemon=self._options.daemon,
+            daemon=self.options.daemon,
         )
         try:
             process.start()
@@ -215,7 +215,7 @@ class WorkerPool:
 
     def _await_ready(self) -> list[EnvMetaData]:
         indices = range(len(self._workers))
-        limit = self._options.timeout
+        limit = self.options.timeout
         # The time for imports in a new process does not count against the env's timeout.
         self._gather(indices, _STARTING, None if limit is None else max(limit, _IMPORT_TIMEOUT))
         replies = self._gather(indices, _CREATING, limit)
@@ -236,22 +236,27 @@ class WorkerPool:
             for index, message in messages.items():
                 operation = protocol.COMMANDS[message[:1]]
                 self._send(index, message, operation)
-            return self._gather(messages, operation, self._options.timeout)
+            return self._gather(messages, operation, self.options.timeout)
         except BaseException:
             self.kill()
             raise
 
-    def attach(self, block: TensorBlock) -> None:
-        """Give all workers access to shared memory.
+    def attach(self, kind: bytes, contents: Mapping[int, Any]) -> None:
+        """Send objects with shared memory in them.
+
+        Args:
+            kind: Command of the protocol.
+            contents: Object for each process, by index.
 
         Raises:
             WorkerError: A worker raised an error or exited. All are ended.
         """
         try:
-            for worker in self._workers:
-                self._send(worker.index, protocol.ATTACH, _STARTING)
-                worker.connection.send((block, worker.rows[0]))
-            self._gather(range(len(self._workers)), _STARTING, self._options.timeout)
+            operation = protocol.COMMANDS[kind]
+            for index, content in contents.items():
+                self._send(index, kind, operation)
+                self._workers[index].connection.send(content)
+            self._gather(contents, operation, self.options.timeout)
         except BaseException:
             self.kill()
             raise

@@ -16,6 +16,7 @@ from tdx import CatFrames, GymEnv, InitTracker, RewardSum, StepCounter, Transfor
 from tdx.envs.batched import ParallelEnv, SerialEnv
 from tdx.envs.batched.worker_pool import resolve_process_count, split_rows
 from tdx.errors import ArgumentError, WorkerError
+from tdx.keys import NestedKey
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.batched.test_faults import one_faulty
 from tests.envs.mocks import CountingEnv, FaultyEnv, TwoGroupsEnv
@@ -23,6 +24,8 @@ from tests.envs.mocks import CountingEnv, FaultyEnv, TwoGroupsEnv
 
 class DrawingEnv(CountingEnv):
     """Observes draws of the global generators of torch, NumPy and Python."""
+
+    _step_reads: tuple[NestedKey, ...] | None = ()
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         drawn = torch.randint(9, (1,)) + 10 * int(np.random.randint(9)) + 100 * random.randrange(9)
