@@ -132,7 +132,7 @@ def note_structure(tensordict: TensorDictBase) -> Structure:
             if type(value) is not TensorDict:
                 return tensordict.clone(recurse=False)
             fields[name] = note_structure(value)
-    return fields, tensordict.batch_size, tensordict.device
+    return fields, tensordict._batch_size, tensordict._device
 
 
 def restore_structure(noted: Structure) -> TensorDictBase:
