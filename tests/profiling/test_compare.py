@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tdx.errors import ArgumentError, TdxError, UnknownNameError
+from tdx.profiling.calibration import calibrate
 from tdx.profiling.compare import (
     TOTAL_LABEL,
     are_apart,
@@ -109,36 +110,57 @@ def test_a_change_of_less_than_a_hundredth_of_a_step_is_not_significant() -> Non
     )
 
 
+def measured(random: np.random.Generator, factor: float = 1.0) -> Profile:
+    """Five repeats on a busy machine: each part and repeat is shifted, and some take twice as long.
+
+    Args:
+        random: Draws the noise.
+        factor: Multiplies the times of the stage RewardSum.
+    """
+    mode = mode_profile()
+    shifts = random.normal(1.0, 0.015, (5, len(mode.rows)))
+    shifts += (random.random((5, 1)) < 0.05) * 1.0
+    rows, total = [], np.zeros(5, np.int64)
+    for index, row in enumerate(mode.rows):
+        first = row.repeats == 0
+        own = factor if row.part.name == "RewardSum" else 1.0
+        noisy = [row.times_ns[first] * shift * own for shift in shifts[:, index]]
+        grown = replace(
+            row,
+            times_ns=np.concatenate(noisy).astype(np.int64),
+            starts_ns=np.tile(row.starts_ns[first], 5),
+            spans_ns=np.tile(row.spans_ns[first], 5),
+            steps=np.tile(row.steps[first], 5),
+            repeats=np.repeat(np.arange(5), int(first.sum())),
+        )
+        rows.append(grown)
+        total += np.bincount(grown.repeats, weights=grown.times_ns).astype(np.int64)
+    steps = np.full(5, mode.steps[0])
+    return with_mode(replace(mode, rows=tuple(rows), total_ns=total, steps=steps, frames=steps))
+
+
 def test_equal_code_rarely_differs_and_a_slower_stage_does() -> None:
-    """Repeats with the noise of a busy machine: a shift of each repeat, and some that double."""
-    random = np.random.default_rng(0)
-
-    def measured(factor: float = 1.0) -> Profile:
-        mode = mode_profile()
-        shifts = random.normal(1.0, 0.015, (5, len(mode.rows)))
-        shifts += (random.random((5, 1)) < 0.05) * 1.0
-        rows = []
-        for index, row in enumerate(mode.rows):
-            once = row.times_ns[row.repeats == 0]
-            noisy = np.concatenate([once * shifts[repeat, index] for repeat in range(5)])
-            own = factor if row.part.name == "RewardSum" else 1.0
-            five = {
-                name: np.concatenate([getattr(row, name)[row.repeats == 0]] * 5)
-                for name in ("starts_ns", "spans_ns", "steps")
-            }
-            numbers = np.repeat(np.arange(5), len(once))
-            times = (noisy * own).astype(np.int64)
-            rows.append(replace(row, times_ns=times, repeats=numbers, **five))
-        steps, total = np.full(5, mode.steps[0]), np.zeros(5, np.int64)
-        for row in rows:
-            total += np.bincount(row.repeats, weights=row.times_ns).astype(np.int64)
-        return with_mode(replace(mode, rows=tuple(rows), total_ns=total, steps=steps, frames=steps))
-
-    limits = parse_limits(["p50:10%"])
-    pairs = [compare_profiles(measured(), measured(), limits) for _ in range(20)]
+    random, limits = np.random.default_rng(0), parse_limits(["p50:10%"])
+    pairs = [compare_profiles(measured(random), measured(random), limits) for _ in range(20)]
     assert sum(bool(pair.failures) for pair in pairs) <= 1
-    slower_pairs = [compare_profiles(measured(), measured(1.15), limits) for _ in range(10)]
+    slower_pairs = [
+        compare_profiles(measured(random), measured(random, 1.15), limits) for _ in range(10)
+    ]
     assert [pair.failing for pair in slower_pairs] == [("0 RewardSum",)] * 10
+
+
+def test_a_calibration_states_the_smallest_change_that_is_found() -> None:
+    random = np.random.default_rng(1)
+    found = calibrate([measured(random) for _ in range(4)])
+    smallest = {change.label: change.growth for change in found.changes}
+    assert (found.runs, found.false_growth) == (4, 0)
+    assert found.limit == "p50:5%"
+    assert 0.02 < smallest["0 RewardSum"] < 0.15
+    for factor, is_found in ((1 + smallest["0 RewardSum"] * 1.2, True), (1.0, False)):
+        after = calibrate([measured(random), measured(random, factor)])
+        assert (after.false_growth > 0.02) is is_found
+    with pytest.raises(ArgumentError, match="two profiles or more"):
+        calibrate([sample_profile()])
 
 
 def test_rows_of_only_one_profile_are_listed() -> None:
