@@ -109,7 +109,7 @@ def test_other_formats(
     golden(f"{name}.{form}", outcome.out)
 
 
-@pytest.mark.parametrize("arguments", [CHAIN, KEYS, PLAN, SHOW])
+@pytest.mark.parametrize("arguments", [CHAIN, KEYS, PLAN, SHOW, PENDULUM])
 def test_markdown_is_complete(tdx: Tdx, arguments: tuple[str, ...]) -> None:
     document = json.loads(tdx(*arguments, "--format", "json").out)
     markdown = tdx(*arguments, "--format", "md").out

@@ -16,6 +16,7 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
+    add_calls,
     change_text,
     count_text,
     stage_list,
@@ -40,10 +41,7 @@ def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
     """
 
     def data() -> dict[str, Any]:
-        whole = report.to_dict()
-        for stage, call in zip(whole["stages"], calls, strict=True):
-            stage["call"] = call
-        return whole
+        return add_calls(report.to_dict(), calls)
 
     def blocks(width: int) -> list[Block]:
         if not report.stages:
@@ -218,7 +216,7 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
     """
 
     def data() -> dict[str, Any]:
-        return {**lineage.to_dict(), "calls": list(calls)}
+        return add_calls(lineage.to_dict(), calls)
 
     def blocks(width: int) -> list[Block]:
         head = Heading(lineage.env, _version_count(lineage), level=1)
@@ -228,7 +226,7 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
                 return [head, *stage_list(calls), table]
         return [head, *stage_list(calls), *_narrow_versions(lineage.versions)]
 
-    return View("lineage", data, lambda: _version_records(lineage.versions), blocks)
+    return View("keys", data, lambda: _version_records(lineage.versions), blocks)
 
 
 def _version_count(lineage: Lineage) -> str:
