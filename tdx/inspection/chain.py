@@ -57,6 +57,14 @@ class KeyWrite(Result):
     after: LeafSpec | None
     new: bool
 
+    @property
+    def differs(self) -> bool:
+        """True if the spec of the key differs from that of ``source``."""
+        if self.before is None or self.after is None:
+            return True
+        fields = ("kind", "shape", "dtype", "device", "domain")
+        return any(getattr(self.before, name) != getattr(self.after, name) for name in fields)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyFlow(Result):

@@ -21,8 +21,9 @@ from tdx.cli.views import (
     count_text,
     stage_list,
 )
+from tdx.cli.views.graph import graph_blocks
 from tdx.cli.views.specs import spec_columns
-from tdx.inspection.chain import KeyFlow, KeyWrite, StageFlow
+from tdx.inspection.chain import KeyFlow, StageFlow
 from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
@@ -32,12 +33,13 @@ _LANES = ("forward", "inverse")
 _STAGE_TITLES = ("stage", "lane", "reads", "", "writes", "before", "after")
 
 
-def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
+def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False) -> View:
     """Lay out the effects of each stage of a chain.
 
     Args:
         report: Report to show.
         calls: Each stage in the ``--t`` grammar.
+        graph: Draw the chain as a diagram instead of a table.
     """
 
     def data() -> dict[str, Any]:
@@ -46,6 +48,8 @@ def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
     def blocks(width: int) -> list[Block]:
         if not report.stages:
             return [_head(report), Paragraph([Cell("The chain has no stages.", "dim")])]
+        if graph:
+            return [_head(report), *graph_blocks(report, calls, width)]
         for whole in (True, False):
             table = _stage_table(report, _texts(report, whole=whole))
             if table_width(table) <= width:
@@ -70,7 +74,7 @@ def _texts(report: ChainReport, *, whole: bool) -> tuple[SpecText, SpecText]:
         for write in lane.writes
     ]
     before = [write.before for write in writes if write.before]
-    after = [write.after for write in writes if write.after and _differs(write)]
+    after = [write.after for write in writes if write.after and write.differs]
     return SpecText(before, whole=whole), SpecText(after, whole=whole)
 
 
@@ -113,12 +117,12 @@ def _effects(lane: KeyFlow, texts: tuple[SpecText, SpecText]) -> Iterator[list[C
     """Yield a row for each key that is written, renamed or dropped, or one empty row."""
     before, after = texts
     for write in lane.writes:
-        style: Style = "added" if write.new else "changed" if _differs(write) else ""
-        mark = "+" if write.new else "~" if _differs(write) else "="
+        style: Style = "added" if write.new else "changed" if write.differs else ""
+        mark = "+" if write.new else "~" if write.differs else "="
         source = _side(write.before, before)
         if write.source is not None and write.source != write.key and write.before:
             source = Cell(f"{format_key(write.source)}  {source.text}")
-        target = _side(write.after, after, style) if _differs(write) else Cell("=", "dim")
+        target = _side(write.after, after, style) if write.differs else Cell("=", "dim")
         yield [Cell(mark, style), Cell(format_key(write.key), style), source, target]
     for old, new in lane.renames:
         text = f"{format_key(old)} → {format_key(new)}"
@@ -131,14 +135,6 @@ def _effects(lane: KeyFlow, texts: tuple[SpecText, SpecText]) -> Iterator[list[C
 
 def _side(leaf: LeafSpec | None, text: SpecText, style: Style = "") -> Cell:
     return Cell(NONE, "dim") if leaf is None else Cell(text(leaf), style)
-
-
-def _differs(write: KeyWrite) -> bool:
-    before, after = write.before, write.after
-    if before is None or after is None:
-        return True
-    fields = ("kind", "shape", "dtype", "device", "domain")
-    return any(getattr(before, name) != getattr(after, name) for name in fields)
 
 
 def _narrow_stages(report: ChainReport, calls: Sequence[str]) -> Iterator[Block]:
