@@ -44,7 +44,7 @@ def comparison_view(
     def data() -> dict[str, Any]:
         return comparison_data(comparison)
 
-    return View("profile-comparison", data, lambda: _change_records(comparison), blocks)
+    return View("profile_comparison", data, lambda: _change_records(comparison), blocks)
 
 
 def verdict(comparison: ProfileComparison, limits: Sequence[Limit]) -> str:
