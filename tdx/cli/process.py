@@ -39,6 +39,9 @@ from tdx.text import escape_control_characters
 PROGRAM = "tdx"
 
 _GYMNASIUM_PREFIX = re.compile(r"\x1b\[\d*m|WARN: ")
+_FOR_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+"""Warnings that concern the code of a library rather than its users."""
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -142,6 +145,8 @@ def _short_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
+        if issubclass(category, _FOR_DEVELOPERS) and not filename.startswith(_PACKAGE):
+            return
         text = " ".join(_GYMNASIUM_PREFIX.sub("", str(message)).split())
         print(f"warning: {text}", file=file or sys.stderr)
 
