@@ -20,6 +20,7 @@ from tdx.cli.runtime import (
     SCHEMA_VERSION,
     InterruptWatch,
     close_quietly,
+    finish_interrupt,
     json_text,
     kill_worker_processes,
     prepared_streams,
@@ -67,6 +68,7 @@ def run(arguments: Sequence[str]) -> int:
                 # Errors after Ctrl-C, such as an interrupted import, are consequences of it.
                 code = int(ExitCode.INTERRUPTED)
                 kill_worker_processes()
+                finish_interrupt()
             return code
 
 

@@ -194,6 +194,29 @@ def reliable_sigint() -> Iterator[Callable[[], None]]:
         check()
 
 
+_reported_interrupts: list[str] = []
+
+
+def report_interrupt(message: str) -> None:
+    """Print a message about Ctrl-C on a line of its own, instead of the echoed ``^C``.
+
+    Args:
+        message: One line.
+    """
+    _reported_interrupts.append(message)
+    with contextlib.suppress(OSError, ValueError):
+        stream = raw_stream(sys.stderr)
+        stream.write("\r\x1b[K" if stream.isatty() else "")
+        print(escape_control_characters(message), file=stream)
+
+
+def finish_interrupt() -> None:
+    """Say on a terminal that the run was interrupted, unless a message was printed."""
+    if not _reported_interrupts and sys.stderr.isatty():
+        report_interrupt("interrupted")
+    _reported_interrupts.clear()
+
+
 class InterruptWatch:
     """Records Ctrl-C, and ends the process if it does not end by itself soon after.
 
