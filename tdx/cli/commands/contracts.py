@@ -52,6 +52,8 @@ def freeze(
     arguments, specs and state of each stage, and the values of a few seeded steps.
 
     tdx freeze train.py:make_env --allow-code --out contract/
+
+    tdx freeze pendulum.yaml --compare observation,reward --out pendulum
     """
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views import count_text
