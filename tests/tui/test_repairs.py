@@ -13,11 +13,17 @@ from tdx.pipeline import EnvConfig, Pipeline, format_stage
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_env
 from tdx.tui.app import TdxApp
+from tdx.tui.screens.commands import CommandProvider
 from tests.tui import wrapped_env
-from tests.tui.driving import driven
+from tests.tui.driving import Driver, driven
 
 MODULE = wrapped_env.__name__
 HERE = Path(wrapped_env.__file__)
+
+
+def commands(app: Driver) -> set[str]:
+    """Return the titles in the palette."""
+    return {title for title, _, _ in CommandProvider(app.app.screen)._actions()}
 
 
 # Measuring
@@ -25,7 +31,11 @@ HERE = Path(wrapped_env.__file__)
 
 async def test_the_statistics_of_observation_norm_are_written_into_the_pipeline() -> None:
     async with driven("RewardSum", "ObservationNorm") as app:
-        await app.press("down", "down")
+        measure = "Measure the statistics of the normalizer"
+        await app.press("down")
+        assert measure not in commands(app)
+        await app.press("down")
+        assert {measure, "Exclude what cannot be stored"} <= commands(app)
         assert "M measure them in random steps" in app.text("StageTab")
         await app.press("M", "text:50", "enter")
         await app.settle()

@@ -126,11 +126,11 @@ class MainScreen(FocusGuard):
         Binding("y", "copy", "copy", id="screen.copy", show=False),
         Binding("k", "check", "check with steps", id="screen.check", show=False),
         Binding("h", "hints", "first steps", id="screen.hints", show=False),
-        Binding("M", "repair('measure')", "measure statistics", id="screen.measure", show=False),
-        Binding("X", "repair('exclude')", "exclude unstorable", id="screen.exclude", show=False),
-        Binding("o", "repair('source')", "open the source", id="screen.source", show=False),
-        Binding("C", "contract('compare')", "compare with …", id="screen.compare", show=False),
-        Binding("F", "contract('freeze')", "freeze a contract", id="screen.freeze", show=False),
+        Binding("M", "measure", "measure statistics", id="screen.measure", show=False),
+        Binding("X", "exclude", "exclude unstorable", id="screen.exclude", show=False),
+        Binding("o", "open_source", "open the source", id="screen.source", show=False),
+        Binding("C", "compare", "compare with …", id="screen.compare", show=False),
+        Binding("F", "freeze", "freeze a contract", id="screen.freeze", show=False),
         Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
         Binding("escape", "home", "chain", id="screen.home", show=False),
         Binding("f12", "details", "details", id="screen.details", show=False),
@@ -326,18 +326,24 @@ class MainScreen(FocusGuard):
     def _pick_keys(self, event: StageTab.PickKeys) -> None:
         self.dialogs.pick_keys(event.row)
 
-    def action_contract(self, command: str) -> None:
-        """Compare the chain with a contract, or write one."""
-        {"compare": self.contracts.compare, "freeze": self.contracts.freeze}[command]()
+    def action_compare(self) -> None:
+        self.contracts.compare()
 
-    def action_repair(self, command: str) -> None:
-        """Measure the selected normalizer, exclude entries, or open the source."""
-        repairs = self.repairs
-        {
-            "measure": repairs.measure,
-            "exclude": repairs.exclude,
-            "source": repairs.open_source,
-        }[command]()
+    def action_freeze(self) -> None:
+        self.contracts.freeze()
+
+    def action_measure(self) -> None:
+        self.repairs.measure()
+
+    def action_exclude(self) -> None:
+        self.repairs.exclude()
+
+    def action_open_source(self) -> None:
+        self.repairs.open_source()
+
+    def is_applicable(self, action: str) -> bool:
+        """Return False for a measurement if no normalizer is selected."""
+        return action != "measure" or self.repairs.can_measure
 
     def action_check(self) -> None:
         self.workspace.check_with_steps(self._report_check)
