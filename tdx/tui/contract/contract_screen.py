@@ -29,14 +29,14 @@ class ContractScreen(ModalScreen[None]):
     """
 
     BINDINGS = [
-        Binding("escape,q", "back", "back", id="contract.back", key_display="esc"),
-        Binding("n", "next(1)", "go to the next difference", id="contract.next"),
-        Binding("N", "next(-1)", "go to the previous difference", id="contract.previous"),
-        Binding("left", "step(-1)", "show the previous step", id="contract.step_back"),
-        Binding("right", "step(1)", "show the next step", id="contract.step"),
-        Binding("e", "evaluation", "compare as an evaluation", id="contract.evaluation"),
-        Binding("r", "compare", "compare again", id="contract.again"),
-        Binding("ctrl+k", "cancel", "cancel", id="contract.cancel", priority=True),
+        Binding("escape,q", "back", "back", id="comparison.back", key_display="esc"),
+        Binding("n", "next(1)", "go to the next difference", id="comparison.next"),
+        Binding("N", "next(-1)", "go to the previous difference", id="comparison.previous"),
+        Binding("left", "step(-1)", "show the previous step", id="comparison.step_back"),
+        Binding("right", "step(1)", "show the next step", id="comparison.step"),
+        Binding("e", "evaluation", "compare as an evaluation", id="comparison.evaluation"),
+        Binding("r", "compare", "compare again", id="comparison.again"),
+        Binding("ctrl+k", "cancel", "cancel", id="comparison.cancel", priority=True),
     ]
 
     def __init__(self, workspace: Workspace, reference: str) -> None:
