@@ -38,6 +38,8 @@ COPIES = b"C"
 MEMORY = b"M"
 CHUNK = b"K"
 FETCH = b"F"
+SAVE_STATE = b"w"
+RESTORE_STATE = b"W"
 CLOSE = b"q"
 
 COMMANDS = {
@@ -56,6 +58,8 @@ COMMANDS = {
     MEMORY: "the exchange of memory",
     CHUNK: "a rollout",
     FETCH: "a rollout",
+    SAVE_STATE: "the copy of the env's state",
+    RESTORE_STATE: "the copy of the env's state",
     CLOSE: "close",
 }
 
@@ -63,6 +67,8 @@ DONE = b"k"
 VALUE = b"v"
 REFUSED = b"x"
 FAILED = b"e"
+SNAPSHOT = b"z"
+"""Sent before the reply: the states of the envs, from which their chunk can be run again."""
 
 
 class _Pickler(pickle.Pickler):
