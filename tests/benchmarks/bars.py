@@ -42,9 +42,9 @@ class Goal:
             return ()
         own = np.asarray(times["tdx"])
         if self.of is None:
-            return (own / seconds).tolist()  # type: ignore[no-any-return]
+            return (own / seconds).tolist()
         other = np.asarray(times[self.of])
-        return (other / own if self.faster else own / other).tolist()  # type: ignore[no-any-return]
+        return (other / own if self.faster else own / other).tolist()
 
     def is_met(self, figure: float) -> bool:
         """True if a figure reaches the target."""
