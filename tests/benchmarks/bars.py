@@ -258,8 +258,16 @@ NO_OP_CAST = Bar(
     (Goal(1.1, "bare"),),
     "without the cast",
 )
-LONG_SPEC = Bar("P18", "inspect spec of 200 stages and 300 keys, above 2", "s", 1, (Goal(1),))
-LONG_CHECK = Bar("P18", "check of the same", "s", 1, (Goal(1),))
+LONG_SPEC = Bar(
+    "P18",
+    "inspect spec of 200 stages and 300 keys, above 2 stages",
+    "s",
+    1,
+    (Goal(1),),
+    "2 stages",
+    above_bare=True,
+)
+LONG_CHECK = Bar("P18", "check of the same", "s", 1, (Goal(1),), "2 stages", above_bare=True)
 
 
 def _image_bar(name: str, dtype: str, batch: int) -> Bar:

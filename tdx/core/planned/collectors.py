@@ -70,6 +70,10 @@ class RawRows(Protocol):
     """Rows of an env that can be stepped without TensorDicts; see ``EnvBase._raw_rows``."""
 
     @property
+    def is_ready(self) -> bool:
+        """True if the next step can be made without TensorDicts."""
+
+    @property
     def has_array_observations(self) -> bool:
         """True if each observation is one array, to which an image operator can be applied."""
 

@@ -362,6 +362,8 @@ class PlannedRun:
 
     def accepts(self, start: TensorDictBase) -> bool:
         """Return True if the plan can start from a root, ``[*B]``."""
+        if self._raw is not None and not self._raw.is_ready:
+            return False
         leaves = flatten(start)
         if not all(isinstance(value, Tensor) for value in leaves.values()):
             return False

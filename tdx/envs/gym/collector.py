@@ -28,16 +28,24 @@ class GymRows:
         envs: The envs.
         batch_size: Batch size of the env that they make up: ``[]`` for one, or ``[n]``.
         on_chunk: Called with the output of the last step of each chunk, ``[*B, ...]``.
+        are_ready: Returns False if the env has to make its next step itself. ``None``: never.
     """
 
     envs: tuple[RawEnv, ...]
     batch_size: torch.Size
     on_chunk: Callable[[Mapping[NestedKey, Tensor]], None] | None = None
+    are_ready: Callable[[], bool] | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the next step can be made without TensorDicts."""
+        return self.are_ready is None or self.are_ready()
 
     @property
     def has_array_observations(self) -> bool:
-        """True if each observation is one array."""
-        return all(env.observes_array for env in self.envs)
+        """True if each observation is one array, which nothing needs as it is."""
+        # A vector env needs the observations of its last step.
+        return self.are_ready is None and all(env.observes_array for env in self.envs)
 
     def stack(
         self,
@@ -48,7 +56,7 @@ class GymRows:
         """Return several envs as the rows of one batch."""
         envs: list[RawEnv] = []
         for each in rows:
-            if not isinstance(each, GymRows):
+            if not isinstance(each, GymRows) or each.batch_size:
                 return None
             envs.extend(each.envs)
         return GymRows(tuple(envs), batch_size, on_chunk)
