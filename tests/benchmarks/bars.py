@@ -42,9 +42,9 @@ class Goal:
             return ()
         own = np.asarray(times["tdx"])
         if self.of is None:
-            return (own / seconds).tolist()  # type: ignore[no-any-return]
+            return (own / seconds).tolist()
         other = np.asarray(times[self.of])
-        return (other / own if self.faster else own / other).tolist()  # type: ignore[no-any-return]
+        return (other / own if self.faster else own / other).tolist()
 
     def is_met(self, figure: float) -> bool:
         """True if a figure reaches the target."""
@@ -273,8 +273,16 @@ NO_OP_CAST = Bar(
     (Goal(1.1, "bare"),),
     "without the cast",
 )
-LONG_SPEC = Bar("P18", "inspect spec of 200 stages and 300 keys, above 2", "s", 1, (Goal(1),))
-LONG_CHECK = Bar("P18", "check of the same", "s", 1, (Goal(1),))
+LONG_SPEC = Bar(
+    "P18",
+    "inspect spec of 200 stages and 300 keys, above 2 stages",
+    "s",
+    1,
+    (Goal(1),),
+    "2 stages",
+    above_bare=True,
+)
+LONG_CHECK = Bar("P18", "check of the same", "s", 1, (Goal(1),), "2 stages", above_bare=True)
 
 
 def _image_bar(name: str, dtype: str, batch: int) -> Bar:
