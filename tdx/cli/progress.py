@@ -46,8 +46,14 @@ def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
         yield None
         return
     with _cleared_line(stream) as target:
+        last_activity, last_update = "", float("-inf")
 
         def show(activity: str, done: int, total: int) -> None:
+            nonlocal last_activity, last_update
+            now = time.monotonic()
+            if activity == last_activity and now - last_update < _INTERVAL_SECONDS:
+                return
+            last_activity, last_update = activity, now
             count = f"  {done:,} of {total:,}" if total > 1 else ""
             target.write(f"{_CLEAR}{escape_control_characters(activity)}{count}")
             target.flush()

@@ -261,7 +261,9 @@ def profile(
     If the env fails or you press Ctrl-C, the measurements so far are shown.
     `tdx profile compare A.json B.json` compares two profiles saved by --save.
 
-    tdx profile --env Pendulum-v1 --t RewardSum --mode all
+    tdx profile Pendulum-v1 -t RewardSum --mode eager,planned
+
+    tdx profile pendulum.yaml --passes none --save base.json --force
     """
     silence_kineto()
     from tdx.cli.views.profile import Layout
@@ -391,6 +393,8 @@ def profile_compare(
     force: ForceCompare = False,
 ) -> int:
     """Compare two profiles: show which parts are slower by more than the noise.
+
+    tdx profile compare base.json now.json
 
     tdx profile compare base.json now.json --fail-if p95:10%
     """

@@ -222,13 +222,13 @@ def map_entries(
     return tensordict
 
 
-def dict_step(pairs: KeyPairs, kernel: Kernel, missing: MissingKey) -> DictStep | None:
+def dict_step(pairs: KeyPairs, kernel: Kernel, missing: MissingKey | None) -> DictStep | None:
     """Return a kernel as a step on plain dicts; ``None`` if a key is nested.
 
     Args:
         pairs: Key to read and key to write, for each entry.
         kernel: Function of one entry.
-        missing: Makes the error for a missing entry.
+        missing: Makes the error for a missing entry. ``None``: skip missing entries.
     """
     flat = flat_pairs(pairs)
     if flat is None:
@@ -237,21 +237,29 @@ def dict_step(pairs: KeyPairs, kernel: Kernel, missing: MissingKey) -> DictStep 
     def step(tensordict: Entries, fields: dict[str, Any]) -> None:
         for in_key, out_key in flat:
             value = fields.get(in_key)
-            if value is None:
+            if value is not None:
+                fields[out_key] = kernel(value)
+            elif missing is not None:
                 raise missing(in_key, fields)
-            fields[out_key] = kernel(value)
 
     return step
 
 
-def chunk_kernel(pairs: KeyPairs, kernel: Kernel) -> ChunkKernel:
-    """Return a kernel as a function of a chunk, to which it is applied as a whole."""
+def chunk_kernel(pairs: KeyPairs, kernel: Kernel, tolerant: bool = False) -> ChunkKernel:
+    """Return a kernel as a function of a chunk, to which it is applied as a whole.
+
+    Args:
+        pairs: Key to read and key to write, for each entry.
+        kernel: Function of one entry with any leading dims.
+        tolerant: Skip missing entries.
+    """
 
     def run(chunk: Chunk) -> None:
         for in_key, out_key in pairs:
-            if in_key not in chunk.steps:
+            if in_key in chunk.steps:
+                chunk.map(in_key, out_key, kernel)
+            elif not tolerant:
                 raise missing_key_error(in_key, list(chunk.steps), "the TensorDict")
-            chunk.map(in_key, out_key, kernel)
 
     return ChunkKernel(run, tuple(key for key, _ in pairs), tuple(key for _, key in pairs))
 

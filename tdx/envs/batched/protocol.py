@@ -2,6 +2,10 @@
 
 A message is one byte for its kind, followed by a pickle of its content if there is any. Tensors in
 the pickle are sent by value. The inputs and outputs of steps go through shared memory.
+
+The content of a command is a dict with an argument for each env that it concerns, by its place in
+the process, or ``None`` for all envs without an argument. The reply has a value for each of them;
+a reply without content stands for ``None`` from each.
 """
 
 from __future__ import annotations
@@ -27,6 +31,10 @@ STATE_DICT = b"o"
 LOAD_STATE_DICT = b"l"
 TRAIN = b"t"
 ATTACH = b"m"
+COPIES = b"C"
+MEMORY = b"M"
+CHUNK = b"K"
+FETCH = b"F"
 CLOSE = b"q"
 
 COMMANDS = {
@@ -41,6 +49,10 @@ COMMANDS = {
     LOAD_STATE_DICT: "load_state_dict",
     TRAIN: "train",
     ATTACH: "startup",
+    COPIES: "the copy of chain and policy",
+    MEMORY: "the exchange of memory",
+    CHUNK: "a rollout",
+    FETCH: "a rollout",
     CLOSE: "close",
 }
 
@@ -72,18 +84,20 @@ class Failure:
         message: Message of the exception.
         trace: Traceback as text.
         exception: Pickled exception. ``None``: it cannot be pickled.
+        place: Place in the process of the env that raised it.
     """
 
     kind: str
     message: str
     trace: str
     exception: bytes | None
+    place: int = 0
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException, place: int = 0) -> Failure:
         """Convert an exception."""
         trace = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, _get_message(error), trace, _pickle(error))
+        return cls(type(error).__name__, _get_message(error), trace, _pickle(error), place)
 
     def to_worker_error(self, worker: int, operation: str) -> WorkerError:
         """Create the error to raise in the parent, with the worker's exception as its cause.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -15,13 +16,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from typing import Any
 
 import torch
 
 from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.shared_memory import TensorBlock
 from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
 from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError, did_you_mean
 
@@ -74,26 +75,69 @@ def resolve_start_method(name: str | None) -> str:
     return name
 
 
+def resolve_process_count(processes: int | None, num_workers: int) -> int:
+    """Validate the number of processes, or choose the default: one per core that may be used.
+
+    There is at most one process per env.
+
+    Raises:
+        ArgumentError: It is not an integer of at least 1.
+    """
+    if processes is None:
+        processes = usable_cores()
+    elif type(processes) is not int or processes < 1:
+        raise ArgumentError(
+            f"processes must be an integer of at least 1, got {processes!r}",
+            hint="pass the number of processes, or leave it out for one per core",
+        )
+    return min(processes, num_workers)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def split_rows(num_workers: int, processes: int) -> list[range]:
+    """Return the envs of each process: consecutive ones, as equal in number as possible."""
+    bounds = [num_workers * index // processes for index in range(processes + 1)]
+    return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+
+
+def describe_workers(rows: range) -> str:
+    """Return the name of a process in messages, by the envs in it."""
+    if len(rows) == 1:
+        return f"worker {rows[0]}"
+    return f"the process of workers {rows[0]} to {rows[-1]}"
+
+
 @dataclass(frozen=True, eq=False)
 class _Worker:
     index: int
+    rows: range
     process: BaseProcess
     connection: Connection
 
 
 class WorkerPool:
-    """One worker process for each env.
+    """Worker processes, each with some of the envs.
 
     If a worker fails, or the parent is interrupted while waiting, all workers are ended before
     the error is raised.
 
     Args:
-        factories: Env factory of each worker.
+        factories: Factory of each env.
+        groups: Envs of each process.
         options: Options of the processes.
     """
 
-    def __init__(self, factories: Sequence[EnvFactory], options: ProcessOptions) -> None:
-        self._options = options
+    def __init__(
+        self, factories: Sequence[EnvFactory], groups: Sequence[range], options: ProcessOptions
+    ) -> None:
+        self.options = options
+        self.groups = tuple(groups)
         self._workers: list[_Worker] = []
         # Replies that arrived before they were requested.
         self._early: dict[int, bytes] = {}
@@ -122,60 +166,66 @@ class WorkerPool:
         return [pid for pid in pids if pid is not None]
 
     def _start(self, factories: Sequence[EnvFactory]) -> None:
-        context = multiprocessing.get_context(self._options.start_method)
+        context = multiprocessing.get_context(self.options.start_method)
         # Started first, because starting it would deliver the delayed interrupts.
         resource_tracker.ensure_running()
-        if self._options.start_method == "forkserver":
+        if self.options.start_method == "forkserver":
             prepare_fork_server()
-        for index, factory in enumerate(factories):
+        for index, rows in enumerate(self.groups):
             settings = WorkerSettings(
-                # Distinct for each worker, and it follows torch.manual_seed.
-                seed=(torch.initial_seed() + 1 + index) % 2**63,
-                num_threads=self._options.threads,
+                # Distinct for each env, and it follows torch.manual_seed.
+                seed=(torch.initial_seed() + 1 + rows[0]) % 2**63,
+                num_threads=self.options.threads,
                 environ=dict(os.environ),
             )
             # A worker that is not in the list yet would not be ended by an interrupt.
             with delay_interrupts():
-                self._workers.append(self._start_one(context, index, factory, settings))
+                group = [factories[row] for row in rows]
+                self._workers.append(self._start_one(context, index, group, settings))
 
     def _start_one(
-        self, context: BaseContext, index: int, factory: EnvFactory, settings: WorkerSettings
+        self,
+        context: BaseContext,
+        index: int,
+        factories: Sequence[EnvFactory],
+        settings: WorkerSettings,
     ) -> _Worker:
         mine, theirs = context.Pipe()
         inherited = [worker.connection for worker in self._workers] + [mine]
-        others = inherited if self._options.start_method == "fork" else []
+        others = inherited if self.options.start_method == "fork" else []
         process = context.Process(  # type: ignore[attr-defined]
             target=run_worker,
-            args=(factory, theirs, settings, others),
+            args=(factories, theirs, settings, others),
             name=f"tdx-worker-{index}",
-            daemon=self._options.daemon,
+            daemon=self.options.daemon,
         )
         try:
             process.start()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
+            name = describe_workers(self.groups[index])
             raise ArgumentError(
-                f"create_env_fn of worker {index} cannot be sent to a process: {error}",
+                f"create_env_fn of {name} cannot be sent to a process: {error}",
                 hint="create objects that cannot be pickled inside the function",
             ) from error
         finally:
             theirs.close()
         self._selector.register(mine, selectors.EVENT_READ, (index, False))
         self._selector.register(process.sentinel, selectors.EVENT_READ, (index, True))
-        return _Worker(index, process, mine)
+        return _Worker(index, self.groups[index], process, mine)
 
     def _await_ready(self) -> list[EnvMetaData]:
         indices = range(len(self._workers))
-        limit = self._options.timeout
+        limit = self.options.timeout
         # The time for imports in a new process does not count against the env's timeout.
         self._gather(indices, _STARTING, None if limit is None else max(limit, _IMPORT_TIMEOUT))
         replies = self._gather(indices, _CREATING, limit)
-        return [protocol.unpack(replies[index]) for index in indices]
+        return [each for index in indices for each in protocol.unpack(replies[index])]
 
     def request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
         """Send a message to workers, and wait for their replies.
 
         Args:
-            messages: Message for each worker, by index.
+            messages: Message for each process, by index.
 
         Raises:
             WorkerError: A worker raised an error or exited. All are ended.
@@ -186,22 +236,27 @@ class WorkerPool:
             for index, message in messages.items():
                 operation = protocol.COMMANDS[message[:1]]
                 self._send(index, message, operation)
-            return self._gather(messages, operation, self._options.timeout)
+            return self._gather(messages, operation, self.options.timeout)
         except BaseException:
             self.kill()
             raise
 
-    def attach(self, block: TensorBlock) -> None:
-        """Give all workers access to shared memory.
+    def attach(self, kind: bytes, contents: Mapping[int, Any]) -> None:
+        """Send objects with shared memory in them.
+
+        Args:
+            kind: Command of the protocol.
+            contents: Object for each process, by index.
 
         Raises:
             WorkerError: A worker raised an error or exited. All are ended.
         """
         try:
-            for worker in self._workers:
-                self._send(worker.index, protocol.ATTACH, _STARTING)
-                worker.connection.send((block, worker.index))
-            self._gather(range(len(self._workers)), _STARTING, self._options.timeout)
+            operation = protocol.COMMANDS[kind]
+            for index, content in contents.items():
+                self._send(index, kind, operation)
+                self._workers[index].connection.send(content)
+            self._gather(contents, operation, self.options.timeout)
         except BaseException:
             self.kill()
             raise
@@ -225,7 +280,7 @@ class WorkerPool:
             is_open = remaining is None or remaining > 0
             events = self._selector.select(remaining) if is_open else []
             if not events and deadline is not None and time.monotonic() >= deadline:
-                raise _timeout_error(min(pending), operation, limit)
+                raise _timeout_error(self.groups[min(pending)], operation, limit)
             for key, _ in events:
                 index, ended = key.data
                 if ended and self._workers[index].connection.poll():
@@ -237,7 +292,7 @@ class WorkerPool:
                 if reply is None:
                     raise self._exit_error(index, current)
                 if reply[:1] == protocol.FAILED:
-                    raise _reply_error(index, reply, current)
+                    raise _reply_error(self.groups[index], reply, current)
                 (replies if index in pending else self._early)[index] = reply
                 pending.discard(index)
                 # A reply shows that the machine is only slow.
@@ -259,7 +314,8 @@ class WorkerPool:
             hint = "does the script run its work under if __name__ == '__main__'?"
         elif code == -signal.SIGKILL:
             hint = "the system kills processes when memory runs out"
-        return WorkerError(f"worker {index} {_describe_exit(code)} during {operation}", hint=hint)
+        name = describe_workers(self.groups[index])
+        return WorkerError(f"{name} {_describe_exit(code)} during {operation}", hint=hint)
 
     def close(self) -> None:
         """Ask the workers to close their envs and exit; kill them after a timeout."""
@@ -272,8 +328,9 @@ class WorkerPool:
             self._finalizer()
 
 
-def _reply_error(index: int, reply: bytes, operation: str) -> BaseException:
+def _reply_error(rows: range, reply: bytes, operation: str) -> BaseException:
     failure: protocol.Failure = protocol.unpack(reply)
+    index = rows[min(failure.place, len(rows) - 1)]
     # Raise the error that creating the env in this process would raise.
     if operation == _CREATING and failure.is_tdx_error():
         return failure.original(index)
@@ -298,9 +355,9 @@ def prepare_fork_server() -> None:
         forkserver.ensure_running()
 
 
-def _timeout_error(index: int, operation: str, limit: float | None) -> WorkerTimeoutError:
+def _timeout_error(rows: range, operation: str, limit: float | None) -> WorkerTimeoutError:
     return WorkerTimeoutError(
-        f"worker {index} did not respond within {limit:g} s during {operation}",
+        f"{describe_workers(rows)} did not respond within {limit:g} s during {operation}",
         hint="increase worker_timeout if the env is slow; in a pipeline it is a field of env",
     )
 

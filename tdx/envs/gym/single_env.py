@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tdx.envs.gym.conversion import ArrayForm, Conversion, Raw, root_spec
 from tdx.envs.gym.numeric_spaces import Array, Codec
+from tdx.envs.gym.observation_store import EntryRows
 from tdx.envs.gym.values import WrongValueError, as_numbers, cast_numbers, wrong_value_error
 from tdx.errors import TdxError
 from tdx.tensordicts import make_tensordict_factory, read
@@ -333,6 +334,8 @@ def _entry_functions(codec: Codec) -> _Functions:
     """Return ``keep``, ``stack`` and ``one`` for observations that are encoded one by one."""
 
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
+        if isinstance(rows, EntryRows):
+            return rows.stack()
         return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
 
     return codec.encode, stack, lambda row: dict(row)

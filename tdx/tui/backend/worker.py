@@ -44,6 +44,7 @@ from tdx.tui.backend.requests import (
     list_env_choices,
     observe_keys,
 )
+from tdx.tui.contract.messages import CompareContract, FreezeContract
 from tdx.tui.live.messages import RunSession
 from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
 
@@ -68,6 +69,18 @@ def _find_advice(request: FindAdvice, job: Job) -> Any:
     return find_advice(request, job)
 
 
+def _compare_contract(request: CompareContract, job: Job) -> Any:
+    from tdx.tui.contract.worker import compare_contract
+
+    return compare_contract(request, job)
+
+
+def _freeze_contract(request: FreezeContract, job: Job) -> Any:
+    from tdx.tui.contract.worker import freeze_contract
+
+    return freeze_contract(request, job)
+
+
 _HANDLERS: dict[type[Request[Any]], Handler] = {
     InspectChain: inspect_chain,
     CheckChain: check_chain,
@@ -77,6 +90,8 @@ _HANDLERS: dict[type[Request[Any]], Handler] = {
     RunSession: _run_session,
     MeasurePipeline: _measure_pipeline,
     FindAdvice: _find_advice,
+    CompareContract: _compare_contract,
+    FreezeContract: _freeze_contract,
 }
 
 

@@ -26,6 +26,7 @@ from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.compositor import use_partial_compositor
+from tdx.tui.contract.commands import ContractCommands
 from tdx.tui.keyboard import (
     TABS_PANE,
     FocusGuard,
@@ -124,6 +125,8 @@ class MainScreen(FocusGuard):
         Binding("y", "copy", "copy", id="screen.copy", show=False),
         Binding("k", "check", "check with steps", id="screen.check", show=False),
         Binding("h", "hints", "first steps", id="screen.hints", show=False),
+        Binding("C", "contract('compare')", "compare with …", id="contract.compare", show=False),
+        Binding("F", "contract('freeze')", "freeze …", id="contract.freeze", show=False),
         Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
         Binding("escape", "home", "chain", id="screen.home", show=False),
         Binding("f12", "details", "details", id="screen.details", show=False),
@@ -143,6 +146,7 @@ class MainScreen(FocusGuard):
         self._focused_before: Widget | None = None
         self.panes = PaneLayout(self)
         self.dialogs = ComposeDialogs(self, workspace)
+        self.contracts = ContractCommands(self, workspace)
 
     def compose(self) -> ComposeResult:
         yield StatusBar(self.workspace)
@@ -316,6 +320,10 @@ class MainScreen(FocusGuard):
     @on(StageTab.PickKeys)
     def _pick_keys(self, event: StageTab.PickKeys) -> None:
         self.dialogs.pick_keys(event.row)
+
+    def action_contract(self, command: str) -> None:
+        """Compare the chain with a contract, or write one."""
+        self.contracts.compare() if command == "compare" else self.contracts.freeze()
 
     def action_check(self) -> None:
         self.workspace.check_with_steps(self._report_check)
