@@ -152,7 +152,7 @@ def test_keys_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
     def find() -> list[str]:
         calls.append(1)
-        print("noise")
+        sys.stdout.write("noise")
         return ["observation"] if file.exists() else []
 
     for exists in (False, True):
