@@ -20,6 +20,11 @@ Env = gymnasium.Env[Any, Any]
 Loop = Callable[[], int]
 
 
+def make_env(name: str = "Pendulum-v1", **options: Any) -> Env:
+    """Create an env as ``GymEnv`` does by default: without Gymnasium's checks of each step."""
+    return gymnasium.make(name, disable_env_checker=True, **options)
+
+
 def pendulum_actions(count: int) -> list[NDArray[np.float32]]:
     """Actions of Pendulum-v1, sampled in advance, each ``[1]``."""
     drawn = np.random.default_rng(0).uniform(-2, 2, (count, 1)).astype(np.float32)
@@ -72,7 +77,7 @@ def played_with_policy(env: Env, policy: Callable[[Tensor], Tensor], inputs: Ten
     def loop() -> int:
         step = env.step
         for row in rows:
-            _, _, terminated, truncated, _ = step(policy(row).numpy())
+            _, _, terminated, truncated, _ = step(policy(row).detach().numpy())
             if terminated or truncated:
                 env.reset()
         return len(rows)
@@ -80,9 +85,22 @@ def played_with_policy(env: Env, policy: Callable[[Tensor], Tensor], inputs: Ten
     return loop
 
 
-def wrapped_pendulum() -> Env:
-    """Pendulum-v1 under the Gymnasium wrappers closest to the six transforms."""
-    env: Any = gymnasium.make("Pendulum-v1")
+def played_at_once(env: Any, actions: Sequence[Any]) -> Loop:
+    """Return a loop over a vector env."""
+    env.reset(seed=0)
+
+    def loop() -> int:
+        step = env.step
+        for action in actions:
+            step(action)
+        return len(actions) * int(env.num_envs)
+
+    return loop
+
+
+def wrapped_env(name: str = "Pendulum-v1") -> Env:
+    """An env under the Gymnasium wrappers closest to the six transforms."""
+    env: Any = make_env(name)
     scale, loc = np.float32(2.0), np.float32(0.1)
     env = TransformObservation(env, lambda seen: seen * scale + loc, env.observation_space)
     env = TransformReward(env, lambda reward: float(reward) * 0.1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 from rich.table import Table
 
-Contestant = Literal["tdx", "tdx eager", "TorchRL", "Gymnasium", "bare"]
-Times = Mapping[Contestant, float]
+Contestant = Literal["tdx", "tdx eager", "TorchRL", "Gymnasium", "SB3", "bare", "single env"]
+Times = Mapping[Contestant, Sequence[float]]
+"""Time of each round by contestant. Times at the same place are of the same round."""
 COLUMNS: tuple[Contestant, ...] = ("TorchRL", "Gymnasium", "bare", "tdx")
 
 
@@ -29,19 +31,20 @@ class Goal:
     faster: bool = False
     stretch: bool = False
 
-    def figure(self, times: Times, seconds: float) -> float | None:
-        """Return the measured time or ratio; ``None`` if a time is missing.
+    def figures(self, times: Times, seconds: float) -> Sequence[float]:
+        """Return the time or ratio of each round; empty if a contestant is missing.
 
         Args:
             times: Times in seconds.
             seconds: Seconds per unit of the bar.
         """
-        needed = ("tdx",) if self.of is None else ("tdx", self.of)
-        if not all(contestant in times for contestant in needed):
-            return None
+        if "tdx" not in times or (self.of is not None and self.of not in times):
+            return ()
+        own = np.asarray(times["tdx"])
         if self.of is None:
-            return times["tdx"] / seconds
-        return times[self.of] / times["tdx"] if self.faster else times["tdx"] / times[self.of]
+            return (own / seconds).tolist()
+        other = np.asarray(times[self.of])
+        return (other / own if self.faster else own / other).tolist()
 
     def is_met(self, figure: float) -> bool:
         """True if a figure reaches the target."""
@@ -86,9 +89,9 @@ class Bar:
             return measured
         if "bare" not in measured:
             return {}
-        bare = measured["bare"]
-        above: dict[Contestant, float] = {who: time - bare for who, time in measured.items()}
-        return {**above, "bare": bare}
+        bare = np.asarray(measured["bare"])
+        above = {who: (np.asarray(times) - bare).tolist() for who, times in measured.items()}
+        return {**above, "bare": measured["bare"]}
 
 
 ROLLOUT = Bar(
@@ -104,11 +107,14 @@ POLICY_ROLLOUT = Bar(
     "µs",
     1e-6,
     (
-        Goal(1.4, "bare"),
+        Goal(1.33, "bare"),
         Goal(1.2, "bare", stretch=True),
         Goal(8, "TorchRL", faster=True),
     ),
     "with policy",
+)
+POLICY_ROLLOUT_GRAD = Bar(
+    "P2", "the same with gradients enabled", "µs", 1e-6, (Goal(1.5, "bare"),), "with policy"
 )
 SERIAL_ROLLOUT = Bar(
     "P5",
@@ -129,7 +135,7 @@ VEC_NORM_ROLLOUT = Bar(
     "a step of rollout(2000), random actions, VecNorm",
     "µs",
     1e-6,
-    (Goal(1.5, "bare"), Goal(20, "TorchRL", faster=True)),
+    (Goal(1.4, "bare"), Goal(20, "TorchRL", faster=True)),
 )
 _PROFILED_GOALS = (Goal(1.02, "bare"),)
 PROFILED = Bar(
@@ -163,6 +169,21 @@ STACK_TRACED_STEP = Bar("S2", "the same, values recorded", "µs", 1e-6, (Goal(1.
 STACK_UNATTRIBUTED = Bar(
     "S3", "the same: time of no wrapper and not of the env", "%", 0.01, (Goal(5),)
 )
+
+
+def _stack_bars(kind: str) -> tuple[Bar, Bar, Bar]:
+    """Return the bars of a recorded call, and of a step that is profiled and one recorded."""
+    call = f"a call of a {kind} transform whose values are recorded; added time"
+    goals = (Goal(1.02, "bare"),)
+    return (
+        Bar("S1", call, "µs", 1e-6, (Goal(5),)),
+        Bar("S2", f"a step of 1 ms in 8 {kind} transforms, profiled", "µs", 1e-6, goals),
+        Bar("S2", f"the same in {kind} transforms, values recorded", "µs", 1e-6, goals),
+    )
+
+
+NATIVE_STACK = _stack_bars("tdx")
+TORCHRL_STACK = _stack_bars("TorchRL")
 MEMORY = Bar(
     "P10",
     "resident memory over iter_rollout(1_000_000), chain 6",
@@ -175,7 +196,7 @@ DUMP = Bar(
     "a step of a streaming dump, Pendulum-v1 + chain 6",
     "µs",
     1e-6,
-    (Goal(1.15, "bare"),),
+    (Goal(1.1, "bare"),),
     "the rollout alone",
 )
 DUMP_MEMORY = Bar("P10", "resident memory meanwhile", "MiB", 2**20, (Goal(64),))
@@ -186,10 +207,10 @@ CHAIN_6_STEP = Bar("P3", "env.step(td), chain 6", "µs", 1e-6, (CHAIN_6_GOAL,))
 PLAIN_STEP_NEW = Bar("P3", "the same, each step a new td", "µs", 1e-6, (PLAIN_GOAL,))
 CHAIN_6_STEP_NEW = Bar("P3", "the same, each step a new td", "µs", 1e-6, (CHAIN_6_GOAL,))
 BUILD = Bar("P7", "make the env, chain 6, read output_spec", "ms", 1e-3, (Goal(2),))
-HELP = Bar("P8", "tdx --help", "s", 1, (Goal(0.2),), "Typer alone")
+HELP = Bar("P8", "tdx --help", "s", 1, (Goal(1.2, "bare"),), "Typer alone")
 LIST = Bar("P8", "tdx list envs", "s", 1, (Goal(0.2),))
 COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),))
-INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.15, "bare"),), "import torch, tensordict")
+INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.1, "bare"),), "import torch, tensordict")
 APP_START = Bar("P8", "first screen of the app, whole process", "s", 1, (Goal(0.5),))
 APP_KEYS = Bar(
     "A1",
@@ -216,10 +237,52 @@ PIXELS = Bar(
     "a frame of Pong: gray, 84 × 84, stacks of 4; above bare",
     "µs",
     1e-6,
-    (Goal(110), Goal(7, "TorchRL", faster=True)),
+    (Goal(105), Goal(85, stretch=True), Goal(7, "TorchRL", faster=True)),
     "env alone",
     above_bare=True,
 )
+VECTOR_ROLLOUT = Bar(
+    "P14",
+    "an env step of GymEnv(Pendulum-v1, num_envs=8), random actions",
+    "µs",
+    1e-6,
+    (Goal(1.2, "Gymnasium"),),
+)
+VECTOR_CHAIN_ROLLOUT = Bar(
+    "P14",
+    "the same, CartPole-v1 and chain 6",
+    "µs",
+    1e-6,
+    (Goal(1.2, "Gymnasium"),),
+)
+SERIAL_PIXELS = Bar(
+    "P15",
+    "a frame of SerialEnv(4) of Pong, as in P4; above bare",
+    "µs",
+    1e-6,
+    (Goal(1.2, "single env"), Goal(1, "SB3", faster=True)),
+    "envs alone",
+    above_bare=True,
+)
+DICT_ENTRY = Bar("P16", "an entry of a Dict observation, per step", "µs", 1e-6, (Goal(0.5),))
+NO_OP_CAST = Bar(
+    "P17",
+    "a step of rollout(2000), chain 6 and DoubleToFloat on float32",
+    "µs",
+    1e-6,
+    (Goal(1.1, "bare"),),
+    "without the cast",
+)
+LONG_SPEC = Bar(
+    "P18",
+    "inspect spec of 200 stages and 300 keys, above 2 stages",
+    "s",
+    1,
+    (Goal(1),),
+    "2 stages",
+    above_bare=True,
+)
+LONG_CHECK = Bar("P18", "check of the same", "s", 1, (Goal(1),), "2 stages", above_bare=True)
 
 
 def _image_bar(name: str, dtype: str, batch: int) -> Bar:
@@ -244,6 +307,7 @@ IMAGES: dict[ImageCase, Bar] = {
 BARS = (
     ROLLOUT,
     POLICY_ROLLOUT,
+    POLICY_ROLLOUT_GRAD,
     PLAIN_STEP,
     PLAIN_STEP_NEW,
     CHAIN_6_STEP,
@@ -263,9 +327,18 @@ BARS = (
     STACK_STEP,
     STACK_TRACED_STEP,
     STACK_UNATTRIBUTED,
+    *NATIVE_STACK,
+    *TORCHRL_STACK,
     MEMORY,
     DUMP,
     DUMP_MEMORY,
+    VECTOR_ROLLOUT,
+    VECTOR_CHAIN_ROLLOUT,
+    SERIAL_PIXELS,
+    DICT_ENTRY,
+    NO_OP_CAST,
+    LONG_SPEC,
+    LONG_CHECK,
     REPLAY,
     REPLAY_SLICES,
     *IMAGES.values(),
@@ -281,12 +354,14 @@ BARS = (
 
 
 def results_table(measured: Mapping[Bar, Times]) -> Table:
-    """Table of the targets with the best time of all rounds."""
-    table = Table("", "work", *COLUMNS, "bar", "today", "", title="Today's figures")
-    for column in table.columns[2:6]:
+    """Table of the targets that were measured, with the median of all rounds."""
+    table = Table("", "work", *COLUMNS, "bar", "today", "spread", "", title="Today's figures")
+    for column in (*table.columns[2:6], *table.columns[7:9]):
         column.justify = "right"
     for bar in BARS:
         times = bar.counted(measured.get(bar, {}))
+        if not times:
+            continue
         cells = [_time(times.get(contestant), bar) for contestant in COLUMNS]
         if bar.bare and "bare" in times:
             cells[COLUMNS.index("bare")] += f" ({bar.bare})"
@@ -295,13 +370,15 @@ def results_table(measured: Mapping[Bar, Times]) -> Table:
     return table
 
 
-def _time(seconds: float | None, bar: Bar) -> str:
-    return "" if seconds is None else f"{seconds / bar.seconds:.3g} {bar.unit}"
+def _time(seconds: Sequence[float] | None, bar: Bar) -> str:
+    return "" if seconds is None else f"{np.median(seconds) / bar.seconds:.3g} {bar.unit}"
 
 
-def _goal_cells(goal: Goal, bar: Bar, times: Times) -> tuple[str, str, str]:
-    figure = goal.figure(times, bar.seconds)
-    if figure is None:
-        return goal.describe(bar.unit), "", ""
+def _goal_cells(goal: Goal, bar: Bar, times: Times) -> tuple[str, str, str, str]:
+    figures = goal.figures(times, bar.seconds)
+    if not figures:
+        return goal.describe(bar.unit), "", "", ""
+    low, figure, high = np.percentile(figures, (25, 50, 75)).tolist()
     today = f"{figure:.3g} {bar.unit if goal.of is None else '×'}"
-    return goal.describe(bar.unit), today, "ok" if goal.is_met(figure) else "missed"
+    spread = "" if len(figures) == 1 else f"{low:.3g} to {high:.3g}"
+    return goal.describe(bar.unit), today, spread, "ok" if goal.is_met(figure) else "missed"

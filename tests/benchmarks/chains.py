@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal
 
-import pytest
 import torch
 from tensordict.nn import TensorDictModule
 from torch import nn
@@ -15,10 +16,13 @@ ENV = "Pendulum-v1"
 
 
 def load(library: Library) -> Any:
-    """Import the module with envs and transforms; skip if TorchRL is not installed."""
-    if library == "TorchRL":
-        return pytest.importorskip("torchrl.envs")
-    return pytest.importorskip("tdx")
+    """Import the module with envs and transforms."""
+    return import_module("torchrl.envs" if library == "TorchRL" else "tdx")
+
+
+def libraries() -> tuple[Library, ...]:
+    """tdx, and TorchRL if it is installed."""
+    return ("tdx", "TorchRL") if find_spec("torchrl") else ("tdx",)
 
 
 def plain_env(library: Library) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,12 +16,11 @@ from rich.console import Console
 from tests.benchmarks.bars import Bar, Contestant, results_table
 from tests.benchmarks.growth import GROWTHS, growth_table
 
-TURNS = 3
-Measured = defaultdict[Bar, dict[Contestant, float]]
+Measured = defaultdict[Bar, dict[Contestant, Sequence[float]]]
 MEASURED = pytest.StashKey[Measured]()
 Timed = Callable[[], object]
-Measure = Callable[..., None]
-Note = Callable[[Bar, Contestant, float], None]
+Compare = Callable[..., None]
+Note = Callable[..., None]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,27 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore")
 
 
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each measurement several times, so that all contestants run under similar conditions."""
-    if "turn" in metafunc.fixturenames:
-        metafunc.parametrize("turn", range(TURNS))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give all contestants of a file their first turn before any second turn."""
-    files = {path: place for place, path in enumerate(dict.fromkeys(item.path for item in items))}
-
-    def order(item: pytest.Item) -> tuple[int, int]:
-        call = getattr(item, "callspec", None)
-        return files[item.path], 0 if call is None else call.params.get("turn", 0)
-
-    items.sort(key=order)
-
-
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Print the tables."""
     measured = config.stash[MEASURED]
-    console = Console(file=terminalreporter._tw._file, width=160)
+    console = Console(file=terminalreporter._tw._file, width=180)
     console.print(results_table(measured))
     for growth in GROWTHS:
         table = growth_table(growth, measured)
@@ -62,36 +46,67 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def note(pytestconfig: pytest.Config) -> Note:
-    """Add a figure to the table that was measured otherwise."""
+    """Add a figure to the table that was measured otherwise, or one for each round."""
 
-    def noted(bar: Bar, contestant: Contestant, figure: float) -> None:
-        pytestconfig.stash[MEASURED][bar][contestant] = figure
+    def noted(bar: Bar, contestant: Contestant, figure: float | Sequence[float]) -> None:
+        figures = (figure,) if isinstance(figure, int | float) else figure
+        pytestconfig.stash[MEASURED][bar][contestant] = figures
 
     return noted
 
 
+@dataclass(frozen=True)
+class Run:
+    """What one contestant does in each round.
+
+    Args:
+        function: What is timed.
+        units: Number of units of work in a call.
+        before_each: Called before each call, not timed.
+    """
+
+    function: Timed
+    units: int = 1
+    before_each: Timed | None = None
+
+    def seconds(self, clock: Callable[[], float]) -> float:
+        """Return the time of one unit of work."""
+        if self.before_each is not None:
+            self.before_each()
+        start = clock()
+        self.function()
+        return (clock() - start) / self.units
+
+
 @pytest.fixture
-def measure(benchmark: BenchmarkFixture, pytestconfig: pytest.Config, turn: int) -> Measure:
-    """Time a function for a contestant; the best round of all turns counts."""
+def compare(benchmark: BenchmarkFixture, note: Note) -> Compare:
+    """Time contestants in alternation.
 
-    def timed(
-        bar: Bar,
-        contestant: Contestant,
-        function: Timed,
-        *,
-        rounds: int,
-        units: int = 1,
-        before_each: Timed | None = None,
+    Each has one turn per round, and every other round goes in the opposite order. The CPU time of
+    this process is measured, on which other programs have little influence; with ``wall`` the time
+    on the clock, for work outside of this process.
+    """
+
+    def compared(
+        bar: Bar, contestants: Mapping[Contestant, Run], *, rounds: int, wall: bool = False
     ) -> None:
-        benchmark.group = f"{bar.name} {bar.work}"
-        benchmark.name = f"{contestant} {turn}"
-        setup = None if before_each is None else lambda: (before_each(), None)[1]
-        benchmark.pedantic(  # type: ignore[no-untyped-call]
-            function, rounds=rounds, warmup_rounds=1, setup=setup
-        )
-        if benchmark.stats is not None:
-            best = benchmark.stats.stats.min / units
-            row = pytestconfig.stash[MEASURED][bar]
-            row[contestant] = min(best, row.get(contestant, best))
+        clock = time.perf_counter if wall else time.process_time
+        order = list(contestants.items())
+        times: dict[Contestant, list[float]] = {who: [] for who in contestants}
 
-    return timed
+        def play_round() -> None:
+            for who, run in order:
+                times[who].append(run.seconds(clock))
+            order.reverse()
+
+        benchmark.group, benchmark.name = bar.name, f"{bar.name} {bar.work}"
+        benchmark.pedantic(  # type: ignore[no-untyped-call]
+            play_round, rounds=rounds, warmup_rounds=1
+        )
+        for who, seconds in times.items():
+            # The first round warms up.
+            kept = seconds[1:] or seconds
+            benchmark.extra_info[who] = kept
+            note(bar, who, kept)
+
+    return compared

@@ -41,7 +41,7 @@ class Growth:
     def line(self, contestant: Contestant, measured: Mapping[Bar, Times]) -> str:
         """Describe the line fitted to a contestant's times."""
         points = [
-            (size, seconds / MICROSECOND * (size if self.whole else 1))
+            (size, float(np.median(seconds)) / MICROSECOND * (size if self.whole else 1))
             for size in self.sizes
             if (seconds := measured.get(self.at(size), {}).get(contestant)) is not None
         ]
@@ -78,7 +78,7 @@ def growth_table(growth: Growth, measured: Mapping[Bar, Times]) -> Table | None:
     for size in growth.sizes:
         times = measured.get(growth.at(size), {})
         cells = (times.get(contestant) for contestant in COLUMNS)
-        shown = ("" if cell is None else f"{cell / MICROSECOND:.3g}" for cell in cells)
+        shown = ("" if cell is None else f"{np.median(cell) / MICROSECOND:.3g}" for cell in cells)
         table.add_row(f"{size:,}", *shown)
     table.add_section()
     lines = (growth.line(contestant, measured) for contestant in COLUMNS)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.benchmarks.bars import BUILD
-from tests.benchmarks.chains import Library, chain_6_env
-from tests.benchmarks.conftest import Measure
+from tests.benchmarks.chains import Library, chain_6_env, libraries
+from tests.benchmarks.conftest import Compare, Run
 
 
-@pytest.mark.parametrize("library", ["tdx", "TorchRL"])
-def test_build(measure: Measure, library: Library) -> None:
-    spec = chain_6_env(library).output_spec
-    measure(BUILD, library, lambda: chain_6_env(library).output_spec, rounds=20)
+def test_build(compare: Compare) -> None:
+    spec = chain_6_env("tdx").output_spec
     assert spec["full_observation_spec", "observation"].shape == (12,)
+    compare(BUILD, {library: build(library) for library in libraries()}, rounds=20)
+
+
+def build(library: Library) -> Run:
+    """Make the env and read its specs."""
+    return Run(lambda: chain_6_env(library).output_spec)

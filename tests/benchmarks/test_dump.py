@@ -11,7 +11,7 @@ import pytest
 from tdx import EnvConfig, Pipeline, build_env
 from tdx.rollouts import DumpRequest, Goal, Progress, roll_out
 from tests.benchmarks.bars import DUMP, DUMP_MEMORY
-from tests.benchmarks.conftest import Measure, Note
+from tests.benchmarks.conftest import Compare, Note, Run
 from tests.benchmarks.test_memory import STATM, WARM_UP_CHUNKS, resident_bytes
 
 STEPS, LONG = 100_000, 1_000_000
@@ -26,24 +26,20 @@ PIPELINE = Pipeline.of(
 )
 
 
-def test_rollout_alone(measure: Measure) -> None:
+def test_dump(compare: Compare, tmp_path: Path) -> None:
     env = build_env(PIPELINE)
+    request = DumpRequest(PIPELINE, Goal(steps=STEPS), seed=0)
+    folders = (tmp_path / str(number) for number in itertools.count())
 
     def rolled_out() -> None:
         for _ in env.iter_rollout(STEPS):
             pass
 
-    measure(DUMP, "bare", rolled_out, rounds=3, units=STEPS)
-
-
-def test_dump(measure: Measure, tmp_path: Path) -> None:
-    request = DumpRequest(PIPELINE, Goal(steps=STEPS), seed=0)
-    folders = (tmp_path / str(number) for number in itertools.count())
-
     def dumped() -> None:
         roll_out(request, next(folders))
 
-    measure(DUMP, "tdx", dumped, rounds=3, units=STEPS)
+    runs = {"tdx": Run(dumped, STEPS), "bare": Run(rolled_out, STEPS)}
+    compare(DUMP, runs, rounds=7, wall=True)
     shutil.rmtree(tmp_path)
 
 

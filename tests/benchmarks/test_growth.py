@@ -11,11 +11,12 @@ from tests.benchmarks.chains import (
     Library,
     chain_6_env,
     chain_env,
+    libraries,
     native_env,
     serial_env,
 )
-from tests.benchmarks.conftest import Measure
-from tests.benchmarks.growth import LENGTH, NATIVE, SERIAL, STEPS, Growth
+from tests.benchmarks.conftest import Compare, Run
+from tests.benchmarks.growth import LENGTH, NATIVE, SERIAL, STEPS
 
 CONTESTANTS: tuple[Contestant, ...] = ("TorchRL", "tdx eager", "tdx")
 CHAIN_STEPS: dict[Contestant, int] = {"TorchRL": 25, "tdx eager": 100, "tdx": 2000}
@@ -24,8 +25,7 @@ BATCH_STEPS: dict[Contestant, int] = {"TorchRL": 10, "tdx eager": 50, "tdx": 500
 MOST_ENV_STEPS = 200_000
 TORCHRL_STEPS = 1_000
 TORCHRL_STAGES = 16
-# From this size on, eager contestants run one round per turn.
-MANY_STEPS = 1_000
+ROUNDS = 5
 
 
 def whose(contestant: Contestant) -> tuple[Library, dict[str, Any]]:
@@ -35,60 +35,60 @@ def whose(contestant: Contestant) -> tuple[Library, dict[str, Any]]:
     return "tdx", {"planned": contestant == "tdx"}
 
 
-def measure_rollout(
-    measure: Measure,
-    growth: Growth,
-    size: int,
-    contestant: Contestant,
-    env: Any,
-    steps: int,
-) -> None:
-    """Time a rollout of one contestant at one size, per env step."""
+def contestants() -> tuple[Contestant, ...]:
+    """Those whose library is installed."""
+    return tuple(each for each in CONTESTANTS if whose(each)[0] in libraries())
+
+
+def rollout(env: Any, steps: int, envs: int = 1) -> Run:
+    """A rollout, per env step."""
     env.set_seed(0)
-    made: list[Any] = []
 
-    def rollout() -> None:
-        made[:] = [env.rollout(steps, break_when_any_done=False)]
+    def work() -> None:
+        made = env.rollout(steps, break_when_any_done=False)
+        assert made.numel() == steps * envs
 
-    envs = size if growth in (NATIVE, SERIAL) else 1
-    is_slow = contestant != "tdx" and steps >= MANY_STEPS
-    rounds = 1 if is_slow else 2
-    measure(growth.at(size), contestant, rollout, rounds=rounds, units=steps * envs)
-    assert made[0].numel() == steps * envs
-    env.close()
+    return Run(work, steps * envs)
 
 
 @pytest.mark.parametrize("size", LENGTH.sizes)
-@pytest.mark.parametrize("contestant", CONTESTANTS)
-def test_growth_with_the_chain(measure: Measure, size: int, contestant: Contestant) -> None:
-    library, options = whose(contestant)
-    if library == "TorchRL" and size > TORCHRL_STAGES:
-        pytest.skip("takes half a minute to build")
-    env = chain_env(library, size, **options)
-    measure_rollout(measure, LENGTH, size, contestant, env, CHAIN_STEPS[contestant])
+def test_growth_with_the_chain(compare: Compare, size: int) -> None:
+    runs = {}
+    for contestant in contestants():
+        library, options = whose(contestant)
+        # Longer chains of TorchRL take half a minute to build.
+        if library == "tdx" or size <= TORCHRL_STAGES:
+            env = chain_env(library, size, **options)
+            runs[contestant] = rollout(env, CHAIN_STEPS[contestant])
+    compare(LENGTH.at(size), runs, rounds=ROUNDS)
 
 
 @pytest.mark.parametrize("size", STEPS.sizes)
-@pytest.mark.parametrize("contestant", CONTESTANTS)
-def test_growth_with_the_steps(measure: Measure, size: int, contestant: Contestant) -> None:
-    library, options = whose(contestant)
-    if library == "TorchRL" and size > TORCHRL_STEPS:
-        pytest.skip("would take longer than all the rest")
-    env = chain_6_env(library, **options)
-    measure_rollout(measure, STEPS, size, contestant, env, size)
+def test_growth_with_the_steps(compare: Compare, size: int) -> None:
+    runs = {}
+    for contestant in contestants():
+        library, options = whose(contestant)
+        # Longer rollouts of TorchRL would take longer than all the rest.
+        if library == "tdx" or size <= TORCHRL_STEPS:
+            runs[contestant] = rollout(chain_6_env(library, **options), size)
+    compare(STEPS.at(size), runs, rounds=ROUNDS)
 
 
 @pytest.mark.parametrize("size", NATIVE.sizes)
-@pytest.mark.parametrize("contestant", ["tdx eager", "tdx"])
-def test_growth_with_native_envs(measure: Measure, size: int, contestant: Contestant) -> None:
-    env = native_env(size, planned=contestant == "tdx")
-    steps = min(BATCH_STEPS[contestant], max(MOST_ENV_STEPS // size, 10))
-    measure_rollout(measure, NATIVE, size, contestant, env, steps)
+def test_growth_with_native_envs(compare: Compare, size: int) -> None:
+    runs = {}
+    for contestant in ("tdx eager", "tdx"):
+        env = native_env(size, planned=contestant == "tdx")
+        steps = min(BATCH_STEPS[contestant], max(MOST_ENV_STEPS // size, 10))
+        runs[contestant] = rollout(env, steps, size)
+    compare(NATIVE.at(size), runs, rounds=ROUNDS)
 
 
 @pytest.mark.parametrize("size", SERIAL.sizes)
-@pytest.mark.parametrize("contestant", CONTESTANTS)
-def test_growth_with_envs_in_turns(measure: Measure, size: int, contestant: Contestant) -> None:
-    library, options = whose(contestant)
-    env = serial_env(library, size, **options)
-    measure_rollout(measure, SERIAL, size, contestant, env, BATCH_STEPS[contestant])
+def test_growth_with_envs_in_turns(compare: Compare, size: int) -> None:
+    runs = {}
+    for contestant in contestants():
+        library, options = whose(contestant)
+        env = serial_env(library, size, **options)
+        runs[contestant] = rollout(env, BATCH_STEPS[contestant], size)
+    compare(SERIAL.at(size), runs, rounds=ROUNDS)

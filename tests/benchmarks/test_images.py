@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,10 +10,10 @@ from torch import Tensor
 
 import tdx
 from tests.benchmarks.bars import IMAGES, ImageCase
-from tests.benchmarks.conftest import Measure
+from tests.benchmarks.conftest import Compare, Run
 
-CALLS = 100
-ROUNDS = 8
+CALLS = 64
+ROUNDS = 15
 
 
 def torchvisions(name: str) -> Callable[[Tensor], Tensor]:
@@ -40,20 +39,21 @@ def images(case: ImageCase) -> Tensor:
 
 
 @pytest.mark.parametrize("case", IMAGES, ids=lambda case: "-".join(map(str, case)))
-@pytest.mark.parametrize("contestant", ["tdx", "bare"])
-def test_images(measure: Measure, case: ImageCase, contestant: Any) -> None:
+def test_images(compare: Compare, case: ImageCase) -> None:
     name, _, batch = case
     transform = tdx.ToTensorImage() if name == "ToTensorImage" else _sized(name)
-    call = torchvisions(name)
-    function = transform._apply_transform if contestant == "tdx" else call
     image, calls = images(case), CALLS // batch
 
-    def work() -> None:
-        for _ in range(calls):
-            function(image)
+    def repeat(function: Callable[[Tensor], Tensor]) -> Run:
+        def work() -> None:
+            for _ in range(calls):
+                function(image)
 
-    measure(IMAGES[case], contestant, work, rounds=ROUNDS, units=calls)
-    torch.testing.assert_close(transform._apply_transform(image), call(image))
+        return Run(work, calls)
+
+    own, call = transform._apply_transform, torchvisions(name)
+    compare(IMAGES[case], {"tdx": repeat(own), "bare": repeat(call)}, rounds=ROUNDS)
+    torch.testing.assert_close(own(image), call(image))
 
 
 def _sized(name: str) -> tdx.Transform:

@@ -1,29 +1,44 @@
-"""P4: frames of an Atari game, converted to small, stacked gray frames."""
+"""P4 and P15: frames of an Atari game, converted to small, stacked gray frames."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.wrappers import FrameStackObservation, GrayscaleObservation, ResizeObservation
 
-from tests.benchmarks.bars import PIXELS
-from tests.benchmarks.chains import Library, load
-from tests.benchmarks.conftest import Measure
+from tests.benchmarks.bare import make_env
+from tests.benchmarks.bars import PIXELS, SERIAL_PIXELS, Contestant
+from tests.benchmarks.chains import Library, libraries, load
+from tests.benchmarks.conftest import Compare, Run
 
 ENV = "ALE/Pong-v5"
 FRAME_SKIP = 4
-FRAMES = 200
-ROUNDS = 5
+FRAMES, SERIAL_FRAMES = 100, 60
+ENVS = 4
+ROUNDS = 15
+# Slow contestants make fewer steps in a round.
+SHARE = {"tdx": 1, "TorchRL": 5}
 
 
-def pixels_env(library: Library) -> Any:
-    """The game under four transforms; seeded."""
-    pytest.importorskip("ale_py")
+@pytest.fixture(autouse=True)
+def _register_games() -> None:
+    gymnasium.register_envs(pytest.importorskip("ale_py"))
+
+
+def pixels_rollout(library: Library, frames: int, envs: int = 1) -> Run:
+    """A rollout of the game under four transforms; seeded."""
     lib = load(library)
+
+    def make() -> Any:
+        return lib.GymEnv(ENV, frameskip=FRAME_SKIP)
+
     env = lib.TransformedEnv(
-        lib.GymEnv(ENV, frameskip=FRAME_SKIP),
+        make() if envs == 1 else lib.SerialEnv(envs, make),
         lib.Compose(
             lib.ToTensorImage(),
             lib.GrayScale(),
@@ -32,38 +47,66 @@ def pixels_env(library: Library) -> Any:
         ),
     )
     env.set_seed(0)
-    return env
+    assert env.rollout(3)["next", "pixels"].shape[-3:] == (4, 84, 84)
+    return Run(lambda: env.rollout(frames), frames * envs)
 
 
-def bare_env() -> gymnasium.Env[Any, Any]:
-    """The game alone; seeded."""
-    gymnasium.register_envs(pytest.importorskip("ale_py"))
-    env = gymnasium.make(ENV, frameskip=FRAME_SKIP)
-    env.reset(seed=0)
-    return env
+def wrapped_game() -> gymnasium.Env[Any, Any]:
+    """The game under the closest wrappers of Gymnasium."""
+    gray = GrayscaleObservation(make_env(ENV, frameskip=FRAME_SKIP))
+    return FrameStackObservation(ResizeObservation(gray, (84, 84)), 4)
 
 
-@pytest.mark.parametrize("library", ["tdx", "TorchRL"])
-def test_pixels(measure: Measure, library: Library) -> None:
-    env = pixels_env(library)
-    measure(PIXELS, library, lambda: env.rollout(FRAMES), rounds=ROUNDS, units=FRAMES)
-    assert env.rollout(3)["next", "pixels"].shape == (3, 4, 84, 84)
-
-
-@pytest.mark.parametrize("contestant", ["bare", "Gymnasium"])
-def test_pixels_without_tensordicts(measure: Measure, contestant: Any) -> None:
-    env = bare_env()
-    if contestant == "Gymnasium":
-        pytest.importorskip("cv2")
-        gray = GrayscaleObservation(env)
-        env = FrameStackObservation(ResizeObservation(gray, (84, 84)), 4)
-    env.action_space.seed(0)
-    actions = [env.action_space.sample() for _ in range(FRAMES)]
+def played_games(envs: Sequence[Any], frames: int) -> Run:
+    """Some games in turns, each from its start."""
+    for env in envs:
+        env.reset(seed=0)
+        env.action_space.seed(0)
+    actions = [envs[0].action_space.sample() for _ in range(frames)]
 
     def steps() -> None:
-        env.reset()
+        for env in envs:
+            env.reset()
         for action in actions:
-            env.step(action)
+            for env in envs:
+                env.step(action)
 
-    measure(PIXELS, contestant, steps, rounds=ROUNDS, units=FRAMES)
-    assert env.step(0)[0].shape == ((210, 160, 3) if contestant == "bare" else (4, 84, 84))
+    return Run(steps, frames * len(envs))
+
+
+def vec_env_run() -> Run:
+    """The games under the same wrappers in the vector env of Stable-Baselines3."""
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    makers: list[Callable[[], Any]] = [wrapped_game] * ENVS
+    vec_env = DummyVecEnv(makers)
+    actions = [np.full(ENVS, index % 6) for index in range(SERIAL_FRAMES)]
+
+    def steps() -> None:
+        vec_env.reset()
+        for action in actions:
+            vec_env.step(action)
+
+    return Run(steps, SERIAL_FRAMES * ENVS)
+
+
+def test_pixels(compare: Compare) -> None:
+    runs: dict[Contestant, Run] = {
+        library: pixels_rollout(library, FRAMES // SHARE[library]) for library in libraries()
+    }
+    runs["bare"] = played_games([make_env(ENV, frameskip=FRAME_SKIP)], FRAMES)
+    if find_spec("cv2"):
+        runs["Gymnasium"] = played_games([wrapped_game()], FRAMES)
+    compare(PIXELS, runs, rounds=ROUNDS)
+
+
+def test_pixels_of_several_games(compare: Compare) -> None:
+    games = [make_env(ENV, frameskip=FRAME_SKIP) for _ in range(ENVS)]
+    runs: dict[Contestant, Run] = {
+        "tdx": pixels_rollout("tdx", SERIAL_FRAMES, ENVS),
+        "single env": pixels_rollout("tdx", SERIAL_FRAMES),
+        "bare": played_games(games, SERIAL_FRAMES),
+    }
+    if find_spec("cv2") and find_spec("stable_baselines3"):
+        runs["SB3"] = vec_env_run()
+    compare(SERIAL_PIXELS, runs, rounds=ROUNDS)

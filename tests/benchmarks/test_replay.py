@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -9,13 +10,13 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tests.benchmarks.bars import REPLAY, REPLAY_SLICES, Bar
-from tests.benchmarks.chains import Library, load
-from tests.benchmarks.conftest import Measure
+from tests.benchmarks.chains import Library, libraries, load
+from tests.benchmarks.conftest import Compare, Run
 
 STORED = 10_000
 BATCH = 256
-SAMPLES = 100
-ROUNDS = 12
+SAMPLES = 50
+ROUNDS = 15
 EPISODE = 200
 
 
@@ -37,7 +38,7 @@ def stored() -> TensorDictBase:
 def buffer_of(library: Library, sampler: str, **kwargs: Any) -> Any:
     """Create the buffer with the chain in one of the libraries."""
     lib = load(library)
-    data = pytest.importorskip("torchrl.data.replay_buffers") if library == "TorchRL" else lib
+    data = import_module("torchrl.data.replay_buffers") if library == "TorchRL" else lib
     buffer = data.ReplayBuffer(
         storage=data.LazyTensorStorage(STORED),
         sampler=getattr(data, sampler)(**kwargs),
@@ -58,17 +59,19 @@ def buffer_of(library: Library, sampler: str, **kwargs: Any) -> Any:
     ],
     ids=["random", "slices"],
 )
-@pytest.mark.parametrize("library", ["tdx", "TorchRL"])
-def test_sample(
-    measure: Measure, bar: Bar, sampler: str, options: dict[str, Any], library: Library
-) -> None:
-    buffer = buffer_of(library, sampler, **options)
+def test_sample(compare: Compare, bar: Bar, sampler: str, options: dict[str, Any]) -> None:
+    runs = {library: sampling(buffer_of(library, sampler, **options)) for library in libraries()}
+    compare(bar, runs, rounds=ROUNDS)
+
+
+def sampling(buffer: Any) -> Run:
+    """Sample a few batches."""
+    batch = buffer.sample()
+    assert batch.batch_size == (BATCH,)
+    assert batch["next", "reward"].abs().max() <= 1
 
     def samples() -> None:
         for _ in range(SAMPLES):
             buffer.sample()
 
-    measure(bar, library, samples, rounds=ROUNDS, units=SAMPLES)
-    batch = buffer.sample()
-    assert batch.batch_size == (BATCH,)
-    assert batch["next", "reward"].abs().max() <= 1
+    return Run(samples, SAMPLES)

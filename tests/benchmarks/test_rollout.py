@@ -1,4 +1,4 @@
-"""P1, P2, P5 and P6: rollouts."""
+"""P1, P2, P5, P6, P14 and P17: rollouts."""
 
 from __future__ import annotations
 
@@ -10,107 +10,79 @@ import numpy as np
 import pytest
 import torch
 
+import tdx
 from tests.benchmarks.bare import (
+    make_env,
     pendulum_actions,
     played,
+    played_at_once,
     played_in_turns,
     played_with_policy,
-    wrapped_pendulum,
+    wrapped_env,
 )
 from tests.benchmarks.bars import (
+    NO_OP_CAST,
     POLICY_ROLLOUT,
+    POLICY_ROLLOUT_GRAD,
     ROLLOUT,
     SERIAL_POLICY_ROLLOUT,
     SERIAL_ROLLOUT,
     VEC_NORM_ROLLOUT,
+    VECTOR_CHAIN_ROLLOUT,
+    VECTOR_ROLLOUT,
     Bar,
+    Contestant,
 )
 from tests.benchmarks.chains import (
-    Library,
+    ENV,
     Maker,
+    chain_6,
     chain_6_env,
+    libraries,
     policy_of_stacks,
     serial_env,
     vec_norm_env,
 )
-from tests.benchmarks.conftest import Measure
+from tests.benchmarks.conftest import Compare, Run
 
 STEPS = 2000
 ENVS = 8
 BATCHED_STEPS = 500
-# Slow contestants run fewer rounds, so that all of them take minutes.
-ROUNDS = {"tdx": 8, "TorchRL": 2}
+ROUNDS = 15
+# Slow contestants make fewer steps in a round, whose cost does not depend on their number.
+SHARE = {"tdx": 1, "TorchRL": 10}
 
 
-def serial_8_env(library: Library) -> Any:
-    """Eight serial envs under the six transforms."""
-    return serial_env(library, ENVS)
+def rollouts(make: Maker, steps: int, envs: int = 1, policy: Any = None) -> dict[Contestant, Run]:
+    """The rollout in each library."""
+    return {
+        library: rollout(make(library), steps // SHARE[library], envs, policy)
+        for library in libraries()
+    }
 
 
-@pytest.mark.parametrize(
-    ("bar", "make", "steps", "envs", "with_policy"),
-    [
-        (ROLLOUT, chain_6_env, STEPS, 1, False),
-        (POLICY_ROLLOUT, chain_6_env, STEPS, 1, True),
-        (SERIAL_ROLLOUT, serial_8_env, BATCHED_STEPS, ENVS, False),
-        (SERIAL_POLICY_ROLLOUT, serial_8_env, BATCHED_STEPS, ENVS, True),
-        (VEC_NORM_ROLLOUT, vec_norm_env, STEPS, 1, False),
-    ],
-    ids=["random", "policy", "serial", "serial-policy", "vecnorm"],
-)
-@pytest.mark.parametrize("library", ["tdx", "TorchRL"])
-def test_rollout(
-    measure: Measure,
-    bar: Bar,
-    make: Maker,
-    steps: int,
-    envs: int,
-    with_policy: bool,
-    library: Library,
-) -> None:
-    env = make(library)
+def rollout(env: Any, steps: int, envs: int = 1, policy: Any = None) -> Run:
+    """A rollout whose rows are reset when they are done."""
     env.set_seed(0)
-    policy = policy_of_stacks() if with_policy else None
-    made: list[Any] = []
 
-    def rollout() -> None:
-        made[:] = [env.rollout(steps, policy, break_when_any_done=False)]
+    def work() -> None:
+        made = env.rollout(steps, policy, break_when_any_done=False)
+        assert made.numel() == steps * envs
 
-    with torch.no_grad():
-        measure(bar, library, rollout, rounds=ROUNDS[library], units=steps * envs)
-    assert made[0].numel() == steps * envs
-    env.close()
+    return Run(work, steps * envs)
 
 
-@pytest.mark.parametrize("bar", [ROLLOUT, VEC_NORM_ROLLOUT], ids=["random", "vecnorm"])
-def test_bare_rollout(measure: Measure, bar: Bar) -> None:
-    env = gymnasium.make("Pendulum-v1")
-    loop = played(env, pendulum_actions(STEPS))
-    measure(bar, "bare", loop, rounds=ROUNDS["tdx"], units=STEPS)
-    assert loop() == STEPS
+def test_random_actions(compare: Compare) -> None:
+    bare = played(make_env(), pendulum_actions(STEPS))
+    gym = Run(_wrapped_loop(), STEPS)
+    runs = {**rollouts(chain_6_env, STEPS), "bare": Run(bare, STEPS), "Gymnasium": gym}
+    compare(ROLLOUT, runs, rounds=ROUNDS)
 
 
-def test_bare_rollout_with_policy(measure: Measure) -> None:
-    env = gymnasium.make("Pendulum-v1")
-    loop = played_with_policy(env, policy_of_stacks().module, torch.randn(STEPS, 12))
-    with torch.no_grad():
-        measure(POLICY_ROLLOUT, "bare", loop, rounds=ROUNDS["tdx"], units=STEPS)
-        assert loop() == STEPS
-
-
-def test_bare_rollout_serial(measure: Measure) -> None:
-    envs = [gymnasium.make("Pendulum-v1") for _ in range(ENVS)]
-    loop = played_in_turns(envs, pendulum_actions(BATCHED_STEPS))
-    units = BATCHED_STEPS * ENVS
-    measure(SERIAL_ROLLOUT, "bare", loop, rounds=ROUNDS["tdx"], units=units)
-    assert loop() == units
-
-
-def test_gymnasium_rollout(measure: Measure) -> None:
-    env = wrapped_pendulum()
+def _wrapped_loop() -> Callable[[], None]:
+    env = wrapped_env()
     env.reset(seed=0)
     env.action_space.seed(0)
-    stacked: list[Any] = []
 
     def loop() -> None:
         step, draw = env.step, env.action_space.sample
@@ -118,24 +90,77 @@ def test_gymnasium_rollout(measure: Measure) -> None:
             observation, _, terminated, truncated, _ = step(draw())
             if terminated or truncated:
                 env.reset()
-        stacked[:] = [observation]
+        assert observation.shape == (4, 3)
 
-    measure(ROLLOUT, "Gymnasium", loop, rounds=ROUNDS["tdx"], units=STEPS)
-    assert stacked[0].shape == (4, 3)
+    return loop
 
 
-def test_gymnasium_rollout_serial(measure: Measure) -> None:
-    makers: list[Callable[[], Any]] = [lambda: gymnasium.make("Pendulum-v1")] * ENVS
-    env = gymnasium.vector.SyncVectorEnv(makers)
-    env.reset(seed=0)
-    actions = [np.stack([action] * ENVS) for action in pendulum_actions(BATCHED_STEPS)]
+@pytest.mark.parametrize(
+    ("bar", "grad"),
+    [(POLICY_ROLLOUT, False), (POLICY_ROLLOUT_GRAD, True)],
+    ids=["no-grad", "grad"],
+)
+def test_policy(compare: Compare, bar: Bar, grad: bool) -> None:
+    policy = policy_of_stacks()
+    bare = played_with_policy(make_env(), policy.module, torch.randn(STEPS, 12))
+    with torch.set_grad_enabled(grad):
+        runs = {**rollouts(chain_6_env, STEPS, 1, policy), "bare": Run(bare, STEPS)}
+        compare(bar, runs, rounds=ROUNDS)
 
-    def loop() -> None:
-        step = env.step
-        for action in actions:
-            step(action)
 
-    units = BATCHED_STEPS * ENVS
-    measure(SERIAL_ROLLOUT, "Gymnasium", loop, rounds=ROUNDS["tdx"], units=units)
-    assert env.step(actions[0])[0].shape == (ENVS, 3)
-    env.close()
+def test_vec_norm(compare: Compare) -> None:
+    bare = played(make_env(), pendulum_actions(STEPS))
+    runs = {**rollouts(vec_norm_env, STEPS), "bare": Run(bare, STEPS)}
+    compare(VEC_NORM_ROLLOUT, runs, rounds=ROUNDS)
+
+
+def test_serial(compare: Compare) -> None:
+    envs = [make_env() for _ in range(ENVS)]
+    actions, units = pendulum_actions(BATCHED_STEPS), BATCHED_STEPS * ENVS
+    at_once = [np.stack([action] * ENVS) for action in actions]
+    with torch.no_grad():
+        runs = {
+            **rollouts(lambda library: serial_env(library, ENVS), BATCHED_STEPS, ENVS),
+            "bare": Run(played_in_turns(envs, actions), units),
+            "Gymnasium": Run(played_at_once(_vector_env(ENV), at_once), units),
+        }
+        compare(SERIAL_ROLLOUT, runs, rounds=ROUNDS)
+
+
+def test_serial_with_policy(compare: Compare) -> None:
+    policy = policy_of_stacks()
+    with torch.no_grad():
+        runs = rollouts(lambda library: serial_env(library, ENVS), BATCHED_STEPS, ENVS, policy)
+        compare(SERIAL_POLICY_ROLLOUT, runs, rounds=ROUNDS)
+
+
+@pytest.mark.parametrize(
+    ("bar", "name", "has_chain"),
+    [(VECTOR_ROLLOUT, ENV, False), (VECTOR_CHAIN_ROLLOUT, "CartPole-v1", True)],
+    ids=["plain", "chain6"],
+)
+def test_vector_env(compare: Compare, bar: Bar, name: str, has_chain: bool) -> None:
+    env: Any = tdx.GymEnv(name, num_envs=ENVS)
+    if has_chain:
+        env = tdx.TransformedEnv(env, chain_6("tdx"))
+    vector_env = _vector_env(name, wrapped_env if has_chain else make_env)
+    vector_env.action_space.seed(0)
+    actions = [vector_env.action_space.sample() for _ in range(BATCHED_STEPS)]
+    runs = {
+        "tdx": rollout(env, BATCHED_STEPS, ENVS),
+        "Gymnasium": Run(played_at_once(vector_env, actions), BATCHED_STEPS * ENVS),
+    }
+    compare(bar, runs, rounds=ROUNDS)
+
+
+def _vector_env(name: str, make: Callable[[str], Any] = make_env) -> Any:
+    return gymnasium.vector.SyncVectorEnv([lambda: make(name)] * ENVS)
+
+
+def test_cast_without_effect(compare: Compare) -> None:
+    chain = tdx.Compose(chain_6("tdx"), tdx.DoubleToFloat())
+    runs = {
+        "tdx": rollout(tdx.TransformedEnv(tdx.GymEnv(ENV), chain), STEPS),
+        "bare": rollout(chain_6_env("tdx"), STEPS),
+    }
+    compare(NO_OP_CAST, runs, rounds=ROUNDS)

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from tests.benchmarks.bars import COMPLETION, HELP, INSPECT, LIST, Bar
-from tests.benchmarks.conftest import Measure
+from tests.benchmarks.bars import COMPLETION, HELP, INSPECT, LIST, Bar, Contestant
+from tests.benchmarks.conftest import Compare, Run
 
-ROUNDS = 5
+ROUNDS = 9
 TYPER = "import typer; app = typer.Typer(); app.command()(lambda: None); app(['--help'])"
 COMPLETE = {
     "_TDX_COMPLETE": "complete_bash",
@@ -33,34 +33,32 @@ def run(arguments: list[str], variables: dict[str, str] | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("bar", "arguments", "variables", "shown"),
+    ("bar", "arguments", "variables", "shown", "baseline"),
     [
-        (HELP, ["--help"], {}, "inspect"),
-        (LIST, ["list", "envs"], {}, "Pendulum-v1"),
-        (COMPLETION, [], COMPLETE, "Pendulum-v1"),
+        (HELP, ["--help"], {}, "inspect", TYPER),
+        (LIST, ["list", "envs"], {}, "Pendulum-v1", None),
+        (COMPLETION, [], COMPLETE, "Pendulum-v1", None),
         (
             INSPECT,
             ["inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter"],
             {},
             "step_count",
+            "import torch, tensordict",
         ),
     ],
     ids=["help", "list", "completion", "inspect"],
 )
 def test_startup(
-    measure: Measure, bar: Bar, arguments: list[str], variables: dict[str, str], shown: str
+    compare: Compare,
+    bar: Bar,
+    arguments: list[str],
+    variables: dict[str, str],
+    shown: str,
+    baseline: str | None,
 ) -> None:
     command = ["-m", "tdx", *arguments]
     assert shown in run(command, variables)
-    measure(bar, "tdx", lambda: run(command, variables), rounds=ROUNDS)
-
-
-def test_typer_alone(measure: Measure) -> None:
-    assert "Usage" in run(["-c", TYPER])
-    measure(HELP, "bare", lambda: run(["-c", TYPER]), rounds=ROUNDS)
-
-
-def test_import_of_torch_and_tensordict(measure: Measure) -> None:
-    command = ["-c", "import torch, tensordict"]
-    assert run(command) == ""
-    measure(INSPECT, "bare", lambda: run(command), rounds=ROUNDS)
+    runs: dict[Contestant, Run] = {"tdx": Run(lambda: run(command, variables))}
+    if baseline is not None:
+        runs["bare"] = Run(lambda: run(["-c", baseline]))
+    compare(bar, runs, rounds=ROUNDS, wall=True)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import pytest
 import torch
 
-from tests.benchmarks.bars import CHAIN_6_STEP, CHAIN_6_STEP_NEW, PLAIN_STEP, PLAIN_STEP_NEW, Bar
-from tests.benchmarks.chains import ENV, Library, Maker, chain_6_env, plain_env
-from tests.benchmarks.conftest import Measure
+from tests.benchmarks.bare import make_env
+from tests.benchmarks.bars import (
+    CHAIN_6_STEP,
+    CHAIN_6_STEP_NEW,
+    PLAIN_STEP,
+    PLAIN_STEP_NEW,
+    Bar,
+    Contestant,
+)
+from tests.benchmarks.chains import ENV, Maker, chain_6_env, libraries, plain_env
+from tests.benchmarks.conftest import Compare, Run
 
 # One episode of Pendulum-v1 has 200 steps.
 STEPS = 150
-ROUNDS = 12
+ROUNDS = 25
 
 
 class Loop:
@@ -54,29 +61,24 @@ class Loop:
     ],
     ids=["plain", "chain6", "plain-new", "chain6-new"],
 )
-@pytest.mark.parametrize("library", ["tdx", "TorchRL"])
-def test_step(measure: Measure, bar: Bar, make: Maker, again: bool, library: Library) -> None:
-    env = make(library)
-    env.set_seed(0)
-    loop = Loop(env, again=again)
-    measure(bar, library, loop.steps, rounds=ROUNDS, units=STEPS, before_each=loop.reset)
-    assert ("next", "reward") in loop.roots[-1].keys(include_nested=True)
+def test_step(compare: Compare, bar: Bar, make: Maker, again: bool) -> None:
+    runs: dict[Contestant, Run] = {"bare": _bare()}
+    for library in libraries():
+        env = make(library)
+        env.set_seed(0)
+        loop = Loop(env, again=again)
+        runs[library] = Run(loop.steps, STEPS, loop.reset)
+        loop.steps()
+        assert ("next", "reward") in loop.roots[-1].keys(include_nested=True)
+    compare(bar, runs, rounds=ROUNDS)
 
 
-def test_bare_step(measure: Measure) -> None:
-    env = gymnasium.make(ENV)
+def _bare() -> Run:
+    env = make_env(ENV)
     action = torch.zeros(1).numpy()
 
     def steps() -> None:
         for _ in range(STEPS):
             env.step(action)
 
-    measure(
-        PLAIN_STEP,
-        "bare",
-        steps,
-        rounds=ROUNDS,
-        units=STEPS,
-        before_each=lambda: env.reset(seed=0),
-    )
-    assert env.step(action)[0].shape == (3,)
+    return Run(steps, STEPS, lambda: env.reset(seed=0))

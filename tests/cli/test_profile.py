@@ -84,7 +84,7 @@ def test_page_is_self_contained() -> None:
     assert not {"script", "iframe", "object", "embed", "base"} & {*page.tags}
     assert "default-src 'none'" in html
     for part in ("Modes", "eager", "planned", "Machine"):
-        assert f">{part}</h2>" in html
+        assert f">{part}</a></h2>" in html
     for part in ("Mean step", "Rows", "Distribution of times", "memory", "operators"):
         assert f"<h3>{part}</h3>" in html
     assert page.tags.count("svg") == 2 * (1 + 5)

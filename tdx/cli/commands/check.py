@@ -412,6 +412,8 @@ def explain(output: OutputOptions, code: Code = None) -> None:
     """Explain an error or rule: what is wrong, why it matters, and how to fix it.
 
     tdx explain TDX421
+
+    tdx explain --format md
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.check import codes_view, explain_view

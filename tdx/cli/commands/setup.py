@@ -70,7 +70,9 @@ def init(
     Without --t, stages that fit the env are suggested. --from converts an env of Gymnasium with its
     wrappers, and exits with 1 if its values differ from those of the pipeline.
 
-    tdx init pendulum.yaml --env Pendulum-v1 -y
+    tdx init first.yaml --env Pendulum-v1 -y
+
+    tdx init converted.yaml --from train.py:make_env --allow-code
     """
     from tdx.cli.init import commented_pipeline
     from tdx.cli.output import STDOUT, check_target, write_file
@@ -155,6 +157,8 @@ def config_path(debug: DebugOptions) -> None:
     """Print the path of the configuration file, even if it does not exist.
 
     tdx config path
+
+    TDX_CONFIG=lab.toml tdx config path
     """
     from tdx.settings import config_path
 
@@ -165,6 +169,8 @@ def config_show(output: OutputOptions) -> None:
     """Show all settings with their values and where these come from.
 
     tdx config show
+
+    tdx config show --format json
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.setup import config_view
@@ -177,6 +183,8 @@ def config_init(debug: DebugOptions, force: Force = False) -> None:
     """Create a configuration file with all settings commented out.
 
     tdx config init
+
+    tdx config init --force
     """
     from tdx.cli.output import write_file
     from tdx.settings import config_path, config_template
@@ -277,6 +285,8 @@ def doctor(output: OutputOptions) -> int:
     Exits with 1 if something prevents tdx from working.
 
     tdx doctor
+
+    tdx doctor --format json
     """
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
@@ -293,6 +303,8 @@ def doctor(output: OutputOptions) -> int:
 
 def schema(output: OutputOptions, kind: OutputKind = None) -> None:
     """Print the JSON Schema of pipeline files, or of what a command prints with --format json.
+
+    tdx schema
 
     tdx schema > tdx.schema.json
 

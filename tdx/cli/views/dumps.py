@@ -22,7 +22,6 @@ from tdx.inspection.leaf import shape_text
 from tdx.keys import format_key
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overview, summarize
-from tdx.rollouts.dump.verification import Verification
 from tdx.rollouts.formats.interface import Exported, ExportedEntry
 from tdx.rollouts.recording.request import Estimate
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout
@@ -84,11 +83,11 @@ def dump_head(data: Mapping[str, Any], name: str | None = None) -> Heading:
         data: Summary of the dump.
         name: Name of the dump. ``None``: its path.
     """
-    state = "complete" if data["complete"] else f"unfinished: {_next_step(data['source'])}"
+    state = "complete" if data["complete"] else f"unfinished: {next_step(data['source'])}"
     return Heading(name or data["path"], f"{data['env']}  {state}", level=1)
 
 
-def _next_step(source: str | None) -> str:
+def next_step(source: str | None) -> str:
     """Return how to complete an unfinished dump; a replay cannot be resumed."""
     return "--resume continues it" if source is None else f"replay {source} again with --force"
 
@@ -257,33 +256,6 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
     if len(shown) < len(episodes):
         more = f"{len(episodes) - len(shown):,} more: --format json shows all"
         yield Paragraph([Cell(more, "dim")])
-
-
-_PROBLEM = ("problem", "file", "chunk", "message")
-
-
-def verify_view(result: Verification) -> View:
-    """Lay out the problems of a dump.
-
-    Args:
-        result: Result of the verification.
-    """
-
-    def blocks(width: int) -> list[Block]:
-        read = f"{count_text(result.chunks, 'chunk')}, {size_text(result.size)}"
-        rest = "" if result.complete else f"; the dump is unfinished: {_next_step(result.source)}"
-        if result.is_fine:
-            verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}")])
-            return [Heading(result.path, level=1), verdict]
-        rows = [[Cell(each.kind, "bad"), Cell(each.message)] for each in result.problems]
-        count = count_text(len(rows), "problem")
-        table = Table([Column(fixed=True), Column()], rows)
-        return [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
-
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in result.problems)
-
-    return View("verification", result.to_dict, records, blocks, _PROBLEM)
 
 
 class DumpsEntries(TypedDict):

@@ -26,7 +26,7 @@ from tdx.keys import format_key
 _STAGE_TITLES = ("stage", "runs", "time", "reads", "writes", "drops", "inverse", "why")
 _VERSION_TITLES = ("version", "written by", "read by")
 _ROWS = {"raw": "raw rows, without TensorDicts", "tensordict": "one TensorDict per step"}
-_WHEN: dict[str, Cell] = {
+WHEN: dict[str, Cell] = {
     "immediate": Cell("in each step", "changed"),
     "deferred": Cell("deferred, per chunk", "good"),
     "fused": Cell("fused, per image", "added"),
@@ -75,7 +75,7 @@ def _stage_table(report: PlanReport) -> Table:
     rows = [
         [
             Cell(report.place(stage.index), "name"),
-            _WHEN[stage.when],
+            WHEN[stage.when],
             Cell(stage.behavior),
             _list_names(stage.reads),
             _list_names(stage.writes),
@@ -96,7 +96,7 @@ def _narrow_stages(stages: Sequence[PlanStage], calls: Sequence[str]) -> Iterato
     """Yield each stage with its facts below, for narrow terminals."""
     for stage, call in zip(stages, calls, strict=True):
         yield Heading(f"{stage.index} {call}", stage.behavior)
-        yield Paragraph([_WHEN[stage.when], Cell(f": {stage.why}")], indent=2)
+        yield Paragraph([WHEN[stage.when], Cell(f": {stage.why}")], indent=2)
         lists = {
             "reads": stage.reads,
             "writes": stage.writes,
@@ -163,7 +163,7 @@ def plan_diagram(report: PlanReport, calls: Sequence[str]) -> str:
     arrows = _merge_arrows(_forward(report))
     lines = ["flowchart TD", f'    env(["{mermaid_label(report.env)}"])']
     lines += [
-        f'    stage{stage.index}["{stage.index} {mermaid_label(call)}<br>{_WHEN[stage.when].text}"]'
+        f'    stage{stage.index}["{stage.index} {mermaid_label(call)}<br>{WHEN[stage.when].text}"]'
         for stage, call in zip(report.plan.stages, calls, strict=True)
     ]
     lines += [f'    policy(["{source}"])', '    output(["output"])']

@@ -12,6 +12,8 @@ from tensordict.nn import dispatch
 from tdx.core.transforms.chain_member import ChainMember
 from tdx.core.transforms.images import LinearImage
 from tdx.core.transforms.kernels import (
+    ArrayForm,
+    ArrayKernel,
     ChunkKernel,
     DictStep,
     StepLimit,
@@ -89,6 +91,9 @@ class Transform(ChainMember):
 
     _needs_declared_input: ClassVar[bool] = False
     """True if the batched envs of its library pass on actions and declared state only."""
+
+    _mixes_rows: ClassVar[bool] = False
+    """True if the values of a row depend on the other rows of the batch."""
 
     _joins: ClassVar[bool] = False
     """True if all in-keys are mapped to a single out-key."""
@@ -256,9 +261,8 @@ class Transform(ChainMember):
 
     def _step_dict(self) -> DictStep | None:
         """Return :meth:`_step` as a function of plain dicts; ``None`` if it needs TensorDicts."""
-        if self._missing_tolerance:
-            return None
-        return dict_step(self._pairs, self._apply_transform, self._missing_key)
+        missing = None if self._missing_tolerance else self._missing_key
+        return dict_step(self._pairs, self._apply_transform, missing)
 
     def _step_dict_inplace(self) -> DictStep | None:
         """Return :meth:`_step_dict` for a caller that owns all values in the dicts.
@@ -267,11 +271,15 @@ class Transform(ChainMember):
         """
         return self._step_dict()
 
+    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+        """Return the step of one in-key for arrays of a form; ``None`` if there is no such form."""
+        return None
+
     def _chunk_kernel(self) -> ChunkKernel | None:
         """Return the data hooks as a function of a chunk; ``None`` to run step by step."""
-        if self.time_behavior is not TimeBehavior.POINTWISE or self._missing_tolerance:
+        if self.time_behavior is not TimeBehavior.POINTWISE:
             return None
-        return chunk_kernel(self._pairs, self._apply_transform)
+        return chunk_kernel(self._pairs, self._apply_transform, self._missing_tolerance)
 
     def _step_limits(self) -> tuple[StepLimit, ...]:
         """Return the step limits of this stage, if it ends episodes only by counting steps."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +13,9 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask
 from tdx.core.planned.collectors import Stop
 from tdx.core.planned.columns import CollectedSteps, flatten
-from tdx.core.planned.stages import ImmediateStages
-from tdx.envs.gym.conversion import ArrayForm
-from tdx.envs.gym.numeric_spaces import Array
+from tdx.core.planned.immediate import ImmediateStages
 from tdx.envs.gym.single_env import RawEnv, reward_rows
-from tdx.envs.gym.values import WrongValueError, find_lost_number
+from tdx.envs.gym.values import WrongValueError
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict
 
@@ -61,12 +58,11 @@ class ChunkRecorder:
     def __init__(self, settings: RowSettings, limits: list[int], stop: Stop, length: int) -> None:
         self.settings, self.limits, self.length = settings, limits, length
         self.stops = stop == "any"
-        self.keep = settings.envs[0].copier(length * len(settings.envs))
+        self.store = settings.envs[0].create_store(length * len(settings.envs))
         self.count = self.tried = 0
         self.stopped = False
         self.error: Exception | None = None
         self.observations: Any = []
-        self.store: ArrayStore | None = None
         self.rewards: list[Any] = []
         self.ends: list[tuple[int, int, bool, bool]] = []
         self.times: list[int] = []
@@ -75,32 +71,19 @@ class ChunkRecorder:
         self.inputs: dict[NestedKey, Tensor] = {}
         self.has_reset_first = False
 
-    def putter(self) -> Callable[[int, Any], Any]:
-        """Return the function that copies an observation to its position in the chunk."""
-        env_count, env = len(self.settings.envs), self.settings.envs[0]
-        form = env.conversion.array
-        if form is not None and env.block is None:
-            self.store = ArrayStore(form, self.length * env_count)
-            # Setting an item of an array takes a third of the time of any other copy.
-            return self.store.putter()
-        add, keep = self.observations.append, self.keep
-        return lambda position, observation: add(keep(observation))
-
     def convert(self) -> None:
         """Convert the values of the loop; a wrong value ends the chunk before its step."""
         env_count = len(self.settings.envs)
         self._reward_rows = self._convert_or_cut(lambda: reward_rows(self.rewards))
-        if self.store is not None:
-            store = self.store
-            self.observations = self._convert_or_cut(lambda: store.rows(self.count * env_count))
+        self.observations = self._convert_or_cut(lambda: self.store.rows(self.count * env_count))
 
     def _convert_or_cut(self, convert: Callable[[], Any]) -> Any:
-        try:
-            return convert()
-        except WrongValueError as wrong:
-            step, row = divmod(wrong.index or 0, len(self.settings.envs))
-            self.fail(self._with_row(wrong, row), wrong, count=step)
-            return convert()
+        while True:
+            try:
+                return convert()
+            except WrongValueError as wrong:
+                step, row = divmod(wrong.index or 0, len(self.settings.envs))
+                self.fail(self._with_row(wrong, row), wrong, count=step)
 
     def _with_row(self, wrong: WrongValueError, row: int) -> Exception:
         """Return the error with the name of the env and its row."""
@@ -112,7 +95,6 @@ class ChunkRecorder:
         index: int,
         ended_rows: list[tuple[int, bool, bool]],
         root: dict[NestedKey, Any] | None = None,
-        observed: Sequence[Any] = (),
     ) -> bool:
         """Record the rows that ended and reset them; return True if the rollout stops instead.
 
@@ -120,7 +102,6 @@ class ChunkRecorder:
             index: Step after which the rows ended.
             ended_rows: Index, ``terminated`` and ``truncated`` of each of these rows.
             root: Root entries, which are updated if there was a reset. ``None``: not needed.
-            observed: Observation of each row in this step, needed with ``root``.
         """
         self.ends.extend((index, row, bool(term), bool(trunc)) for row, term, trunc in ended_rows)
         if self.stops:
@@ -129,6 +110,8 @@ class ChunkRecorder:
         if index + 1 < self.length:
             self._reset_rows(index, [row for row, _, _ in ended_rows])
             if root is not None:
+                env_count = len(self.settings.envs)
+                observed = self.store.rows((index + 1) * env_count)[-env_count:]
                 root.update(self._root_after_reset(root, observed))
         return False
 
@@ -245,76 +228,6 @@ class ChunkRecorder:
             **{name: none.clone() for name in ("done", "terminated", "truncated")},
         }
         result.masks = {"_reset": torch.stack([self._mask(i) for i in range(len(self.times))])}
-
-
-_DOUBLE = np.dtype(np.float64)
-
-
-class ArrayStore:
-    """Memory for observations of many steps, each a single array.
-
-    Float64 observations of a float32 space are stored as they are and converted together by
-    :meth:`rows`, which costs less than a conversion in each step.
-
-    Args:
-        form: Form of the observation.
-        length: Number of observations.
-    """
-
-    def __init__(self, form: ArrayForm, length: int) -> None:
-        self._form = form
-        self._rows: Array = np.empty((length, *form.shape), form.dtype)
-
-    def putter(self) -> Callable[[int, Any], None]:
-        """Return the function that stores an observation at a position.
-
-        The function raises ``WrongValueError`` for an observation that is not in the space.
-        """
-        shape, convert = self._form.shape, self._form.convert
-        rows, dtype = self._rows, self._form.dtype
-
-        def put(position: int, observation: Any) -> None:
-            nonlocal rows, dtype
-            try:
-                if observation.dtype is dtype and observation.shape == shape:
-                    rows[position] = observation
-                    return
-                if not position and _is_wider(observation.dtype, dtype):
-                    dtype = observation.dtype
-                    self._rows = rows = np.empty(rows.shape, dtype)
-                    put(position, observation)
-                    return
-            except AttributeError:
-                pass
-            rows[position] = convert(observation)
-
-        return put
-
-    def rows(self, length: int) -> Array:
-        """Return the first observations in the dtype of the space, ``[length, ...]``.
-
-        Raises:
-            WrongValueError: A number does not fit the dtype; ``index`` is its position.
-        """
-        form, rows = self._form, self._rows[:length]
-        if rows.dtype == form.dtype:
-            return rows
-        with np.errstate(over="ignore"):
-            converted = rows.astype(form.dtype)
-        lost = find_lost_number(rows, converted)
-        if lost is None:
-            return converted
-        index = lost // max(math.prod(form.shape), 1)
-        try:
-            form.convert(rows[index])
-        except WrongValueError as wrong:
-            wrong.index = index
-            raise
-        raise AssertionError("the conversion of a single row did not fail")
-
-
-def _is_wider(found: object, dtype: np.dtype[Any]) -> bool:
-    return found is _DOUBLE and dtype.kind == "f" and dtype.itemsize < _DOUBLE.itemsize
 
 
 def stack_observations(env: RawEnv, copies: Sequence[Any]) -> dict[NestedKey, Tensor]:

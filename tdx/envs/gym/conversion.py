@@ -39,6 +39,7 @@ class Conversion:
         name: Name of the env, as the user gave it.
         observation: Codec whose ``encode`` returns the root entries by key.
         array: Form of the observation if it is a single array that ``encode`` only copies.
+        entries: Entries of an observation of a Dict space; empty for other spaces.
         action: Codec whose ``decode`` takes the whole TensorDict.
         action_keys: Keys of the action.
         reward: Codec of the reward space. ``None``: rewards are numbers.
@@ -49,7 +50,8 @@ class Conversion:
 
     name: str
     observation: Codec
-    array: ArrayForm | None
+    array: EntryForm | None
+    entries: tuple[EntryPart, ...]
     action: Codec
     action_keys: tuple[NestedKey, ...]
     reward: Codec | None
@@ -127,7 +129,7 @@ def create_conversion(
         SpecError: An observation has the key of an action or result.
     """
     prefix = "" if layout.rows is None else "single_"
-    observation, array = _observation_codec(getattr(env, f"{prefix}observation_space"), layout)
+    observation, form = _observation_codec(getattr(env, f"{prefix}observation_space"), layout)
     action = _action_codec(getattr(env, f"{prefix}action_space"), layout)
     _check_keys(root_spec(observation), root_spec(action), name)
     space = reward_space_of(env)
@@ -135,7 +137,8 @@ def create_conversion(
     if space is not None:
         reward = replace(codec_of(space, layout), encode=reward_encoder(space, layout))
     keys = tuple(normalize_key(key) for key in root_spec(action).keys(True, True))
-    return Conversion(name, observation, array, action, keys, reward, batch_size, device)
+    array, entries = (None, form) if isinstance(form, tuple) else (form, ())
+    return Conversion(name, observation, array, entries, action, keys, reward, batch_size, device)
 
 
 def root_spec(codec: Codec) -> Composite:
@@ -160,7 +163,7 @@ def _check_keys(observation: Composite, action: Composite, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayForm:
+class EntryForm:
     """Form of an observation that is a single array.
 
     Args:
@@ -172,6 +175,13 @@ class ArrayForm:
     key: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    def check(self, observation: Any) -> Any:
+        """Return an array of this form unchanged, anything else converted."""
+        is_array = type(observation) is np.ndarray
+        if is_array and observation.shape == self.shape and observation.dtype is self.dtype:
+            return observation
+        return self.convert(observation)
 
     def convert(self, observation: Any) -> Array:
         """Convert an observation to a new array of this form.
@@ -185,36 +195,60 @@ class ArrayForm:
             raise wrong.below(self.key) from None
 
 
-def _observation_codec(space: spaces.Space[Any], layout: Layout) -> tuple[Codec, ArrayForm | None]:
+@dataclass(frozen=True, slots=True)
+class EntryPart:
+    """One entry of an observation of a Dict space.
+
+    Args:
+        name: Name in the observation.
+        key: Key of the entry.
+        encode: Converts its value.
+        form: Form of the value if it is an array that ``encode`` only copies.
+    """
+
+    name: Any
+    key: str
+    encode: Encode
+    form: EntryForm | None
+
+    def encode_entry(self, value: Any) -> dict[str, Any]:
+        """Convert its value to an entry by key."""
+        try:
+            return {self.key: self.encode(value)}
+        except WrongValueError as wrong:
+            raise wrong.below(self.key) from None
+
+
+def _observation_codec(
+    space: spaces.Space[Any], layout: Layout
+) -> tuple[Codec, EntryForm | tuple[EntryPart, ...] | None]:
     """Create the codec of an observation, whose ``encode`` returns the root entries by key.
 
     Entries of a dict space have their own keys. An image (integers, ``[H, W, 3]``) is at
     ``pixels``, any other observation at ``observation``.
 
     Returns:
-        The codec, and the form of an observation that is a single array.
+        The codec, and the form of an observation that is a single array, or its entries.
     """
     codec = codec_of(space, layout)
     if isinstance(space, spaces.Dict):
         names = list(space.spaces)
-        parts = [
-            (name, entry_key(name, names, layout), codec_of(inner, layout).encode)
+        parts = tuple(
+            _entry_part(name, entry_key(name, names, layout), codec_of(inner, layout))
             for name, inner in space.spaces.items()
-        ]
-        return Codec(codec.spec, dict_encoder(parts), codec.decode), None
-    key, encode_value = "pixels" if is_image(space) else "observation", codec.encode
-    spec = Composite({key: codec.spec}, shape=layout.lead)
+        )
+        encode_entries = dict_encoder([(part.name, part.key, part.encode) for part in parts])
+        return Codec(codec.spec, encode_entries, codec.decode), parts
+    part = _entry_part(None, "pixels" if is_image(space) else "observation", codec)
+    spec = Composite({part.key: codec.spec}, shape=layout.lead)
+    return Codec(spec, part.encode_entry, codec.decode), part.form
+
+
+def _entry_part(name: Any, key: str, codec: Codec) -> EntryPart:
     form = None
     if codec.array_dtype is not None:
-        form = ArrayForm(key, tuple(codec.spec.shape), codec.array_dtype)
-
-    def encode(value: Any) -> dict[str, Any]:
-        try:
-            return {key: encode_value(value)}
-        except WrongValueError as wrong:
-            raise wrong.below(key) from None
-
-    return Codec(spec, encode, codec.decode), form
+        form = EntryForm(key, tuple(codec.spec.shape), codec.array_dtype)
+    return EntryPart(name, key, codec.encode, form)
 
 
 def is_image(space: spaces.Space[Any]) -> bool:

@@ -18,6 +18,7 @@ from tdx import (
     Compose,
     Composite,
     DoubleToFloat,
+    DTypeCastTransform,
     EnvBase,
     ExcludeTransform,
     GrayScale,
@@ -92,6 +93,15 @@ def test_a_renamed_entry_keeps_its_readers() -> None:
 
 
 # When
+
+
+@pytest.mark.parametrize("key", [[], ["observation"]], ids=["float32", "float64"])
+def test_a_cast_is_deferred_whether_or_not_there_is_anything_to_cast(key: list[str]) -> None:
+    env = GymEnv("Pendulum-v1")
+    widened = [DTypeCastTransform(torch.float32, torch.float64, key)] if key else []
+    plan = plan_of(TransformedEnv(env, Compose(*widened, DoubleToFloat(), RewardSum())))
+    assert plan.rows == "raw"
+    assert set(when(plan).values()) == {"deferred"}
 
 
 @pytest.mark.parametrize(

@@ -220,3 +220,66 @@ def test_a_value_outside_its_space_that_cannot_be_stored(
         env.rollout(2)
     assert caught.value.where.step == 0
     assert caught.value.hint
+
+
+class TwoDoubles(gymnasium.Env[Any, Any]):
+    """Returns float64 entries of float32 spaces, which overflow at steps of their own.
+
+    Args:
+        ends: Step at which each entry overflows, by name.
+    """
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, **ends: int) -> None:
+        self.ends, self.count = ends, 0
+        large = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.observation_space = spaces.Dict(
+            {"kind": spaces.Discrete(3), **dict.fromkeys(ends, large)}
+        )
+
+    def _observed(self) -> dict[str, Any]:
+        values = {name: 1e300 if self.count == end else 0.1 for name, end in self.ends.items()}
+        return {"kind": self.count % 3, **{name: np.full(2, v) for name, v in values.items()}}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return self._observed(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return self._observed(), 1.0, self.count == 9, False, {}
+
+
+@pytest.mark.parametrize("ends", [(3, 6), (6, 3), (4, 4), (6, 99)])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_first_entry_that_overflows_stops_the_rollout(ends: tuple[int, int], rows: int) -> None:
+    def make(planned: bool) -> EnvBase:
+        def single() -> EnvBase:
+            return GymWrapper(TwoDoubles(a=ends[0], b=ends[1]))
+
+        base = single() if rows == 1 else SerialEnv(rows, single)
+        return TransformedEnv(base, RewardSum(), planned=planned)
+
+    kept, error = stopped_at(make(True))
+    expected, eager_error = stopped_at(make(False))
+    assert kept == expected == min(ends) - 1
+    assert error.where == eager_error.where
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_entries_of_several_kinds_are_those_of_an_eager_rollout(rows: int) -> None:
+    def rolled_out(planned: bool) -> Any:
+        def single() -> EnvBase:
+            return GymWrapper(TwoDoubles(a=99, b=99))
+
+        base = single() if rows == 1 else SerialEnv(rows, single)
+        env = TransformedEnv(base, RewardSum(), planned=planned)
+        torch.manual_seed(0)
+        return env.rollout(30, break_when_any_done=False)
+
+    ours, theirs = rolled_out(True), rolled_out(False)
+    assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
+    for key in theirs.keys(True, True):
+        assert ours[key].dtype == theirs[key].dtype
+        assert torch.equal(ours[key], theirs[key]), key
