@@ -18,10 +18,11 @@ from tdx.core.envs import EnvBase
 from tdx.core.meter import DRAWING, TRANSFERS, UNATTRIBUTED, Meter, Part, base_parts, engine_part
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.kernels import Chunk
+from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, Chunk
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.errors import ArgumentError
+from tdx.keys import NestedKey
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, list_wrappers
 from tdx.stacks.gymnasium.measuring import several_threads_error
 from tdx.stacks.stack import is_stack
@@ -330,6 +331,12 @@ def _attach_to_stage(
 
         return row_step
 
+    make_kernel = stage._array_kernel
+
+    def timed_kernel(in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+        kernel = make_kernel(in_key, form)
+        return None if kernel is None else replace(kernel, run=meter.timed(forward, kernel.run))
+
     def block_length(tensordict: TensorDictBase) -> int:
         # The inverse path maps the actions of many steps as one block.
         return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
@@ -337,6 +344,7 @@ def _attach_to_stage(
     own_row = type(stage)._step_dict_inplace is not Transform._step_dict_inplace
     row, owned_row = stage._step_dict, stage._step_dict_inplace
     patches.put(stage, "_chunk_kernel", timed_form)
+    patches.put(stage, "_array_kernel", timed_kernel)
     patches.put(stage, "_step_dict", timed_row(row))
     if own_row:
         patches.put(stage, "_step_dict_inplace", timed_row(owned_row))

@@ -22,6 +22,7 @@ from tdx.cli.options import (
     split_list,
 )
 from tdx.cli.pipelines import PolicyName, complete_stored_keys
+from tdx.cli.runtime import report_interrupt
 from tdx.cli.shard_runs import ShardOptions, check_sharding, resume_sharded, roll_out_sharded
 from tdx.errors import ArgumentError, ExitCode, TdxError
 from tdx.untrusted import MAX_WORKERS
@@ -244,7 +245,7 @@ def _report_saved_steps(folder: Path) -> Iterator[None]:
             error.hint = f"{error.hint}; {saved}" if error.hint else saved
         raise
     except KeyboardInterrupt:
-        print(f"interrupted{_after_interrupt(folder)}", file=sys.stderr)
+        report_interrupt(f"interrupted{_after_interrupt(folder)}")
         raise
 
 

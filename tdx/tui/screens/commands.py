@@ -153,7 +153,7 @@ class CommandProvider(Provider):
         """Return a command for every key binding that applies, whatever has the focus."""
         known: set[str] = set()
         screen = self.screen
-        for node in (screen.app, screen, *screen.walk_children()):
+        for node in (*screen.walk_children(), screen, screen.app):
             # A pane that another one covers is brought back by its commands.
             if not (node.display or node.has_class("pane")):
                 continue
