@@ -82,6 +82,9 @@ async def test_stages_are_side_by_side_and_the_first_difference_is_marked() -> N
         assert "follows from the differences ↳ stage 0 (ObservationNorm)" in found
         await app.press("right", "right")
         assert "step 2 3 of 14" in shown(app, "details")
+        await app.press("f1")
+        assert "The stages of both sides are paired" in app.text(".dialog")
+        await app.press("escape")
 
 
 async def test_keys_go_from_difference_to_difference_and_out_one_level_at_a_time() -> None:
