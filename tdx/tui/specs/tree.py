@@ -44,9 +44,9 @@ class PlaceSpecs:
         return sorted(found, key=lambda change: PARTS.index(change.part))
 
     def leaves(self) -> Iterator[LeafSpec]:
-        """Return all specs, before and after."""
+        """Return the spec of each key: the one after the stage, or that of a removed key."""
         for change in self.changes:
-            yield from (side for side in (change.before, change.after) if side is not None)
+            yield from [side for side in (change.after, change.before) if side is not None][:1]
 
 
 def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
