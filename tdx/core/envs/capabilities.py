@@ -33,7 +33,7 @@ class EnvCapabilities:
     """True if the tests of the class prove that it writes none of its inputs in place."""
 
     _chunk_workers: Any = None
-    """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if there are any."""
+    """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if any."""
 
     planned: bool = True
     """If False, rollouts run step by step instead of by a plan."""
