@@ -14,6 +14,7 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 os.environ["TDX_CONFIG"] = os.devnull
 
 import gc
+import multiprocessing
 import random
 import signal
 
@@ -66,6 +67,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _usual_start_method() -> None:
+    """Processes start as they do for users. TorchRL's import makes ``spawn`` the default, which
+    takes seconds for each process."""
+    multiprocessing.set_start_method(None, force=True)
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,7 @@ def test_tests_of_the_lowest_versions_exist() -> None:
 
 
 def test_changelog_speaks_of_this_version() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text()
+    changelog = (ROOT / "docs" / "changelog.md").read_text()
     assert f"## {tdx.__version__}" in changelog
 
 

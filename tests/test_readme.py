@@ -1,8 +1,9 @@
 """What README and docs show is what happens.
 
 A ``console`` block is run in a folder of its own: each line that begins with ``$`` is a command,
-followed by its complete output. A ``pycon`` block is a doctest. With
-TDX_UPDATE_GOLDEN=1 the pages take over what is printed.
+followed by its complete output. The blocks of a tutorial share one folder. A block that starts with
+the comment ``# NAME.py`` or ``# NAME.yaml`` is a file in that folder. A ``pycon`` block is a
+doctest. With TDX_UPDATE_GOLDEN=1 the pages take over what is printed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import doctest
 import os
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,16 +22,21 @@ from tdx.cli.process import run
 from tests.cli.processes import run_merged
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+# Pages in folders of the reference are generated from the code when the site is built.
+PAGES = [ROOT / "README.md", *sorted({*DOCS.rglob("*.md")} - {*DOCS.glob("reference/*/*.md")})]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
 
 
 class Session(NamedTuple):
-    """The commands of one block, run one after the other in one folder."""
+    """Commands that are run one after the other in one folder."""
 
     page: str
     commands: tuple[tuple[str, str], ...]
     """Each command and the output shown under it."""
+    files: tuple[tuple[str, str], ...] = ()
+    """Name and text of each file in the folder."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -38,17 +45,33 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def sessions() -> list[Session]:
-    """Every block of commands, from all pages."""
+    """Every block of commands, from all pages; one session for each tutorial."""
     found = []
     for page in PAGES:
-        for block in blocks(page, "console"):
+        consoles = blocks(page, "console")
+        if page.parent.name == "tutorials":
+            consoles = ["".join(consoles)] if consoles else []
+        for block in consoles:
             parts = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
             commands = tuple((part.partition("\n")[0], part.partition("\n")[2]) for part in parts)
-            found.append(Session(page.relative_to(ROOT).as_posix(), commands))
+            found.append(Session(page.relative_to(ROOT).as_posix(), commands, tuple(files(page))))
     return found
 
 
-@pytest.mark.parametrize("session", sessions(), ids=lambda session: session.commands[-1][0])
+def files(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each file that a page shows."""
+    for _, text in BLOCK.findall(page.read_text()):
+        if start := FILE.match(text):
+            yield start.group(1), text
+
+
+def session_id(session: Session) -> str:
+    """Return the page of a tutorial, and the last command of any other session."""
+    is_tutorial = session.page.startswith("docs/tutorials/")
+    return session.page if is_tutorial else session.commands[-1][0]
+
+
+@pytest.mark.parametrize("session", sessions(), ids=session_id)
 def test_console_example_prints_what_the_page_shows(
     session: Session,
     tmp_path: Path,
@@ -57,6 +80,8 @@ def test_console_example_prints_what_the_page_shows(
 ) -> None:
     """Run commands of the README in processes of their own, all others in this one."""
     (tmp_path / "sample_pipelines").symlink_to(ROOT / "sample_pipelines")
+    for name, text in session.files:
+        (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     for name, text in {"NO_COLOR": "1", "COLUMNS": "100"}.items():
         monkeypatch.setenv(name, text)
@@ -114,3 +139,11 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page, as GitHub names them."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "field").glob("test_*.py")))
+def test_gallery_links_to_each_reproduced_thread(path: Path) -> None:
+    found = re.match(r'"""([\w-]+/[\w-]+)#(\d+): ', path.read_text())
+    assert found is not None
+    link = "https://github.com/{}/issues/{}".format(*found.groups())
+    assert link in (DOCS / "gallery.md").read_text()

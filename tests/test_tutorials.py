@@ -1,6 +1,7 @@
 """The Python programs of docs/tutorials run to their end, on a short budget.
 
-A page's ``python`` blocks are one program. ``pycon`` blocks are tested with the other pages.
+A page's ``python`` blocks are one program. ``pycon`` blocks, and the files that commands use, are
+tested with the other pages.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.test_readme import FILE
 
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
 BUDGETS: dict[str, Mapping[str, str]] = {
@@ -29,7 +32,8 @@ BUDGETS: dict[str, Mapping[str, str]] = {
 def read_program(page: str) -> str:
     """Return the Python program of a page."""
     text = (FOLDER / f"{page}.md").read_text()
-    return "\n".join(re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    programs = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return "\n".join(program for program in programs if not FILE.match(program))
 
 
 def run_program(page: str, replacements: Mapping[str, str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Completion = tuple[str, str]
 """Completed word and its description."""
 
+_DEVICES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -27,6 +28,24 @@ def complete_env(incomplete: str) -> list[Completion]:
     from tdx.inspection.envs import list_envs
 
     return _matching(incomplete, [(env.id, env.package) for env in list_envs()])
+
+
+def complete_device(incomplete: str) -> list[str]:
+    """Complete devices: those that torch knows, as asking it which exist takes seconds."""
+    return [name for name in _DEVICES if name.startswith(incomplete)]
+
+
+def complete_dump(incomplete: str) -> list[Completion]:
+    """Complete dumps, and folders that may contain some."""
+    folder, slash, _ = incomplete.rpartition("/")
+    found: list[Completion] = []
+    with contextlib.suppress(OSError):
+        for path in sorted(Path(folder or (slash or ".")).iterdir()):
+            word = f"{folder}{slash}{path.name}"
+            if word.startswith(incomplete) and not path.name.startswith(".") and path.is_dir():
+                is_dump = (path / "manifest.json").is_file()
+                found.append((word, "dump") if is_dump else (f"{word}/", "folder"))
+    return found
 
 
 def complete_target(incomplete: str) -> list[Completion]:

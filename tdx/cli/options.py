@@ -217,7 +217,8 @@ ColorOption = Annotated[
 ]
 
 
-def _format_option(kind: type[StrEnum]) -> Any:
+def format_option(kind: type[StrEnum]) -> Any:
+    """Declare ``--format`` with some formats."""
     return typer.Option(
         "--format",
         parser=choice_parser(kind, "--format"),
@@ -232,7 +233,7 @@ def _format_option(kind: type[StrEnum]) -> Any:
 class OutputOptions:
     """Output options of most commands."""
 
-    format: Annotated[Format, _format_option(Format)] = Format.TABLE
+    format: Annotated[Format, format_option(Format)] = Format.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 
@@ -241,16 +242,16 @@ class OutputOptions:
 class DiagramOptions:
     """Output options of commands whose result can be drawn as a graph."""
 
-    format: Annotated[DiagramFormat, _format_option(DiagramFormat)] = DiagramFormat.TABLE
+    format: Annotated[DiagramFormat, format_option(DiagramFormat)] = DiagramFormat.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 
     @property
     def output(self) -> OutputOptions:
-        """Options for writing a view; Mermaid counts as a table."""
-        if self.format is DiagramFormat.MERMAID:
-            return OutputOptions(Format.TABLE, self.color, self.debug)
-        return OutputOptions(Format(self.format.value), self.color, self.debug)
+        """Options for writing a view; diagrams count as tables."""
+        drawn = self.format.value not in list(Format)
+        form = Format.TABLE if drawn else Format(self.format.value)
+        return OutputOptions(form, self.color, self.debug)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +266,7 @@ class DialogOptions:
 class FindingsOptions:
     """Output options of ``tdx check``."""
 
-    format: Annotated[CheckFormat, _format_option(CheckFormat)] = CheckFormat.TABLE
+    format: Annotated[CheckFormat, format_option(CheckFormat)] = CheckFormat.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 

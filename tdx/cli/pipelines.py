@@ -126,6 +126,45 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
     return replace(options, env=target)
 
 
+def command_words(command: str, options: PipelineOptions, config: Pipeline) -> list[str]:
+    """Return a command that runs a pipeline again, with its seed and the target as an argument.
+
+    Args:
+        command: Command, such as ``tdx report``.
+        options: Options that the user passed.
+        config: Pipeline that was read from them.
+
+    Example:
+        >>> from tdx.pipeline import Pipeline
+        >>> options = PipelineOptions(env="Pendulum-v1", transforms=["RewardSum"], seed=3)
+        >>> command_words("tdx check", options, Pipeline.of("Pendulum-v1"))
+        ['tdx', 'check', 'Pendulum-v1', '-t', 'RewardSum', '--seed', '3']
+    """
+    from tdx.pipeline import to_flags
+
+    options = with_target(options)
+    if options.pipeline == "-":
+        words = to_flags(config)
+        return [*command.split(), *words[1:]]
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    configured = configured_values(
+        [name for name in _CONFIGURABLE if values[name] is None], tolerant=True
+    )
+    values |= {k: v for k, v in configured.items() if getattr(config.env, k) == v}
+    if values["seed"] is None:
+        values["seed"] = config.env.seed
+    words = [*command.split(), values.pop("env") or values.pop("pipeline")]
+    for name, value in values.items():
+        flag = "-t" if name == "transforms" else f"--{name.replace('_', '-')}"
+        if isinstance(value, list):
+            words += [word for each in value for word in (flag, each)]
+        elif value is True:
+            words.append(flag)
+        elif value is not None and value is not False and name != "pipeline":
+            words += [flag, str(value)]
+    return words
+
+
 def is_file_target(target: str) -> bool:
     """Return True if a target names a pipeline file, stdin or a dump, rather than an env.
 

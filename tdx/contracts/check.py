@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tdx.contracts.compare import compare_contracts
-from tdx.contracts.freeze import freeze, observe
+from tdx.contracts.freeze import freeze, observe, stack_in_this_process
 from tdx.contracts.inputs import STEPS
 from tdx.contracts.model import Contract
 from tdx.contracts.report import ContractReport, Difference
@@ -44,13 +45,30 @@ def check_contract(
         >>> tdx.check_contract(env, tdx.freeze(env)).same
         True
     """
-    stack = open_stack(env)
-    names = (reference, name or stack.name)
-    try:
-        target = observe(stack, contract.inputs, contract.seed, contract.compare)
-    except TdxError as error:
-        return _failed(contract, stack, names, error)
-    return compare_contracts(contract, target, names, evaluation=evaluation)
+    return compare_target(env, contract, name, evaluation=evaluation, reference=reference)[0]
+
+
+def compare_target(
+    env: Any,
+    contract: Contract,
+    name: str | None = None,
+    *,
+    evaluation: bool = False,
+    reference: str = "contract",
+) -> tuple[ContractReport, Contract | None]:
+    """Check an env like :func:`check_contract`; also return what its stages did.
+
+    Returns:
+        The report, and the observed env; ``None`` if it fails with the golden inputs.
+    """
+    with stack_in_this_process(open_stack(env)) as (stack, notes):
+        names = (reference, name or stack.name)
+        try:
+            target = observe(stack, contract.inputs, contract.seed, contract.compare)
+        except TdxError as error:
+            return _failed(contract, stack, names, error), None
+    target = replace(target, notes=notes)
+    return compare_contracts(contract, target, names, evaluation=evaluation), target
 
 
 def diff_stacks(

@@ -12,7 +12,7 @@ from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord
 from tdx.contracts.report import FRAME_SHAPE, FRAME_STACK, ContractReport, Difference, Kind
 from tdx.contracts.roles import PASSIVE, STACK
 from tdx.contracts.state_changes import compare_states
-from tdx.contracts.values import Change, Tolerance, Values, compare
+from tdx.contracts.values import Change, Tolerance, compare
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
 _CROSS_LIBRARY = Tolerance(1e-4, 1e-5)
@@ -337,15 +337,15 @@ class _Comparison:
         self, lane: Lane, key: str, at_a: int, at_b: int, tolerance: Tolerance
     ) -> Change | None:
         """Compare the current values of a key after two stages."""
-        one, used = _value_at(self.a, lane, key, at_a)
-        other, _ = _value_at(self.b, lane, key, at_b)
+        one, used = self.a.value_at(lane, at_a, key)
+        other, _ = self.b.value_at(lane, at_b, key)
         if one is None or other is None:
             if one is None:
                 return None
             return Change("spec", "the target does not write it")
-        widest = _widest(tolerance, used)
+        widest = tolerance.widened(used)
         if not self.is_same_kind:
-            widest = _widest(widest, _CROSS_LIBRARY)
+            widest = widest.widened(_CROSS_LIBRARY)
         return compare(one, other, widest, exact_dtype=self.is_same_kind)
 
     def _stage_change(self, a: StageRecord, b: StageRecord, key: str | None) -> Change | None:
@@ -405,24 +405,6 @@ def _passive_keys(contract: Contract) -> set[str]:
             before = {each.key for each in contract.stage(stage.index - 1).specs}
             found |= {each.key for each in stage.specs if each.key not in before}
     return found
-
-
-def _value_at(contract: Contract, lane: Lane, key: str, at: int) -> tuple[Values | None, Tolerance]:
-    """Return the current value of a key after a stage, and the tolerance of all stages so far."""
-    indices = range(-1, at + 1) if lane == "forward" else range(contract.last + 1, at - 1, -1)
-    found: Values | None = None
-    tolerance = Tolerance()
-    for index in indices:
-        value = contract.values.get((lane, index, key))
-        found = found if value is None else value
-        stage = contract.stage(index) if 0 <= index <= contract.last else None
-        if stage is not None and (value is not None or not stage.writes):
-            tolerance = _widest(tolerance, stage.tolerance)
-    return found, tolerance
-
-
-def _widest(a: Tolerance, b: Tolerance) -> Tolerance:
-    return Tolerance(max(a.rtol, b.rtol), max(a.atol, b.atol))
 
 
 def _is_other_dtype(a: SpecRecord, b: SpecRecord) -> bool:

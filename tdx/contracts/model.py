@@ -173,3 +173,23 @@ class Contract:
     def last(self) -> int:
         """Index of the last stage."""
         return len(self.stages) - 2
+
+    def value_at(self, lane: Lane, index: int, key: str) -> tuple[Values | None, Tolerance]:
+        """Return the current value of a key after a stage, and the tolerance of all stages so far.
+
+        Args:
+            lane: Direction.
+            index: Index of the stage; -1 is the env inside.
+            key: Name of the key.
+        """
+        forward = lane == "forward"
+        indices = range(-1, index + 1) if forward else range(self.last + 1, index - 1, -1)
+        found: Values | None = None
+        tolerance = Tolerance()
+        for at in indices:
+            value = self.values.get((lane, at, key))
+            found = found if value is None else value
+            stage = self.stage(at) if 0 <= at <= self.last else None
+            if stage is not None and (value is not None or not stage.writes):
+                tolerance = tolerance.widened(stage.tolerance)
+        return found, tolerance

@@ -112,6 +112,8 @@ def _other_values(
         if size is not None:
             text = f"{name} differs by up to {format_number(size)}"
             hint = f"load the state of the training into {b.name}"
+            if not one.changes:
+                hint = f"give {b.name} the {name} of the training, or load its state"
             return Difference("value", b.index, a.index, b.name, name, text, size, hint)
     return None
 

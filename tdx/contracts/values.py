@@ -32,6 +32,10 @@ class Tolerance:
     rtol: float = 0.0
     atol: float = 0.0
 
+    def widened(self, other: Tolerance) -> Tolerance:
+        """Return the larger of two tolerances, part by part."""
+        return Tolerance(max(self.rtol, other.rtol), max(self.atol, other.atol))
+
 
 EXACT = Tolerance()
 """Equal values only."""
@@ -144,7 +148,7 @@ def _compare_numbers(a: Values, b: Values, tolerance: Tolerance) -> Change | Non
     one, other = (each.numbers[:records, :rows].double() for each in (a, b))
     if one.shape != other.shape:
         return Change("spec", "the values have other shapes")
-    apart = _apart(one, other, tolerance)
+    apart = differing_elements(one, other, tolerance)
     if not bool(apart.any()):
         if has_hashes and tolerance == Tolerance():
             return Change("value", "pixels outside of the thumbnail differ")
@@ -163,7 +167,7 @@ def _compare_numbers(a: Values, b: Values, tolerance: Tolerance) -> Change | Non
     return Change("value", f"it differs by up to {format_number(size)}{feature}", size, step)
 
 
-def _apart(a: Tensor, b: Tensor, tolerance: Tolerance) -> Tensor:
+def differing_elements(a: Tensor, b: Tensor, tolerance: Tolerance) -> Tensor:
     """Return a mask of the elements that differ; NaN equals NaN."""
     limit = tolerance.atol + tolerance.rtol * torch.maximum(a.abs(), b.abs())
     apart = ~((a - b).abs() <= limit)
@@ -183,7 +187,7 @@ def _permutation(a: Tensor, b: Tensor, tolerance: Tolerance) -> Change | None:
     for axes in permutations(inner) if 2 <= len(inner) <= 3 else ():
         turned = a.permute(0, 1, *axes)
         is_other = list(axes) != inner and turned.shape == b.shape
-        if is_other and not bool(_apart(turned, b, tolerance).any()):
+        if is_other and not bool(differing_elements(turned, b, tolerance).any()):
             order = [axis - 2 for axis in axes]
             return Change("feature order", f"its axes are in the order {order}")
     return None
@@ -196,7 +200,10 @@ def _matching_order(a: Tensor, b: Tensor, tolerance: Tolerance) -> list[int] | N
     for index, part in enumerate(b):
         # Slices that are equal to several others stay where they are.
         candidates = sorted(free, key=lambda each: each != index)
-        found = next((c for c in candidates if not bool(_apart(a[c], part, tolerance).any())), None)
+        found = next(
+            (c for c in candidates if not bool(differing_elements(a[c], part, tolerance).any())),
+            None,
+        )
         if found is None:
             return None
         free.remove(found)
@@ -219,7 +226,7 @@ def _scale(a: Tensor, b: Tensor, tolerance: Tolerance) -> Change | None:
     loose = Tolerance(max(tolerance.rtol * 10, 1e-5), max(tolerance.atol * 10, 1e-6))
     if fit is not None:
         factor, offset = fit
-        if not bool(_apart(one * factor + offset, other, loose).any()):
+        if not bool(differing_elements(one * factor + offset, other, loose).any()):
             return Change("scale", _scale_text(factor, offset))
     return None
 

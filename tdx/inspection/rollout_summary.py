@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from tdx.stacks import Stack
 
 MAX_ENVS = 8
+MAX_EXTRA_STEPS = 2_000
+"""Limit of the steps after the requested ones, in which the running episodes end."""
+OnSteps = Callable[[str, int, int], None]
+"""Callback: the activity, the number of finished steps and their maximum."""
+_CHUNK_STEPS = 100
 _IMAGE_STEP = 10
 _MIN_SIZE = 16
 _MAX_FRAMES = 8
@@ -72,7 +77,7 @@ class EpisodeSummary:
         start: First step.
         steps: Number of steps.
         total: Sum of its rewards; ``None`` without rewards.
-        ended: ``terminated``, ``truncated``, or ``cut`` if the rollout ended first.
+        ended: ``terminated``, ``truncated``, or ``cut`` if it did not end within the limit.
     """
 
     env: int
@@ -84,10 +89,10 @@ class EpisodeSummary:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSummary:
-    """A short seeded rollout with random actions.
+    """A seeded rollout with random actions, in which each env finishes its last episode.
 
     Args:
-        steps: Number of steps.
+        steps: Number of steps that each env made at least.
         seed: The seed.
         plots: Rewards.
         episodes: Episodes in the order of their ends.
@@ -103,60 +108,67 @@ class RolloutSummary:
     image_step: int
 
 
-def summarize_rollout(stack: Stack, steps: int, seed: int) -> RolloutSummary:
-    """Run a reproducible rollout with random actions.
+def summarize_rollout(
+    stack: Stack, steps: int, seed: int, on_steps: OnSteps | None = None
+) -> RolloutSummary:
+    """Run a reproducible rollout with random actions, to the end of its episodes.
 
     Args:
         stack: Stack; it is seeded, reset and stepped.
-        steps: Number of steps.
+        steps: Minimum length of the rollout. Afterwards each env continues until its episode ends,
+            for at most :data:`MAX_EXTRA_STEPS` steps.
         seed: Seed of the env and of the actions.
+        on_steps: Called with the progress.
 
     Raises:
         TdxError: The env or a stage raised an error.
     """
     step = min(_IMAGE_STEP, steps - 1)
+    env = StackEnv(stack) if stack.chain_env is None else stack.chain_env
+    recorder = _RolloutRecorder(env, steps, on_steps or (lambda activity, done, total: None))
     if stack.chain_env is None:
-        recorder, images = _record_steps(stack, steps, seed, step)
+        images = _record_steps(stack, recorder, seed, step)
     else:
-        recorder, images = _record_rollout(stack.chain_env, steps, seed, step)
+        images = _record_rollout(stack.chain_env, recorder, seed, step)
     return RolloutSummary(
         steps, seed, tuple(recorder.plots()), tuple(recorder.episodes()), images, step
     )
 
 
 def _record_steps(
-    stack: Stack, steps: int, seed: int, image_step: int
-) -> tuple[_RolloutRecorder, tuple[ImagePair, ...]]:
-    """Record the steps that the library of a stack makes, and the images of one of them."""
-    env = StackEnv(stack)
-    recorder = _RolloutRecorder(env)
+    stack: Stack, recorder: _RolloutRecorder, seed: int, image_step: int
+) -> tuple[ImagePair, ...]:
+    """Record the steps that the library of a stack makes; return the images of one of them."""
     images: list[ImagePair] = []
+    tracer = stack.tracer()
 
     def record(trace: StepTrace) -> None:
         if trace.phase == "step":
             recorder.record(trace.tensordict.get("next"))
             if trace.step == image_step:
-                images.extend(_image_pairs(trace, len(env.batch_size)))
+                images.extend(_image_pairs(trace, recorder.batch_dims))
+            if recorder.is_complete:
+                tracer.cancel()
 
     with stack.seeded(seed):
-        stack.tracer().run(steps, on_step=record)
-    return recorder, tuple(images)
+        tracer.run(recorder.max_steps, on_step=record)
+    return tuple(images)
 
 
 def _record_rollout(
-    env: EnvBase, steps: int, seed: int, image_step: int
-) -> tuple[_RolloutRecorder, tuple[ImagePair, ...]]:
-    """Record a rollout of tdx, and the images of the same step of another one."""
+    env: EnvBase, recorder: _RolloutRecorder, seed: int, image_step: int
+) -> tuple[ImagePair, ...]:
+    """Record a rollout of tdx; return the images of the same step of another one."""
     import torch
 
-    recorder = _RolloutRecorder(env)
     with torch.no_grad(), seed_run(env, seed):
-        for chunk in env.iter_rollout(steps):
+        for chunk in env.iter_rollout(recorder.max_steps, chunk_steps=_CHUNK_STEPS):
             for following in chunk.get("next").unbind(-1):
                 recorder.record(following)
+            if recorder.is_complete:
+                break
     with seed_run(env, seed):
-        images = tuple(_image_pairs(_trace_step(env, image_step), len(env.batch_size)))
-    return recorder, images
+        return tuple(_image_pairs(_trace_step(env, image_step), recorder.batch_dims))
 
 
 def _trace_step(env: EnvBase, step: int) -> StepTrace:
@@ -171,18 +183,35 @@ def _trace_step(env: EnvBase, step: int) -> StepTrace:
 
 
 class _RolloutRecorder:
-    """Records the rewards and episode ends of the first envs of a batch."""
+    """Records the rewards and episode ends of the first envs of a batch.
 
-    def __init__(self, env: EnvBase | StackEnv) -> None:
+    Args:
+        env: Env that is stepped.
+        steps: Minimum number of steps.
+        on_steps: Called with the progress.
+    """
+
+    def __init__(self, env: EnvBase | StackEnv, steps: int, on_steps: OnSteps) -> None:
+        self.batch_dims = len(env.batch_size)
+        self.max_steps = steps + MAX_EXTRA_STEPS
+        self._steps, self._on_steps = steps, on_steps
         self._count = min(env.batch_size.numel(), MAX_ENVS)
         self._batch = env.batch_size.numel()
         self._rewards: dict[NestedKey, list[list[float]]] = {key: [] for key in env.reward_keys}
         self._flags = [key for key in env.done_keys if len(split_key(key)) == 1]
         self._flags = self._flags or list(env.done_keys)
         self._episode_ends: list[list[str]] = []
+        self._lengths: dict[int, int] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        """True if each env made its steps and finished its last episode."""
+        return len(self._lengths) == self._count
 
     def record(self, following: Any) -> None:
         """Record the output of a step, ``[*B]``."""
+        if self.is_complete:
+            return
         for key, rows in self._rewards.items():
             value = following.get(key, None)
             if value is not None:
@@ -198,25 +227,38 @@ class _RolloutRecorder:
                 if flag and (kind != "done" or not ends[row]):
                     ends[row] = kind
         self._episode_ends.append(ends)
+        done = len(self._episode_ends)
+        if done >= self._steps:
+            for env, end in enumerate(ends):
+                if end:
+                    self._lengths.setdefault(env, done)
+        if done < self._steps:
+            self._on_steps("rollout steps", done, self._steps)
+        else:
+            self._on_steps("steps to the end of the episodes", done, self.max_steps)
 
     def _rows(self, value: Tensor) -> Tensor:
         """Return the values of the first envs, ``[N, X]``."""
         return value.detach().cpu().reshape(self._batch, -1)[: self._count]
 
+    def _length(self, env: int) -> int:
+        """Return the number of steps of an env until the end of its last episode."""
+        return self._lengths.get(env, len(self._episode_ends))
+
     def plots(self) -> Iterator[RewardPlot]:
         for key, rows in self._rewards.items():
             if rows:
                 for env, values in enumerate(zip(*rows, strict=True)):
-                    yield RewardPlot(format_key(key), env, tuple(values))
+                    yield RewardPlot(format_key(key), env, tuple(values[: self._length(env)]))
 
     def episodes(self) -> Iterator[EpisodeSummary]:
         """Yield the episodes, with the sum of the first reward."""
         rows = next((rows for rows in self._rewards.values() if rows), None)
         starts = [0] * self._count
-        last = len(self._episode_ends) - 1
         for step, ends in enumerate(self._episode_ends):
             for env, end in enumerate(ends):
-                if end or step == last:
+                length = self._length(env)
+                if step < length and (end or step == length - 1):
                     start = starts[env]
                     total = sum(row[env] for row in rows[start : step + 1]) if rows else None
                     yield EpisodeSummary(env, start, step + 1 - start, total, end or "cut")

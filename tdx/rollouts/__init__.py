@@ -23,7 +23,8 @@ that follows from the plan, step 2 in a temporary folder, and one rename. ``dump
 all shards as one rollout.
 
 ``dump/reading.py`` opens and summarizes dumps, ``dump/verification.py`` compares them with their
-checksums and specs. ``recording/existing_steps.py`` writes dumps from steps that exist already.
+checksums and specs, and ``dump/repair.py`` cuts a damaged one back to its last intact chunk.
+``recording/existing_steps.py`` writes dumps from steps that exist already.
 ``formats/conversion.py`` exports and imports dumps, with one module per format.
 
 Importing this package loads nothing; ``__init__.pyi`` lists its names.

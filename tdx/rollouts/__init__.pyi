@@ -8,7 +8,7 @@ from .formats.conversion import import_dump as import_dump
 from .formats.interface import Format as Format
 from .formats.interface import export_formats as export_formats
 from .formats.interface import Exported as Exported
-from .formats.interface import Imported as Imported
+from .formats.conversion import Imported as Imported
 from .recording.existing_steps import keep_rollout as keep_rollout
 from .dump.manifest import Goal as Goal
 from .dump.manifest import Manifest as Manifest
@@ -32,6 +32,8 @@ from .dump.shard_plan import is_sharded as is_sharded
 from .dump.progress import ShardProgress as ShardProgress
 from .dump.progress import follow_dump as follow_dump
 from .dump.progress import read_progress as read_progress
+from .dump.repair_result import Repair as Repair
+from .dump.repair import repair as repair
 from .dump.writing import Progress as Progress
 from .dump.verification import Problem as Problem
 from .dump.verification import Verification as Verification

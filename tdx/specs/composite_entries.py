@@ -67,7 +67,7 @@ class CompositeEntries:
         """Return the spec at a key; ``MISSING`` if there is none."""
         found: Any = MISSING
         level: CompositeEntries | None = self
-        for part in split_key(key):
+        for part in (key,) if isinstance(key, str) else split_key(key):
             if level is None:
                 return MISSING
             found = level.specs.get(part, MISSING)

@@ -137,7 +137,7 @@ class TensorSpec:
         return self.one(shape)
 
     def _full_shape(self, shape: Any) -> torch.Size:
-        own = replace_unknown_sizes(self.shape)
+        own = replace_unknown_sizes(self.shape) if -1 in self.shape else self.shape
         if shape is None or shape == ():
             return own
         return torch.Size((*((shape,) if isinstance(shape, int) else shape), *own))

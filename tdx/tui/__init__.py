@@ -16,6 +16,7 @@ torch: whatever needs torch is answered by a worker process.
 ``live/``          the Live tab
 ``profile/``       the Profile tab
 ``log/``           the journal and the Log tab
+``contract/``      the Contract view: the chain side by side with a contract
 ``files/``         pipeline files, autosave, dumps, shutdown
 ``serving/``       the app in a browser
 =================  ============================================================================

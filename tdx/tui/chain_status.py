@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tdx.inspection.check_report import Finding
+from tdx.inspection.leaf import LeafSpec, shape_text
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
+from tdx.keys import format_key
 from tdx.pipeline.editing import Draft, DraftStage
 from tdx.pipeline.editing.stack_draft import StackDraft, WrapperStage
 from tdx.pipeline.grammar import format_arguments
@@ -15,6 +17,8 @@ from tdx.tui.backend.messages import with_app_hint
 
 Source = Literal["look", "live", "profile"]
 SOURCES: tuple[Source, ...] = ("look", "live", "profile")
+_MAX_NAME = 28
+"""Maximum width of a key below the output."""
 ENV = -1
 """Place of the env in the chain. Stages follow from 0, the output comes after the last one."""
 
@@ -142,7 +146,7 @@ class ChainStatus:
         )
 
 
-RowKind = Literal["env", "stage", "problem", "output"]
+RowKind = Literal["env", "stage", "problem", "output", "key"]
 Badge = Literal["", "failed", "error", "warning", "suggestion", "off", "unknown"]
 
 
@@ -226,6 +230,42 @@ def _worst_severity(status: ChainStatus, number: int | None) -> Badge:
     severities = {lint.finding.severity for lint in status.lints.get(number, ())}
     ranked: tuple[Badge, ...] = ("error", "warning", "suggestion")
     return next((each for each in ranked if each in severities), "")
+
+
+def build_key_rows(draft: Draft, status: ChainStatus) -> list[ChainRow]:
+    """Return a row for each key of the output and the action, with shape and dtype."""
+    changes = () if status.overview is None else status.overview.changes
+    known = [change.after for change in changes if change.after is not None]
+    leaves = [leaf for leaf in known if leaf.part != "state"]
+    names = [format_key(leaf.key) for leaf in leaves]
+    width = min(max(map(len, names), default=0), _MAX_NAME)
+    return [
+        ChainRow(
+            "key",
+            len(draft.stages),
+            truncate_middle(name, width).ljust(width),
+            f"{compact_shape(leaf)} {leaf.dtype}",
+        )
+        for name, leaf in zip(names, leaves, strict=True)
+    ]
+
+
+def compact_shape(leaf: LeafSpec) -> str:
+    """Return a shape without spaces, such as ``[4,84,84]``."""
+    return shape_text(leaf.shape).replace(" ", "")
+
+
+def truncate_middle(text: str, width: int) -> str:
+    """Shorten a name with an ellipsis in its middle, because its end tells keys apart.
+
+    Example:
+        >>> truncate_middle("agents_observation_position", 12)
+        'agent…sition'
+    """
+    if len(text) <= width:
+        return text
+    tail = width // 2
+    return f"{text[: max(0, width - tail - 1)]}…{text[len(text) - tail :]}" if width > 0 else ""
 
 
 def _output_row(draft: Draft, status: ChainStatus) -> ChainRow:

@@ -200,9 +200,11 @@ THREE_PANES = 116
 """Minimum width for three panes; the titles of all tabs must fit."""
 CATALOG_PANE, CHAIN_PANE, TABS_PANE = "catalog-pane", "chain-pane", "tabs-pane"
 _MIN_WIDTH = 18
-_WIDE_CHAIN = 60
-"""Width of the chain on a wide screen, as in the style sheet."""
-_CATALOG_AND_TABS = 36 + 72
+_MIN_CHAIN = 30
+"""Minimum width of the chain, as in the style sheet."""
+_CATALOG_WIDTH = 30
+_MIN_TABS = 50
+"""Width of the tabs that a wider chain leaves."""
 
 
 class PaneLayout:
@@ -240,10 +242,10 @@ class PaneLayout:
         self._chain_width = max(self._chain_width, width)
         if self._is_resized or self._expanded is not None:
             return
-        room = self._screen.size.width - _CATALOG_AND_TABS
+        total = self._screen.size.width
+        room = total - _MIN_TABS - (0 if self._is_narrow else _CATALOG_WIDTH)
         pane = self._screen.query_one(f"#{CHAIN_PANE}")
-        fitting = min(self._chain_width + 3, room)
-        pane.styles.width = fitting if fitting > _WIDE_CHAIN else None
+        pane.styles.width = max(_MIN_CHAIN, min(self._chain_width + 2, room))
 
     def show_catalog(self) -> None:
         """Display the catalog."""

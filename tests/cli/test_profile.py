@@ -84,7 +84,7 @@ def test_page_is_self_contained() -> None:
     assert not {"script", "iframe", "object", "embed", "base"} & {*page.tags}
     assert "default-src 'none'" in html
     for part in ("Modes", "eager", "planned", "Machine"):
-        assert f">{part}</h2>" in html
+        assert f">{part}</a></h2>" in html
     for part in ("Mean step", "Rows", "Distribution of times", "memory", "operators"):
         assert f"<h3>{part}</h3>" in html
     assert page.tags.count("svg") == 2 * (1 + 5)
@@ -140,7 +140,7 @@ def test_real_profile_in_each_format(tdx: Tdx, tmp_path: Path) -> None:
 def test_dry_run_measures_few_steps(tdx: Tdx) -> None:
     found = tdx(*PENDULUM, "--mode", "all", "--dry-run", "--steps", "1000000", "--format", "json")
     document = json.loads(found.out)
-    assert document["kind"] == "profile-estimate"
+    assert document["kind"] == "profile_estimate"
     assert [mode["steps"] for mode in document["modes"]] == [5_000_100] * 3
     assert document["seconds"] > 0
     assert "about" in tdx(*PENDULUM, "--dry-run").out

@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 import io
 import re
+import shlex
 import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from tdx.cli.html.report import chain_diagram, episode_plot, reward_plot
+from tdx.cli.html.diagram import chain_diagram
+from tdx.cli.html.plots import episode_plot, reward_plot
 from tdx.inspection.pipeline_report import PipelineReport, build_report
 from tdx.inspection.rollout_summary import EpisodeSummary, RewardPlot, encode_png, is_image, to_png
 from tdx.pipeline import EnvConfig, Pipeline
@@ -25,6 +28,13 @@ if TYPE_CHECKING:
 
 CHAIN = ("ToTensorImage", "GrayScale", "Resize(32, 32)", "CatFrames(4, dim=-3)", "RewardSum")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+_MEASURE = """<script>
+const all = [document.documentElement, ...document.querySelectorAll("body *")];
+const wide = all.filter(each => each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 0);
+const scrolling = wide.filter(each => getComputedStyle(each).overflowX !== "visible");
+document.body.dataset.width = document.documentElement.scrollWidth;
+document.body.dataset.scrolling = scrolling.length;
+</script>"""
 LOADS = {"src", "href", "data", "action", "poster", "srcset", "background", "xlink:href"}
 
 
@@ -74,15 +84,77 @@ def test_page_loads_nothing(html: str) -> None:
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/)", html)
 
 
-def test_sections(html: str) -> None:
+def test_sections_have_anchors_and_are_in_the_contents(html: str) -> None:
     page = Page(html)
-    parts = ("Chain", "Findings", "Specs", "Stages", "Lineage", "Frames", "Rewards and episodes")
-    for part in parts:
-        assert f">{part}</h2>" in html
-    assert page.tags.count("svg") == 3
+    parts = {
+        **{"chain": "Chain", "findings": "Findings", "cost": "Plan and cost", "specs": "Specs"},
+        **{"stages": "Stages", "lineage": "Lineage", "frames": "Frames", "pipeline": "Pipeline"},
+        "episodes": "Rewards and episodes",
+    }
+    contents = html[html.index("<nav") : html.index("</nav>")]
+    for name, title in parts.items():
+        assert f'<h2 id="{name}"><a href="#{name}">{title}</a></h2>' in html
+        assert f'<a href="#{name}">{title}</a>' in contents
+    anchors = re.findall(r'href="#([^"]+)"', html)
+    assert {*anchors} <= {*re.findall(r' id="([^"]+)"', html)}
+    assert page.tags.count("svg") == 2
     assert page.tags.count("img") == 8
     assert "pixels@4" in page.text
     assert "episode_reward@1" in page.text
+
+
+def test_title_names_env_and_stages(html: str) -> None:
+    title = re.search("<title>(.*)</title>", html)
+    assert title is not None
+    assert title[1] == ("CartPole-v1 with ToTensorImage, GrayScale, Resize and 2 more – tdx report")
+    assert "<h1>CartPole-v1</h1>" in html
+
+
+def test_unchanged_keys_are_folded(html: str) -> None:
+    chain = html[html.index('<ol class="chain">') : html.index("</ol>")]
+    first, gray = (chain.split("<li")[place] for place in (1, 3))
+    assert "<details>" not in first
+    assert "<summary>4 unchanged keys</summary>" in gray
+    assert gray.index("pixels") < gray.index("<details>") < gray.index("reward")
+
+
+def test_plan_and_cost_of_each_stage(html: str) -> None:
+    text = Page(html[html.index('id="cost"') : html.index('id="specs"')]).text
+    assert "3 × 12 steps with random actions" in text
+    for index, stage in enumerate(CHAIN):
+        name = stage.split("(")[0]
+        assert re.search(rf"{index} {name}\s*(in each step|deferred|fused)", text), text
+    assert re.search(r"whole step\s*[\d.,]+\s*100.0%", text)
+
+
+def test_command_creates_the_same_report(tdx: Tdx) -> None:
+    arguments = ("report", "Pendulum-v1", "-t", "StepCounter(max_steps=3)", "--format", "md")
+    first = tdx(*arguments, "--steps", "4", "-o", "-").out
+    command = first[first.index("```sh") :].splitlines()[1]
+    program, *words = shlex.split(command)
+    assert program == "tdx"
+    assert words[:5] == ["report", "Pendulum-v1", "-t", "StepCounter(max_steps=3)", "--seed"]
+    again = tdx(*words).out
+    # The measured costs differ.
+    assert again.partition("## Specs")[2] == first.partition("## Specs")[2] != ""
+
+
+def test_formats(tdx: Tdx, tmp_path: Path) -> None:
+    image, text = tmp_path / "chain.svg", tmp_path / "report.md"
+    target = ("report", "Pendulum-v1", "-t", "RewardSum", "--steps", "2")
+    assert tdx(*target, "-o", str(image)).code == tdx(*target, "-o", str(text)).code == 0
+    root = ElementTree.fromstring(image.read_text())
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "5 unchanged keys" in image.read_text()
+    shown = text.read_text()
+    assert shown.startswith("# Pendulum-v1 with RewardSum\n")
+    assert re.findall("^## (.*)$", shown, re.MULTILINE) == [
+        *("Findings", "Plan and cost", "Specs", "Stages", "Lineage"),
+        *("Rewards and episodes", "Pipeline"),
+    ]
+    wrong = tdx(*target, "-o", "-", "--format", "pdf")
+    assert (wrong.code, wrong.out) == (2, "")
+    assert "one of html, md, svg" in wrong.err
 
 
 def test_frames(html: str) -> None:
@@ -101,8 +173,11 @@ def test_frames(html: str) -> None:
 
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no Chromium is installed")
 def test_page_in_a_browser(html: str, tmp_path: Path) -> None:
+    """The page has no errors, and nothing in it scrolls sideways at 1,200 px."""
     browser = next(filter(None, map(shutil.which, BROWSERS)))
-    (tmp_path / "report.html").write_text(html)
+    # The policy of the page forbids scripts; a copy without it measures itself.
+    measured = re.sub(r"<meta http-equiv[^>]*>", "", html).replace("<details", "<details open")
+    (tmp_path / "report.html").write_text(measured.replace("</body>", f"{_MEASURE}</body>"))
     done = subprocess.run(
         [
             *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),
@@ -116,6 +191,10 @@ def test_page_in_a_browser(html: str, tmp_path: Path) -> None:
     )
     assert "Lineage" in Page(done.stdout).text
     assert "CONSOLE" not in done.stderr
+    found = re.search(r'data-width="(\d+)" data-scrolling="(\d+)"', done.stdout)
+    assert found is not None
+    assert int(found[1]) <= 1200
+    assert int(found[2]) == 0
 
 
 def report_of(*stages: str, env: EnvConfig | None = None, steps: int = 3) -> PipelineReport:
@@ -129,7 +208,7 @@ def report_of(*stages: str, env: EnvConfig | None = None, steps: int = 3) -> Pip
 
 def test_diagram(golden: Golden) -> None:
     report = report_of("StepCounter(max_steps=2)", "ActionScaling", 'ExcludeTransform("reward")')
-    golden("report_diagram.svg", chain_diagram(report) + "\n")
+    golden("report_diagram.svg", chain_diagram(report))
 
 
 def test_episodes_and_rewards() -> None:
@@ -137,12 +216,28 @@ def test_episodes_and_rewards() -> None:
     assert [(each.start, each.steps, each.ended) for each in rollout.episodes] == [
         (0, 2, "truncated"),
         (2, 2, "truncated"),
-        (4, 1, "cut"),
+        (4, 2, "truncated"),
     ]
     (curve,) = rollout.plots
-    assert (curve.key, len(curve.values)) == ("reward", 5)
+    assert (curve.key, len(curve.values)) == ("reward", 6)
     assert rollout.images == ()
     assert report_of("StepCounter", steps=4).rollout == report_of("StepCounter", steps=4).rollout
+
+
+def test_each_env_of_a_batch_finishes_its_episode() -> None:
+    env = EnvConfig("CartPole-v1", num_envs=3)
+    rollout = report_of("InitTracker", env=env, steps=5).rollout
+    last = {each.env: each.start + each.steps for each in rollout.episodes}
+    assert {each.ended for each in rollout.episodes} == {"terminated"}
+    assert all(end >= 5 for end in last.values())
+    assert len({*last.values()}) > 1
+    assert [len(plot.values) for plot in rollout.plots] == [last[env] for env in range(3)]
+
+
+def test_episodes_that_do_not_end_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdx.inspection.rollout_summary.MAX_EXTRA_STEPS", 6)
+    (episode,) = report_of("InitTracker", steps=4).rollout.episodes
+    assert (episode.steps, episode.ended) == (10, "cut")
 
 
 def test_page_without_rewards_and_without_a_chain(tdx: Tdx) -> None:
@@ -161,7 +256,8 @@ def test_names_are_escaped(tdx: Tdx, tmp_path: Path) -> None:
     file = tmp_path / "<b>.yaml"
     file.write_text("version: 1\nenv: Pendulum-v1\ntransforms: [RewardSum]\n")
     shown = tdx("report", str(file), "-o", "-", "--steps", "2").out
-    assert "<b>" not in shown
+    assert "<b>.yaml" not in shown
+    assert shown.count("&lt;b&gt;.yaml") == 2
     assert "&lt;b&gt;.yaml" in shown
 
 

@@ -14,9 +14,12 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 
-from tdx.pipeline import EnvConfig, Pipeline
+from tdx.pipeline import EnvConfig, Pipeline, parse_stage
 from tdx.pipeline.editing import Draft
 from tdx.tui.backend.client import ProcessBackend
+from tdx.tui.backend.messages import Job
+from tdx.tui.contract.messages import FreezeContract
+from tdx.tui.contract.worker import freeze_contract
 from tests.tui import idle
 from tests.tui.driving import Driver, driven
 
@@ -115,11 +118,28 @@ async def draw_stack(name: str, stage: int) -> None:
         keep(app, name)
 
 
+async def draw_contract() -> None:
+    """Compare a chain with the contract of another one."""
+    frames = "CatFrames(3, -1, in_keys=['observation'])"
+    norm = "ObservationNorm(0.0, {}, in_keys=['observation'])"
+    trained = Pipeline.of("Pendulum-v1", norm.format(0.5), frames, "RewardSum", "ActionScaling")
+    chain = trained.with_stages(parse_stage(norm.format(0.25)), *trained.transforms[1:3])
+    job = Job(lambda topic, value: None, {})
+    freeze_contract(FreezeContract(trained, "walker"), job)
+    async with driven(draft=Draft.of(chain), size=SIZE, backend=ProcessBackend()) as app:
+        await until(app, " keys")
+        await app.press("C", "text:walker", "enter")
+        await until(app, "first difference")
+        await app.settle()
+        keep(app, "contract")
+
+
 DRAWN: dict[str, Callable[[], Coroutine[None, None, None]]] = {
     "tabs": draw_tabs,
     "profile": draw_profile,
     "sb3": partial(draw_stack, "sb3", 5),
     "torchrl": partial(draw_stack, "torchrl", 1),
+    "contract": draw_contract,
 }
 
 

@@ -15,7 +15,7 @@ from inspect import Parameter, Signature, getdoc, signature
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from tdx import __version__
@@ -26,6 +26,9 @@ from tdx.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
 _DEFAULT_COMMAND = "run"
 """Command of a group that runs if none is named."""
 _EXAMPLE = "Start with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
+EXAMPLE = re.compile(r"(?:[A-Z_]+=\S+ )?tdx ")
+"""Start of a paragraph of a docstring that is an example."""
+_GROUP_EXAMPLES = 3
 _HELP_OPTIONS = {"--help", "-h"}
 _OUTPUT_SETTINGS = ("format", "color")
 _ENV_ID = re.compile(r"-v\d+$|^tdx/")
@@ -52,6 +55,12 @@ def _check() -> Functions:
 
 def _profile() -> Functions:
     from tdx.cli.commands.profile import COMMANDS
+
+    return COMMANDS
+
+
+def _report() -> Functions:
+    from tdx.cli.commands.report import COMMANDS
 
     return COMMANDS
 
@@ -101,7 +110,7 @@ _FAMILIES: Mapping[str, Callable[[], Functions]] = {
     "freeze": _contracts,
     "diff": _inspect,
     "profile": _profile,
-    "report": _inspect,
+    "report": _report,
     "rollout": _rollout,
     "replay": _rollout,
     "verify": _rollout,
@@ -181,6 +190,15 @@ class _Group(_WithDefaults, FastGroup):
         """Build the command with this name."""
         return _build_command(name, self.functions[name])
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help with the first example of the first commands."""
+        texts = [getdoc(function) or "" for function in self.functions.values()]
+        found = [[p for p in text.split("\n\n") if EXAMPLE.match(p)] for text in texts]
+        lines = [f"  {examples[0]}" for examples in found if examples][:_GROUP_EXAMPLES]
+        text = _GROUPS[str(self.name)][1]
+        self.help = "\n".join([text, "", "Examples:", *lines])
+        super().format_help(ctx, formatter)
+
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if not args and not ctx.resilient_parsing:
             ctx.get_help()  # Prints it.
@@ -211,14 +229,14 @@ class _RootGroup(_Group):
     def build(self, name: str) -> Any:
         if name in _GROUPS:
             return _build_group(name, *_GROUPS[name])
-        return _build_command(name, _FAMILIES[name]()[name])
+        return _build_command(name, _FAMILIES[name]()[name], _CLASSES.get(name, _Command))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, which needs the docstrings of the commands but not their options."""
         for name in _FAMILIES:
             text = _GROUPS[name][1] if name in _GROUPS else getdoc(_FAMILIES[name]()[name])
             self.commands[name] = TyperCommand(name, help=text)
-        super().format_help(ctx, formatter)
+        TyperGroup.format_help(self, ctx, formatter)
 
 
 class _ShowGroup(_Group):
@@ -276,6 +294,19 @@ class _DefaultCommand(_Command):
     context_class = _Context
 
 
+class _SchemaCommand(_Command):
+    """Lists the kinds of documents for ``--output`` without a kind."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        after = args[args.index("--output") + 1 :] if "--output" in args else ["pipeline"]
+        if not after or after[0].startswith("-"):
+            place = len(args) - len(after)
+            args = [*args[:place], "list", *args[place:]]
+        return super().parse_args(ctx, args)
+
+
+_CLASSES: Mapping[str, type[_Command]] = {"schema": _SchemaCommand}
+"""Class of each command that differs from the others."""
 _GROUPS: Mapping[str, tuple[type[_Group], str]] = {
     "inspect": (_Group, "Inspect the specs, data flow and values of a chain."),
     "list": (_Group, "List the available envs, transforms and dumps."),
@@ -287,7 +318,7 @@ _GROUPS: Mapping[str, tuple[type[_Group], str]] = {
         _ProfileGroup,
         "Measure the cost of each part of a rollout; compare two profiles.",
     ),
-    "config": (_Group, "Show and create the configuration file with defaults of options."),
+    "config": (_Group, "Show, set and edit defaults of options in the configuration file."),
 }
 """Class and help of each group."""
 
@@ -312,8 +343,16 @@ def _build_group(name: str, group_class: type[_Group], help: str) -> Any:
 
 def _build_command(name: str, function: Function, command_class: type[_Command] = _Command) -> Any:
     app = typer.Typer(**_SETTINGS, add_completion=False)
-    app.command(name, cls=command_class)(expand_options(function))
+    app.command(name, cls=command_class, help=_help_text(function))(expand_options(function))
     return get_command(app)
+
+
+def _help_text(function: Function) -> str:
+    """Return the docstring with its paragraphs on one line each, and the examples at the end."""
+    paragraphs = (getdoc(function) or "").split("\n\n")
+    prose = [" ".join(each.split()) for each in paragraphs if not EXAMPLE.match(each)]
+    lines = "\n".join(f"  {each}" for each in paragraphs if EXAMPLE.match(each))
+    return "\n\n".join([*prose, f"Examples:\n{lines}"])
 
 
 def _no_callback() -> None:

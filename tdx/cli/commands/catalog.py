@@ -45,6 +45,8 @@ def list_envs(output: OutputOptions, search: Search = None, missing: All = False
     """List the envs that --env accepts.
 
     tdx list envs pong
+
+    tdx list envs mujoco --format csv
     """
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
@@ -65,6 +67,8 @@ def list_transforms(output: OutputOptions, search: Search = None) -> None:
     """List the transforms that --t accepts.
 
     tdx list transforms reward
+
+    tdx list transforms --format json
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.catalog import transforms_view
@@ -78,6 +82,8 @@ def show_transform(output: OutputOptions, name: Name, example: Example = True) -
     """Show the documentation of a transform, its arguments, and its effect on the specs of an env.
 
     tdx show transform CatFrames
+
+    tdx show CatFrames --format md
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.catalog import transform_view
@@ -118,6 +124,8 @@ def list_dumps(output: OutputOptions, root: Root = ".") -> None:
     """List the dumps in a folder and its subfolders.
 
     tdx list dumps runs
+
+    tdx list dumps --format csv
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.dumps import list_view
@@ -130,6 +138,8 @@ def show_dump(output: OutputOptions, dump: Folder, follow: Follow = False) -> No
     """Show the contents of a dump: episodes, returns, lengths, and the values of each entry.
 
     tdx show runs/pendulum
+
+    tdx show dump runs/pendulum --format json
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.dumps import dump_view

@@ -52,6 +52,8 @@ def freeze(
     arguments, specs and state of each stage, and the values of a few seeded steps.
 
     tdx freeze train.py:make_env --allow-code --out contract/
+
+    tdx freeze pendulum.yaml --compare observation,reward --out pendulum
     """
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views import count_text
@@ -81,13 +83,6 @@ def is_code(target: str) -> bool:
     """Return True for the name of a function: ``module:function`` or ``file.py:function``."""
     module, colon, name = target.rpartition(":")
     return bool(colon and module) and name.isidentifier() and not os.path.exists(target)
-
-
-def is_contract(target: str) -> bool:
-    """Return True for the folder of a contract."""
-    from tdx.contracts.storage import DOCUMENT
-
-    return os.path.isdir(target) and os.path.lexists(os.path.join(target, DOCUMENT))
 
 
 def check_against(
@@ -164,9 +159,9 @@ def diff_stacks(
 def _compare_sides(
     a: str, b: str, seed: int | None, *, allow_code: bool
 ) -> tuple[Contract, Contract | None, ContractReport]:
-    from tdx.contracts import check_contract, freeze, load_contract
-    from tdx.contracts.freeze import observe
-    from tdx.errors import TdxError
+    from tdx.contracts import freeze, load_contract
+    from tdx.contracts.check import compare_target
+    from tdx.contracts.storage import is_contract
 
     with ExitStack() as opened:
         if is_contract(a):
@@ -180,11 +175,7 @@ def _compare_sides(
                 )
             raise ArgumentError("A and B are contracts", hint="name an env for B: it is run")
         stack = opened.enter_context(_open(b, allow_code))
-        report = check_contract(stack, contract, b, reference=a)
-        try:
-            target = observe(stack, contract.inputs, contract.seed, contract.compare)
-        except TdxError:
-            return contract, None, report
+        report, target = compare_target(stack, contract, b, reference=a)
     return contract, target, report
 
 

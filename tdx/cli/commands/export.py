@@ -111,9 +111,11 @@ def export(
 ) -> None:
     """Convert a dump to another format without losing precision or metadata.
 
-    tdx import converts it back to a dump.
+    `tdx import` converts the result back to a dump.
 
     tdx export runs/pendulum --to parquet
+
+    tdx export runs/pendulum --keys observation,reward --out steps.npz
     """
     from tdx.cli.output import STDOUT, write_view
     from tdx.cli.progress import progress_on
@@ -190,6 +192,8 @@ def import_(
     """Convert a file in another format to a dump: from tdx export, or from another source.
 
     tdx import pendulum.parquet --out runs/again
+
+    tdx import steps.txt --from jsonl --out runs/steps
     """
     from tdx.cli.output import write_view
     from tdx.cli.progress import progress_on

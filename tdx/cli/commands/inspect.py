@@ -1,9 +1,11 @@
-"""``tdx inspect``, ``diff`` and ``report``: what a chain does."""
+"""``tdx inspect`` and ``diff``: what a chain does."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,13 +14,13 @@ import typer
 from tdx.cli.options import (
     TARGET_HELP,
     AllowCode,
-    DebugOptions,
     DiagramFormat,
     DiagramOptions,
     Functions,
     OutputOptions,
     PipelineOptions,
     TargetOptions,
+    format_option,
     integer_option,
 )
 from tdx.cli.pipelines import PolicyName, complete_key, complete_policy_key
@@ -28,8 +30,28 @@ if TYPE_CHECKING:
     from tdx.inspection.diff import DiffSide
 
 
+class ImageFormat(StrEnum):
+    """Output formats of data that can be drawn as an image."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MD = "md"
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOptions(DiagramOptions):
+    """Output options of commands whose result can be drawn as an image."""
+
+    format: Annotated[ImageFormat, format_option(ImageFormat)] = ImageFormat.TABLE  # type: ignore[assignment]
+
+
 Stages = Annotated[bool, typer.Option("--stages", help="Show the specs after each stage.")]
 Changes = Annotated[bool, typer.Option("--changes", help="Show only what each stage changes.")]
+Graph = Annotated[bool, typer.Option("--graph", help="Draw the chain as a diagram.")]
 Key = Annotated[
     str | None,
     typer.Option(
@@ -83,6 +105,8 @@ def inspect_spec(
     """Compare the specs of an env before and after a chain, without stepping it.
 
     tdx inspect spec --env Pendulum-v1 --t StepCounter
+
+    tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
@@ -98,10 +122,12 @@ def inspect_spec(
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
-def inspect_chain(pipeline: TargetOptions, output: OutputOptions) -> None:
+def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = False) -> None:
     """Show what each stage of a chain reads, writes, drops and renames, without stepping it.
 
-    tdx inspect chain --env Pendulum-v1 --t StepCounter --t RewardSum
+    tdx inspect chain Pendulum-v1 -t StepCounter -t RewardSum
+
+    tdx inspect chain pendulum.yaml --format svg > chain.svg
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
@@ -112,13 +138,25 @@ def inspect_chain(pipeline: TargetOptions, output: OutputOptions) -> None:
     with open_stack(config, pipeline) as stack:
         report = inspect_chain(stack, config.env.id)
         calls = [stage.call for stage in stack.stages]
-    write_view(chain_view(report, calls), output)
+    if output.format in (ImageFormat.MERMAID, ImageFormat.SVG):
+        from tdx.cli.views.graph import chain_diagram, chain_svg
+
+        draw = chain_svg if output.format is ImageFormat.SVG else chain_diagram
+        sys.stdout.write(draw(report, calls))
+    elif graph and output.format is ImageFormat.MD:
+        from tdx.cli.views.graph import chain_diagram
+
+        sys.stdout.write(f"```mermaid\n{chain_diagram(report, calls)}```\n")
+    else:
+        write_view(chain_view(report, calls, graph=graph), output.output)
 
 
 def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words = None) -> None:
     """Trace keys through a chain: each version, its writer and its readers.
 
     tdx inspect keys Pendulum-v1 reward -t RewardSum -t "RewardClipping(-1, 1)"
+
+    tdx inspect keys pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline, with_target
@@ -150,7 +188,9 @@ def inspect_values(
     Actions come from --policy, from the policy of the pipeline file, or are random. Values outside
     their spec are marked, and the stage that violates its spec is named.
 
-    tdx inspect values --env Pendulum-v1 --t "RewardClipping(-1, 1)" --steps 100 --seed 0
+    tdx inspect values Pendulum-v1 -t "RewardClipping(-1, 1)" --steps 100 --seed 0
+
+    tdx inspect values pendulum.yaml --policy zero --each
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import load_stack_policy, open_stack, read_pipeline
@@ -185,7 +225,9 @@ def inspect_state(
     Without --steps, it is the state before the first reset. --export writes the statistics and
     buffers to a file, which --load and tdx.load_state load into another stack of the same kind.
 
-    tdx inspect state --env Pendulum-v1 --t VecNorm --steps 100 --seed 0
+    tdx inspect state Pendulum-v1 -t VecNorm --steps 100 --seed 0
+
+    tdx inspect state pendulum.yaml --steps 1000 --export statistics.safetensors
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
@@ -217,7 +259,9 @@ def inspect_plan(
 ) -> None:
     """Show how a rollout runs: which stages run in each step, which are deferred, and why.
 
-    tdx inspect plan --env Pendulum-v1 --t RewardSum --policy-reads observation
+    tdx inspect plan Pendulum-v1 -t RewardSum --policy-reads observation
+
+    tdx inspect plan pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_env, read_pipeline
@@ -277,11 +321,14 @@ def diff(
     seed and the actions of the dump. Exits with 0 if nothing differs, else with 1.
 
     tdx diff old.yaml new.yaml --steps 100
+
+    tdx diff runs/pendulum new.yaml --steps 100
     """
-    from tdx.cli.commands.contracts import diff_stacks, is_code, is_contract
+    from tdx.cli.commands.contracts import diff_stacks, is_code
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.specs import diff_view
+    from tdx.contracts.storage import is_contract
     from tdx.inspection.diff import compare_pipelines
 
     if a == b == "-":
@@ -322,45 +369,6 @@ def _pipeline_side(path: str, allow_code: bool) -> DiffSide:
     return PipelineSide(pipeline.file or pipeline.env.id, pipeline, allow_code)
 
 
-_REPORT_STEPS = 200
-
-Out = Annotated[
-    str, typer.Option("--out", "-o", metavar="FILE", help="Target; - writes to stdout.")
-]
-ReportSteps = Annotated[
-    int, integer_option("--steps", 1, "Number of steps of the rollout in the report.")
-]
-
-
-def report(
-    pipeline: TargetOptions,
-    debug: DebugOptions,
-    out: Out = "report.html",
-    steps: ReportSteps = _REPORT_STEPS,
-    force: Force = False,
-) -> None:
-    """Write a self-contained HTML report for a pipeline.
-
-    It shows the chain as a diagram, lint findings, specs, lineage, frames before and after each
-    image stage, and the rewards and episodes of a short rollout with random actions.
-
-    tdx report pendulum.yaml -o pendulum.html
-    """
-    from tdx.cli.html.report import report_page
-    from tdx.cli.output import STDOUT, check_target, write_file
-    from tdx.cli.pipelines import open_stack, read_pipeline
-    from tdx.inspection.pipeline_report import build_report
-
-    check_target(out, force=force)
-    config = read_pipeline(pipeline)
-    with open_stack(config, pipeline) as stack:
-        name = config.file or config.env.id
-        result = build_report(stack, config, name, steps=steps, seed=config.env.seed or 0)
-    write_file(out, report_page(result), force=force)
-    if out != STDOUT:
-        print(f"wrote {out}", file=sys.stderr)
-
-
 COMMANDS: Functions = {
     "inspect spec": inspect_spec,
     "inspect chain": inspect_chain,
@@ -369,5 +377,4 @@ COMMANDS: Functions = {
     "inspect state": inspect_state,
     "inspect plan": inspect_plan,
     "diff": diff,
-    "report": report,
 }

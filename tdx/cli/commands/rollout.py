@@ -22,6 +22,7 @@ from tdx.cli.options import (
     split_list,
 )
 from tdx.cli.pipelines import PolicyName, complete_stored_keys
+from tdx.cli.runtime import report_interrupt
 from tdx.cli.shard_runs import ShardOptions, check_sharding, resume_sharded, roll_out_sharded
 from tdx.errors import ArgumentError, ExitCode, TdxError
 from tdx.untrusted import MAX_WORKERS
@@ -119,7 +120,9 @@ def rollout(
     After an interruption the dump contains every finished chunk, and --resume continues it. With
     --shards, the same command records the missing shards.
 
-    tdx rollout --env Pendulum-v1 --t RewardSum --steps 10000 --seed 0 --out pendulum
+    tdx rollout Pendulum-v1 -t RewardSum --steps 10000 --seed 0 --out runs/new
+
+    tdx rollout pendulum.yaml --steps 1000000 --dry-run
     """
     from tdx.cli.pipelines import read_pipeline
     from tdx.rollouts import DumpRequest
@@ -242,7 +245,7 @@ def _report_saved_steps(folder: Path) -> Iterator[None]:
             error.hint = f"{error.hint}; {saved}" if error.hint else saved
         raise
     except KeyboardInterrupt:
-        print(f"interrupted{_after_interrupt(folder)}", file=sys.stderr)
+        report_interrupt(f"interrupted{_after_interrupt(folder)}")
         raise
 
 
@@ -273,19 +276,40 @@ def _saved_steps(folder: Path) -> str | None:
     return f"{folder} has {steps}, --resume continues it"
 
 
-def verify(output: OutputOptions, dump: Folder) -> int:
+RepairOption = Annotated[
+    bool,
+    typer.Option(
+        "--repair",
+        help="Cut a damaged dump back to its last intact chunk; what is replaced is kept in its "
+        "folder `damaged`.",
+    ),
+]
+
+
+def verify(output: OutputOptions, dump: Folder, repair: RepairOption = False) -> int:
     """Read a whole dump and check its checksums and its values against the manifest and the specs.
 
-    Exits with 0 if the dump is valid, else with 1.
+    Exits with 0 if the dump is valid, else with 1. --repair says what was lost; a damaged shard
+    is set aside, so that the rollout records it again.
 
     tdx verify runs/pendulum
-    """
-    from tdx.cli.output import write_view
-    from tdx.cli.views.dumps import verify_view
-    from tdx.rollouts import verify
 
-    result = verify(dump)
-    write_view(verify_view(result), output)
+    tdx verify runs/pendulum --repair
+    """
+    from tdx import rollouts
+    from tdx.cli.output import write_view
+    from tdx.cli.progress import activity_on
+    from tdx.cli.views.verification import repair_view, verify_view
+
+    with activity_on(sys.stderr) as show:
+        on_file = show or (lambda file, done, total: None)
+        if repair:
+            repaired = rollouts.repair(dump, on_file)
+            result, view = repaired.verification, repair_view(repaired)
+        else:
+            result = rollouts.verify(dump, on_file)
+            view = verify_view(result)
+    write_view(view, output)
     return ExitCode.OK if result.is_fine else ExitCode.FINDINGS
 
 
@@ -302,7 +326,9 @@ def replay(
     The dump must have been written without a chain, or with --raw. Without --out the result is
     shown but not saved.
 
-    tdx replay runs/raw --t RewardSum --out runs/summed
+    tdx replay runs/raw -t RewardSum --out runs/summed
+
+    tdx replay runs/raw -t "RewardClipping(-1, 1)"
     """
     import tempfile
 

@@ -44,7 +44,9 @@ def tui(pipeline: TargetOptions, debug: DebugOptions) -> int:
 
     tdx tui pendulum.yaml
 
-    tdx without arguments opens it too.
+    tdx tui Pendulum-v1 -t StepCounter -t RewardSum
+
+    Without arguments, `tdx` opens it too.
     """
     from tdx.cli.pipelines import with_target
 
@@ -73,7 +75,7 @@ def serve(
 
     tdx serve pendulum.yaml
 
-    tdx serve --host 0.0.0.0 --env Pendulum-v1 --t RewardSum
+    tdx serve Pendulum-v1 -t RewardSum --host 0.0.0.0
 
     Each page runs its own app. Whoever opens it can do what you can do: read and write your files,
     and run code with --allow-code. The printed address contains a token; requests without it are

@@ -81,6 +81,7 @@ def svg_image(width: float, height: float, parts: list[str], title: str) -> str:
         title: Description for screen readers.
     """
     return (
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" '
         f'xml:space="preserve" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
     )

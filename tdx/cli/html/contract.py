@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tdx.cli.html import render_page
-from tdx.contracts.align import align
 from tdx.contracts.model import Contract, StageRecord
+from tdx.contracts.side_by_side import StageRow, side_by_side
 
 if TYPE_CHECKING:
     from tdx.contracts import ContractReport
@@ -20,35 +20,17 @@ def contract_page(a: Contract, b: Contract | None, report: ContractReport) -> st
         b: The target. ``None``: it failed.
         report: What differs.
     """
-    return render_page(
-        "contract.html.j2",
-        "report.css",
-        report=report,
-        rows=[] if b is None else _rows(a, b, report),
-    )
+    rows = [] if b is None else [_describe_row(each) for each in side_by_side(a, b, report)]
+    return render_page("contract.html.j2", "report.css", report=report, rows=rows)
 
 
-def _rows(a: Contract, b: Contract, report: ContractReport) -> list[dict[str, Any]]:
-    """Return the stages side by side."""
-    pairs = [(pair.a, pair.b, pair.status) for pair in align(a, b)]
-    rows = []
-    for one, other, status in [(a.stage(-1), b.stage(-1), "paired"), *pairs]:
-        found = [
-            each
-            for each in (*report.differences, *report.follows)
-            if (other is not None and each.stage == other.index)
-            or (other is None and one is not None and each.reference_stage == one.index)
-        ]
-        is_root = any(each in report.differences for each in found)
-        rows.append(
-            {
-                "a": _describe(one),
-                "b": _describe(other),
-                "status": status if not found else "differs" if is_root else "follows",
-                "differences": found,
-            }
-        )
-    return rows
+def _describe_row(row: StageRow) -> dict[str, Any]:
+    return {
+        "a": _describe(row.a),
+        "b": _describe(row.b),
+        "status": row.status,
+        "differences": row.differences,
+    }
 
 
 def _describe(stage: StageRecord | None) -> dict[str, Any] | None:

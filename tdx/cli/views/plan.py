@@ -15,6 +15,7 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
+    add_calls,
     fact,
     stage_list,
 )
@@ -25,7 +26,7 @@ from tdx.keys import format_key
 _STAGE_TITLES = ("stage", "runs", "time", "reads", "writes", "drops", "inverse", "why")
 _VERSION_TITLES = ("version", "written by", "read by")
 _ROWS = {"raw": "raw rows, without TensorDicts", "tensordict": "one TensorDict per step"}
-_WHEN: dict[str, Cell] = {
+WHEN: dict[str, Cell] = {
     "immediate": Cell("in each step", "changed"),
     "deferred": Cell("deferred, per chunk", "good"),
     "fused": Cell("fused, per image", "added"),
@@ -42,10 +43,7 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
     """
 
     def data() -> dict[str, Any]:
-        whole = report.to_dict()
-        for stage, call in zip(whole["stages"], calls, strict=True):
-            stage["call"] = call
-        return whole
+        return add_calls(report.to_dict(), calls)
 
     def blocks(width: int) -> list[Block]:
         stages = _stage_table(report)
@@ -58,7 +56,7 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
         head = Heading(report.env, report.plan.executor, level=1)
         return [head, *_facts(report), *stage_blocks, Heading("versions"), *version_blocks]
 
-    return View("plan", data, lambda: _records(data()), blocks)
+    return View("plan", data, lambda: _records(report, data()), blocks)
 
 
 def _facts(report: PlanReport) -> Iterator[Paragraph]:
@@ -77,7 +75,7 @@ def _stage_table(report: PlanReport) -> Table:
     rows = [
         [
             Cell(report.place(stage.index), "name"),
-            _WHEN[stage.when],
+            WHEN[stage.when],
             Cell(stage.behavior),
             _list_names(stage.reads),
             _list_names(stage.writes),
@@ -98,7 +96,7 @@ def _narrow_stages(stages: Sequence[PlanStage], calls: Sequence[str]) -> Iterato
     """Yield each stage with its facts below, for narrow terminals."""
     for stage, call in zip(stages, calls, strict=True):
         yield Heading(f"{stage.index} {call}", stage.behavior)
-        yield Paragraph([_WHEN[stage.when], Cell(f": {stage.why}")], indent=2)
+        yield Paragraph([WHEN[stage.when], Cell(f": {stage.why}")], indent=2)
         lists = {
             "reads": stage.reads,
             "writes": stage.writes,
@@ -136,12 +134,13 @@ def _narrow_versions(report: PlanReport) -> Iterator[Block]:
         yield Paragraph([Cell("read by ", "dim"), _readers(report, version)], indent=4)
 
 
-def _records(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _records(report: PlanReport, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a record for each stage, then one for each version."""
     for stage in data["stages"]:
         yield {"record": "stage", "executor": data["executor"], **stage}
-    for version in data["versions"]:
-        yield {"record": "version", "executor": data["executor"], **version}
+    for version, entries in zip(report.plan.versions, data["versions"], strict=True):
+        places = {"writer": report.place(version.writer), "readers": report.readers(version)}
+        yield {"record": "version", "executor": data["executor"], **entries, **places}
 
 
 _NODE_STYLES = {
@@ -164,7 +163,7 @@ def plan_diagram(report: PlanReport, calls: Sequence[str]) -> str:
     arrows = _merge_arrows(_forward(report))
     lines = ["flowchart TD", f'    env(["{mermaid_label(report.env)}"])']
     lines += [
-        f'    stage{stage.index}["{stage.index} {mermaid_label(call)}<br>{_WHEN[stage.when].text}"]'
+        f'    stage{stage.index}["{stage.index} {mermaid_label(call)}<br>{WHEN[stage.when].text}"]'
         for stage, call in zip(report.plan.stages, calls, strict=True)
     ]
     lines += [f'    policy(["{source}"])', '    output(["output"])']

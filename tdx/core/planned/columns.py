@@ -93,7 +93,7 @@ def as_tensordict(
         groups: Dims of nested groups beyond the batch, by the parts of their key.
     """
     return _level(
-        {split_key(key): value for key, value in columns.items()},
+        {(key,) if isinstance(key, str) else key: value for key, value in columns.items()},
         (),
         batch_size,
         device,

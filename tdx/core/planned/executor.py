@@ -7,7 +7,8 @@ A planned rollout in the order of its calls:
 2. :func:`prepare_run` gets the plan (:mod:`tdx.core.plan.build`): which stages are *immediate*
    because the policy or the env needs their output in the next step, and which are *deferred*. It
    returns a :class:`PlannedRun`, or ``None`` if a plan is not possible; then an ``EagerRun``
-   (:mod:`tdx.core.envs.rollout`) makes the same chunks with ``env.step``.
+   (:mod:`tdx.core.envs.rollout`) makes the same chunks with ``env.step``. For an env with worker
+   processes, a ``WorkerRun`` (:mod:`tdx.core.planned.workers`) has them make the chunks.
 3. :meth:`PlannedRun.chunk` makes one chunk:
 
    a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium
@@ -86,6 +87,7 @@ from tdx.core.planned.compiled import CompiledStages, compiled_stages
 from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
 from tdx.core.planned.stages import run_deferred
+from tdx.core.planned.workers import WorkerRun
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
@@ -239,7 +241,9 @@ def _chunks(
             start = reset_done_rows(env, start, step_count)
 
 
-def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) -> PlannedRun | None:
+def prepare_run(
+    env: EnvBase, request: RolloutRequest, start: TensorDictBase
+) -> PlannedRun | WorkerRun | None:
     """Return a planned run from a root ``[*B]``, or ``None`` if it has to run step by step."""
     if request.callback is not None or request.break_when_all_done:
         return None
@@ -256,7 +260,12 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
     if program.plan.executor == "eager" or not _is_plannable(policy, env, program):
         return None
     run = PlannedRun(env, program, policy, "any" if request.break_when_any_done else "never")
-    return run if run.accepts(start) else None
+    if not run.accepts(start):
+        return None
+    if program.plan.processes is None or program.plan.why_stepwise or request.breaks:
+        return run
+    in_workers = WorkerRun(env, program, run.inputs, run)
+    return run if env._meter is not None or in_workers.find_reason(start) else in_workers
 
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
@@ -302,6 +311,9 @@ class PlannedRun:
         program: Its plan.
         policy: The policy with its keys, or a sequence of actions. ``None``: random actions.
         stop: ``any`` to stop at the first done flag, ``never`` to reset done rows.
+
+    Attributes:
+        inputs: Source of the actions.
     """
 
     def __init__(
@@ -316,7 +328,7 @@ class PlannedRun:
         self._probe: DrawProbe | None = None
         if policy is None:
             self._probe, policy = random_policy(env, program)
-        self._inputs = action_source(env, program, policy)
+        self.inputs = action_source(env, program, policy)
         self._reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
         self._raw: RawRows | None = program.base._raw_rows if program.plan.rows == "raw" else None
         backend = env.compiler if isinstance(env, TransformedEnv) else None
@@ -337,7 +349,7 @@ class PlannedRun:
         )
         self._assemble = meter.timed(ASSEMBLY, self._assemble)
         self._last_root = meter.timed(ASSEMBLY, self._last_root)
-        self._inputs.measure(meter)
+        self.inputs.measure(meter)
         self._compiled = {index: group.measured(meter) for index, group in self._compiled.items()}
 
     def _collector(self) -> Collector:
@@ -382,7 +394,7 @@ class PlannedRun:
         first = flatten(start)
         if self._probe is not None:
             self._probe.begin()
-        collected = self._collect(first, self._inputs, length, self._stop)
+        collected = self._collect(first, self.inputs, length, self._stop)
         if self._probe is not None and collected.length:
             remember_generator_use(self._program.base, not self._probe.was_alone())
         self._cut_at_nan(collected)
@@ -408,7 +420,7 @@ class PlannedRun:
 
     def _cut_at_nan(self, collected: CollectedSteps) -> None:
         """Remove the steps from the first action on that is not a number."""
-        if isinstance(self._inputs, RandomActions):
+        if isinstance(self.inputs, RandomActions):
             return
         for key in self._env.action_keys:
             actions = collected.inputs.get(key)

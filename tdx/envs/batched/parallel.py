@@ -1,8 +1,9 @@
-"""``ParallelEnv``: several envs, each in its own process."""
+"""``ParallelEnv``: several envs in worker processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,29 +13,37 @@ from torch import Tensor
 from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched import protocol
 from tdx.envs.batched.batched_env import BatchedEnv
+from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.envs.batched.env_creator import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
-from tdx.envs.batched.worker_pool import ProcessOptions, WorkerPool, resolve_start_method
+from tdx.envs.batched.worker_pool import (
+    ProcessOptions,
+    WorkerPool,
+    resolve_process_count,
+    resolve_start_method,
+    split_rows,
+)
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.tensordicts import read
 
 
 class ParallelEnv(BatchedEnv):
-    """Several envs, each in its own process, as one env with an additional dim.
+    """Several envs in worker processes, as one env with an additional dim.
 
-    Tensors are exchanged through shared memory. Non-tensor values, and tensors whose shape differs
-    between the envs, are sent by value. Each env is created in its own process only. Use the batch
-    as a context manager or call :meth:`close`; otherwise the processes end with the object or with
-    the program. A script needs ``if __name__ == "__main__":`` around its work.
+    Each process runs some of the envs; their number never changes a value. Tensors are exchanged
+    through shared memory. Non-tensor values, and tensors whose shape differs between the envs, are
+    sent by value. Each env is created in its process only. Use the batch as a context manager or
+    call :meth:`close`; otherwise the processes end with the object or with the program. A script
+    needs ``if __name__ == "__main__":`` around its work.
 
     Public attributes and methods that the batch does not have are forwarded to each env: reading
     an attribute returns a list with a value for each worker, calling a method a list of results.
 
     Args:
-        num_workers: Number of envs and processes.
+        num_workers: Number of envs.
         create_env_fn: Function that creates an env, or a list with one for each worker. Lambdas
             and local functions are supported.
         create_env_kwargs: Keyword arguments for ``create_env_fn``, or a list of them.
@@ -56,10 +65,12 @@ class ParallelEnv(BatchedEnv):
         shutdown_timeout: Seconds for the workers to close their envs.
         worker_timeout: Seconds without a reply from any worker until the pending ones count as
             hung. ``None``: no limit.
+        processes: Number of processes, at most one per env. ``None``: as many as cores. Envs that
+            wait, for a network or a device, gain from more.
 
     Raises:
-        ArgumentError: The functions or arguments do not match the number of workers, or the envs
-            have different batch sizes.
+        ArgumentError: The functions or arguments do not match the number of workers, the number of
+            processes is invalid, or the envs have different batch sizes.
         WorkerError: A worker raised an error or exited, now or in a later call. All workers are
             ended. The cause is the worker's exception, with its traceback as a note.
         WorkerTimeoutError: A worker hung. All workers are ended.
@@ -100,6 +111,7 @@ class ParallelEnv(BatchedEnv):
         daemon: bool = False,
         shutdown_timeout: float = 10.0,
         worker_timeout: float | None = 120.0,
+        processes: int | None = None,
     ) -> None:
         if worker_timeout is not None and not worker_timeout > 0:
             raise ArgumentError(
@@ -113,6 +125,7 @@ class ParallelEnv(BatchedEnv):
             timeout=worker_timeout,
             shutdown_timeout=shutdown_timeout,
         )
+        self._processes = processes
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         super().__init__(num_workers, create_env_fn, create_env_kwargs, device, non_blocking)
@@ -121,9 +134,15 @@ class ParallelEnv(BatchedEnv):
 
     _pool: WorkerPool
     _memory: BatchBuffers | None = None
+    _chunks: ChunkPool | None = None
 
     def _start(self) -> list[EnvMetaData]:
-        self._pool = WorkerPool(self._factories, self._options)
+        count = resolve_process_count(self._processes, self.num_workers)
+        groups = split_rows(self.num_workers, count)
+        self._place_of = [
+            (index, row - rows[0]) for index, rows in enumerate(groups) for row in rows
+        ]
+        self._pool = WorkerPool(self._factories, groups, self._options)
         return self._pool.metadata
 
     def start(self) -> None:
@@ -141,38 +160,74 @@ class ParallelEnv(BatchedEnv):
                 use_memory=self._use_memory,
                 non_blocking=self._non_blocking,
             )
-            self._pool.attach(memory.block)
+            groups = enumerate(self._pool.groups)
+            blocks = {index: (memory.block, rows[0]) for index, rows in groups}
+            self._pool.attach(protocol.ATTACH, blocks)
             self._memory = memory
         except BaseException:
             self.close()
             raise
 
     def _stop(self) -> None:
-        self._memory = None
+        self._memory = self._chunks = None
         self._pool.close()
 
     @property
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers; empty after :meth:`close`."""
+        """Ids of the processes; empty after :meth:`close`."""
         return self._pool.pids
 
-    def _request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+    def _request(
+        self, kind: bytes, arguments: Mapping[int, Any] | None, *, refusable: bool = False
+    ) -> dict[int, Any]:
+        """Send a command to envs, and return the reply of each by its row.
+
+        Args:
+            kind: Command of :mod:`tdx.envs.batched.protocol`.
+            arguments: Argument for each env that it concerns. ``None``: all envs, without an
+                argument.
+            refusable: True if an env may refuse the command; its reply is the failure.
+        """
         self._check_open()
+        messages = self._messages(kind, arguments)
         try:
-            return self._pool.request(messages)
+            replies = self._pool.request(messages)
         except BaseException:
             # The pool has already ended its workers.
             self.close()
             raise
+        values: dict[int, Any] = {}
+        for process, rows in enumerate(self._pool.groups):
+            reply = replies.get(process)
+            if reply is None:
+                continue
+            content = protocol.unpack(reply)
+            if refusable and reply[:1] == protocol.REFUSED:
+                values[rows[content.place]] = content
+            elif content is None:
+                values.update((row, None) for row in rows if arguments is None or row in arguments)
+            else:
+                values.update((rows[place], value) for place, value in content.items())
+        return values
 
-    def _request_all(self, kind: bytes, content: Any) -> list[Any]:
-        message = protocol.pack(kind, content)
-        replies = self._request(dict.fromkeys(range(self.num_workers), message))
-        return [protocol.unpack(replies[index]) for index in range(self.num_workers)]
+    def _messages(self, kind: bytes, arguments: Mapping[int, Any] | None) -> dict[int, bytes]:
+        if arguments is None:
+            return dict.fromkeys(range(len(self._pool.groups)), kind)
+        by_process: dict[int, dict[int, Any]] = {}
+        for row, argument in arguments.items():
+            process, place = self._place_of[row]
+            by_process.setdefault(process, {})[place] = argument
+        return {process: protocol.pack(kind, each) for process, each in by_process.items()}
+
+    def _request_all(self, kind: bytes, argument: Any = None) -> list[Any]:
+        rows = range(self.num_workers)
+        replies = self._request(kind, None if argument is None else dict.fromkeys(rows, argument))
+        return [replies[row] for row in rows]
 
     def _seed_worker(self, index: int, seed: int | None, static_seed: bool) -> int | None:
-        message = protocol.pack(protocol.SET_SEED, (seed, static_seed))
-        following: int | None = protocol.unpack(self._request({index: message})[index])
+        following: int | None = self._request(protocol.SET_SEED, {index: (seed, static_seed)})[
+            index
+        ]
         return following
 
     def _step_alike(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -182,29 +237,18 @@ class ParallelEnv(BatchedEnv):
         if mask is not None:
             return self._step_some(memory, {**inputs, "_step": mask}, mask)
         present, others = memory.put(inputs)
-        if memory.is_expected(present, others):
-            messages = dict.fromkeys(range(self.num_workers), protocol.STEP)
-        else:
-            messages = {
-                index: protocol.pack(protocol.STEP, (present, row))
-                for index, row in enumerate(others)
-            }
-        replies = self._request(messages)
-        reports = {index: protocol.unpack(reply) for index, reply in replies.items()}
-        return memory.take("step", reports, self.device)
+        arguments = None
+        if not memory.is_expected(present, others):
+            arguments = {index: (present, row) for index, row in enumerate(others)}
+        return memory.take("step", self._request(protocol.STEP, arguments), self.device)
 
     def _step_some(
         self, memory: BatchBuffers, inputs: dict[NestedKey, Any], mask: Tensor
     ) -> TensorDictBase:
         """Step the rows that the mask selects, after a step of all rows."""
         present, others = memory.put(inputs)
-        messages = {
-            index: protocol.pack(protocol.STEP, (present, others[index]))
-            for index in self._rows_to_step(mask)
-        }
-        reports = {
-            index: protocol.unpack(reply) for index, reply in self._request(messages).items()
-        }
+        arguments = {index: (present, others[index]) for index in self._rows_to_step(mask)}
+        reports = self._request(protocol.STEP, arguments)
         return memory.take("step", reports, self.device, memory.inputs_by_worker(present, others))
 
     def _reset_alike(
@@ -215,61 +259,76 @@ class ParallelEnv(BatchedEnv):
         masks = reset_masks(tensordict, self._keys.masks)
         inputs = {} if tensordict is None else self._collect_inputs(tensordict) | masks
         present, others = memory.put(inputs)
-        messages = {}
+        arguments = {}
         for index, (some, every) in enumerate(self._mask_extent(masks)):
             if some:
                 left_out = set(masks) if every else set()
                 present_here, others_here = _drop_keys(present, others[index], left_out)
-                messages[index] = protocol.pack(
-                    protocol.RESET, (present_here, others_here, kwargs[index])
-                )
-        replies = self._request(messages) if messages else {}
-        reports = {index: protocol.unpack(reply) for index, reply in replies.items()}
+                arguments[index] = (present_here, others_here, kwargs[index])
+        reports = self._request(protocol.RESET, arguments) if arguments else {}
         by_worker = memory.inputs_by_worker(present, others)
         return memory.take("reset", reports, self.device, by_worker)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
-        messages = {
-            index: protocol.pack(protocol.STEP_ROW, _copy_for_sending(row))
-            for index, row in enumerate(rows)
-        }
-        replies = self._request(messages)
-        return [protocol.unpack(replies[index]) for index in range(self.num_workers)]
+        arguments = {index: _copy_for_sending(row) for index, row in enumerate(rows)}
+        replies = self._request(protocol.STEP_ROW, arguments)
+        return [replies[index] for index in range(self.num_workers)]
 
     def _reset_rows(
         self, rows: dict[int, TensorDictBase | None], kwargs: list[dict[str, Any]]
     ) -> dict[int, TensorDictBase]:
-        messages = {
-            index: protocol.pack(
-                protocol.RESET_ROW, (None if row is None else _copy_for_sending(row), kwargs[index])
-            )
+        arguments = {
+            index: (None if row is None else _copy_for_sending(row), kwargs[index])
             for index, row in rows.items()
         }
-        replies = self._request(messages)
-        return {index: protocol.unpack(reply) for index, reply in replies.items()}
+        return self._request(protocol.RESET_ROW, arguments)
+
+    @property
+    def _chunk_workers(self) -> ChunkPool:
+        if self._chunks is None:
+            memory = None if self._memory is None else self._memory.block
+            self._chunks = ChunkPool(self._pool, memory, self._stepwise_reason())
+        return self._chunks
+
+    @property
+    def _row_states(self) -> RowStates:
+        return RowStates(self._request_all, self._request)
+
+    def _stepwise_reason(self) -> str:
+        """Return why the processes cannot run chunks; empty if they can."""
+        if type(self) is not ParallelEnv:
+            return f"{type(self).__name__} may override how it steps"
+        if not self._alike or not self._use_memory:
+            return "the envs share no memory" if self._alike else "the envs of the batch differ"
+        if not self._env_device == self.device == torch.device("cpu"):
+            return "the envs are not on the CPU"
+        if any(each.draws is not False for each in self._metadata):
+            return "the env may draw from the global random numbers of its process"
+        return ""
 
     def _uses_global_generator(self) -> bool | None:
         # The envs draw in their own processes.
         return False
 
     def _get_from_workers(self, name: str) -> Any:
-        message = protocol.pack(protocol.ATTRIBUTE, name)
-        replies = self._request(dict.fromkeys(range(self.num_workers), message))
-        for index in range(self.num_workers):
-            if replies[index][:1] == protocol.REFUSED:
-                raise AttributeError(_refused_error(replies[index], index).message)
-        if any(reply == protocol.DONE for reply in replies.values()):
+        rows = range(self.num_workers)
+        replies = self._request(protocol.ATTRIBUTE, dict.fromkeys(rows, name), refusable=True)
+        for row, reply in sorted(replies.items()):
+            if isinstance(reply, protocol.Failure):
+                raise AttributeError(reply.to_worker_error(row, "").message)  # noqa: TRY004
+        if any(is_callable for is_callable, _ in replies.values()):
             return self._caller(name)
-        return [protocol.unpack(replies[index]) for index in range(self.num_workers)]
+        return [replies[row][1] for row in rows]
 
     def _caller(self, name: str) -> Callable[..., list[Any]]:
         def call(*args: Any, **kwargs: Any) -> list[Any]:
-            message = protocol.pack(protocol.CALL, (name, args, kwargs))
-            replies = self._request(dict.fromkeys(range(self.num_workers), message))
-            for index in range(self.num_workers):
-                if replies[index][:1] == protocol.REFUSED:
-                    raise _refused_error(replies[index], index, name)
-            return [protocol.unpack(replies[index]) for index in range(self.num_workers)]
+            rows = range(self.num_workers)
+            arguments = dict.fromkeys(rows, (name, args, kwargs))
+            replies = self._request(protocol.CALL, arguments, refusable=True)
+            for row, reply in sorted(replies.items()):
+                if isinstance(reply, protocol.Failure):
+                    raise reply.to_worker_error(row, name)
+            return [replies[row][0] for row in rows]
 
         return call
 
@@ -284,7 +343,7 @@ class ParallelEnv(BatchedEnv):
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self.is_closed:
             return
-        for index, state in enumerate(self._request_all(protocol.STATE_DICT, None)):
+        for index, state in enumerate(self._request_all(protocol.STATE_DICT)):
             destination.update({f"{prefix}worker{index}.{key}": state[key] for key in state})
 
     def _load_from_state_dict(
@@ -298,15 +357,14 @@ class ParallelEnv(BatchedEnv):
         error_msgs: list[str],
     ) -> None:
         self.start()
-        messages = {}
+        states = {}
         for index in range(self.num_workers):
             mine = f"{prefix}worker{index}."
-            state = {
+            states[index] = {
                 key[len(mine) :]: state_dict[key] for key in state_dict if key.startswith(mine)
             }
-            messages[index] = protocol.pack(protocol.LOAD_STATE_DICT, state)
-        for index, reply in self._request(messages).items():
-            missing, unexpected = protocol.unpack(reply)
+        for index, keys in self._request(protocol.LOAD_STATE_DICT, states).items():
+            missing, unexpected = keys
             missing_keys.extend(f"{prefix}worker{index}.{key}" for key in missing)
             unexpected_keys.extend(f"{prefix}worker{index}.{key}" for key in unexpected)
 
@@ -323,6 +381,22 @@ def _copy_for_sending(row: TensorDictBase) -> TensorDictBase:
     return row.detach().cpu().clone()
 
 
-def _refused_error(reply: bytes, index: int, operation: str = "") -> Any:
-    failure: protocol.Failure = protocol.unpack(reply)
-    return failure.to_worker_error(index, operation)
+@dataclass(frozen=True, slots=True)
+class RowStates:
+    """The states of the envs in the workers.
+
+    Args:
+        request_all: Sends a command to all envs.
+        request: Sends a command with an argument for each env.
+    """
+
+    request_all: Callable[[bytes], list[Any]]
+    request: Callable[[bytes, Mapping[int, Any]], Any]
+
+    def save(self) -> list[dict[str, Any] | None]:
+        """Return the state of each env; ``None`` where it is not known."""
+        return self.request_all(protocol.SAVE_STATE)
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Reset each env, and put it into a state."""
+        self.request(protocol.RESTORE_STATE, dict(enumerate(states)))

@@ -2,16 +2,23 @@
 
 A message is one byte for its kind, followed by a pickle of its content if there is any. Tensors in
 the pickle are sent by value. The inputs and outputs of steps go through shared memory.
+
+The content of a command is a dict with an argument for each env that it concerns, by its place in
+the process, or ``None`` for all envs without an argument. The reply has a value for each of them;
+a reply without content stands for ``None`` from each.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
 import traceback
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import torch
+from torch import Tensor
 
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.errors import EnvError, TdxError, WorkerError
@@ -27,6 +34,12 @@ STATE_DICT = b"o"
 LOAD_STATE_DICT = b"l"
 TRAIN = b"t"
 ATTACH = b"m"
+COPIES = b"C"
+MEMORY = b"M"
+CHUNK = b"K"
+FETCH = b"F"
+SAVE_STATE = b"w"
+RESTORE_STATE = b"W"
 CLOSE = b"q"
 
 COMMANDS = {
@@ -41,6 +54,12 @@ COMMANDS = {
     LOAD_STATE_DICT: "load_state_dict",
     TRAIN: "train",
     ATTACH: "startup",
+    COPIES: "the copy of chain and policy",
+    MEMORY: "the exchange of memory",
+    CHUNK: "a rollout",
+    FETCH: "a rollout",
+    SAVE_STATE: "the copy of the env's state",
+    RESTORE_STATE: "the copy of the env's state",
     CLOSE: "close",
 }
 
@@ -48,14 +67,38 @@ DONE = b"k"
 VALUE = b"v"
 REFUSED = b"x"
 FAILED = b"e"
+SNAPSHOT = b"z"
+"""Sent before the reply: the states of the envs, from which their chunk can be run again."""
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors as arrays, which takes a tenth of the time."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is not Tensor or obj.dtype not in _AS_ARRAYS or obj.requires_grad:
+            return NotImplemented
+        if obj.device.type == "cpu" and obj.layout is torch.strided:
+            return torch.from_numpy, (obj.numpy(),)
+        return NotImplemented
+
+
+_AS_ARRAYS = frozenset(
+    (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.float32, torch.float64),
+    )
+)
 
 
 def pack(kind: bytes, content: Any) -> bytes:
     """Create a message with content."""
+    file = io.BytesIO()
+    file.write(kind)
     try:
-        return kind + pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
+        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(content)
     except (pickle.PicklingError, AttributeError, TypeError):
         return kind + cloudpickle.dumps(content)
+    return file.getvalue()
 
 
 def unpack(message: bytes) -> Any:
@@ -72,18 +115,20 @@ class Failure:
         message: Message of the exception.
         trace: Traceback as text.
         exception: Pickled exception. ``None``: it cannot be pickled.
+        place: Place in the process of the env that raised it.
     """
 
     kind: str
     message: str
     trace: str
     exception: bytes | None
+    place: int = 0
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException, place: int = 0) -> Failure:
         """Convert an exception."""
         trace = "".join(traceback.format_exception(error))
-        return cls(type(error).__name__, _get_message(error), trace, _pickle(error))
+        return cls(type(error).__name__, _get_message(error), trace, _pickle(error), place)
 
     def to_worker_error(self, worker: int, operation: str) -> WorkerError:
         """Create the error to raise in the parent, with the worker's exception as its cause.

@@ -15,8 +15,7 @@ from tdx.core.planned.actions import uses_global_generator
 from tdx.core.planned.collectors import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.env_creator import CreateEnv
-from tdx.envs.batched.metadata import EnvMetaData, TensorDictBuilder, stack_rows
-from tdx.envs.batched.worker import is_method
+from tdx.envs.batched.metadata import EnvMetaData, TensorDictBuilder, is_method, stack_rows
 from tdx.keys import NestedKey
 from tdx.tensordicts import read
 
@@ -49,6 +48,7 @@ class SerialEnv(BatchedEnv):
         daemon: Has no effect.
         shutdown_timeout: Has no effect.
         worker_timeout: Has no effect.
+        processes: Has no effect.
 
     Raises:
         ArgumentError: The functions or arguments do not match the number of workers, or the envs
@@ -84,6 +84,7 @@ class SerialEnv(BatchedEnv):
         daemon: bool = False,
         shutdown_timeout: float = 10.0,
         worker_timeout: float | None = 120.0,
+        processes: int | None = None,
     ) -> None:
         super().__init__(num_workers, create_env_fn, create_env_kwargs, device, non_blocking)
 

@@ -1,4 +1,4 @@
-"""Worker process of an env: its signals, and a server that executes the parent's commands."""
+"""Worker process of some envs: its signals, and a server that executes the parent's commands."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
+from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
+from tdx.core.planned.actions import uses_global_generator
 from tdx.envs.batched import protocol
+from tdx.envs.batched.chunk_runner import ChunkRunner
 from tdx.envs.batched.env_creator import EnvFactory
-from tdx.envs.batched.metadata import EnvMetaData
+from tdx.envs.batched.metadata import EnvMetaData, is_method
 from tdx.envs.batched.shared_memory import RowBuffers
+from tdx.envs.env_state import restore_env_state, save_env_state
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class WorkerSettings:
     """Settings of a worker process.
 
     Args:
-        seed: Seed of the global generators of torch, NumPy and Python.
+        seed: Seed of the global generators of torch, NumPy and Python for the first env.
         num_threads: Number of threads for torch.
         environ: Environment variables of the parent; those of a fork server may be outdated.
     """
@@ -41,15 +44,15 @@ class WorkerSettings:
 
 
 def run_worker(
-    factory: EnvFactory,
+    factories: Sequence[EnvFactory],
     connection: Connection,
     settings: WorkerSettings,
     inherited: Sequence[Connection] = (),
 ) -> None:
-    """Create the env, and serve it until the parent closes it or exits.
+    """Create the envs, and serve them until the parent closes them or exits.
 
     Args:
-        factory: Creates the env.
+        factories: Create the envs of this process.
         connection: Connection to the parent.
         settings: Settings of this process.
         inherited: Connections of other workers, inherited by a forked process. They are closed,
@@ -61,25 +64,33 @@ def run_worker(
     end_with_parent()
     _prepare(settings)
     _send(connection, protocol.DONE)
+    rows = _Rows(settings.seed)
     try:
-        env = factory()
-        ready = protocol.pack(protocol.VALUE, EnvMetaData.of(env))
-    except BaseException as error:
-        _send(connection, protocol.pack(protocol.FAILED, protocol.Failure.of(error)))
-        return
-    _send(connection, ready)
-    try:
-        _Server(env, connection).serve()
+        try:
+            for factory in factories:
+                rows.add(factory)
+            ready = protocol.pack(protocol.VALUE, [EnvMetaData.of(env) for env in rows.envs])
+        except BaseException as error:
+            failure = protocol.Failure.of(error, len(rows.envs))
+            _send(connection, protocol.pack(protocol.FAILED, failure))
+            return
+        _send(connection, ready)
+        _Server(rows, connection).serve()
     finally:
-        env.close()
+        for env in rows.envs:
+            env.close()
 
 
 def _prepare(settings: WorkerSettings) -> None:
     os.environ.update(settings.environ)
     torch.set_num_threads(settings.num_threads)
-    torch.manual_seed(settings.seed)
-    np.random.seed(settings.seed % 2**32)
-    random.seed(settings.seed)
+    _seed_generators(settings.seed)
+
+
+def _seed_generators(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 def _send(connection: Connection, message: bytes) -> None:
@@ -90,19 +101,75 @@ def _send(connection: Connection, message: bytes) -> None:
         return
 
 
+class _Rows:
+    """Envs of a process, each with the global generators of torch, NumPy and Python to itself.
+
+    The draws of an env must not depend on the other envs in its process. The generators are only
+    exchanged if an env may draw from them.
+
+    Args:
+        seed: Seed of the generators of the first env; the next one gets the next seed.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.envs: list[EnvBase] = []
+        self._states: list[Any] = []
+        self._current = 0
+        self._exchanges: bool | None = None
+
+    def add(self, factory: EnvFactory) -> None:
+        """Create the next env."""
+        if self.envs:
+            self._states[self._current] = _get_generators()
+            _seed_generators((self._seed + len(self.envs)) % 2**63)
+        self._current = len(self.envs)
+        self._states.append(None)
+        self.envs.append(factory())
+
+    def select(self, place: int) -> EnvBase:
+        """Return an env whose generators are now the global ones."""
+        if self._exchanges is None:
+            known = [uses_global_generator(env) for env in self.envs]
+            self._exchanges = len(known) > 1 and any(use is not False for use in known)
+        if self._exchanges and place != self._current:
+            self._states[self._current] = _get_generators()
+            _set_generators(self._states[place])
+            self._current = place
+        return self.envs[place]
+
+
+def _get_generators() -> Any:
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def _set_generators(states: Any) -> None:
+    of_torch, of_numpy, of_python = states
+    torch.set_rng_state(of_torch)
+    np.random.set_state(of_numpy)
+    random.setstate(of_python)
+
+
 class _Server:
     """Executes commands of the parent.
 
     Args:
-        env: Env of the worker.
+        rows: Envs of this process.
         connection: Connection to the parent.
     """
 
-    def __init__(self, env: EnvBase, connection: Connection) -> None:
-        self._env = env
+    def __init__(self, rows: _Rows, connection: Connection) -> None:
+        self._rows = rows
         self._connection = connection
-        self._buffers: RowBuffers | None = None
-        self._answers: dict[bytes, Callable[[Any], bytes]] = {
+        self._buffers: list[RowBuffers] = []
+        self._place = 0
+        self._chunks = ChunkRunner(rows.envs)
+        self._exchanges: dict[bytes, Callable[[Any], None]] = {
+            protocol.ATTACH: self._attach,
+            protocol.COPIES: lambda content: self._chunks.take_copies(*content),
+            protocol.MEMORY: self._chunks.take_memory,
+        }
+        self._answers: dict[bytes, Callable[[EnvBase, Any], Any]] = {
             protocol.STEP: self._step,
             protocol.RESET: self._reset,
             protocol.STEP_ROW: self._step_row,
@@ -113,7 +180,8 @@ class _Server:
             protocol.STATE_DICT: self._state_dict,
             protocol.LOAD_STATE_DICT: self._load_state_dict,
             protocol.TRAIN: self._train,
-            protocol.ATTACH: self._attach,
+            protocol.SAVE_STATE: self._save_state,
+            protocol.RESTORE_STATE: self._restore_state,
         }
 
     def serve(self) -> None:
@@ -125,87 +193,119 @@ class _Server:
             if message == protocol.CLOSE:
                 return
             try:
-                reply = self._answers[message[:1]](protocol.unpack(message))
+                reply = self._reply(message)
+            except _RefusedError as error:
+                failure = protocol.Failure.of(error.reason, self._place)
+                reply = protocol.pack(protocol.REFUSED, failure)
             except BaseException as error:
-                reply = protocol.pack(protocol.FAILED, protocol.Failure.of(error))
+                reply = protocol.pack(protocol.FAILED, protocol.Failure.of(error, self._place))
             _send(self._connection, reply)
 
-    def _attach(self, _: None) -> bytes:
-        # Received separately, because shared memory cannot be pickled by value.
-        buffers = self._connection.recv()
-        self._buffers = RowBuffers(self._env, *buffers)
-        return protocol.DONE
+    def _reply(self, message: bytes) -> bytes:
+        kind = message[:1]
+        if kind in self._exchanges:
+            # Received separately, because shared memory cannot be pickled by value.
+            self._exchanges[kind](self._connection.recv())
+            return protocol.DONE
+        if kind == protocol.CHUNK:
+            return self._run_chunk(protocol.unpack(message))
+        if kind == protocol.FETCH:
+            self._chunks.write(protocol.unpack(message))
+            return protocol.DONE
+        content = protocol.unpack(message)
+        answer, values = self._answers[kind], {}
+        arguments = dict.fromkeys(range(len(self._rows.envs))) if content is None else content
+        for self._place, argument in arguments.items():
+            values[self._place] = answer(self._rows.select(self._place), argument)
+        if all(value is None for value in values.values()):
+            return protocol.DONE
+        try:
+            return protocol.pack(protocol.VALUE, values)
+        except Exception as error:
+            if kind in (protocol.ATTRIBUTE, protocol.CALL):
+                raise _RefusedError(error) from error
+            raise
 
-    def _step(self, content: Any) -> bytes:
-        assert self._buffers is not None
-        following = self._env._completed_step(self._buffers.step_input(content))
-        return _pack_report(self._buffers.put_step(following))
+    def _run_chunk(self, content: Any) -> bytes:
+        task, rows, is_saved = content
+        if is_saved:
+            states = [self._save_state(env, None) for env in self._rows.envs]
+            _send(self._connection, protocol.pack(protocol.SNAPSHOT, states))
+        report = self._chunks.run(task, rows)
+        if report is None:
+            return protocol.DONE
+        # A partial reset returns the latest output of the rows that it leaves alone.
+        for buffers, row in zip(self._buffers, self._chunks.last_rows(), strict=True):
+            if row is not None:
+                buffers.put_step(row)
+        return protocol.pack(protocol.VALUE, report)
 
-    def _reset(self, content: Any) -> bytes:
-        assert self._buffers is not None
-        present, others, kwargs = content
-        tensordict = self._buffers.reset_input(present, others)
-        return _pack_report(
-            self._buffers.put_reset(self._env._completed_reset(tensordict, **kwargs))
-        )
+    def _attach(self, content: Any) -> None:
+        block, first = content
+        envs = self._rows.envs
+        self._buffers = [RowBuffers(env, block, first + place) for place, env in enumerate(envs)]
 
-    def _step_row(self, tensordict: Any) -> bytes:
-        following = self._env._completed_step(tensordict.to(self._env.device))
-        return protocol.pack(protocol.VALUE, following.detach().cpu())
+    def _step(self, env: EnvBase, report: Any) -> Any:
+        buffers = self._buffers[self._place]
+        return buffers.put_step(env._completed_step(buffers.step_input(report)))
 
-    def _reset_row(self, content: Any) -> bytes:
+    def _reset(self, env: EnvBase, content: Any) -> Any:
+        buffers, (present, others, kwargs) = self._buffers[self._place], content
+        tensordict = buffers.reset_input(present, others)
+        return buffers.put_reset(env._completed_reset(tensordict, **kwargs))
+
+    def _step_row(self, env: EnvBase, tensordict: Any) -> Any:
+        return env._completed_step(tensordict.to(env.device)).detach().cpu()
+
+    def _reset_row(self, env: EnvBase, content: Any) -> Any:
         tensordict, kwargs = content
         if tensordict is not None:
-            tensordict = tensordict.to(self._env.device)
-        result = self._env.reset(tensordict, **kwargs)
-        return protocol.pack(protocol.VALUE, result.detach().cpu())
+            tensordict = tensordict.to(env.device)
+        return env.reset(tensordict, **kwargs).detach().cpu()
 
-    def _set_seed(self, content: Any) -> bytes:
+    def _set_seed(self, env: EnvBase, content: Any) -> Any:
         seed, static_seed = content
-        return protocol.pack(protocol.VALUE, self._env.set_seed(seed, static_seed=static_seed))
+        return env.set_seed(seed, static_seed=static_seed)
 
-    def _attribute(self, name: str) -> bytes:
+    def _attribute(self, env: EnvBase, name: str) -> Any:
         try:
-            value = getattr(self._env, name)
+            value = getattr(env, name)
         except AttributeError as error:
-            return protocol.pack(protocol.REFUSED, protocol.Failure.of(error))
-        if is_method(value):
-            return protocol.DONE
-        return self._pack_or_refuse(value)
+            raise _RefusedError(error) from error
+        return (True, None) if is_method(value) else (False, value)
 
-    def _call(self, content: Any) -> bytes:
+    def _call(self, env: EnvBase, content: Any) -> Any:
         name, args, kwargs = content
         try:
-            value = getattr(self._env, name)(*args, **kwargs)
+            return (getattr(env, name)(*args, **kwargs),)
         except Exception as error:
-            return protocol.pack(protocol.REFUSED, protocol.Failure.of(error))
-        return self._pack_or_refuse(value)
+            raise _RefusedError(error) from error
 
-    def _pack_or_refuse(self, value: Any) -> bytes:
-        try:
-            return protocol.pack(protocol.VALUE, value)
-        except Exception as error:
-            return protocol.pack(protocol.REFUSED, protocol.Failure.of(error))
+    def _state_dict(self, env: EnvBase, _: None) -> Any:
+        return dict(env.state_dict())
 
-    def _state_dict(self, _: None) -> bytes:
-        return protocol.pack(protocol.VALUE, dict(self._env.state_dict()))
+    def _load_state_dict(self, env: EnvBase, state: dict[str, Any]) -> Any:
+        keys = env.load_state_dict(state, strict=False)
+        return list(keys.missing_keys), list(keys.unexpected_keys)
 
-    def _load_state_dict(self, state: dict[str, Any]) -> bytes:
-        keys = self._env.load_state_dict(state, strict=False)
-        return protocol.pack(protocol.VALUE, (list(keys.missing_keys), list(keys.unexpected_keys)))
+    def _train(self, env: EnvBase, mode: bool) -> Any:
+        env.train(mode)
 
-    def _train(self, mode: bool) -> bytes:
-        self._env.train(mode)
-        return protocol.DONE
+    def _save_state(self, env: EnvBase, _: None) -> Any:
+        # The stages of a chain have a state of their own.
+        return None if isinstance(env, TransformedEnv) else save_env_state(env)
 
-
-def _pack_report(others: Any) -> bytes:
-    return protocol.DONE if others is None else protocol.pack(protocol.VALUE, others)
+    def _restore_state(self, env: EnvBase, state: dict[str, Any]) -> None:
+        env.reset()
+        restore_env_state(env, state)
 
 
-def is_method(value: Any) -> bool:
-    """Return True if an attribute of an env is a method. Modules are values, although callable."""
-    return callable(value) and not isinstance(value, (nn.Module, type))
+class _RefusedError(Exception):
+    """The user's request failed, and the env can be used further."""
+
+    def __init__(self, reason: BaseException) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 _GRACE = 5.0

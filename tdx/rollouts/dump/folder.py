@@ -25,6 +25,8 @@ DATA, RAW = "data", "raw"
 TRACKS = (DATA, RAW)
 STATE = "state"
 SHARDS, SHARD_INDEX = "shards", "shards.jsonl"
+DAMAGED_FOLDER = "damaged"
+"""Folder for the files that a repair replaced."""
 POLICY_COPY = "policy"
 """Name, without suffix, of the copy of a policy's file."""
 POLICY_COPIES = frozenset(f"{POLICY_COPY}{suffix}" for suffix in (".safetensors", ".npy", ".json"))

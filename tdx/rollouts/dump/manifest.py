@@ -179,7 +179,7 @@ class Manifest:
 
     def start(self) -> Position:
         """Return the start of the index."""
-        return _start(self.header())
+        return header_start(self.header())
 
     def save_header(self, root: int, end: Position) -> None:
         """Replace ``manifest.json``.
@@ -342,7 +342,7 @@ def load_manifest(
     check_links(root, folder)
     fields = read_header(root, folder)
     manifest = Manifest.of_header(fields)
-    end = _start(fields.data)
+    end = header_start(fields.data)
     source = str(folder / INDEX)
     pending: IndexEntry | None = None
     is_open = False
@@ -416,7 +416,8 @@ def _check_version(found: object, known: int, folder: Path) -> None:
     )
 
 
-def _start(header: Mapping[str, Any]) -> Position:
+def header_start(header: Mapping[str, Any]) -> Position:
+    """Return the start of the index of a manifest; its lines continue the checksum."""
     static = {name: value for name, value in header.items() if name not in _CHANGING}
     _, check = seal(static)
     return Position(check)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
@@ -20,6 +20,7 @@ from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import (
     DATA,
     INDEX,
+    MANIFEST,
     POLICY_COPIES,
     open_data,
     open_dump_folder,
@@ -31,9 +32,10 @@ from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.track import Track
 from tdx.serialization import Entries, Entry, Result
 
-_BLOCK = 2**23
+BLOCK = 2**23
 """Number of bytes that are read at a time."""
-_NO_BYTES = "00000000"
+NO_BYTES = "00000000"
+"""Checksum of an empty block."""
 Kind = Literal["missing", "short", "checksum", "spec", "episodes"]
 
 
@@ -46,14 +48,23 @@ class Problem(Result):
         file: File that has it.
         chunk: Index of the chunk, from 0.
         message: Description for the user.
+        where: Field of the manifest or the index that the file differs from, such as
+            ``chunks.jsonl[3].crc32[0]`` in the line of chunk 3.
     """
 
-    json_entries: ClassVar[Entries] = (Entry("problem", "kind"), "file", "chunk", "message")
+    json_entries: ClassVar[Entries] = (
+        Entry("problem", "kind"),
+        "file",
+        "chunk",
+        "message",
+        "where",
+    )
 
     kind: Kind
     file: str
     chunk: int | None
     message: str
+    where: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,34 +97,46 @@ class Verification(Result):
         return not self.problems
 
 
-def verify(path: str | Path) -> Verification:
+OnFile = Callable[[str, int, int], None]
+"""Callback: the file that is read next, the number of finished files and of all files."""
+
+
+def ignore_progress(file: str, done: int, total: int) -> None:
+    """Do nothing."""
+
+
+def verify(path: str | Path, on_file: OnFile = ignore_progress) -> Verification:
     """Read a whole dump and compare it with its manifest, in constant memory.
 
     Args:
         path: Folder of the dump.
+        on_file: Called before each file of numbers, or each shard, is read.
 
     Raises:
         StorageError: The dump is missing, its manifest or index is damaged, or it has links.
     """
     folder = Path(path)
     if is_sharded(folder):
-        return _verify_shards(ShardedFolder(folder))
+        return _verify_shards(ShardedFolder(folder), on_file)
     with open_dump_folder(folder) as root:
         manifest, _ = load_manifest(root, folder)
         found = [
             *_state_problems(root, folder, manifest),
-            *_policy_problems(root, manifest),
-            *_description_problems(root, manifest),
+            *policy_problems(root, manifest),
+            *description_problems(root, manifest),
         ]
+        files = manifest.files(manifest.raw_steps)
         for track, steps in manifest.tracks:
             for leaf in track.leaves:
+                file = track.file(leaf)
+                on_file(f"reading {file}", files.index(file), len(files))
                 problem = track.find_problem(root, leaf, steps)
                 if problem is None:
                     found += _value_problems(root, manifest, track, leaf)
                     continue
                 kind: Kind = "missing" if problem == "is missing" else "short"
-                file = track.file(leaf)
-                found.append(Problem(kind, file, None, f"{file} {problem}"))
+                where = f"{_track_field(track)}.leaves[{list(track.leaves).index(leaf)}]"
+                found.append(Problem(kind, file, None, f"{file} {problem}", where))
         if not any(each.kind in ("missing", "short", "checksum") for each in found):
             found += _episode_problems(root, manifest)
     return Verification(
@@ -126,15 +149,19 @@ def verify(path: str | Path) -> Verification:
     )
 
 
-def _verify_shards(dump: ShardedFolder) -> Verification:
+def _verify_shards(dump: ShardedFolder, on_file: OnFile) -> Verification:
     problems: list[Problem] = []
     with open_dump_folder(dump.folder) as root:
-        problems += _policy_problems(root, dump.plan.manifest)
+        problems += policy_problems(root, dump.plan.manifest)
     for place, summary in enumerate(dump.shards):
         dump.manifest(place)
         name = shard_name(summary.shard)
+        on_file(f"reading {name}", place, len(dump.shards))
         found = verify(dump.folder / name).problems
-        problems += [replace(each, file=f"{name}/{each.file}") for each in found]
+        problems += [
+            replace(each, file=f"{name}/{each.file}", where=f"{name}/{each.where}")
+            for each in found
+        ]
     whole = dump.whole_manifest()
     return Verification(
         str(dump.folder),
@@ -150,45 +177,52 @@ def _state_problems(root: int, folder: Path, manifest: Manifest) -> Iterator[Pro
     state = manifest.state
     if state is None:
         return
+    where = f"{INDEX}[{len(manifest.chunks) - 1}].state"
     try:
         read_state(root, state)
     except FileNotFoundError:
         # A writer may have committed another chunk in the meantime.
         if load_manifest(root, folder)[0].state == state:
-            yield Problem("missing", state.path, None, f"{state.path} is missing")
+            message = f"{state.path} is missing"
+            yield Problem("missing", state.path, None, message, f"{where}.file")
     except ValueError:
-        yield Problem("checksum", state.path, None, f"the checksum of {state.path} differs")
+        message = f"the checksum of {state.path} differs"
+        yield Problem("checksum", state.path, None, message, f"{where}.crc32")
 
 
-def _policy_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+def policy_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+    """Yield a problem for each copy of a policy that is not the recorded one."""
     for name in sorted(POLICY_COPIES):
         try:
             with open_data(root, name) as file:
                 digest = sha256()
-                while block := file.read(_BLOCK):
+                while block := file.read(BLOCK):
                     digest.update(block)
         except FileNotFoundError:
             continue
         if digest.hexdigest() != manifest.policy_sha256:
-            yield Problem("checksum", name, None, f"{name} is not the policy of the dump")
+            message = f"{name} is not the policy of the dump"
+            yield Problem("checksum", name, None, message, f"{MANIFEST}.policy.sha256")
 
 
-def _description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
+def description_problems(root: int, manifest: Manifest) -> Iterator[Problem]:
     """Yield a problem for each ``meta.json`` that does not describe the entries.
 
     An unfinished dump does not need to have them.
     """
     for track, steps in manifest.tracks:
+        where = _track_field(track)
         for name, wanted in track.descriptions(steps).items():
             try:
                 with open_data(root, name) as file:
                     text = file.read(len(wanted) + 1)
             except FileNotFoundError:
                 if manifest.complete:
-                    yield Problem("missing", name, None, f"{name} is missing")
+                    yield Problem("missing", name, None, f"{name} is missing", where)
                 continue
             if text != wanted.encode():
-                yield Problem("checksum", name, None, f"{name} does not describe the entries")
+                message = f"{name} does not describe the entries"
+                yield Problem("checksum", name, None, message, where)
 
 
 def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) -> Iterator[Problem]:
@@ -196,7 +230,7 @@ def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) ->
     spec = _spec_of(manifest, leaf) if track.name == DATA else None
     dtype, shape = track.leaves[leaf]
     size = track.step_bytes(leaf)
-    block_steps = max(1, _BLOCK // max(size, 1))
+    block_steps = max(1, BLOCK // max(size, 1))
     is_reported, first = False, 0
     with open_data(root, file) as stream:
         for index, chunk in enumerate(manifest.chunks):
@@ -209,13 +243,15 @@ def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) ->
                 if spec is not None and violation is None and not is_reported:
                     values = torch.frombuffer(bytearray(data), dtype=dtype)
                     violation = _find_violation(values.reshape(count, *shape), spec, first + begin)
-            if f"{crc:08x}" != chunk.crc32.get(file, _NO_BYTES):
+            if f"{crc:08x}" != chunk.crc32.get(file, NO_BYTES):
                 message = f"the checksum of chunk {index} in {file} differs"
-                yield Problem("checksum", file, index, message)
+                place = manifest.files(chunk.raw_steps).index(file)
+                yield Problem("checksum", file, index, message, f"{INDEX}[{index}].crc32[{place}]")
             elif violation:
                 is_reported = True
                 message = f"{format_key(leaf)!r} {violation} in chunk {index}"
-                yield Problem("spec", file, index, message)
+                where = f"{MANIFEST}.specs[{manifest.specs.index(spec or {})}]"
+                yield Problem("spec", file, index, message, where)
             first += steps
 
 
@@ -255,11 +291,12 @@ def _read_column(root: int, track: Track, path: Parts, start: int, steps: int, r
 
 
 def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -> Iterator[Problem]:
-    def problem(message: str) -> Problem:
-        return Problem("episodes", INDEX, None, message)
+    def problem(message: str, field: str) -> Problem:
+        return Problem("episodes", INDEX, None, message, f"{INDEX}[].{field}")
 
     if len(found) != len(stated):
-        yield problem(f"the index has {len(stated):,} episodes, the data {len(found):,}")
+        message = f"the index has {len(stated):,} episodes, the data {len(found):,}"
+        yield problem(message, "episodes")
         return
     for name in ("row", "start", "length", "terminated", *(["return"] if has_rewards else [])):
         one, other = found.column(name), stated.column(name)
@@ -268,10 +305,16 @@ def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -
             place = int(odd.argmax())
             yield problem(
                 f"the {name} of episode {place} is {other[place]} in the index, "
-                f"{one[place]} in the data"
+                f"{one[place]} in the data",
+                f"episodes.{name}",
             )
     if has_rewards and not np.allclose(found.sums, stated.sums, 1e-6, 1e-6, equal_nan=True):
-        yield problem("the returns of the running episodes differ from the data")
+        yield problem("the returns of the running episodes differ from the data", "running")
+
+
+def _track_field(track: Track) -> str:
+    """Return the field of the index that lists the entries of a track."""
+    return f"{INDEX}[0].tracks.{track.name}"
 
 
 def _spec_of(manifest: Manifest, leaf: Parts) -> dict[str, Any] | None:

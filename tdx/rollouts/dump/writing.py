@@ -24,6 +24,7 @@ from tdx.rollouts.dump.encoding import pack, unpack
 from tdx.rollouts.dump.entries import select_entries, select_storable
 from tdx.rollouts.dump.episodes import Columns
 from tdx.rollouts.dump.folder import (
+    DAMAGED_FOLDER,
     DATA,
     INDEX,
     MANIFEST,
@@ -46,7 +47,9 @@ from tdx.rollouts.dump.track import Track, checksum
 _MAX_THREADS = 8
 """Number of files that are written concurrently."""
 RESUME_HINT = "make room, then --resume continues after the last finished chunk"
-_FILES = frozenset({MANIFEST, INDEX, DATA, RAW, STATE, SHARDS, SHARD_INDEX, *POLICY_COPIES})
+_FILES = frozenset(
+    {MANIFEST, INDEX, DATA, RAW, STATE, SHARDS, SHARD_INDEX, DAMAGED_FOLDER, *POLICY_COPIES}
+)
 _RERUN = "make room, then run the command again"
 _EXISTING = "--resume continues it, --force replaces it"
 

@@ -84,6 +84,7 @@ _TITLES = {
     "live": "the rollout",
     "profile": "the profile",
     "dump": "the dump",
+    "contract": "contracts",
 }
 
 

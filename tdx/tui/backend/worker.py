@@ -35,15 +35,20 @@ from tdx.tui.backend.messages import (
 from tdx.tui.backend.requests import (
     CheckChain,
     DumpRollout,
+    FindUnstorable,
     InspectChain,
     ListEnvs,
+    MeasureNorm,
     ObserveKeys,
     check_chain,
     dump_rollout,
+    find_unstorable,
     inspect_chain,
     list_env_choices,
+    measure_norm,
     observe_keys,
 )
+from tdx.tui.contract.messages import CompareContract, FreezeContract
 from tdx.tui.live.messages import RunSession
 from tdx.tui.profile.messages import FindAdvice, MeasurePipeline
 
@@ -68,15 +73,31 @@ def _find_advice(request: FindAdvice, job: Job) -> Any:
     return find_advice(request, job)
 
 
+def _compare_contract(request: CompareContract, job: Job) -> Any:
+    from tdx.tui.contract.worker import compare_contract
+
+    return compare_contract(request, job)
+
+
+def _freeze_contract(request: FreezeContract, job: Job) -> Any:
+    from tdx.tui.contract.worker import freeze_contract
+
+    return freeze_contract(request, job)
+
+
 _HANDLERS: dict[type[Request[Any]], Handler] = {
     InspectChain: inspect_chain,
     CheckChain: check_chain,
     ListEnvs: list_env_choices,
     ObserveKeys: observe_keys,
     DumpRollout: dump_rollout,
+    MeasureNorm: measure_norm,
+    FindUnstorable: find_unstorable,
     RunSession: _run_session,
     MeasurePipeline: _measure_pipeline,
     FindAdvice: _find_advice,
+    CompareContract: _compare_contract,
+    FreezeContract: _freeze_contract,
 }
 
 

@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tdx.pipeline.editing.stack_draft import WrapperStage
-from tdx.tui.chain_status import ENV, ChainRow, build_chain_rows
+from tdx.tui.chain_status import ENV, ChainRow, build_chain_rows, build_key_rows
 from tdx.tui.workspace import Workspace
 
 _MARKS = {
@@ -30,6 +30,9 @@ _MARKS = {
 }
 
 
+_PROBLEM_WIDTH = 44
+
+
 class ChainList(ScrollView, can_focus=True):
     """Draws the env, the stages and the output, one row each.
 
@@ -38,7 +41,7 @@ class ChainList(ScrollView, can_focus=True):
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        *(f"chain--{name}" for name in ("env", "number", "name", "detail", "line", "drop")),
+        *(f"chain--{name}" for name in ("env", "number", "name", "detail", "key", "line", "drop")),
         *(f"chain--{name}" for name in ("on", "off", "failed", "warning", "suggestion", "problem")),
         "chain--cursor",
     }
@@ -83,14 +86,20 @@ cannot be created."""
 
     @property
     def content_width(self) -> int:
-        """Width of the longest stage."""
-        stages = [row for row in self.rows if row.kind == "stage"]
-        return max((len(row.title) + len(row.detail) + 9 for row in stages), default=0)
+        """Width of the longest line; problems are shown in full elsewhere."""
+        width = 0
+        for row in self.rows:
+            own = len(row.title) + len(row.detail) + 9
+            width = max(width, min(own, _PROBLEM_WIDTH) if row.kind == "problem" else own)
+        return width
 
     def rebuild(self) -> None:
         """Update the rows."""
         workspace = self.workspace
         rows = build_chain_rows(workspace.draft, workspace.status, workspace.errors)
+        keys = build_key_rows(workspace.draft, workspace.status)
+        if len(rows) + len(keys) <= self.size.height:
+            rows += keys
         if rows != self.rows:
             self.rows = rows
             self._measure()
@@ -109,6 +118,7 @@ cannot be created."""
             self.scroll_to(y=at - (0 if at < top else height - 1), animate=False)
 
     def on_resize(self) -> None:
+        self.rebuild()
         self._measure()
         self.follow()
 
@@ -124,7 +134,7 @@ cannot be created."""
         row = self.rows[at]
         segments = self._segments(row, width)
         style = self.rich_style
-        if row.place == self.workspace.place:
+        if row.place == self.workspace.place and row.kind != "key":
             cursor = self.get_component_rich_style("chain--cursor")
             style += Style(bgcolor=cursor.bgcolor, reverse=cursor.reverse)
         if self._target is not None and row.place == self._target and row.kind == "stage":
@@ -139,6 +149,15 @@ cannot be created."""
             return [self._styled_segment(lead, "line"), self._styled_segment(text, "problem")]
         if row.kind == "stage":
             return self._stage_segments(row, width)
+        if row.kind == "key":
+            room = width - len(row.title) - 7
+            # Without room for both, the shape comes before the dtype.
+            detail = row.detail if len(row.detail) <= room else row.detail.partition(" ")[0]
+            detail = _truncate(detail, room)
+            return [
+                self._styled_segment(f"     {row.title}", "key"),
+                self._styled_segment(f"  {detail}", "line"),
+            ]
         mark, detail = ("◆ " if row.kind == "env" else "◇ "), _truncate(row.detail, width // 2)
         kind = "failed" if row.badge in ("failed", "error") else "env"
         title = _truncate(row.title, width - len(detail) - 4)

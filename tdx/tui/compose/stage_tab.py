@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from textwrap import dedent
 
 from textual import on
 from textual.app import ComposeResult
@@ -16,6 +17,7 @@ from textual.widgets import Button, Static
 from textual.worker import Worker, WorkerError
 
 from tdx.errors import TdxError
+from tdx.keys import format_key
 from tdx.pipeline.catalog import load_catalog, strip_markup
 from tdx.pipeline.editing.forms import (
     FormField,
@@ -28,9 +30,11 @@ from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper, WrapperStage
 from tdx.pipeline.grammar import format_stage
 from tdx.tui.chain_status import ENV
 from tdx.tui.compose.form_row import FormRow, available_keys
+from tdx.tui.specs.tree import ColumnWidths, key_label, specs_at
 from tdx.tui.tab_body import ProblemPanel, TabBody
 from tdx.tui.workspace import Workspace
 
+_HELP_HEIGHT, _MIN_ABOUT = 6, 5
 _FACTORY_FIELDS = ("kwargs", "seed")
 """Settings of an env that a function of another library creates."""
 _WELCOME = """The pipeline is empty.
@@ -74,6 +78,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         yield Static("", id="form-title")
         yield ProblemPanel(self.workspace)
         yield VerticalScroll(id="form")
+        yield Static("", id="form-about")
         yield Static("", id="form-help")
 
     def on_mount(self) -> None:
@@ -117,6 +122,9 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         if 0 <= at < len(rows):
             self.screen.set_focus(rows[at].input)
 
+    def on_resize(self) -> None:
+        self._show_about()
+
     def on_descendant_focus(self) -> None:
         self._show_help()
 
@@ -130,6 +138,19 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         text = Content.styled(note, "dim") if row is None else row.describe()
         self.query_one("#form-help", Static).update(text)
 
+    def _show_about(self) -> None:
+        """Describe below the form what the stage changes, if there is room."""
+        if not self.query("#form-about"):
+            return  # the app exits meanwhile
+        form = self.query_one("#form")
+        taken = sum(each.virtual_size.height for each in form.children)
+        above = self.query_one("#form-title").outer_size.height
+        is_roomy = self.size.height - above - taken - _HELP_HEIGHT >= _MIN_ABOUT
+        self.set_class(is_roomy, "-roomy")
+        if is_roomy:
+            about = describe_stage(self.workspace, self.size.width - 2)
+            self.query_one("#form-about", Static).update(about)
+
     def update(self) -> None:
         """Show the selected stage; rebuild the rows only if it is another one."""
         self.query_one(ProblemPanel).update_problems()
@@ -139,6 +160,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             self.query_one("#form-title", Static).update(title)
         if shown == self._shown:
             self._update_rows()
+            self._show_about()
             return
         self._shown = shown
         self._building = self.run_worker(self._rebuild(), exclusive=True, group="form")
@@ -164,7 +186,10 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             await form.remove_children()
             await form.mount_all(rows)
             form.scroll_home(animate=False)
+        if not self.query("#form-help"):
+            return  # the app exits meanwhile
         self._show_help()
+        self.call_after_refresh(self._show_about)
         refocus, self._refocus = self._refocus, None
         if refocus is None or self.screen.focused is not None:
             return
@@ -230,7 +255,7 @@ the last valid value. `F2` in a field for keys lists the available keys."""
     def _empty_text(self) -> Content:
         stage = self.workspace.stage
         if stage is None:
-            return Content.styled("Output of the chain: see Specs.", "dim")
+            return Content("")
         if self._wrapper is not None and self.workspace.stack is not None:
             return _describe_wrapper(self._wrapper, self.workspace.stack.reason)
         if load_catalog().find(stage.config.name) is None:
@@ -270,6 +295,41 @@ the last valid value. `F2` in a field for keys lists the available keys."""
     async def _choose_env(self, event: Button.Pressed) -> None:
         event.stop()
         await self.run_action("screen.choose_env")
+
+
+def describe_stage(workspace: Workspace, width: int) -> Content:
+    """Return what the selected stage changes, and the rest of its documentation.
+
+    Args:
+        workspace: State of the app.
+        width: Maximum width of the lines with specs.
+    """
+    specs, stage = specs_at(workspace), workspace.stage
+    shown = [each for each in specs.changes if stage is None or each.change != "same"]
+    names = [format_key(each.key) for each in shown]
+    leaves = [leaf for each in shown for leaf in (each.before, each.after) if leaf is not None]
+    widths = ColumnWidths.of(map(len, names), leaves, width)
+    title = "Changes" if stage is not None else "Keys"
+    parts = [Content.styled(title, "bold $foreground")] if shown else []
+    lines = (key_label(*each, widths, 0) for each in zip(names, shown, strict=True))
+    parts += [line.truncate(width, ellipsis=True) for line in lines]
+    info = None if stage is None else load_catalog().find(stage.config.name)
+    parts += [] if info is None else [Content(""), *_behavior_lines(info.doc)]
+    return Content("\n").join(parts)
+
+
+def _behavior_lines(docstring: str) -> Iterator[Content]:
+    """Yield a docstring without its summary and arguments, which are shown above it."""
+    _, *blocks = strip_markup(docstring).split("\n\n")
+    for block in blocks:
+        head, _, rest = block.partition("\n")
+        if head == "Args:":
+            continue
+        is_section = head.endswith(":") and rest.startswith("    ")
+        if is_section:
+            yield Content.styled(head.removesuffix(":"), "bold $foreground")
+        yield Content(dedent(rest) if is_section else " ".join(block.split("\n")))
+        yield Content("")
 
 
 def _describe_stack(stack: StackFacts) -> Content:

@@ -39,42 +39,48 @@ class LineagePane(Static):
         super().__init__("", id="lineage")
         self.workspace = workspace
         self._line: SpecLine | None = None
+        self._room = 0
         self._observed: Lineage | None = None
         self._problem: Problem | None = None
         self._revision: int | None = None
         self._ticket: Ticket[Lineage | None] | None = None
         self._waiting: asyncio.Task[None] | None = None
         self._is_slow = False
-
-    def on_mount(self) -> None:
-        self.workspace.edited.subscribe(self, lambda _: self._forget())
-        self.workspace.code_reloaded.subscribe(self, lambda _: self._forget())
+        self._is_subscribed = False
 
     def on_unmount(self) -> None:
         self._forget()
 
-    def show_line(self, line: SpecLine | None) -> None:
+    def show_line(self, line: SpecLine | None, room: int = 0) -> None:
         """Show the lineage of the key of a line.
 
         Args:
             line: The line. ``None``: there is none.
+            room: Number of lines that are free. The other keys follow if they fit.
         """
-        self._line = line
+        self._line, self._room = line, room
         key = None if line is None else line.key
         self.border_title = Content(f"lineage of {key}" if key else "lineage")
-        self.display = key is not None
-        self.update(Content("") if line is None or key is None else self._text(line, key))
+        text = Content("") if line is None else self._text(line, key)
+        self.display = bool(text)
+        self.update(text)
 
-    def _text(self, line: SpecLine, key: str) -> Content:
+    def _text(self, line: SpecLine, key: str | None) -> Content:
         overview = self.workspace.status.overview
         if overview is None:
             return Content("")
-        lineage = overview.lineage or self._observe()
+        lineage = overview.lineage or (self._observed if key is None else self._observe())
         if lineage is not None:
             positions = self.workspace.draft.positions
             shown = [positions[n] if n < len(positions) else n for n in overview.working]
             places = [*[None] * len(overview.env_stages), *shown]
-            return lineage_text(lineage, key, line.lane, places)
+            own = None if key is None else lineage_text(lineage, key, line.lane, places)
+            others = other_keys_text(lineage, key, line.lane, places)
+            texts = [each for each in (own, others) if each]
+            used = sum(each.plain.count("\n") + 2 for each in texts)
+            return Content("\n\n").join(texts if used <= self._room else texts[: key is not None])
+        if key is None:
+            return Content("")
         if self._problem is not None:
             text = f"unknown: {self._stage_name(self._problem)}{self._problem.message}"
             return Content.styled(f"{text} · {_AGAIN}", "$error")
@@ -95,6 +101,10 @@ class LineagePane(Static):
         is_current = overview is not None and status.revision == workspace.editor.revision
         if overview is None or overview.stack is None or overview.after is None or not is_current:
             return self._observed
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            workspace.edited.subscribe(self, lambda _: self._forget())
+            workspace.code_reloaded.subscribe(self, lambda _: self._forget())
         if self._revision != status.revision:
             self._forget()
             self._revision = status.revision
@@ -123,7 +133,7 @@ class LineagePane(Static):
 
     def _redraw(self) -> None:
         if self.is_mounted:
-            self.show_line(self._line)
+            self.show_line(self._line, self._room)
 
     def _forget(self) -> None:
         """Forget what was observed, and cancel steps that are being made."""
@@ -152,6 +162,21 @@ def lineage_text(
     if not versions:
         return Content.assemble((f"{key} ", "bold"), ("comes from the previous step", "dim"))
     return Content("\n").join(_version_line(version, places) for version in versions)
+
+
+def other_keys_text(
+    lineage: Lineage, key: str | None, lane: Direction, places: Sequence[int | None]
+) -> Content:
+    """Return the writers of all other keys, one key per line. ``None``: of all keys."""
+    names = [name for name in lineage.keys() if name != key]
+    width = max(map(len, names), default=0)
+    lines = []
+    for name in names:
+        versions = [each for each in lineage.only([name]).versions if each.lane == lane]
+        if versions:
+            writers = " → ".join(_place_name(each.writer, places) for each in versions)
+            lines.append(Content.assemble((f"{name:<{width}}  ", "dim $accent"), (writers, "dim")))
+    return Content("\n").join(lines)
 
 
 def _version_line(version: KeyVersion, places: Sequence[int | None]) -> Content:

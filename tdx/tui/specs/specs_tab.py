@@ -188,6 +188,8 @@ def _option(line: SpecLine, widths: ColumnWidths, found: bool) -> Option:
 
 
 _HERE = "here"
+_HEADINGS = 4
+"""Lines of the tab that are neither specs nor lineage."""
 
 
 class SpecsTab(TabBody):
@@ -272,10 +274,20 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
             lines = []
         keys = (each for each in whole if each.change is not None)
         leaves = [leaf for each in places.values() for leaf in each.leaves()]
-        widths = ColumnWidths.of((_key_width(each) for each in keys), leaves)
+        indent = _INDENT * (1 + self.is_whole)
+        room = listed.size.width - indent if listed.size.width else None
+        widths = ColumnWidths.of((_key_width(each) for each in keys), leaves, room)
         listed.fill(lines, widths, self._search.found)
         self.query_one("#spec-title", Static).update(self._title(specs))
-        self.query_one(LineagePane).show_line(listed.line)
+        self._show_lineage(listed.line)
+
+    def on_resize(self) -> None:
+        self.invalidate()
+
+    def _show_lineage(self, line: SpecLine | None) -> None:
+        """Show the lineage of a key, and those of other keys if there is room."""
+        room = self.size.height - len(self.query_one(SpecList).lines) - _HEADINGS
+        self.query_one(LineagePane).show_line(line, room)
 
     # ------------------------------------------------------------------ what is shown
 
@@ -353,7 +365,7 @@ and unfold everything. `/` searches keys; `n` and `N` go from match to match."""
     @on(SpecList.Moved)
     def _show_lineage_at_cursor(self, event: SpecList.Moved) -> None:
         event.stop()
-        self.query_one(LineagePane).show_line(event.line)
+        self._show_lineage(event.line)
 
     def _title(self, specs: PlaceSpecs) -> Content:
         notes = {

@@ -10,10 +10,10 @@ from typing import Literal
 from textual.content import Content
 
 from tdx.inspection.chain import Direction
-from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text, shape_text
+from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text
 from tdx.inspection.spec_report import KeyChange
 from tdx.keys import format_key, split_key
-from tdx.tui.chain_status import ENV, ChainStatus
+from tdx.tui.chain_status import ENV, ChainStatus, compact_shape, truncate_middle
 from tdx.tui.workspace import Workspace
 
 Freshness = Literal["fresh", "old", "none"]
@@ -93,6 +93,9 @@ def _make_unchanged(leaves: Sequence[LeafSpec]) -> tuple[KeyChange, ...]:
 
 LinePath = tuple[str, ...]
 LineKind = Literal["place", "lane", "part", "group", "key", "nothing"]
+_MIN_KEY = 10
+_GAPS = 6
+"""Width of the sign and the spaces between the columns."""
 LANES: tuple[Direction, ...] = ("forward", "inverse")
 
 
@@ -223,16 +226,26 @@ class ColumnWidths:
     device: int
 
     @classmethod
-    def of(cls, keys: Iterable[int], leaves: Iterable[LeafSpec]) -> ColumnWidths:
-        """Return widths that fit all keys and specs."""
+    def of(
+        cls, keys: Iterable[int], leaves: Iterable[LeafSpec], room: int | None = None
+    ) -> ColumnWidths:
+        """Return widths that fit all keys and specs.
+
+        Args:
+            keys: Widths of the keys.
+            leaves: The specs.
+            room: Width for a line. Keys are shortened to leave room for shape, dtype and domain.
+        """
         known = list(leaves)
         devices = {leaf.device for leaf in known}
-        return cls(
-            max(keys, default=0),
-            max((len(shape_text(leaf.shape)) for leaf in known), default=0),
-            max((len(leaf.dtype) for leaf in known), default=0),
-            max(map(len, devices)) if len(devices) > 1 else 0,
-        )
+        key = max(keys, default=0)
+        shape = max((len(compact_shape(leaf)) for leaf in known), default=0)
+        dtype = max((len(leaf.dtype) for leaf in known), default=0)
+        device = max(map(len, devices)) if len(devices) > 1 else 0
+        if room is not None:
+            domain = max((len(domain_text(leaf, whole=False)) for leaf in known), default=0)
+            key = min(key, max(_MIN_KEY, room - shape - dtype - device - domain - _GAPS))
+        return cls(key, shape, dtype, device)
 
 
 def key_label(
@@ -250,6 +263,7 @@ def key_label(
     color = _COLORS[change.change]
     struck = " strike" if change.change == "gone" else ""
     line = " bold underline" if found else ""
+    name = truncate_middle(name, widths.key - indent)
     pad = " " * max(0, widths.key - indent - len(name))
     head = Content.assemble(
         (f"{_SIGNS[change.change]} ", f"bold {color}".strip()),
@@ -291,7 +305,7 @@ def _columns(leaf: LeafSpec, widths: ColumnWidths) -> tuple[str, str, str, str]:
 
 def _leaf_texts(leaf: LeafSpec) -> tuple[str, str, str, str]:
     domain = domain_text(leaf, whole=False)
-    return shape_text(leaf.shape), leaf.dtype, leaf.device, domain
+    return compact_shape(leaf), leaf.dtype, leaf.device, domain
 
 
 _COUNT_SIGNS = (("added", "+", "$success"), ("changed", "~", "$warning"), ("gone", "-", "$error"))

@@ -18,6 +18,8 @@ def _maker(kind: type[Any]) -> Iterator[MakeBatch]:
     def make(*args: Any, **kwargs: Any) -> Any:
         # A fork has imported the test already; other tests start workers as a user does.
         kwargs.setdefault("mp_start_method", "fork")
+        # A process per env, on a machine of any size.
+        kwargs.setdefault("processes", 64)
         made.append(kind(*args, **kwargs))
         return made[-1]
 

@@ -1,0 +1,140 @@
+"""``tdx report``: a page about a pipeline."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tdx.cli.options import (
+    DebugOptions,
+    Functions,
+    TargetOptions,
+    choice_parser,
+    complete_members,
+    integer_option,
+)
+
+if TYPE_CHECKING:
+    from tdx.inspection.pipeline_report import PipelineReport
+    from tdx.profiling.run import OnProgress
+    from tdx.stacks import Stack
+
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
+_REPORT_STEPS = 200
+_COST_REPEATS = 3
+
+
+class ReportFormat(StrEnum):
+    """Formats of the report."""
+
+    HTML = "html"
+    MD = "md"
+    SVG = "svg"
+
+
+Out = Annotated[
+    str | None,
+    typer.Option(
+        "--out", "-o", metavar="FILE", help="Target; report.html by default. - writes to stdout."
+    ),
+]
+ReportKind = Annotated[
+    ReportFormat | None,
+    typer.Option(
+        "--format",
+        parser=choice_parser(ReportFormat, "--format"),
+        metavar="|".join(ReportFormat),
+        autocompletion=complete_members(ReportFormat),
+        help="html, md, or svg for the diagram alone; by default the extension of --out.",
+    ),
+]
+ReportSteps = Annotated[
+    int,
+    integer_option(
+        "--steps", 1, "Minimum steps of the rollout, whose last episodes run to their end."
+    ),
+]
+
+
+def report(
+    pipeline: TargetOptions,
+    debug: DebugOptions,
+    out: Out = None,
+    kind: ReportKind = None,
+    steps: ReportSteps = _REPORT_STEPS,
+    force: Force = False,
+) -> None:
+    """Write a self-contained report for a pipeline: an HTML page, Markdown or an SVG diagram.
+
+    It shows the chain, lint findings, which stages are deferred and what each one costs, specs,
+    lineage, frames before and after each image stage, and the rewards and episodes of a rollout
+    with random actions.
+
+    tdx report pendulum.yaml -o pendulum.html
+
+    tdx report Pendulum-v1 -t StepCounter -o chain.svg
+    """
+    from tdx.cli.output import STDOUT, check_target, write_file
+    from tdx.cli.pipelines import command_words, open_stack, read_pipeline
+    from tdx.cli.progress import activity_on
+    from tdx.inspection.pipeline_report import build_report
+
+    kind = kind or _report_format(out)
+    out = out or f"report.{kind}"
+    check_target(out, force=force)
+    config = read_pipeline(pipeline)
+    seed = config.env.seed or 0
+    config = replace(config, env=replace(config.env, seed=seed))
+    words = [*command_words("tdx report", pipeline, config), "--steps", str(steps), "-o", out]
+    words += ["--format", kind] if kind is not _report_format(out) else []
+    name = config.file or config.env.id
+    with activity_on(sys.stderr) as on_progress, open_stack(config, pipeline) as stack:
+        result = build_report(stack, config, name, steps=steps, seed=seed, on_steps=on_progress)
+        text = _report_text(kind, result, stack, shlex.join(words), on_progress)
+    write_file(out, text, force=force)
+    if out != STDOUT:
+        print(f"wrote {out}", file=sys.stderr)
+
+
+def _report_format(out: str | None) -> ReportFormat:
+    """Return the format that the extension of a file names; HTML for others."""
+    extension = Path(out or "").suffix.removeprefix(".").lower()
+    return ReportFormat(extension) if extension in list(ReportFormat) else ReportFormat.HTML
+
+
+def _report_text(
+    kind: ReportFormat,
+    report: PipelineReport,
+    stack: Stack,
+    command: str,
+    on_progress: OnProgress | None,
+) -> str:
+    """Return the report in a format; only HTML and Markdown need the measurement of the cost."""
+    from tdx.cli.html.diagram import chain_diagram
+    from tdx.cli.html.report import report_page
+    from tdx.cli.output import markdown
+    from tdx.cli.views.report import report_blocks
+    from tdx.profiling.context import profile_stack
+    from tdx.profiling.run import ProfilePlan, profile_env
+
+    if kind is ReportFormat.SVG:
+        return chain_diagram(report)
+    steps = min(report.rollout.steps, _REPORT_STEPS)
+    plan = ProfilePlan(steps, min(steps, 20), _COST_REPEATS, seed=report.rollout.seed, passes=())
+    plan = replace(plan, on_progress=on_progress)
+    env = stack.chain_env
+    profile = profile_stack(stack, plan) if env is None else profile_env(env, plan=plan)
+    if kind is ReportFormat.MD:
+        return markdown(report_blocks(report, profile, command))
+    return report_page(report, profile, command)
+
+
+COMMANDS: Functions = {
+    "report": report,
+}

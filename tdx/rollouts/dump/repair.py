@@ -1,0 +1,369 @@
+"""Cut a damaged dump back to its last intact chunk.
+
+Nothing is lost by a repair: the files that it replaces are kept in the folder ``damaged`` of the
+dump, and the numbers after the cut stay in their files until a resumed rollout overwrites them.
+A damaged shard of a sharded dump is moved there as a whole, so that it is recorded again.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from tdx.confined_files import open_subfolder, write_below
+from tdx.errors import StorageError
+from tdx.rollouts.dump.encoding import Fields, pack, seal
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.folder import (
+    DATA,
+    INDEX,
+    MANIFEST,
+    SHARD_INDEX,
+    STATE,
+    StateFile,
+    check_links,
+    lock_for_writing,
+    open_data,
+    read_state,
+)
+from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, parse_entry, read_lines
+from tdx.rollouts.dump.manifest import Manifest, header_start, read_header
+from tdx.rollouts.dump.repair_result import Repair, SetAside
+from tdx.rollouts.dump.shard_plan import (
+    ShardPlan,
+    is_sharded,
+    list_shards,
+    read_shard_index,
+    shard_name,
+)
+from tdx.rollouts.dump.sharded import ShardedFolder
+from tdx.rollouts.dump.track import Track
+from tdx.rollouts.dump.verification import (
+    BLOCK,
+    NO_BYTES,
+    OnFile,
+    Verification,
+    description_problems,
+    ignore_progress,
+    policy_problems,
+    verify,
+)
+from tdx.rollouts.dump.writing import report_write_errors
+from tdx.untrusted import parse_json
+
+_NOT_REPAIRED = ("spec", "episodes")
+"""Problems of what was recorded, rather than of how it is stored."""
+_NO_SPACE = "make room, then repair the dump again"
+
+
+def repair(path: str | Path, on_file: OnFile = ignore_progress) -> Repair:
+    """Cut a dump back to its last intact chunk, and set its damaged shards aside.
+
+    The result is a valid dump that equals the start of the damaged one. It is unfinished if
+    anything was cut off, and can be resumed.
+
+    Args:
+        path: Folder of the dump.
+        on_file: Called before each file is read.
+
+    Raises:
+        ArgumentError: Another process writes it.
+        StorageError: It is missing, its manifest is damaged, or no chunk is intact.
+        OutputError: It cannot be written.
+    """
+    folder = Path(path)
+    if is_sharded(folder):
+        return _repair_shards(folder, on_file)
+    with lock_for_writing(folder) as root:
+        check_links(root, folder)
+        job = _Repair(root, folder, on_file)
+        job.run()
+    return job.result(verify(folder, on_file))
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One intact line of the index, and its position."""
+
+    entry: IndexEntry
+    start: Position
+    end: Position
+
+
+class _Repair:
+    """Repair of a dump without shards, which this process has locked.
+
+    Args:
+        root: Descriptor of the dump's folder.
+        folder: Name of the folder in error messages.
+        on_file: Called before each file is read.
+    """
+
+    def __init__(self, root: int, folder: Path, on_file: OnFile) -> None:
+        self._root, self._folder, self._on_file = root, folder, on_file
+        self._header = read_header(root, folder)
+        self._manifest = Manifest.of_header(self._header)
+        self._aside = SetAside(root)
+        self._lines = list(self._read_lines())
+        self._is_whole = self._has_whole_index()
+        self._kept: list[_Line] = []
+        self._rewritten: list[str] = []
+        self._unread: list[Fields] = []
+
+    def run(self) -> None:
+        """Repair the dump, if anything is damaged."""
+        self._manifest.complete = self._header.boolean("complete")
+        self._kept = self._lines[: self._count_intact()]
+        while self._kept and self._kept[-1].entry.running is None:
+            self._kept.pop()
+        is_cut = not self._is_whole or len(self._kept) < len(self._lines)
+        is_cut |= self._has_lost_state()
+        if is_cut and self._kept and self._kept[-1].entry.chunk.partial:
+            # A resumed rollout repeats it.
+            self._kept.pop()
+        if is_cut and not self._kept:
+            raise StorageError(
+                f"{self._folder} has no intact chunk",
+                hint="record it again with --force, or restore a copy; nothing was changed",
+            )
+        with report_write_errors(self._folder, _NO_SPACE):
+            for problem in list(policy_problems(self._root, self._manifest)):
+                self._aside.move(problem.file)
+            if is_cut:
+                self._cut()
+            else:
+                self._describe()
+
+    def result(self, verification: Verification) -> Repair:
+        """Return what was kept and lost.
+
+        Args:
+            verification: Result of verifying the repaired dump.
+        """
+        kept, lost = self._kept, self._lines[len(self._kept) :]
+        steps, chunks, episodes = _count([line.entry for line in lost])
+        for data in self._unread:
+            steps, chunks = steps + data.count("steps"), chunks + 1
+            episodes += len(data.object("episodes").list("row"))
+        remaining = _count([line.entry for line in kept])
+        if self._header.boolean("complete"):
+            whole = self._header.object("index").count("lines")
+            chunks = max(chunks, whole - len(kept))
+            steps = max(steps, (self._manifest.goal.steps or 0) - remaining[0])
+        return Repair(
+            *remaining,
+            *(steps, chunks, episodes),
+            self._is_whole,
+            (),
+            tuple(self._aside.names.values()),
+            tuple(self._rewritten),
+            verification,
+        )
+
+    def _read_lines(self) -> Iterator[_Line]:
+        """Yield the intact lines of the index, without replaced partial chunks."""
+        place = header_start(self._header.data)
+        tracks: dict[str, Track] = {}
+        partial: _Line | None = None
+        with suppress(FileNotFoundError, StorageError), open_data(self._root, INDEX) as file:
+            for fields, end in read_lines(file, place, INDEX):
+                entry = parse_entry(fields, tracks, self._manifest.batch_size)
+                line, place, partial = _Line(entry, place, end), end, None
+                if entry.chunk.partial:
+                    partial = line
+                    continue
+                for track in entry.tracks:
+                    tracks[track.name] = track
+                    setattr(self._manifest, track.name, track)
+                yield line
+        if partial is not None:
+            for track in partial.entry.tracks:
+                setattr(self._manifest, track.name, track)
+            yield partial
+
+    def _has_whole_index(self) -> bool:
+        """Return True if nothing follows the intact lines, and none is missing."""
+        end = self._lines[-1].end if self._lines else header_start(self._header.data)
+        try:
+            with open_data(self._root, INDEX) as file:
+                file.seek(end.offset)
+                rest = file.read()
+        except FileNotFoundError:
+            return False
+        if self._header.boolean("complete"):
+            return not rest and self._header.value("index") == end.to_dict()
+        # A killed process leaves an incomplete last line.
+        return b"\n" not in rest
+
+    def _count_intact(self) -> int:
+        """Return the number of chunks before the first one whose numbers differ."""
+        chunks = self._manifest.chunks
+        for line in self._lines:
+            chunks.append(line.entry.chunk)
+        intact, manifest = len(chunks), self._manifest
+        leaves = [(track, leaf) for track, _ in manifest.tracks for leaf in track.leaves]
+        for done, (track, leaf) in enumerate(leaves):
+            self._on_file(f"reading {track.file(leaf)}", done, len(leaves))
+            try:
+                with open_data(self._root, track.file(leaf)) as stream:
+                    intact = min(intact, _count_equal(stream, chunks, track, leaf))
+            except FileNotFoundError:
+                intact = 0
+        return intact
+
+    def _has_lost_state(self) -> bool:
+        """Return True if the state of an unfinished dump cannot be read."""
+        states = [each.entry.state for each in self._kept if not each.entry.chunk.partial]
+        state = states[-1] if states else None
+        if self._manifest.complete or state is None:
+            return False
+        try:
+            read_state(self._root, state)
+        except (OSError, ValueError):
+            return True
+        return False
+
+    def _cut(self) -> None:
+        """Set the manifest and the index aside, and write those of the intact chunks."""
+        last, manifest = self._kept[-1], self._manifest
+        self._unread = list(self._unread_lines())
+        self._aside.copy(INDEX)
+        with open_data(self._root, INDEX) as file:
+            before = file.read(last.start.offset)
+            line = file.read(last.end.offset - last.start.offset)
+        if manifest.complete and self._header.value("index") == last.end.to_dict():
+            # Only what followed the last line was wrong.
+            write_below(self._root, INDEX, before + line)
+            self._describe()
+            return
+        self._aside.copy(MANIFEST)
+        entry = replace(last.entry, state=self._write_state())
+        text, _ = seal(entry.to_dict(), last.start.check)
+        # An unfinished dump may have lines of any length, so that a crash in between does no harm.
+        manifest.complete = False
+        manifest.save_header(self._root, last.end)
+        write_below(self._root, INDEX, before + text)
+        for track, _ in manifest.tracks:
+            track.remove_descriptions(self._root)
+
+    def _write_state(self) -> StateFile | None:
+        """Set all states aside, and write one with which ``--resume`` runs the steps again."""
+        with suppress(FileNotFoundError):
+            with open_subfolder(self._root, STATE) as folder:
+                names = sorted(os.listdir(folder))
+            for name in names:
+                self._aside.move(f"{STATE}/{name}")
+        if self._manifest.source is not None:
+            # A replay cannot be resumed.
+            return None
+        steps = _count([each.entry for each in self._kept])[0]
+        block = pack({"steps": steps, "env": None})
+        state = StateFile.after(steps, zlib.crc32(block))
+        write_below(self._root, state.path, block)
+        return state
+
+    def _describe(self) -> None:
+        """Replace wrong descriptions, which follow from the index."""
+        problems = list(description_problems(self._root, self._manifest))
+        for problem in problems:
+            if problem.kind == "missing":
+                self._rewritten.append(problem.file)
+            else:
+                self._aside.move(problem.file)
+        if problems and self._manifest.complete:
+            for track, steps in self._manifest.tracks:
+                track.write_descriptions(self._root, steps)
+
+    def _unread_lines(self) -> Iterator[Fields]:
+        """Yield the lines after the first one that was changed, as far as they can be read."""
+        if self._is_whole:
+            return
+        with open_data(self._root, INDEX) as file:
+            file.seek(self._lines[-1].end.offset if self._lines else 0)
+            texts = file.read().splitlines()
+        for text in texts:
+            with suppress(StorageError):
+                fields = Fields(parse_json(text, INDEX), INDEX)
+                fields.count("steps"), fields.object("episodes").list("row")
+                yield fields
+
+
+def _count(entries: list[IndexEntry]) -> tuple[int, int, int]:
+    """Return the numbers of steps, chunks and ended episodes of lines."""
+    steps = sum(each.chunk.steps for each in entries)
+    return steps, len(entries), sum(len(each.episodes["row"]) for each in entries)
+
+
+def _count_equal(stream: IO[bytes], chunks: Sequence[Chunk], track: Track, leaf: Parts) -> int:
+    """Return the number of chunks before the first one whose checksum differs."""
+    file, size = track.file(leaf), track.step_bytes(leaf)
+    for index, chunk in enumerate(chunks):
+        left = size * (chunk.steps if track.name == DATA else chunk.raw_steps)
+        crc = 0
+        while left and (data := stream.read(min(left, BLOCK))):
+            crc, left = zlib.crc32(data, crc), left - len(data)
+        if left or f"{crc:08x}" != chunk.crc32.get(file, NO_BYTES):
+            return index
+    return len(chunks)
+
+
+def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
+    """Set damaged shards aside, and the index that lists them."""
+    with lock_for_writing(folder) as root:
+        check_links(root, folder)
+        plan = ShardPlan.read(root, folder)
+        aside = SetAside(root)
+        committed = list_shards(root, folder, plan.count).committed
+        checks: dict[int, int] = {}
+        for place, shard in enumerate(committed):
+            on_file(f"reading {shard_name(shard)}", place, len(committed))
+            check = _intact_check(plan, folder, shard)
+            if check is not None:
+                checks[shard] = check
+        lost = [shard for shard in committed if shard not in checks]
+        with report_write_errors(folder, _NO_SPACE):
+            for problem in list(policy_problems(root, plan.manifest)):
+                aside.move(problem.file)
+            if not _is_listed(root, folder, plan, checks):
+                aside.move(SHARD_INDEX)
+            for shard in lost:
+                aside.move(shard_name(shard))
+    verification = verify(folder, on_file)
+    whole = ShardedFolder(folder).whole_manifest()
+    goals = [plan.goal(shard) for shard in lost]
+    return Repair(
+        *(whole.steps, len(whole.chunks), len(whole.episodes)),
+        sum(goal.steps or 0 for goal in goals),
+        0,
+        sum(goal.episodes or 0 for goal in goals),
+        plan.manifest.goal.episodes is None,
+        tuple(lost),
+        tuple(aside.names.values()),
+        (),
+        verification,
+    )
+
+
+def _intact_check(plan: ShardPlan, folder: Path, shard: int) -> int | None:
+    """Return the checksum of a shard's index; ``None`` if the shard is damaged."""
+    try:
+        _, end = plan.read_shard(folder, shard)
+        problems = verify(folder / shard_name(shard)).problems
+    except StorageError:
+        return None
+    is_intact = all(each.kind in _NOT_REPAIRED for each in problems)
+    return end.check if is_intact else None
+
+
+def _is_listed(root: int, folder: Path, plan: ShardPlan, checks: dict[int, int]) -> bool:
+    """Return True if the index of the shards lists the intact ones, or does not exist."""
+    try:
+        index = read_shard_index(root, folder, plan)
+    except StorageError:
+        return False
+    return index is None or {each.shard: each.check for each in index[1]} == checks

@@ -1,0 +1,128 @@
+"""Commands for contracts: compare the chain with one, and freeze the chain."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tdx.tui.backend.client import RequestError
+from tdx.tui.contract.messages import WORKER, FreezeContract
+from tdx.tui.files.path_screen import PathScreen
+from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from tdx.tui.workspace import Workspace
+
+# The module of the format imports torch.
+_DOCUMENT = "contract.yaml"
+_MAX_ENTRIES = 300
+_NO_PIPELINE = "no pipeline yet; press e to choose an env"
+
+
+class ContractCommands:
+    """Asks what to compare with or where to write, and shows the result.
+
+    Args:
+        screen: Screen below the dialogs.
+        workspace: State of the app.
+    """
+
+    def __init__(self, screen: Screen[None], workspace: Workspace) -> None:
+        self._screen, self._workspace = screen, workspace
+        self._last: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def compare(self) -> None:
+        """Ask for a contract or another target, and compare the chain with it."""
+        if not self._has_pipeline():
+            return
+        known = [Choice(self._last, self._last, "last time")] if self._last else []
+        choices = [*known, *(each for each in _find_references() if each.id != self._last)]
+        title = "Compare with: a contract, a pipeline file or module:function"
+        dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=_is_verbatim)
+        self._screen.app.push_screen(dialog, self._compare_with)
+
+    def freeze(self) -> None:
+        """Ask for a folder, and write a contract of the chain."""
+        if self._has_pipeline():
+            dialog = PathScreen("Freeze a contract", "save", "contract")
+            self._screen.app.push_screen(dialog, self._freeze_into)
+
+    def _has_pipeline(self) -> bool:
+        if self._workspace.draft.env is None:
+            self._screen.notify(_NO_PIPELINE, timeout=3)
+        return self._workspace.draft.env is not None
+
+    def _compare_with(self, reference: str | None) -> None:
+        if reference is None:
+            return
+        from tdx.tui.contract.contract_screen import ContractScreen
+
+        self._last = reference
+        self._screen.app.push_screen(ContractScreen(self._workspace, reference))
+
+    def _freeze_into(self, path: str | None) -> None:
+        if path is None:
+            return
+
+        def answer(reply: str | None) -> None:
+            if reply == "replace":
+                self._start_freezing(path, force=True)
+
+        if (Path(path) / _DOCUMENT).exists():
+            text = f"{path} has a contract. Its golden values and statistics will be lost."
+            replies = [Reply("keep", "Keep it"), Reply("replace", "Replace", is_destructive=True)]
+            self._screen.app.push_screen(
+                QuestionScreen("Replace the contract?", text, replies), answer
+            )
+        else:
+            self._start_freezing(path, force=False)
+
+    def _start_freezing(self, path: str, *, force: bool) -> None:
+        pipeline = self._workspace.draft.pipeline()
+        request = FreezeContract(pipeline, path, force, self._workspace.allow_code)
+        self._screen.notify("freezing …", timeout=2)
+        self._task = asyncio.get_running_loop().create_task(self._freeze(request))
+
+    async def _freeze(self, request: FreezeContract) -> None:
+        try:
+            text = await self._workspace.backend.ask(request, worker=WORKER)
+        except RequestError as error:
+            problem = error.problem
+            hint = f" ({problem.hint})" if problem.hint else ""
+            text = f"{problem.message}{hint}"
+            self._screen.app.notify(text, title="Not frozen", severity="error", timeout=10)
+            return
+        self._last = min(request.path, os.path.relpath(request.path), key=len)
+        self._screen.app.notify(text, title="Frozen", timeout=6)
+
+
+def _is_verbatim(text: str) -> bool:
+    """Return True for a path or a function, even if it resembles an entry of the list."""
+    return "/" in text or ":" in text or (bool(text) and os.path.exists(text))
+
+
+def _find_references() -> Iterator[Choice]:
+    """Yield the contracts and pipeline files here, and the contracts in folders one level below."""
+    entries = _scan(".")
+    folders = [each.name for each in entries if each.is_dir() and not each.name.startswith(".")]
+    below = [f"{name}/{each.name}" for name in folders for each in _scan(name) if each.is_dir()]
+    for folder in (*folders, *below[:_MAX_ENTRIES]):
+        if os.path.lexists(os.path.join(folder, _DOCUMENT)):
+            yield Choice(folder, folder, "contract")
+    for each in entries:
+        if each.name.endswith((".yaml", ".yml")) and each.name != _DOCUMENT and each.is_file():
+            yield Choice(each.name, each.name, "pipeline")
+
+
+def _scan(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda each: each.name)[:_MAX_ENTRIES]
+    except OSError:
+        return []

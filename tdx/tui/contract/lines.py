@@ -1,0 +1,294 @@
+"""Lines of the Contract view: the stages side by side, and what is known of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from textual.content import Content
+
+from tdx.tui.contract.messages import (
+    Comparison,
+    DifferenceText,
+    KeyValues,
+    Records,
+    StageComparison,
+    StageText,
+)
+
+LEGEND = "= same ≠ differs ↳ follows - + one side only · not compared"
+FIRST = "▶"
+_STYLES = {
+    "≠": "bold $error",
+    "-": "bold $error",
+    "+": "bold $error",
+    "↳": "$warning",
+    "=": "$success",
+    "?": "$secondary",
+    "·": "dim",
+}
+_MIN_NUMBER = 10
+_SHOWN = 3
+_PREVIEW = 28
+"""Columns for the first values of a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the list: a stage, or a key after it.
+
+    Args:
+        stage: The stage.
+        key: The key. ``None``: the stage itself.
+        is_first: True for the first difference.
+    """
+
+    stage: StageComparison
+    key: KeyValues | None = None
+    is_first: bool = False
+
+    @property
+    def mark(self) -> str:
+        """Sign between both sides."""
+        if self.key is None:
+            return _stage_mark(self.stage)
+        if self.stage.is_random:
+            return "?"
+        if not self.key.differs:
+            return "="
+        if None in (self.key.left, self.key.right):
+            return "+" if self.key.left is None else "-"
+        if self.stage.status == "follows":
+            return "↳"
+        # Chains of different libraries may reach the same values in another way.
+        return "·" if self.stage.status == "same" else "≠"
+
+    def render(self, width: int) -> Content:
+        """Return the line in a width, with both sides in columns of the same width."""
+        column = max((width - 5) // 2, 8)
+        mark, is_stage = self.mark, self.key is None
+        first = (f"{FIRST} " if self.is_first else "  ", "bold $error")
+        side = "bold" if is_stage and mark != "·" else "dim" if mark == "·" else ""
+        left, right = (_fit(each, column) for each in self._sides(column))
+        sign = (f" {mark} ", _STYLES.get(mark, ""))
+        return Content.assemble(first, (left, side), sign, (right.rstrip(), side))
+
+    def _sides(self, column: int) -> tuple[str, str]:
+        if self.key is None:
+            left, right = ("" if each is None else each.title for each in _both(self.stage))
+            return left, right
+        left, right = (
+            "" if spec is None else self._key_text(spec, records, column)
+            for spec, records in ((self.key.left, self.key.a), (self.key.right, self.key.b))
+        )
+        return left, right
+
+    def _key_text(self, spec: str, records: Records, column: int) -> str:
+        """Return key and spec, with the first values if there is room."""
+        key = self.key
+        assert key is not None
+        text = f"  {key.key}{' ←' if key.is_inverse else ''}  {spec}"
+        step = key.first_step
+        if step < len(records) and len(text) + _PREVIEW <= column:
+            shown = " ".join(_number(each, 3) for each in records[step][:_SHOWN])
+            more = " …" if len(records[step]) > _SHOWN else ""
+            text = f"{text:<{column - _PREVIEW}}  {shown}{more}"
+        return text
+
+
+def _both(stage: StageComparison) -> tuple[StageText | None, StageText | None]:
+    return stage.a, stage.b
+
+
+def _stage_mark(stage: StageComparison) -> str:
+    if stage.status == "not compared":
+        return "·"
+    if stage.a is None:
+        return "+"
+    if stage.b is None:
+        return "-"
+    return {"same": "=", "differs": "≠", "follows": "↳"}[stage.status]
+
+
+def _fit(text: str, width: int) -> str:
+    cells = Content(text).cell_length
+    if cells > width:
+        text = f"{text[: width - 1]}…"
+    return text + " " * max(width - Content(text).cell_length, 0)
+
+
+def list_lines(comparison: Comparison) -> list[Line]:
+    """Return the lines of a comparison: each stage, then its keys."""
+    lines: list[Line] = []
+    first = comparison.first
+    found = False
+    for stage in comparison.stages:
+        is_here = not found and first is not None and first in stage.differences
+        found |= is_here
+        lines.append(Line(stage, None, is_here))
+        lines += [Line(stage, key) for key in stage.keys]
+    return lines
+
+
+def start_line(comparison: Comparison) -> int:
+    """Return the line of the first difference: of a key that differs if there is one."""
+    lines = list_lines(comparison)
+    at = next((place for place, line in enumerate(lines) if line.is_first), 0)
+    for place in range(at + 1, len(lines)):
+        key = lines[place].key
+        if key is None:
+            break
+        if key.differs and comparison.first is not None:
+            return place
+    return at
+
+
+def heading(comparison: Comparison) -> str:
+    """Return the result in one line."""
+    if comparison.first is None:
+        return f"= same: {comparison.target} preprocesses as {comparison.reference} does"
+    causes = comparison.causes
+    follows = len(comparison.differences) - causes
+    text = f"≠ {causes} difference{'' if causes == 1 else 's'}"
+    if not follows:
+        return text
+    return f"{text}, {follows} follow{'s' if follows == 1 else ''} from {_it(comparison)}"
+
+
+def _it(comparison: Comparison) -> str:
+    return "it" if comparison.causes == 1 else "them"
+
+
+def details(comparison: Comparison, line: Line, step: int, width: int) -> Content:
+    """Return what is known of a line.
+
+    Args:
+        comparison: The comparison.
+        line: The line at the cursor.
+        step: Golden step whose values are shown.
+        width: Available columns.
+    """
+    parts = list(_difference_parts(comparison, line))
+    if line.key is not None:
+        parts += _value_lines(line.key, step, width)
+    parts += _follow_lines(comparison, line.stage)
+    if line.key is None:
+        parts += _stage_lines(line.stage, width)
+        if line.stage.a is not None and line.stage.a.index < 0:
+            parts += [Content.styled(f"· {note}", "dim") for note in comparison.notes]
+    return Content("\n").join(parts)
+
+
+def _difference_parts(comparison: Comparison, line: Line) -> Iterator[Content]:
+    """Yield the causes at a stage, else what follows from earlier ones."""
+    stage, key = line.stage, line.key
+    found = [each for each in stage.differences if each.is_cause]
+    if not found:
+        of_key = [each for each in stage.differences if key is not None and each.key == key.key]
+        found = of_key or list(stage.differences)
+    if stage.is_random:
+        yield Content.styled("? random, and does not follow the seed: not compared", "$secondary")
+    elif not found:
+        yield Content(_STATUS_TEXTS[stage.status])
+    for each in found:
+        yield from _difference_lines(each, each == comparison.first)
+    if found and comparison.first is not None and not found[0].is_cause:
+        yield Content.styled(f"follows from {comparison.first.place}", "dim")
+
+
+def _follow_lines(comparison: Comparison, stage: StageComparison) -> Iterator[Content]:
+    """Yield what follows from the causes, at a stage with one."""
+    follows = [each for each in comparison.differences if not each.is_cause]
+    if follows and any(each.is_cause for each in stage.differences):
+        yield Content("")
+        what = "the difference" if comparison.causes == 1 else "the differences"
+        yield Content.styled(f"follows from {what}", "bold")
+        yield from (Content.assemble(("↳ ", "$warning"), each.sentence) for each in follows)
+
+
+_STATUS_TEXTS = {
+    "same": "= the same on both sides",
+    "not compared": "· not compared: it changes nothing that a policy reads or does",
+}
+
+
+def _difference_lines(each: DifferenceText, is_first: bool) -> Iterator[Content]:
+    sign = FIRST if is_first else "≠" if each.is_cause else "↳"
+    style = "bold $error" if each.is_cause else "$warning"
+    where = "first difference  " if is_first else ""
+    yield Content.assemble((f"{sign} {where}{each.code} {each.kind}", style))
+    has_size = each.size is None or "up to" in each.message
+    size = "" if has_size else f" (up to {each.size:.4g})"
+    yield Content(f"{each.sentence}{size}")
+    if each.hint:
+        yield Content.styled(f"→ {each.hint}", "dim")
+
+
+def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
+    """Yield the values of both sides in a golden step; ``≠`` marks those that differ."""
+    if not key.steps:
+        return
+    step = min(step, len(key.steps) - 1)
+    unequal = key.unequal[step] if step < len(key.unequal) else frozenset()
+    marks = "".join("≠" if found else "·" for found in key.unequal)
+    yield Content("")
+    yield Content.assemble(
+        (f"{key.steps[step]}", "bold"),
+        (f"  {step + 1} of {len(key.steps)}", "dim"),
+        (f"  {marks[:step]}", "dim"),
+        (marks[step : step + 1], "bold reverse"),
+        (marks[step + 1 :], "dim"),
+    )
+    label = max(map(len, key.labels), default=0)
+    column = min(max((width - label - 6) // 3, _MIN_NUMBER), 18)
+    names = f"  {'':{label}} {'contract':>{column}} {'target':>{column}} {'difference':>{column}}"
+    yield Content.styled(names, "dim")
+    for at, name in enumerate(key.labels):
+        a, b = (_element(each, step, at) for each in (key.a, key.b))
+        apart = "" if a is None or b is None or a == b else f"{b - a:+.4g}"
+        texts = " ".join(f"{each:>{column}}" for each in (_number(a), _number(b), apart))
+        sign = "≠" if at in unequal else " "
+        style = "$error" if at in unequal else ""
+        yield Content.assemble((f"{sign} ", "bold $error"), (f"{name:{label}} {texts}", style))
+    if key.note:
+        yield Content.styled(f"  {key.note}", "dim")
+
+
+def _element(records: Records, step: int, at: int) -> float | None:
+    record = records[step] if step < len(records) else ()
+    return record[at] if at < len(record) else None
+
+
+def _number(value: float | None, digits: int = 6) -> str:
+    return "–" if value is None else f"{value:.{digits}g}"
+
+
+def _stage_lines(stage: StageComparison, width: int) -> Iterator[Content]:
+    """Yield arguments, specs and state of both sides."""
+    for title in ("arguments", "specs", "state"):
+        sides: list[Mapping[str, str]] = [
+            {} if each is None else getattr(each, title) for each in _both(stage)
+        ]
+        names = dict.fromkeys(name for side in sides for name in side)
+        if names:
+            yield Content("")
+            yield Content.styled(title, "bold")
+            for name in names:
+                yield from _entry_lines(name, sides[0], sides[1], width, stage)
+
+
+def _entry_lines(
+    name: str, a: Mapping[str, str], b: Mapping[str, str], width: int, stage: StageComparison
+) -> Iterator[Content]:
+    one, other = a.get(name), b.get(name)
+    if one == other or stage.a is None or stage.b is None:
+        yield Content.assemble("  ", (name, "dim"), f"  {one if one is not None else other}")
+        return
+    left, right = ("–" if each is None else each for each in (one, other))
+    head = [("≠ ", "bold $error"), (name, "dim")]
+    if len(name) + len(left) + len(right) + 8 <= width:
+        yield Content.assemble(*head, f"  {left}", ("  →  ", "dim"), right)
+        return
+    yield Content.assemble(*head)
+    yield Content.assemble(("    contract  ", "dim"), left)
+    yield Content.assemble(("    target    ", "dim"), right)

@@ -1,0 +1,268 @@
+"""Worker side of the Contract view: freezes the chain, and compares it with a contract."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdx.contracts import ContractReport, Difference, freeze, load_contract, save_contract
+from tdx.contracts.check import compare_target
+from tdx.contracts.model import Contract, Segment, StageRecord
+from tdx.contracts.side_by_side import KeyRow, StageRow, side_by_side
+from tdx.contracts.storage import check_target, is_contract
+from tdx.contracts.values import Values, differing_elements, format_number
+from tdx.errors import ArgumentError, StorageError, TdxError
+from tdx.pipeline.file.pipeline_file import PipelineFile
+from tdx.pipeline.model import EnvConfig, Pipeline
+from tdx.stacks.building import build_stack
+from tdx.text import escape_control_characters
+from tdx.tui.backend.messages import Job
+from tdx.tui.contract.messages import (
+    MAX_ELEMENTS,
+    CompareContract,
+    Comparison,
+    DifferenceText,
+    FreezeContract,
+    KeyValues,
+    Records,
+    StageComparison,
+    StageText,
+)
+
+_MAX_TEXT = 200
+
+
+def compare_contract(request: CompareContract, job: Job) -> Comparison:
+    """Run the golden inputs of a contract through the chain, and compare stage by stage."""
+    try:
+        contract = _read_reference(request.reference, request.allow_code)
+    except TdxError as error:
+        if request.reference in error.message:
+            raise
+        raise ArgumentError(f"{request.reference}: {error.message}", hint=error.hint) from error
+    stack = build_stack(request.pipeline, request.allow_code)
+    try:
+        report, target = compare_target(
+            stack,
+            contract,
+            request.pipeline.env.id,
+            evaluation=request.evaluation,
+            reference=request.reference,
+        )
+    finally:
+        stack.close()
+    described: Comparison = _escape(_describe(contract, target, report))
+    return described
+
+
+def freeze_contract(request: FreezeContract, job: Job) -> str:
+    """Write a contract of the chain."""
+    path = Path(request.path)
+    check_target(path, force=request.force)
+    contract = _freeze(request.pipeline, request.allow_code)
+    save_contract(contract, path, force=request.force)
+    count = len(contract.stages) - 1
+    text = f"wrote {path.name} ({count} stage{'' if count == 1 else 's'})"
+    random = [each.place for each in contract.stages if each.random == "excluded"]
+    return f"{text}; {', '.join(random)} is random and is excluded" if random else text
+
+
+def _freeze(pipeline: Pipeline, allow_code: bool) -> Contract:
+    stack = build_stack(pipeline, allow_code)
+    try:
+        return freeze(stack, seed=pipeline.env.seed or 0)
+    finally:
+        stack.close()
+
+
+def _read_reference(name: str, allow_code: bool) -> Contract:
+    """Load a contract, or freeze another target."""
+    path = Path(name)
+    if is_contract(path):
+        return load_contract(path)
+    if path.is_dir():
+        raise StorageError(
+            f"{name} has no contract.yaml", hint="give a folder that a contract was written to"
+        )
+    if path.suffix in (".yaml", ".yml", ".json") or os.path.isfile(path):
+        return _freeze(PipelineFile.load(path).pipeline, allow_code)
+    return _freeze(Pipeline(EnvConfig(name)), allow_code)
+
+
+# Plain data for the app
+
+
+def _escape(value: Any) -> Any:
+    """Escape control characters in all texts: a contract is data from a stranger."""
+    if isinstance(value, str):
+        return escape_control_characters(value)
+    if isinstance(value, tuple):
+        return tuple(map(_escape, value))
+    if isinstance(value, Mapping):
+        return {_escape(name): _escape(each) for name, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in fields(value)]
+        return replace(value, **{name: _escape(getattr(value, name)) for name in names})
+    return value
+
+
+def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Comparison:
+    differences = (
+        *(_describe_difference(each, True) for each in report.differences),
+        *(_describe_difference(each, False) for each in report.follows),
+    )
+    rows = side_by_side(a, b, report)
+    return Comparison(
+        report.reference,
+        report.target,
+        report.steps,
+        differences,
+        tuple(_describe_row(row, a, report) for row in rows),
+        (*(f"excluded: {each}" for each in report.excluded), *report.notes),
+    )
+
+
+def _describe_difference(each: Difference, is_cause: bool) -> DifferenceText:
+    return DifferenceText(
+        each.code,
+        each.kind,
+        each.place,
+        each.key,
+        each.message,
+        each.size,
+        each.hint,
+        is_cause,
+    )
+
+
+def _describe_row(row: StageRow, contract: Contract, report: ContractReport) -> StageComparison:
+    found = (_describe_difference(each, each in report.differences) for each in row.differences)
+    return StageComparison(
+        _describe_stage(row.a, contract.compare),
+        _describe_stage(row.b, contract.compare),
+        row.status,
+        tuple(found),
+        tuple(_describe_key(each, contract.inputs) for each in row.keys),
+        any(each is not None and each.random == "excluded" for each in (row.a, row.b)),
+    )
+
+
+def _describe_stage(stage: StageRecord | None, parts: Sequence[str]) -> StageText | None:
+    if stage is None:
+        return None
+    return StageText(
+        stage.index,
+        stage.name,
+        {name: _shorten(repr(value)) for name, value in stage.arguments.items()},
+        {
+            each.key: f"{list(each.shape)} {each.dtype} {each.domain}"
+            for each in stage.specs
+            if each.part in parts
+        },
+        {each.name: _describe_state(each.shape, each.dtype, each.value) for each in stage.state},
+    )
+
+
+def _describe_state(shape: Sequence[int], dtype: str, value: Tensor | None) -> str:
+    if value is None or not value.numel():
+        return f"{list(shape)} {dtype}"
+    if value.numel() == 1:
+        return format_number(value)
+    shown = " ".join(format_number(each) for each in value.flatten()[:4])
+    return f"{list(shape)} {shown}{' …' if value.numel() > 4 else ''}"
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+
+
+def _describe_key(row: KeyRow, inputs: Sequence[Segment]) -> KeyValues:
+    is_inverse = row.lane == "inverse"
+    left, right = _describe_values(row.a), _describe_values(row.b)
+    known = next((each for each in (row.a, row.b) if each is not None), None)
+    if known is None:
+        return KeyValues(row.key, is_inverse, left, right)
+    a, b, labels, note = _pick_elements(row.a, row.b)
+    count = max(len(each) for each in (a, b) if each is not None)
+    unequal: tuple[frozenset[int], ...] = ()
+    if a is not None and b is not None and a.shape[1] == b.shape[1]:
+        count = min(len(a), len(b))
+        mask = differing_elements(a[:count], b[:count], row.tolerance)
+        unequal = tuple(frozenset(step.nonzero()[:, 0].tolist()) for step in mask)
+    return KeyValues(
+        row.key,
+        is_inverse,
+        left,
+        right,
+        _name_steps(inputs, count, is_inverse=is_inverse),
+        labels,
+        _to_records(a, count),
+        _to_records(b, count),
+        unequal,
+        note,
+    )
+
+
+def _describe_values(values: Values | None) -> str | None:
+    return None if values is None else f"{list(values.shape)} {values.dtype}"
+
+
+def _to_records(elements: Tensor | None, count: int) -> Records:
+    return () if elements is None else tuple(map(tuple, elements[:count].tolist()))
+
+
+def _name_steps(inputs: Sequence[Segment], count: int, *, is_inverse: bool) -> tuple[str, ...]:
+    """Name the records of a key: the reset and the steps of each golden episode."""
+    names: list[str] = []
+    for number, segment in enumerate(inputs):
+        steps = [f"step {step + 1}" for step in range(segment.steps)]
+        steps = steps if is_inverse else ["reset", *steps]
+        names += [f"{name} of episode {number}" for name in steps] if number else steps
+    return tuple(names) if len(names) == count else tuple(f"record {at}" for at in range(count))
+
+
+Picked = tuple[Tensor | None, Tensor | None, tuple[str, ...], str]
+
+
+def _pick_elements(a: Values | None, b: Values | None) -> Picked:
+    """Return the elements to show, ``[T, E]``: those that differ most if there are many."""
+    sides = [None if each is None else each.numbers.double() for each in (a, b)]
+    known = [each for each in sides if each is not None]
+    rows = min(each.shape[1] for each in known)
+    flat = [None if each is None else each[:, :rows].flatten(1) for each in sides]
+    largest = max(known, key=lambda each: each[0, :rows].numel())
+    shape = largest.shape[2:]
+    total = largest[0, :rows].numel()
+    one, other = flat
+    chosen = torch.arange(total)
+    note = "thumbnail; " if any(each is not None and each.digests for each in (a, b)) else ""
+    if total > MAX_ELEMENTS:
+        note += f"{MAX_ELEMENTS} of {total:,} values"
+        if one is not None and other is not None and one.shape[1] == other.shape[1]:
+            count = min(len(one), len(other))
+            apart = (one[:count] - other[:count]).abs().nan_to_num(nan=torch.inf).amax(0)
+            chosen = apart.argsort(descending=True, stable=True)
+            note += ", those that differ most"
+        chosen = chosen[:MAX_ELEMENTS].sort().values
+    labels = tuple(_name_element(int(each), shape, rows) for each in chosen)
+    picked = [
+        None if each is None else each[:, chosen[chosen < each.shape[1]]] for each in (one, other)
+    ]
+    return picked[0], picked[1], labels, note.removesuffix("; ")
+
+
+def _name_element(place: int, shape: Sequence[int], rows: int) -> str:
+    size = torch.Size(shape).numel()
+    row, place = divmod(place, max(size, 1))
+    index: list[int] = []
+    for dim in reversed(shape):
+        place, at = divmod(place, dim)
+        index.insert(0, at)
+    text = f"[{', '.join(map(str, index))}]" if index else ""
+    return f"env {row} {text}".rstrip() if rows > 1 or not text else text

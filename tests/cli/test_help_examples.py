@@ -1,0 +1,124 @@
+"""Every ``--help`` has two examples, which work."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tdx.cli.commands import EXAMPLE, build_root
+from tdx.cli.process import run
+from tests.rollouts.recordings import in_memory
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Tdx
+
+ONLY_PARSED = ("tui", "serve", "doctor")
+MOST_STEPS = 20
+CHAIN = "version: 1\nenv: Pendulum-v1\ntransforms: [{}]\n"
+TRAIN = """import gymnasium
+
+def make_env():
+    return gymnasium.wrappers.TimeLimit(gymnasium.make("Pendulum-v1"), 50)
+"""
+
+
+def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and the object of each command below a group."""
+    names = command.list_commands(None) if hasattr(command, "list_commands") else []
+    for name in names:
+        inner = command.get_command(None, name)
+        yield from commands(inner, f"{path} {name}".strip())
+    if not names and path:
+        yield path, command
+    if path == "profile":
+        yield "profile run", command.get_command(None, "run")
+
+
+COMMANDS = dict(commands(build_root()))
+
+
+def examples(command: Any) -> list[str]:
+    """Return the examples in the help of a command."""
+    lines = command.help.partition("Examples:\n")[2].splitlines()
+    return [line.strip() for line in lines]
+
+
+@pytest.fixture(scope="module")
+def samples() -> Iterator[Path]:
+    """A folder with the files that the examples name."""
+    with in_memory() as parent, chdir(parent):
+        for name, stages in {
+            "pendulum": "RewardSum, VecNorm",
+            "old": "",
+            "new": "StepCounter",
+        }.items():
+            Path(f"{name}.yaml").write_text(CHAIN.format(stages))
+        Path("train.py").write_text(TRAIN)
+        rollout = ("rollout", "Pendulum-v1", "--steps", "30", "--seed", "0", "-o")
+        profile = ("profile", "Pendulum-v1", "--steps", "5", "--passes", "none", "--save")
+        for words in (
+            (*rollout, "runs/pendulum", "-t", "RewardSum"),
+            (*rollout, "runs/raw"),
+            ("export", "runs/pendulum", "--to", "parquet", "-o", "pendulum.parquet"),
+            ("export", "runs/raw", "--to", "jsonl", "-o", "steps.txt"),
+            (*profile, "base.json"),
+            (*profile, "now.json"),
+        ):
+            assert run(words) == 0
+        yield Path(parent)
+
+
+def test_each_group_has_examples(tdx: Tdx) -> None:
+    for group in ("inspect", "list", "show", "profile", "config"):
+        shown = tdx(group, "--help").out
+        assert len(re.findall(r"^ +tdx |=\S+ tdx ", shown, re.MULTILINE)) >= 2
+
+
+def test_paragraphs_are_not_broken_in_the_help(tdx: Tdx, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    text = tdx("verify", "--help").out
+    assert "Exits with 0 if the dump is valid, else with 1. --repair says what was lost; " in text
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_examples_run(
+    tdx: Tdx, samples: Path, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = examples(COMMANDS[path])
+    assert len(found) >= 2
+    assert all(EXAMPLE.match(each) for each in found)
+    folder = shutil.copytree(samples, tmp_path / "folder")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "config.toml"))
+    for example in found:
+        words = words_of(example, monkeypatch)
+        if path in ONLY_PARSED:
+            COMMANDS[path].make_context(path, words[1:])
+            continue
+        outcome = tdx(*words)
+        assert outcome.code in (0, 1), (example, outcome.err)
+        assert "error:" not in outcome.err, (example, outcome.err)
+        assert outcome.out or outcome.err
+
+
+def words_of(example: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the arguments of an example with few steps; set its variables."""
+    words = shlex.split(example.partition(" > ")[0])
+    while words[0] != "tdx":
+        name, _, value = words.pop(0).partition("=")
+        monkeypatch.setenv(name, value)
+    for place, word in enumerate(words):
+        if word == "--steps" and "--dry-run" not in words:
+            words[place + 1] = str(min(int(words[place + 1]), MOST_STEPS))
+    if "profile" in words and "compare" not in words:
+        words += ["--steps", f"{MOST_STEPS}"]
+    assert os.environ["TDX_CONFIG"]
+    return words[1:]

@@ -1,0 +1,181 @@
+"""Several envs in each process of a ``ParallelEnv``."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase, assert_close
+
+from tdx import CatFrames, GymEnv, InitTracker, RewardSum, StepCounter, TransformedEnv
+from tdx.envs.batched import ParallelEnv, SerialEnv
+from tdx.envs.batched.chunk_pool import ChunkPool
+from tdx.envs.batched.worker_pool import resolve_process_count, split_rows
+from tdx.envs.gym import GymWrapper
+from tdx.errors import ArgumentError, WorkerError
+from tdx.keys import NestedKey
+from tests.envs.batched.conftest import MakeBatch
+from tests.envs.batched.processes import all_end
+from tests.envs.batched.test_faults import one_faulty
+from tests.envs.mocks import CountingEnv, FaultyEnv, TwoGroupsEnv
+
+
+class DrawingEnv(CountingEnv):
+    """Observes draws of the global generators of torch, NumPy and Python."""
+
+    _step_reads: tuple[NestedKey, ...] | None = ()
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        drawn = torch.randint(9, (1,)) + 10 * int(np.random.randint(9)) + 100 * random.randrange(9)
+        return super()._step(tensordict).set("observation", drawn)
+
+
+def steps_of(env: Any, steps: int = 12) -> TensorDictBase:
+    """Step by step, with resets of single rows."""
+    env.set_seed(3)
+    torch.manual_seed(5)
+    current, found = env.reset(), []
+    for _ in range(steps):
+        done, current = env.step_and_maybe_reset(env.rand_action(current))
+        found.append(done)
+    return torch.stack(found, env.ndim)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 9])
+def test_the_number_of_processes_changes_no_value(make_parallel: MakeBatch, processes: int) -> None:
+    for make in (TwoGroupsEnv, lambda: GymEnv("CartPole-v1")):
+        env = make_parallel(3, make, processes=processes)
+        assert len(env.worker_pids) == min(processes, 3)
+        assert (steps_of(env) == steps_of(SerialEnv(3, make))).all()
+
+
+def test_global_generators_belong_to_an_env(make_parallel: MakeBatch) -> None:
+    found = []
+    for processes in (1, 2, 3):
+        torch.manual_seed(1)
+        found.append(steps_of(make_parallel(3, DrawingEnv, processes=processes)))
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
+    first, second, _ = found[0]["next", "observation"].unbind(0)
+    assert not torch.equal(first, second)
+
+
+def test_attributes_calls_and_states_are_in_the_order_of_the_envs(make_parallel: MakeBatch) -> None:
+    each = [{"stop": 2 + index} for index in range(5)]
+    env = make_parallel(5, CountingEnv, create_env_kwargs=each, processes=2)
+    assert env.stop == [2, 3, 4, 5, 6]
+    assert env.twice(1) == [2] * 5
+    env.rollout(2)
+    assert [int(steps) for steps in env.state_dict().values()] == [2] * 5
+    env.load_state_dict({f"worker{row}.steps": torch.tensor(row) for row in range(5)})
+    assert [int(steps) for steps in env.state_dict().values()] == [0, 1, 2, 3, 4]
+
+
+def test_errors_name_the_env_in_its_process(make_parallel: MakeBatch) -> None:
+    env = make_parallel(2, one_faulty("raise"), processes=1)
+    with pytest.raises(WorkerError, match="worker 1 raised ValueError during step: raised on pur"):
+        steps_of(env)
+    with pytest.raises(WorkerError, match="worker 1 raised ValueError during env construction"):
+        make_parallel(2, one_faulty("make-raise"), processes=1)
+    env = make_parallel(2, [CountingEnv, UnreadableEnv], processes=1)
+    with pytest.raises(WorkerError, match="worker 1 raised ValueError during twice"):
+        env.twice(3)
+    assert env.rollout(2).shape == (2, 2)
+
+
+class UnreadableEnv(CountingEnv):
+    """Has a method that raises."""
+
+    def twice(self, value: int, *, plus: int = 0) -> int:
+        raise ValueError("no")
+
+
+def test_a_process_that_is_killed_is_named_by_its_envs(make_parallel: MakeBatch) -> None:
+    env = make_parallel(4, lambda: FaultyEnv("none"), processes=2)
+    os.kill(env.worker_pids[1], signal.SIGKILL)
+    with pytest.raises(WorkerError, match="the process of workers 2 to 3 was killed by SIGKILL"):
+        steps_of(env)
+    assert env.is_closed
+
+
+def test_chains_around_and_inside(make_parallel: MakeBatch) -> None:
+    def inside() -> TransformedEnv:
+        return TransformedEnv(GymEnv("CartPole-v1"), StepCounter(4))
+
+    found = []
+    for batch in (make_parallel(3, inside, processes=2), SerialEnv(3, inside)):
+        env = TransformedEnv(batch, InitTracker())
+        env.append_transform(RewardSum()).append_transform(CatFrames(3, -1, ["observation"]))
+        found.append(steps_of(env))
+    assert_close(*found, rtol=0.0, atol=0.0)
+
+
+def test_the_number_of_processes_is_checked() -> None:
+    assert resolve_process_count(8, 3) == 3
+    assert 1 <= resolve_process_count(None, 64) <= max(os.cpu_count() or 1, 1)
+    assert split_rows(5, 2) == [range(2), range(2, 5)]
+    for wrong in (0, -1, 1.5, True, "2"):
+        with pytest.raises(ArgumentError, match="processes must be an integer of at least 1"):
+            ParallelEnv(2, CountingEnv, processes=wrong)  # type: ignore[arg-type]
+
+
+class DyingEnv(gymnasium.Env[Any, Any]):
+    """Kills its process once, at a step, and marks that it has."""
+
+    observation_space = gymnasium.spaces.Box(-100.0, 100.0, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, marker: str, at: int) -> None:
+        self.marker, self.at, self.count = marker, at, 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0.0
+        return np.array([self.np_random.random()]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        if self.count == self.at and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen = np.array([self.np_random.random() + float(action)])
+        return seen, self.count, self.count >= 20, False, {}
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_process_that_dies_costs_its_chunk(
+    make_parallel: MakeBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    monkeypatch.setattr(DyingEnv, "uses_own_generator", True, raising=False)
+    # Durations decide if states are saved.
+    monkeypatch.setattr(ChunkPool, "saved_seconds", 0.0 if saved else float("inf"))
+    found = []
+    for marker in (tmp_path / "killed", tmp_path):
+
+        def make(marker: Path = marker) -> GymWrapper:
+            return GymWrapper(DyingEnv(str(marker), 13))
+
+        env = TransformedEnv(make_parallel(4, make, processes=2), RewardSum())
+        env.set_seed(1)
+        torch.manual_seed(2)
+        pids = env.base_env.worker_pids
+        if not saved:
+            with pytest.raises(WorkerError, match="the process of workers . to . was killed by"):
+                list(env.iter_rollout(60, chunk_steps=30))
+            assert all_end(pids)
+            return
+        found.append(torch.cat(list(env.iter_rollout(60, chunk_steps=30)), 1))
+        assert (pids != env.base_env.worker_pids) == (marker == tmp_path / "killed")
+        assert len(set(env.base_env.worker_pids)) == 2
+        found.append(env.rollout(3, break_when_any_done=False))
+        env.close()
+        assert all_end(pids)
+    assert (found[0] == found[2]).all()
+    assert (found[1] == found[3]).all()

@@ -1,0 +1,222 @@
+"""The Contract view: the chain side by side with a contract or another target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.widgets import OptionList
+
+import tdx
+from tdx.contracts.storage import is_contract
+from tdx.pipeline import Pipeline
+from tdx.pipeline.editing import Draft
+from tdx.stacks.building import build_stack
+from tdx.tui.contract.contract_screen import ContractScreen
+from tests.test_imports import HEAVY, loaded_by
+from tests.tui import wrapped_env
+from tests.tui.driving import Driver, driven
+from tests.tui.idle import resize
+
+NORM = "ObservationNorm(0.0, {scale}, in_keys=['observation'])"
+CLIP = "ClipTransform(low=-1.0, high=1.0, in_keys=['observation'])"
+FRAMES = "CatFrames(3, -1, in_keys=['observation'])"
+CHAIN = (NORM.format(scale=1.0), CLIP, FRAMES, "RewardSum")
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def freeze(*stages: str, path: str = "contract") -> None:
+    tdx.save_contract(tdx.freeze(build_stack(Pipeline.of("Pendulum-v1", *stages))), path)
+
+
+async def compare(app: Driver, reference: str) -> ContractScreen:
+    """Open the view and wait for the comparison."""
+    await app.press("C", f"text:{reference}", "enter")
+    await app.settle()
+    screen = app.app.screen
+    assert isinstance(screen, ContractScreen)
+    assert not screen.is_comparing
+    return screen
+
+
+def shown(app: Driver, part: str) -> str:
+    """Return the text of a part of the view without its frame."""
+    return " ".join(app.text(f"#contract-{part}").replace("│", " ").split())
+
+
+def cursor_line(app: Driver) -> str:
+    listed: OptionList = app.find("#contract-list")
+    assert listed.highlighted is not None
+    return str(listed.get_option_at_index(listed.highlighted).prompt)
+
+
+async def test_stages_are_side_by_side_and_the_first_difference_is_marked() -> None:
+    freeze(*CHAIN)
+    async with driven(NORM.format(scale=2.0), "StepCounter", FRAMES, "RewardSum") as app:
+        await app.press("C")
+        assert "contract contract" in app.text(), "the contract here is offered"
+        await app.press("enter")
+        assert "≠ 2 differences, 4 follow from them 12 golden steps" in shown(app, "head")
+        stages = shown(app, "list")
+        for expected in (
+            *("env GymEnv = env GymEnv", "▶ 0 ObservationNorm ≠ 0 ObservationNorm"),
+            *("1 ClipTransform -", "· 1 StepCounter", "2 CatFrames ↳ 2 CatFrames"),
+            "3 RewardSum · 3 RewardSum",
+        ):
+            assert expected in stages, stages
+        # The cursor is on the key of the first difference, with the values of both sides.
+        assert "observation" in cursor_line(app)
+        found = shown(app, "details")
+        assert "▶ first difference TDX511 value" in found
+        assert "contract target difference ≠ [0]" in found
+        assert "reset 1 of 14 ≠≠≠" in found
+        assert "follows from the differences ↳ stage 0 (ObservationNorm)" in found
+        await app.press("right", "right")
+        assert "step 2 3 of 14" in shown(app, "details")
+
+
+async def test_keys_go_from_difference_to_difference_and_out_one_level_at_a_time() -> None:
+    freeze(*CHAIN)
+    async with driven(*CHAIN[:1], *CHAIN[2:]) as app:
+        screen = await compare(app, "contract")
+        await app.press("up")
+        assert "1 ClipTransform" in cursor_line(app)
+        details = shown(app, "details")
+        assert "TDX501 missing stage" in details
+        assert "add ClipTransform to the target" in details
+        await app.press("n", "n")
+        assert "CatFrames" in cursor_line(app)
+        cause = "follows from stage 1 (ClipTransform) of the contract"
+        assert cause in shown(app, "details")
+        await app.press("N", "N")
+        assert "1 ClipTransform" in cursor_line(app)
+        await app.press("enter")
+        assert screen.focused is app.find("#contract-details")
+        await app.press("escape")
+        assert screen.focused is app.find("#contract-list")
+        await app.press("escape")
+        assert app.app.screen is not screen
+
+
+async def test_an_equal_chain_is_the_same_and_an_evaluation_must_not_learn() -> None:
+    freeze("VecNorm(in_keys=['observation'])")
+    async with driven("VecNorm(in_keys=['observation'])") as app:
+        await compare(app, "contract")
+        assert "= same: Pendulum-v1 preprocesses as contract does" in shown(app, "head")
+        await app.press("e")
+        assert "≠ 1 difference" in shown(app, "head")
+        assert "as an evaluation" in shown(app, "head")
+        assert "TDX510 state still learning" in shown(app, "details")
+
+
+async def test_both_sides_and_the_values_are_visible_in_every_size() -> None:
+    freeze(*CHAIN)
+    async with driven(NORM.format(scale=2.0), *CHAIN[1:], size=(60, 20)) as app:
+        await compare(app, "contract")
+        for width, height in ((60, 20), (80, 24), (120, 40), (200, 60)):
+            await resize(app.pilot, width, height)
+            await app.settle()
+            assert "▶ 0 ObservationNorm ≠ 0 ObservationNorm" in shown(app, "list")
+            assert "observation" in cursor_line(app)
+            assert "first difference" in shown(app, "details")
+            assert "reset 1 of 14" in shown(app, "details") or height < 40
+            if width >= 80:
+                assert "· not compared" in shown(app, "list"), "the legend is complete"
+        assert "0.652 0.758 -0.46 ≠" in shown(app, "list"), "values next to the keys"
+
+
+async def test_chains_of_two_libraries_are_compared() -> None:
+    factory = f"{wrapped_env.__name__}:make"
+    async with driven(env=factory, allow_code=True) as app:
+        screen = await compare(app, "Pendulum-v1")
+        assert screen.comparison is not None
+        text = shown(app, "list")
+        assert "+ 4 FrameStackObservation" in text
+        assert "+ 2 RescaleAction" in text
+        assert shown(app, "details")
+
+
+async def test_another_env_shows_the_keys_that_differ_from_the_start() -> None:
+    freeze(*CHAIN)
+    async with driven(*CHAIN, env="CartPole-v1") as app:
+        await compare(app, "contract")
+        assert "▶ env GymEnv ≠ env GymEnv" in shown(app, "list")
+        details = shown(app, "details")
+        assert "the shape is [4] instead of [3]" in details
+        assert "[3] – 0" in details, "a feature that only one side has"
+        # A chain that cannot be built, and then the view is used again after an edit.
+        app.app.pop_screen()
+        app.app.workspace.edit("break it", Draft.of(Pipeline.of("Pendulum-v1", "CatFrames(3, -3)")))
+        await compare(app, "contract")
+        assert "✕" in shown(app, "head")
+
+
+async def test_what_cannot_be_compared_gets_a_sentence() -> None:
+    freeze("RewardSum", path="damaged")
+    golden = Path("damaged/golden.safetensors")
+    golden.write_bytes(golden.read_bytes()[:-1])
+    Path("folder").mkdir()
+    async with driven("RewardSum") as app:
+        for reference, sentence in (
+            ("damaged", "damaged: its content does not match the hash in contract.yaml"),
+            ("folder", "folder has no contract.yaml"),
+            ("Pendulm-v1", "Pendulm-v1: no env of this id is registered"),
+            ("nowhere:make", "nowhere:make: the env is Python code, and importing"),
+            ("./missing.yaml", "./missing.yaml"),
+        ):
+            await compare(app, reference)
+            head = shown(app, "head")
+            assert "✕" in head
+            assert sentence in head
+            assert "Traceback" not in head
+            await app.press("n", "right", "enter")  # nothing is there to move in
+            await app.press("escape")
+            assert not isinstance(app.app.screen, ContractScreen)
+
+
+async def test_names_of_a_stranger_are_escaped() -> None:
+    freeze("RewardSum", CLIP)
+    document = Path("contract/contract.yaml")
+    text = document.read_text().replace("name: ClipTransform", 'name: "Cl\\e[31mip\\u202e"')
+    document.write_text(text)
+    async with driven("RewardSum") as app:
+        await compare(app, "contract")
+        assert "1 Cl\\x1b[31mip\\u202e" in shown(app, "list")
+        assert "\x1b" not in app.text()
+
+
+async def test_freeze_writes_a_contract_and_asks_before_it_replaces_one() -> None:
+    async with driven(*CHAIN) as app:
+        await app.press("F", "enter")
+        await app.settle()
+        assert "wrote contract (4 stages)" in app.notices
+        assert is_contract("contract")
+        before = Path("contract/contract.yaml").stat().st_ino
+        await app.press("F", "enter", "k")
+        await app.settle()
+        assert Path("contract/contract.yaml").stat().st_ino == before
+        await app.press("F", "enter", "r")
+        await app.settle()
+        assert Path("contract/contract.yaml").stat().st_ino != before
+        Path("mine").mkdir()
+        Path("mine/notes.txt").write_text("mine")
+        await app.press("F", *["backspace"] * len("contract"), "text:mine", "enter")
+        await app.settle()
+        assert any("exists and is not a contract" in notice for notice in app.notices)
+        await compare(app, "contract")
+        assert "= same" in shown(app, "head")
+
+
+async def test_without_an_env_both_commands_say_what_to_do() -> None:
+    async with driven(draft=Draft()) as app:
+        await app.press("C", "F")
+        assert app.notices == ["no pipeline yet; press e to choose an env"] * 2
+
+
+def test_the_view_loads_no_torch() -> None:
+    loaded = loaded_by("import tdx.tui.contract.contract_screen, tdx.tui.contract.commands")
+    assert not loaded & (HEAVY - {"textual"})
