@@ -102,8 +102,8 @@ def _list_changes(modes: Sequence[ModeProfile]) -> Iterator[DetectableChange]:
         middle = row.statistics.p50
         if len(same) < len(modes) or not middle:
             continue
-        share = first.share(row)
-        least = MIN_SHARE / share if share else math.inf
+        share, calls = first.share(row), first.step_share_us(row) / row.statistics.mean
+        least = MIN_SHARE * min(first.repeat_us) / (calls * middle) if calls else math.inf
         growth = max(_growth_beyond([_per_repeat(each) for each in same]), least)
         yield DetectableChange(first.mode, row.part.label, row.part.lane, middle, share, growth)
     growth = max(_growth_beyond([mode.repeat_us for mode in modes]), MIN_SHARE)

@@ -255,7 +255,8 @@ def _list_row_changes(mode: ModeProfile, before: Row, after: Row) -> Iterator[Fi
     repeats = statistics_per_repeat(before), statistics_per_repeat(after)
     # How often the row's time counts in a step: a reset counts in few of them.
     weight = mode.step_share_us(before) / figures[0].mean if figures[0].mean else 0.0
-    least_us = MIN_SHARE * mode.step_us
+    # The fastest repeat: interruptions would hide changes of small parts.
+    least_us = MIN_SHARE * min(mode.repeat_us)
     for figure in FIGURES:
         one, other = [getattr(each, figure) for each in figures]
         series = [[getattr(each, figure) for each in found] for found in repeats]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
 import numpy as np
@@ -132,12 +132,18 @@ def build_mean_step(mode: ModeProfile) -> CallNode:
             continue
         key, work = call.row.key, call.row.part.work
         node = stack[-1].children.setdefault(key, CallNode(*key, work))
-        node.step_us += (call.end_ns - call.start_ns) / steps / 1000
         node.own_us += call.own_ns / steps / 1000
         node.calls += 1 / steps
         stack.append(node)
-    root.own_us = max(root.step_us - sum(each.step_us for each in root.children.values()), 0.0)
+    inside = sum(_add_up(each) for each in root.children.values())
+    root.own_us = max(root.step_us - inside, 0.0)
     return root
+
+
+def _add_up(node: CallNode) -> float:
+    """Set the time of each node to that of its parts, without the cost of the clock."""
+    node.step_us = node.own_us + sum(_add_up(child) for child in node.children.values())
+    return node.step_us
 
 
 MAX_CALLS = 200_000
@@ -174,9 +180,10 @@ def to_chrome_trace(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:
     events: list[dict[str, Any]] = []
     for number, mode in enumerate(profile.modes, start=1):
         events += _process_events(number, mode)
+        lengths = _repeat_lengths(mode)
         for repeat, offset, calls in _iterate_repeats(mode, _calls_per_mode(profile, most)):
             whole = {"steps": int(mode.steps[repeat])}
-            length = int(mode.total_ns[repeat])
+            length = lengths[repeat]
             events.append(_slice_event(number, f"repeat {repeat}", "repeat", offset, length, whole))
             for call in calls:
                 args = {"own_us": call.own_ns / 1000, "steps": call.steps}
@@ -230,9 +237,18 @@ def _iterate_repeats(
     mode: ModeProfile, most: int
 ) -> Iterator[tuple[int, int, Iterator[TimedCall]]]:
     """Yield each repeat, its start if repeats follow each other, and its calls."""
-    begins = [0, *mode.total_ns.cumsum().tolist()]
+    begins = [0, *accumulate(_repeat_lengths(mode))]
     for repeat, calls in groupby(iterate_calls(mode, most), key=lambda call: call.repeat):
         yield repeat, begins[repeat], calls
+
+
+def _repeat_lengths(mode: ModeProfile) -> list[int]:
+    """Return the nanoseconds of each repeat with the cost of the clock, which calls include."""
+    lengths = mode.total_ns.copy()
+    for row in mode.rows:
+        np.maximum.at(lengths, row.repeats, row.starts_ns + row.spans_ns)
+    found: list[int] = lengths.tolist()
+    return found
 
 
 def to_speedscope(profile: Profile, most: int = MAX_CALLS) -> dict[str, Any]:

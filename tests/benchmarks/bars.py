@@ -175,6 +175,29 @@ PROFILED_EAGER = Bar(
 UNATTRIBUTED = Bar("P9", "what of it no part accounts for", "%", 0.01, (Goal(5),))
 UNATTRIBUTED_EAGER = Bar("P9", "the same step by step", "%", 0.01, (Goal(5),))
 KNOWN_COSTS = Bar("P9", "stages that spin a known time: largest error", "%", 0.01, (Goal(5),))
+PROFILED_BLOCK = Bar("P9", "an empty block of tdx.profile", "ms", 1e-3, (Goal(10),))
+EQUAL_PROFILES = Bar(
+    "P19", "profiles of equal code that violate p50:10%, of 20 pairs", "", 1, (Goal(1),)
+)
+SLOWER_STAGE = Bar(
+    "P19", "profiles that find a stage slower by 10 %, of 10", "", 1, (Goal(10, faster=True),)
+)
+TRUE_STEP = Bar(
+    "P20",
+    "a step that is profiled, chain 6, as measured against iter_rollout",
+    "µs",
+    1e-6,
+    (Goal(1.1, "bare"),),
+    "not profiled",
+)
+TRUE_PIXELS = Bar(
+    "P20",
+    "the same, Pong: gray, 84 × 84, stacks of 4",
+    "µs",
+    1e-6,
+    (Goal(1.1, "bare"),),
+    "not profiled",
+)
 STACK_CALL = Bar(
     "S1", "a call of a Gymnasium wrapper that is profiled; added time", "µs", 1e-6, (Goal(5),)
 )
@@ -345,6 +368,11 @@ BARS = (
     PROFILED_EAGER,
     UNATTRIBUTED_EAGER,
     KNOWN_COSTS,
+    PROFILED_BLOCK,
+    EQUAL_PROFILES,
+    SLOWER_STAGE,
+    TRUE_STEP,
+    TRUE_PIXELS,
     STACK_CALL,
     STACK_TRACED_CALL,
     STACK_STEP,

@@ -1,31 +1,42 @@
-"""P9: overhead of the profiler, unattributed time, and known costs in real time."""
+"""P9, P19, P20: cost of the profiler, what it attributes, and how true its figures are."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import tdx
 from tdx import Compose, TransformedEnv
 from tdx.core.meter import Lane
 from tdx.profiling.clock import ClockMeter
+from tdx.profiling.compare import compare_profiles, parse_limits
 from tdx.profiling.machine import quiet_environment
-from tdx.profiling.result import Mode
+from tdx.profiling.result import Mode, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.stacks.native_meter import attach_meter
 from tests.benchmarks.bars import (
+    EQUAL_PROFILES,
     KNOWN_COSTS,
     PROFILED,
+    PROFILED_BLOCK,
     PROFILED_EAGER,
+    SLOWER_STAGE,
+    TRUE_PIXELS,
+    TRUE_STEP,
     UNATTRIBUTED,
     UNATTRIBUTED_EAGER,
     Bar,
 )
 from tests.benchmarks.chains import chain_6_env
 from tests.benchmarks.conftest import Note
-from tests.profiling.fake_clock import SpinningEnv, SpinningPolicy, SpinningStage
+from tests.benchmarks.test_pixels import pixels_env
+from tests.profiling.fake_clock import SpinningCall, SpinningEnv, SpinningPolicy, SpinningStage
 
 ROUNDS = 15
 EACH = pytest.mark.parametrize(
@@ -67,6 +78,73 @@ def _rolled(env: TransformedEnv, steps: int) -> float:
     start = time.perf_counter()
     env.rollout(steps, break_when_any_done=False)
     return time.perf_counter() - start
+
+
+def test_block(note: Note) -> None:
+    """The set-up of a block while many objects are alive; the first one also imports modules."""
+    env = chain_6_env("tdx")
+    env.rollout(10)
+    alive = [{index: [index]} for index in range(100_000)]
+    times = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        with tdx.profile(env):
+            pass
+        times.append(time.perf_counter() - start)
+    note(PROFILED_BLOCK, "tdx", float(np.median(times[1:])))
+    assert alive
+
+
+PAIRS, SLOWER_PAIRS = 20, 10
+SPIN_US = 20.0
+
+
+def test_comparisons(note: Note) -> None:
+    """Consecutive profiles of equal code, then with a stage that spins 10 % longer."""
+    spin = _Spinner()
+
+    def measured(microseconds: float) -> Profile:
+        stages = Compose(SpinningCall(spin, microseconds), tdx.RewardSum())
+        env = TransformedEnv(tdx.GymEnv("Pendulum-v1"), stages)
+        plan = ProfilePlan(steps=500, repeats=5, passes=(), subject="spinning")
+        return profile_env(env, ["planned"], plan)
+
+    limits = parse_limits(["p50:10%"])
+    equal = [measured(SPIN_US) for _ in range(PAIRS + 1)]
+    failed = sum(bool(compare_profiles(*pair, limits).failures) for pair in pairwise(equal))
+    note(EQUAL_PROFILES, "tdx", failed)
+    limits = parse_limits(["SpinningCall.p50:5%"])
+    found = sum(
+        bool(compare_profiles(before, measured(SPIN_US * 1.1), limits).failures)
+        for before in equal[:SLOWER_PAIRS]
+    )
+    note(SLOWER_STAGE, "tdx", found)
+
+
+@pytest.mark.parametrize(
+    ("bar", "make", "steps"),
+    [(TRUE_STEP, chain_6_env, 1000), (TRUE_PIXELS, pixels_env, 200)],
+    ids=["chain_6", "pixels"],
+)
+def test_profile_is_true(note: Note, bar: Bar, make: Callable[..., Any], steps: int) -> None:
+    """Rollouts that are not measured, and profiles, in alternation; the median ratio counts."""
+    env = make("tdx")
+    plan = ProfilePlan(steps=steps, repeats=1, passes=(), seed=0)
+    pairs = []
+    for _ in range(ROUNDS):
+        (found,) = profile_env(env, ["planned"], plan).modes
+        env.set_seed(0)
+        torch.manual_seed(0)
+        with quiet_environment():
+            start = time.perf_counter()
+            for chunk in env.iter_rollout(steps):
+                del chunk
+            pairs.append(((time.perf_counter() - start) / steps, found.step_us * 1e-6))
+        assert found.error is None
+    plain, profiled = np.array(pairs[1:]).T
+    base = float(np.median(plain))
+    note(bar, "bare", base)
+    note(bar, "tdx", base * float(np.median(profiled / plain)))
 
 
 class _Spinner:

@@ -293,7 +293,7 @@ def profile(
     rollout_options = (mode, passes, sweep, sync, marginal, advice)
     if request.config.is_factory and not any(rollout_options):
         request = replace(request, as_stack=True)
-    others = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
+    others: dict[str, Any] = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
     others |= {"--dry-run": dry_run, "--fail-if": fail_if}
     if sweep:
         _refuse("--sweep", files, others | {"--calibrate": calibrate}, kept="--html")
