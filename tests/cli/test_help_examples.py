@@ -20,7 +20,7 @@ from tests.rollouts.recordings import in_memory
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
-ONLY_PARSED = ("tui", "serve", "doctor")
+ONLY_PARSED = ("tui", "serve", "doctor", "config edit")
 MOST_STEPS = 20
 CHAIN = "version: 1\nenv: Pendulum-v1\ntransforms: [{}]\n"
 TRAIN = """import gymnasium
