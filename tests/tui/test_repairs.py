@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tdx.inspection.measured_norms import measure_norm
-from tdx.pipeline import EnvConfig, Pipeline, format_stage
+from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, format_stage
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_env
 from tdx.tui.app import TdxApp
@@ -29,48 +29,39 @@ def commands(app: Driver) -> set[str]:
 # Measuring
 
 
-async def test_the_statistics_of_observation_norm_are_written_into_the_pipeline() -> None:
-    async with driven("RewardSum", "ObservationNorm") as app:
+async def test_measured_statistics_are_written_into_the_pipeline() -> None:
+    async with driven("RewardSum", "ObservationNorm", "VecNorm") as app:
         measure = "Measure the statistics of the normalizer"
-        await app.press("down")
+        await app.press("down", "M")
+        assert app.notices[-1] == "select an enabled ObservationNorm or VecNorm"
         assert measure not in commands(app)
         await app.press("down")
         assert {measure, "Exclude what cannot be stored"} <= commands(app)
         assert "M measure them in random steps" in app.text("StageTab")
+        await app.press("M", "text:1", "enter")
+        assert app.notices[-1] == "enter 2 to 1,000,000 steps"
         await app.press("M", "text:50", "enter")
         await app.settle()
-        (stage,) = app.stages[1:]
-        assert stage.startswith("ObservationNorm(loc=[")
+        assert app.stages[1].startswith("ObservationNorm(loc=[")
         assert "TDX446" not in app.text("StageTab")
         assert any("measured over 50 steps" in notice for notice in app.notices)
-        await app.press("u")
-        assert app.stages == ["RewardSum", "ObservationNorm"]
-
-
-async def test_vec_norm_is_replaced_by_the_statistics_of_some_steps() -> None:
-    async with driven("VecNorm", "RewardSum") as app:
         await app.press("down", "M")
         assert "Replace VecNorm by its statistics after" in app.text()
         await app.press("text:20", "enter")
         await app.settle()
         assert [each.partition("(")[0] for each in app.stages] == [
-            *("ObservationNorm", "ObservationNorm", "RewardSum"),
+            *("RewardSum", "ObservationNorm", "ObservationNorm", "ObservationNorm"),
         ]
-        assert "in_keys=['reward']" in app.stages[1].replace('"', "'")
-        await app.press("u")
-        assert app.stages == ["VecNorm", "RewardSum"]
+        assert "in_keys=['reward']" in app.stages[3].replace('"', "'")
+        await app.press("u", "u")
+        assert app.stages == ["RewardSum", "ObservationNorm", "VecNorm"]
 
 
 async def test_what_cannot_be_measured_gets_a_sentence() -> None:
-    async with driven("RewardSum", "ObservationNorm(in_keys=['nothing'])") as app:
-        await app.press("down", "M")
-        assert app.notices[-1] == "select an enabled ObservationNorm or VecNorm"
-        await app.press("down", "M", "text:1", "enter")
-        assert app.notices[-1] == "enter 2 to 1,000,000 steps"
-        await app.press("M", "enter")
+    async with driven("ObservationNorm(in_keys=['nothing'])") as app:
+        await app.press("down", "M", "text:5", "enter")
         await app.settle()
         assert "nothing" in app.notices[-1]
-        assert app.stages[0] == "RewardSum"
         assert not app.app.workspace.editor.is_modified
 
 
@@ -143,7 +134,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.startswith(text))
 
 
-async def test_the_source_of_the_env_and_of_a_wrapper_is_opened(opened: Path) -> None:
+async def test_the_code_of_the_env_of_a_wrapper_and_of_an_error_is_opened(opened: Path) -> None:
     async with driven(env=f"{MODULE}:make_untrue", allow_code=True) as app:
         await app.press("home", "o")
         assert opened.read_text().split() == [
@@ -153,39 +144,31 @@ async def test_the_source_of_the_env_and_of_a_wrapper_is_opened(opened: Path) ->
         assert opened.read_text().split()[1] == f"+{line_of('class _Untrue')}"
         await app.press("home", "down", "o")
         assert opened.read_text().strip().partition("gymnasium/")[2], "code of a library"
-
-
-async def test_the_line_of_an_error_and_of_a_pipeline_file_are_opened(
-    opened: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "chain.yaml"
-    file.write_text("version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum\n  - StepCounter\n")
-    from tdx.pipeline import PipelineFile
-
-    pipeline = PipelineFile.load(file).pipeline
-    async with driven(draft=Draft.of(pipeline)) as app:
-        await app.press("end", "up", "o")
-        assert opened.read_text().split() == ["-R", "+5", str(file)]
-    async with driven(env=f"{MODULE}:fail", allow_code=True) as app:
-        await app.press("o")
+        app.app.workspace.edit("break it", Draft.of(Pipeline.of(f"{MODULE}:fail")))
+        await app.press("home", "o")
         assert opened.read_text().split()[1] == f"+{line_of('def fail') + 2}"
 
 
-async def test_without_an_editor_or_a_line_a_message_says_so(
-    opened: Path, monkeypatch: pytest.MonkeyPatch
+async def test_the_line_in_the_pipeline_file_is_opened_or_a_message_says_why_not(
+    opened: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with driven("RewardSum") as app:
-        await app.press("down", "o")
-        assert app.notices[-1] == "RewardSum is not code of yours: there is no line to open"
-    async with driven(env=f"{MODULE}:make_untrue", allow_code=True) as app:
+    file = tmp_path / "chain.yaml"
+    file.write_text("version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum\n  - StepCounter\n")
+    async with driven(draft=Draft.of(PipelineFile.load(file).pipeline)) as app:
+        await app.press("end", "up", "o")
+        assert opened.read_text().split() == ["-R", "+5", str(file)]
+        opened.unlink()
         monkeypatch.setenv("EDITOR", "no-such-editor")
         await app.press("o")
         assert "'no-such-editor' does not exist: set EDITOR to open" in app.notices[-1]
         monkeypatch.delenv("EDITOR")
         await app.press("o")
-        assert app.notices[-1].startswith("set EDITOR to open")
+        assert app.notices[-1] == f"set EDITOR to open {file}:5"
         monkeypatch.undo()
         monkeypatch.setenv("EDITOR", "sh")
         await app.press("o")
         assert "an editor cannot be opened from here" in app.notices[-1], "in a browser"
+        app.app.workspace.load(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum")))
+        await app.press("end", "up", "o")
+        assert app.notices[-1] == "RewardSum is not code of yours: there is no line to open"
     assert not opened.exists()
