@@ -101,7 +101,7 @@ def test_examples_run(
     for example in found:
         words = words_of(example, monkeypatch)
         if path in ONLY_PARSED:
-            COMMANDS[path].make_context(path, words[1:])
+            COMMANDS[path].make_context(path, words[len(path.split()) :])
             continue
         outcome = tdx(*words)
         assert outcome.code in (0, 1), (example, outcome.err)
