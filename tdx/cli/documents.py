@@ -130,6 +130,12 @@ def _profile_estimate() -> Document:
     return Document(EstimateEntries)
 
 
+def _profile_calibration() -> Document:
+    from tdx.profiling.calibration import Calibration
+
+    return Document(Calibration, extra={"limit": str})
+
+
 def _rollout() -> Document:
     from tdx.rollouts.dump.reading import DumpSummary
 
@@ -166,6 +172,12 @@ def _verification() -> Document:
     from tdx.rollouts.dump.verification import Verification
 
     return Document(Verification)
+
+
+def _repair() -> Document:
+    from tdx.rollouts.dump.repair_result import Repair
+
+    return Document(Repair, extra={"path": str})
 
 
 def _export() -> Document:
@@ -249,12 +261,14 @@ DOCUMENTS: Mapping[str, tuple[str, Callable[[], Document]]] = {
     "profile_comparison": ("tdx profile compare", _profile_comparison),
     "profile_sweep": ("tdx profile sweep", _profile_sweep),
     "profile_estimate": ("tdx profile --dry-run", _profile_estimate),
+    "profile_calibration": ("tdx profile --calibrate", _profile_calibration),
     "rollout": ("tdx rollout, and tdx replay", _rollout),
     "sharded_rollout": ("tdx rollout --shards", _sharded_rollout),
     "rollout_estimate": ("tdx rollout --dry-run", _rollout_estimate),
     "dump": ("tdx show dump", _dump),
     "dumps": ("tdx list dumps", _dumps),
     "verification": ("tdx verify", _verification),
+    "repair": ("tdx verify --repair", _repair),
     "export": ("tdx export", _export),
     "import": ("tdx import", _import),
     "envs": ("tdx list envs", _envs),

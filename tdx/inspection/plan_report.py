@@ -65,7 +65,7 @@ class PlanReport(Result):
         Entry("why_eager", "plan.why_eager", convert=_text_or_none),
         *(Entry("rows", "plan.rows"), Entry("policy_reads", "plan.policy_reads")),
         Entry("processes", "plan.processes"),
-        Entry("why_stepwise", "plan.why_stepwise", convert=lambda why: why or None),
+        Entry("why_stepwise", "plan.why_stepwise", convert=_text_or_none),
         *(keys_entry("actions"), "acts_by", Entry("stages", "stage_entries")),
         Entry("versions", "version_entries"),
     )

@@ -105,7 +105,7 @@ def test_calibration(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | No
     else:
         assert_fits(found.out, columns)
     document = json.loads(tdx(*PENDULUM, *ALIKE, "--calibrate", "--format", "json").out)
-    assert (document["kind"], document["runs"]) == ("profile-calibration", 4)
+    assert (document["kind"], document["runs"]) == ("profile_calibration", 4)
     assert document["limit"] == "p50:5%"
 
 

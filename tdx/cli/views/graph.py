@@ -245,7 +245,6 @@ def chain_svg(report: ChainReport, calls: Sequence[str]) -> str:
     full, height = width + 2 * _MARGIN, top + _MARGIN
     ground = f'<rect class="ground" width="{full:.0f}" height="{height:.0f}"/>'
     image = svg_image(full, height, [f"<style>{_STYLE}</style>", ground, *parts], _title(report))
-    image = image.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     return escape_control_characters(f"{image}\n", keep="\n")
 
 

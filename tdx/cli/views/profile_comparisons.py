@@ -197,7 +197,7 @@ def calibration_view(calibration: Calibration) -> View:
         return (change.to_dict() for change in calibration.changes)
 
     has_modes = len({change.mode for change in calibration.changes}) > 1
-    return View("profile-calibration", data, records, blocks)
+    return View("profile_calibration", data, records, blocks)
 
 
 _MARGINAL_TITLES = ("stage", "own time", "saved without it", "noise", "effect on others", "share")
