@@ -24,15 +24,16 @@ exclude_patterns = ["site"]
 
 # Headings have the anchors that GitHub gives them, so that a page reads the same in both places.
 myst_heading_anchors = 4
-myst_enable_extensions = ["attrs_block", "colon_fence"]
+# Dashes only: examples have straight quotes.
+smartquotes_action = "D"
 
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
 napoleon_use_rtype = False
 python_maximum_signature_line_length = 88
 add_module_names = False
-toc_object_entries = False
+toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
 html_title = "tdx"

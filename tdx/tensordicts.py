@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
@@ -114,18 +114,37 @@ def flat_entries(tensordict: TensorDictBase | None) -> dict[str, Any] | None:
 
 def copy_structure(tensordict: TensorDictBase) -> TensorDictBase:
     """Return ``tensordict.clone(recurse=False)``: other TensorDicts with the same tensors."""
+    return restore_structure(note_structure(tensordict))
+
+
+Structure: TypeAlias = TensorDictBase | tuple[dict[str, Any], torch.Size, torch.device | None]
+"""Entries, batch size and device of a TensorDict; nested ones are structures too."""
+
+
+def note_structure(tensordict: TensorDictBase) -> Structure:
+    """Return what :func:`restore_structure` needs, faster than a copy of the TensorDict."""
     entries = plain_entries(tensordict)
     if entries is None or tensordict._has_names():
         return tensordict.clone(recurse=False)
-    fields = {}
+    fields = entries.copy()
     for name, value in entries.items():
-        if type(value) is TensorDict:
-            fields[name] = copy_structure(value)
-        elif type(value) is Tensor:
-            fields[name] = value
-        else:
-            return tensordict.clone(recurse=False)
-    return new_tensordict(fields, tensordict.batch_size, tensordict.device)
+        if type(value) is not Tensor:
+            if type(value) is not TensorDict:
+                return tensordict.clone(recurse=False)
+            fields[name] = note_structure(value)
+    return fields, tensordict._batch_size, tensordict._device
+
+
+def restore_structure(noted: Structure) -> TensorDictBase:
+    """Return a TensorDict with the entries that a TensorDict had when it was noted."""
+    if isinstance(noted, TensorDictBase):
+        return noted
+    fields, batch_size, device = noted
+    restored = {
+        name: value if type(value) is Tensor else restore_structure(value)
+        for name, value in fields.items()
+    }
+    return new_tensordict(restored, batch_size, device)
 
 
 def update_entries(target: TensorDictBase, source: TensorDictBase) -> None:

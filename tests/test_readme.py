@@ -139,3 +139,11 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page, as GitHub names them."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "field").glob("test_*.py")))
+def test_gallery_links_to_each_reproduced_thread(path: Path) -> None:
+    found = re.match(r'"""([\w-]+/[\w-]+)#(\d+): ', path.read_text())
+    assert found is not None
+    link = "https://github.com/{}/issues/{}".format(*found.groups())
+    assert link in (DOCS / "gallery.md").read_text()

@@ -125,10 +125,10 @@ def transform_pages() -> Iterator[tuple[str, str]]:
     ]
     for category, members in itertools.groupby(infos, key=lambda info: info.category):
         rows = [
-            (f"[{info.name}]({info.name}.md)", info.time_behavior, format_docstring(info.summary))
+            (f"[{info.name}]({info.name}.md)", format_docstring(info.summary), info.time_behavior)
             for info in members
         ]
-        parts += [f"## {category.capitalize()}\n", table(("transform", "time", "task"), rows), ""]
+        parts += [f"## {category.capitalize()}\n", table(("transform", "task", "time"), rows), ""]
     parts.append(toctree(info.name for info in infos))
     yield "transforms/index.md", "\n".join(parts)
 
@@ -160,13 +160,13 @@ def _arguments_table(parameters: Iterable[Parameter]) -> str:
     rows = [
         (
             code(each.name),
-            code((each.annotation or "Any").replace("NestedKey", "key")),
-            "required" if each.required else code(each.default or ""),
             format_docstring(each.help),
+            "required" if each.required else code(each.default or ""),
+            code((each.annotation or "Any").replace("NestedKey", "key")),
         )
         for each in parameters
     ]
-    return table(("argument", "type", "default", "meaning"), rows) if rows else "None."
+    return table(("argument", "meaning", "default", "type"), rows) if rows else "None."
 
 
 def _spec_section(example: TransformExample | None) -> Iterator[str]:
@@ -203,18 +203,20 @@ def command_pages() -> Iterator[tuple[str, str]]:
 
 
 def _command_parts(path: str, command: Any, level: int) -> Iterator[str]:
-    yield f"{'#' * level} `{path}`\n"
+    is_group = hasattr(command, "list_commands")
+    yield f"{'#' * level} {path}\n"
+    if not is_group:
+        yield "```text\n" + _usage(path, command.params) + "\n```\n"
     for paragraph in command.help.split("\n\n"):
         if paragraph.startswith("tdx ") and not paragraph.endswith("."):
             yield f"```sh\n{paragraph}\n```\n"
         else:
             yield _escape(paragraph) + "\n"
-    if hasattr(command, "list_commands"):
-        for name in (*getattr(command, "functions", ()),):
+    if is_group:
+        for name in command.functions:
             nested = path if name == "run" else f"{path} {name}"
             yield from _command_parts(nested, command.get_command(None, name), level + 1)
         return
-    yield "```text\n" + _usage(path, command.params) + "\n```\n"
     shown = [each for each in command.params if not getattr(each, "hidden", False)]
     panels: dict[str, list[Any]] = {}
     for each in shown:
@@ -223,8 +225,12 @@ def _command_parts(path: str, command: Any, level: int) -> Iterator[str]:
         panels.setdefault(title, []).append(each)
     for title, parameters in sorted(panels.items(), key=lambda pair: pair[0] != "Arguments"):
         yield f"{'#' * (level + 1)} {title}\n" if level == 1 else f"**{title}**\n"
+        kind = "argument" if title == "Arguments" else "option"
         rows = [(_spelling(each), _escape(each.help or ""), _default(each)) for each in parameters]
-        yield table(("option" if title != "Arguments" else "argument", "meaning", "default"), rows)
+        if any(default for *_, default in rows):
+            yield table((kind, "meaning", "default"), rows)
+        else:
+            yield table((kind, "meaning"), (row[:2] for row in rows))
         yield ""
 
 
@@ -254,10 +260,11 @@ def _default(parameter: Any) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape what Markdown would read as markup, except in code."""
-    parts = re.split(r"(`[^`]*`)", text)
+    """Escape what Markdown would read as markup, and show options as code."""
+    parts = re.split(r"(`[^`]*`|(?<!\S)--?[a-z][a-z-]*)", text)
     return "".join(
-        part if part.startswith("`") else re.sub(r"([\\*_<\[\]])", r"\\\1", part) for part in parts
+        f"`{part.strip('`')}`" if number % 2 else re.sub(r"([\\*_<\[\]])", r"\\\1", part)
+        for number, part in enumerate(parts)
     )
 
 

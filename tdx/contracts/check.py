@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tdx.contracts.compare import compare_contracts
-from tdx.contracts.freeze import freeze, observe
+from tdx.contracts.freeze import freeze, observe, stack_in_this_process
 from tdx.contracts.inputs import STEPS
 from tdx.contracts.model import Contract
 from tdx.contracts.report import ContractReport, Difference
@@ -60,12 +61,13 @@ def compare_target(
     Returns:
         The report, and the observed env; ``None`` if it fails with the golden inputs.
     """
-    stack = open_stack(env)
-    names = (reference, name or stack.name)
-    try:
-        target = observe(stack, contract.inputs, contract.seed, contract.compare)
-    except TdxError as error:
-        return _failed(contract, stack, names, error), None
+    with stack_in_this_process(open_stack(env)) as (stack, notes):
+        names = (reference, name or stack.name)
+        try:
+            target = observe(stack, contract.inputs, contract.seed, contract.compare)
+        except TdxError as error:
+            return _failed(contract, stack, names, error), None
+    target = replace(target, notes=notes)
     return compare_contracts(contract, target, names, evaluation=evaluation), target
 
 

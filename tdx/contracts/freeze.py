@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from tdx.contracts.observe import Layout, Run, restored, run_inputs
 from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
 from tdx.contracts.statistics import is_of_episode, is_statistic
 from tdx.contracts.values import Values, compare, digest
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, TdxError
 from tdx.inspection.leaf import domain_text
 from tdx.stacks import open_stack
 
@@ -71,12 +73,12 @@ def freeze(
         raise ArgumentError(
             f"steps must be 1 to {_MAX_STEPS}, got {steps}", hint="a dozen steps are enough"
         )
-    stack = open_stack(env)
-    _check_remote_stages(stack)
-    layout = Layout(stack)
-    with restored(stack):
-        inputs = collect_inputs(stack, layout.actions_of, seed, steps)
-    return observe(stack, inputs, seed, compare, layout, find_random=True)
+    with stack_in_this_process(open_stack(env)) as (stack, notes):
+        layout = Layout(stack)
+        with restored(stack):
+            inputs = collect_inputs(stack, layout.actions_of, seed, steps)
+        found = observe(stack, inputs, seed, compare, layout, find_random=True)
+    return replace(found, notes=notes)
 
 
 def observe(
@@ -91,7 +93,8 @@ def observe(
     """Record the stages of a stack on given inputs.
 
     Args:
-        stack: The stack; its env is not stepped, and the state of its stages is restored.
+        stack: The stack, in this process; its env is not stepped, and the state of its stages is
+            restored.
         inputs: Golden inputs.
         seed: Seed of the stages.
         compare: Parts to compare.
@@ -101,7 +104,6 @@ def observe(
     Raises:
         TdxError: A stage raised.
     """
-    remote = _check_remote_stages(stack)
     layout = Layout(stack) if layout is None else layout
     with restored(stack):
         with restored(stack, generators=False):
@@ -117,9 +119,8 @@ def observe(
     if frozen.error is not None:
         raise frozen.error
     builder = _Builder(layout, learned, frozen, random)
-    infos = list(stack.stages)
     stages = [builder.stage(-1, stack.name, None)]
-    stages += [builder.stage(info.index, info.name, info) for info in infos]
+    stages += [builder.stage(info.index, info.name, info) for info in stack.stages]
     return Contract(
         stack.kind,
         stack.name,
@@ -129,15 +130,16 @@ def observe(
         tuple(stages),
         tuple(inputs),
         frozen.values,
-        remote,
     )
 
 
-def _check_remote_stages(stack: Stack) -> tuple[str, ...]:
-    """Return a note if stages in worker processes are not run; they must not change values.
+@contextmanager
+def stack_in_this_process(stack: Stack) -> Iterator[tuple[Stack, tuple[str, ...]]]:
+    """Yield a stack whose stages that change values are in this process, and notes about it.
 
     Raises:
-        ArgumentError: They do, or the stack has no env that can be replaced.
+        ArgumentError: A stage in a worker process cannot be copied, or the stack has no env that
+            can be replaced.
     """
     if not hasattr(stack, "replaced_env"):
         raise ArgumentError(
@@ -146,14 +148,20 @@ def _check_remote_stages(stack: Stack) -> tuple[str, ...]:
         )
     names = {stage.index: stage.name for stage in stack.stages}
     remote = [names[index] for index in getattr(stack, "remote_stages", ())]
-    acting = [name for name in remote if role_of(name) not in PASSIVE]
-    if acting:
-        raise ArgumentError(
-            f"{', '.join(acting)} run in worker processes, where recorded inputs cannot replace "
-            "the env",
-            hint="use a DummyVecEnv or SyncVectorEnv with the same wrappers",
-        )
-    return (f"{', '.join(remote)} run in worker processes and are not compared",) if remote else ()
+    if not any(role_of(name) not in PASSIVE for name in remote):
+        note = f"{', '.join(remote)} run in worker processes and are not compared"
+        yield stack, (note,) if remote else ()
+        return
+    with ExitStack() as opened:
+        try:
+            local = opened.enter_context(stack.in_this_process())
+        except TdxError as error:
+            raise ArgumentError(
+                f"{', '.join(remote)} run in worker processes, and cannot be copied into this one: "
+                f"{error.message}",
+                hint="use a DummyVecEnv or SyncVectorEnv with the same wrappers",
+            ) from error
+        yield local, (f"copies of {', '.join(remote)} were compared: they run in worker processes",)
 
 
 def _find_random(

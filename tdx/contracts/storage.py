@@ -59,10 +59,16 @@ def save_contract(contract: Contract, path: str | Path, *, force: bool = False) 
     check_target(target, force=force)
     tensors, packed = _tensors_of(contract)
     numbers = tensors_to_bytes(tensors)
-    document = _to_document(contract, packed, numbers)
+    document = dump_yaml(apply_style(_to_document(contract, packed, numbers), 4)).encode("utf-8")
+    if len(document) > MAX_PIPELINE_BYTES or len(numbers) > MAX_GOLDEN_BYTES:
+        raise StorageError(
+            f"the contract is too large to be read again: {DOCUMENT} has {len(document):,} bytes, "
+            f"{NUMBERS} {len(numbers):,}",
+            hint="freeze fewer steps, or a stack with fewer keys",
+        )
     try:
         with atomic_folder(target) as folder:
-            (folder / DOCUMENT).write_text(dump_yaml(apply_style(document, 4)), encoding="utf-8")
+            (folder / DOCUMENT).write_bytes(document)
             (folder / NUMBERS).write_bytes(numbers)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

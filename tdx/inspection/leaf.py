@@ -21,8 +21,6 @@ PARTS: tuple[Part, ...] = (*OUTPUT_PARTS, *INPUT_PARTS)
 """Parts of an env, in the order in which they are reported."""
 MAX_LISTED_BOUNDS = 1_000
 """Largest number of bounds that are listed element by element."""
-_MAX_REPEATED = 64
-"""Bounds with more elements are reduced to size 1 along dims in which they do not differ."""
 Numbers = Any
 """A number, or numbers in lists nested like the shape."""
 _MAX_LENGTH = 34
@@ -37,7 +35,7 @@ class Domain(Result):
 
     Args:
         low: Smallest value. One number if all elements agree, otherwise nested lists that broadcast
-            to the shape: large bounds have size 1 along dims in which they do not differ.
+            to the shape: bounds have size 1 along dims in which they do not differ.
         high: Largest value, in the same form.
         choices: Number of values to choose from; one number per variable if there are several.
         digest: Fingerprint of all bounds. Set if there are too many to list; ``low`` and ``high``
@@ -45,7 +43,8 @@ class Domain(Result):
     """
 
     json_entries: ClassVar[Entries] = (
-        *("low", "high", "choices"),
+        *(Entry(end, type=float | list[Any] | None) for end in ("low", "high")),
+        "choices",
         Entry("digest", omit_none=True),
     )
 
@@ -164,16 +163,15 @@ def _is_meta(values: Any) -> bool:
 
 
 def _without_repeats(bound: Any) -> Any:
-    """Reduce bounds to one element if all agree; drop dims of large ones without differences."""
+    """Reduce bounds to one element if all agree, else to size 1 along dims without differences."""
     if bound.numel() == 0:
         return bound
     if bool((bound == bound.reshape(-1)[0]).all()):
         return bound.reshape(-1)[0]
-    if bound.numel() > _MAX_REPEATED:
-        for dim in range(bound.ndim):
-            first = bound.narrow(dim, 0, 1)
-            if bool((bound == first).all()):
-                bound = first
+    for dim in range(bound.ndim):
+        first = bound.narrow(dim, 0, 1)
+        if bool((bound == first).all()):
+            bound = first
     return bound
 
 

@@ -21,12 +21,6 @@ Field = Literal["kind", "shape", "dtype", "device", "domain"]
 _FIELDS: tuple[Field, ...] = ("kind", "shape", "dtype", "device", "domain")
 
 
-def _without_key(leaf: LeafSpec) -> dict[str, Any]:
-    data = leaf.to_dict()
-    del data["part"], data["key"]
-    return data
-
-
 @dataclass(frozen=True, slots=True)
 class KeyChange(Result):
     """Specs of one key before and after a stage or the whole chain.
@@ -41,7 +35,7 @@ class KeyChange(Result):
 
     json_entries: ClassVar[Entries] = (
         *("part", key_entry("key"), "change", "fields", "stages"),
-        *(Entry(side, convert=_without_key) for side in ("before", "after")),
+        *(Entry(side, without=("part", "key")) for side in ("before", "after")),
     )
 
     part: Part
@@ -82,7 +76,7 @@ class StageReport(Result):
     json_entries: ClassVar[Entries] = (
         Entry("stage", "index"),
         Entry("transform", "name"),
-        Entry("keys", "changes"),
+        Entry("keys", "changes", optional=True),
     )
 
     index: int

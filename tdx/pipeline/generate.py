@@ -30,6 +30,8 @@ from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SCHEMA_ID = f"urn:tdx:schema:pipeline:{VERSION}"
+"""Editors and validators that know several schemas find this one by its id."""
 
 _REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 _KEY_SCHEMA = {
@@ -59,6 +61,7 @@ def build_schema(transforms: list[TransformInfo]) -> dict[str, Any]:
     """Build the schema (draft 2020-12) of a pipeline file that can name these transforms."""
     return {
         "$schema": DIALECT,
+        "$id": SCHEMA_ID,
         "title": "tdx pipeline",
         "description": "An env and a chain of transforms, as `tdx --pipeline FILE` reads it.",
         "type": "object",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tdx.keys import NestedKey
@@ -130,29 +131,22 @@ class NativeStack(Stack):
         reset, step = env.reset, env.step
 
         def traced_reset(tensordict: Any = None, **kwargs: Any) -> Any:
-            return run("reset", tensordict, lambda: reset(tensordict, **kwargs))
+            return run("reset", tensordict, partial(reset, tensordict, **kwargs))
 
         def traced_step(tensordict: Any) -> Any:
-            return run("step", tensordict, lambda: step(tensordict))
+            return run("step", tensordict, partial(step, tensordict))
 
         def run(phase: Any, given: Any, call: Callable[[], Any]) -> Any:
-            results: list[Any] = []
-
-            def keep(record: Any) -> Any:
-                results.append(call())
-                return results[0]
-
-            tracer.resets += phase == "reset"
             try:
-                tracer._trace(phase, f"a {phase}", given, keep)
+                return tracer.record(phase, given, call)
             finally:
                 if tracer.last is not None:
                     on_trace(tracer.last)
-            return results[0]
 
         own["reset"], own["step"] = traced_reset, traced_step
         try:
-            yield
+            with tracer.attached():
+                yield
         finally:
             for name in ("reset", "step"):
                 own.pop(name, None)

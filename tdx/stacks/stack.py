@@ -251,6 +251,16 @@ class Stack(Protocol):
         """Indices of the stages in other processes, which a replaced env skips. Default: none."""
         return ()
 
+    def in_this_process(self) -> AbstractContextManager[Stack]:
+        """Return the stack with copies of what runs in other processes, for a block.
+
+        Default: the stack itself.
+
+        Raises:
+            ArgumentError: Something in another process cannot be copied.
+        """
+        return nullcontext(self)
+
     def encode_action(self, entries: Entries) -> Any:
         """Return an action for :meth:`driver` from entries ``[R, ...]``.
 

@@ -7,9 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from threading import Event, get_ident
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
-from tdx.core.tracing import Cancelled, StepTrace, Stop, TraceHistory, TraceRun, parse_stop
+from tdx.core.tracing import (
+    Cancelled,
+    DeferredTrace,
+    StepTrace,
+    Stop,
+    TraceHistory,
+    TraceRun,
+    parse_stop,
+)
 from tdx.core.tracing.stops import AnyOf, Steps
 from tdx.errors import EnvError, TdxError
 from tdx.stacks.driver import Attachable, Driver, OnTrace
@@ -25,54 +33,6 @@ class _UnrecordedError(Exception):
     def __init__(self, error: EnvError) -> None:
         super().__init__()
         self.error = error
-
-
-_set = object.__setattr__
-_BUILT = ("tensordict", "stages", "given", "time_ns", "error")
-
-
-class DeferredTrace(StepTrace):
-    """A trace that is built from copies of the values when one of its fields is first read."""
-
-    __slots__ = ("_build",)
-    _build: Callable[[], StepTrace] | None
-
-    @classmethod
-    def of(
-        cls, phase: Literal["reset", "step"], build: Callable[[], StepTrace], *, has_error: bool
-    ) -> DeferredTrace:
-        """Return a trace that is not built yet.
-
-        Args:
-            phase: ``reset`` or ``step``.
-            build: Returns the trace.
-            has_error: False if its ``error`` is ``None``.
-        """
-        trace = object.__new__(cls)
-        trace.number(0, 0, 0)
-        _set(trace, "phase", phase)
-        _set(trace, "_build", build)
-        if not has_error:
-            _set(trace, "error", None)
-        return trace
-
-    def number(self, index: int, step: int, episode: int) -> None:
-        """Set what the tracer knows about the trace."""
-        _set(self, "index", index)
-        _set(self, "step", step)
-        _set(self, "episode", episode)
-
-    def __getattr__(self, name: str) -> Any:
-        """Build the trace; called for fields that have no value yet."""
-        if name not in _BUILT:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        build = self._build
-        if build is not None:
-            built = build()
-            for each in _BUILT:
-                _set(self, each, getattr(built, each))
-            _set(self, "_build", None)
-        return object.__getattribute__(self, name)
 
 
 class StackTracer:

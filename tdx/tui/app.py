@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from textual import events
 from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.css.query import QueryError
 from textual.dom import DOMNode, NoScreen
 from textual.notifications import SeverityLevel
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
-from tdx.pipeline.catalog import load_catalog, markdown, strip_markup
+from tdx.pipeline.catalog import load_catalog, markdown
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.editing.documents import list_presets
-from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
@@ -30,74 +25,13 @@ from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
 from tdx.tui.keyboard import THREE_PANES, FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState, is_listed
+from tdx.tui.screens.commands import CommandProvider
 from tdx.tui.screens.dialogs import TextScreen
 from tdx.tui.screens.main import TABS, MainScreen
 from tdx.tui.workspace import Workspace
 
-Command = tuple[str, str, Callable[[], Any]]
-"""Title, help and function of a command."""
+_SEVERITY_SIGNS = {"information": "", "warning": "▲ ", "error": "✕ "}
 _SHUTDOWN_ERRORS = (QueryError, NoScreen, ScreenStackError)
-
-
-class CommandProvider(Provider):
-    """Commands of the palette: every key binding, transform, sample pipeline and env."""
-
-    async def startup(self) -> None:
-        """Request the list of envs; they become commands when it arrives."""
-        self._main.dialogs.load_envs()
-
-    async def discover(self) -> Hits:
-        for title, help_, run in self._actions():
-            yield DiscoveryHit(title, run, help=help_)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for title, help_, run in (*self._actions(), *self._transforms(), *self._presets()):
-            score = matcher.match(title)
-            if score > 0:
-                yield Hit(score, matcher.highlight(title), run, help=help_)
-
-    @property
-    def _main(self) -> MainScreen:
-        """The main screen, even if a dialog is on top of it."""
-        stack = self.screen.app.screen_stack
-        return next(screen for screen in stack if isinstance(screen, MainScreen))
-
-    def _actions(self) -> Iterator[Command]:
-        """Return a command for every key binding, whatever has the focus."""
-        known: set[str] = set()
-        screen = self.screen
-        for node in (screen.app, screen, *screen.walk_children()):
-            for _, binding in node._bindings:
-                has_id = binding.id is not None and "." in binding.id
-                is_known = not has_id or binding.id in known
-                # A pane that another one covers is brought back by its commands.
-                is_reachable = node.display or node.has_class("pane")
-                if is_known or not is_reachable or not is_listed(node, binding):
-                    continue
-                known.add(binding.id or "")
-                area, _, _ = (binding.id or "").partition(".")
-                key = screen.app.get_key_display(binding)
-                run = partial(self._run, binding.action, node)
-                yield (f"{area}: {binding.description}", f"key {key}", run)
-
-    async def _run(self, action: str, node: DOMNode) -> None:
-        """Display a widget and run one of its actions."""
-        self._main.panes.reveal_around(node)
-        await node.app.run_action(action, node)
-
-    def _transforms(self) -> Iterator[Command]:
-        for info in load_catalog().transforms:
-            run = partial(self._main.add_stage, StageConfig(info.name))
-            yield (f"Add {info.name}", strip_markup(info.summary), run)
-
-    def _presets(self) -> Iterator[Command]:
-        dialogs = self._main.dialogs
-        for preset in list_presets():
-            run = partial(dialogs.load_preset, preset.name)
-            yield (f"Start with {preset.name}", preset.title, run)
-        for env in dialogs.envs:
-            yield (f"Env {env.id}", env.package, partial(dialogs.set_env, env.id))
 
 
 class TdxApp(App[None]):
@@ -167,8 +101,9 @@ class TdxApp(App[None]):
         if self.theme != self.preferences.theme:
             notices.append(f"unknown theme {self.preferences.theme!r}; using {self.theme}")
         self.set_keymap(keymap)
-        for notice in notices:
-            self.notify(notice, title="Settings", severity="warning", timeout=10)
+        if notices:
+            text = "\n".join(notices)
+            self.notify(text, title="Settings", severity="warning", timeout=10)
         # The worker's imports keep a core busy: draw the first screen before it starts.
         self.call_after_refresh(self.workspace.refresh)
         self.call_after_refresh(self.files.start)
@@ -238,10 +173,12 @@ class TdxApp(App[None]):
         info = None
         stage = self.workspace.stage
         nodes = self.focused.ancestors_with_self if self.focused else []
-        is_other_tab = any(isinstance(node, TabPane) and node.id != "stage" for node in nodes)
+        is_elsewhere = isinstance(self.screen, ModalScreen) or any(
+            isinstance(node, TabPane) and node.id != "stage" for node in nodes
+        )
         if self.focused is not None and self.focused.id in ("catalog", "catalog-search"):
             info = self.query_one(CatalogPane).current_transform
-        elif stage is not None and not is_other_tab:
+        elif stage is not None and not is_elsewhere:
             info = load_catalog().find(stage.config.name)
         if info is not None:
             self.push_screen(TextScreen(info.name, markdown(info.doc), markdown=True))
@@ -270,10 +207,19 @@ class TdxApp(App[None]):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """Show a notice and record it; names of files, keys and envs are never markup."""
+        """Show a notice instead of earlier ones, and record it in the log.
+
+        Names of files, keys and envs are never markup.
+        """
         text = f"{title}: {message}" if title else message
         self.workspace.journal.record(text, severity=severity)
+        sign = _SEVERITY_SIGNS[severity]
+        title, message = (f"{sign}{title}", message) if title else (title, f"{sign}{message}")
         super().notify(message, title=title, severity=severity, timeout=timeout, markup=False)
+
+    def on_notify(self) -> None:
+        """Remove the earlier notices before Textual adds the new one."""
+        self.clear_notifications()
 
     def action_help_quit(self) -> None:
         """Show the key that quits, because Ctrl+C does not."""

@@ -207,17 +207,3 @@ def test_stage_that_raises_is_named() -> None:
     assert first is not None
     assert (first.kind, first.stage) == ("spec", 3)
     assert "it fails with the inputs of the contract" in first.message
-
-
-def test_wrappers_in_worker_processes_are_refused_if_they_act() -> None:
-    env = gym.make_vec(
-        "Pendulum-v1",
-        num_envs=2,
-        vectorization_mode="async",
-        wrappers=[lambda each: wrappers.FrameStackObservation(each, 2)],
-    )
-    try:
-        with pytest.raises(tdx.ArgumentError, match="FrameStackObservation run in worker"):
-            tdx.freeze(env)
-    finally:
-        env.close()

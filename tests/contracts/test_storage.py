@@ -7,6 +7,7 @@ import pickle
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def test_existing_folder_is_kept(contract: tdx.Contract, folder: Path, tmp_path:
     (tmp_path / "link").symlink_to(folder)
     with pytest.raises(tdx.ArgumentError, match="symbolic link"):
         tdx.save_contract(contract, tmp_path / "link", force=True)
+
+
+def test_contract_that_could_not_be_read_again_is_not_written(
+    contract: tdx.Contract, tmp_path: Path
+) -> None:
+    notes = tuple("x" * 100 for _ in range(3_000))
+    with pytest.raises(tdx.StorageError, match="too large to be read again"):
+        tdx.save_contract(replace(contract, notes=notes), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
 
 
 @pytest.mark.parametrize("name", [DOCUMENT, NUMBERS])

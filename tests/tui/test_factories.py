@@ -157,10 +157,10 @@ async def test_the_key_bar_of_the_chain_lists_no_edits_of_wrappers() -> None:
 
 async def test_the_palette_lists_what_applies() -> None:
     async with driven(env=MAKE, allow_code=True) as app:
-        await app.press("4", "ctrl+p", "text:profile:")
-        while "profile: measure" not in (shown := app.text()):
+        await app.press("4", "ctrl+p", "text:measure")
+        while "Measure the chain" not in (shown := app.text()):
             await asyncio.sleep(0.02)
-        assert "profile: mode" not in shown
+        assert "Measure memory too" not in shown
         await app.press("escape")
 
 

@@ -80,7 +80,7 @@ async def test_focus_leaves_a_pane_that_a_resize_hides() -> None:
 
 async def test_command_of_the_palette_brings_the_pane_that_it_changes_back() -> None:
     async with driven(*CHAIN) as app:
-        await app.press("5", "z", "ctrl+p", "text:chain: remove", "enter")
+        await app.press("down", "5", "z", "ctrl+p", "text:remove the stage", "enter")
         assert app.find("#chain").is_on_screen
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tdx.inspection.live.views import TraceView
+from tdx.inspection.live.views import ImageView, PlotView, TraceView
 from tdx.tui.live.connection import TraceCache
-from tdx.tui.live.graphics import draw_braille
+from tdx.tui.live.images import place_images
+from tdx.tui.live.plots import draw_braille, plot_heights
 
 
 def view(index: int) -> TraceView:
@@ -35,3 +36,26 @@ def test_curves_fill_what_is_between_two_parts() -> None:
     assert draw_braille([0, 0, 7, 7], [7, 7, 7, 7], 2, 2) == ["⣿⠉", "⣿⠀"]
     assert draw_braille([None, 1], [None, 1], 1, 1) == ["⠠"]
     assert draw_braille([], [], 2, 1) == ["  "]
+
+
+def _image(ratio: float, frames: int = 1) -> ImageView:
+    return ImageView("pixels@0", "GymEnv", -1, (8, 8, 3), 1, 1, bytes(3), ratio, frames)
+
+
+def test_images_fill_the_pane_and_keep_their_proportions() -> None:
+    square, strip = _image(1.0), _image(4.0, frames=4)
+    [[alone]] = place_images([square], 60, 21)
+    assert (alone.width, alone.height) == (40, 20), "a line is left for the title"
+    [[first, second]] = place_images([square, strip], 118, 14)
+    assert (first.width, second.width) == (22, 88), "equally high, as wide as the pane"
+    lines = place_images([square, strip], 60, 30)
+    assert [len(line) for line in lines] == [1, 1]
+    assert sum(max(each.height for each in line) for line in lines) <= 30 - 3
+
+
+def test_constant_plot_takes_two_lines() -> None:
+    flat = PlotView("reward", 0, 1, (1.0, 1.0), (1.0, 1.0), 1.0)
+    rising = PlotView("return", 0, 1, (0.0, 1.0), (0.0, 1.0), 1.0)
+    assert plot_heights([flat, rising], 20) == [2, 18]
+    assert plot_heights([flat, flat], 20) == [2, 2]
+    assert plot_heights([rising, rising, flat], 21) == [10, 9, 2]

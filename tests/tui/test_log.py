@@ -149,9 +149,9 @@ async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
         assert not tab.has_class("-unread")
         assert app.app.focused is app.find("LogView")
         said = app.text("LogTab")
-        assert "· saved [bold]a[/bold].yaml" in said
-        assert "✕ Not opened: Not there" in said
-        assert "» red [bold]b[/bold] ^G" in said
+        assert "app saved [bold]a[/bold].yaml" in said
+        assert "✕ app Not opened: Not there" in said
+        assert "red [bold]b[/bold] ^G" in said
         assert "step 1 ×2" in said
         assert "warnings 3" in said
         assert "Traceback line 3" in app.text("#log-details")

@@ -124,7 +124,8 @@ async def test_app_is_started_by_its_words_and_ends_with_its_page(tmp_path: Path
     assert [each.name for each in tmp_path.iterdir()] == ["said"]
 
 
-async def test_there_are_no_more_pages_than_may_be() -> None:
+async def test_there_are_no_more_pages_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdx.tui.serving.server.STOP_TIMEOUT", 0.2)
     code = "import time; time.sleep(100)"
     async with (
         served(sys.executable, "-c", code, most=2) as address,

@@ -9,8 +9,8 @@ import pytest
 from textual.command import Hit
 
 from tdx.pipeline import load_catalog
-from tdx.tui.app import CommandProvider
 from tdx.tui.preferences import Preferences, load_preferences
+from tdx.tui.screens.commands import TITLES, CommandProvider
 from tdx.tui.screens.dialogs import JumpScreen, fuzzy_sort
 from tests.tui.driving import driven
 from tests.tui.idle import resize
@@ -31,13 +31,33 @@ async def test_help_elsewhere_has_the_keys() -> None:
         assert "Keys" in app.text(".dialog")
 
 
+_WITHOUT_COMMAND = {"app.palette", "screen.home", *(f"screen.tab{n}" for n in range(1, 10))}
+_CURSOR_KEYS = ("up", "down", "first", "last", "leave", "add", "end_search")
+_DIALOGS = (
+    *("choose", "pick", "ask", "read", "path", "dump", "advice", "values", "manual"),
+    "comparison",
+)
+
+
 async def test_palette_has_every_action_and_every_transform() -> None:
-    async with driven() as app:
+    async with driven("RewardSum") as app:
         commands = CommandProvider(app.app.screen)
+        unnamed = {
+            each
+            for each in app.app.binding_ids()
+            if each not in TITLES
+            and each.partition(".")[0] not in (*_DIALOGS, "spec_tree", "stage", "catalog")
+            and not each.endswith((*_CURSOR_KEYS, "match"))
+        }
+        assert unnamed - _WITHOUT_COMMAND == {"log.open", "live.back10", "live.forward10"}
+        assert all(title[0].isupper() for title in TITLES.values())
+        assert len(set(TITLES.values())) == len(TITLES)
         titles = {title for title, _, _ in commands._actions()}
-        ids = [each for each in app.app.binding_ids() if each.startswith(("chain.", "screen."))]
-        assert {"chain: remove", "screen: undo", "app: help"} <= titles
-        assert len(titles) >= len(ids) - 9
+        assert {"Show help", "Add transforms", "Run or pause the rollout"} <= titles
+        assert titles.isdisjoint({"Undo the last edit", "Remove the stage"}), "nothing to act on"
+        await app.press("down", "c")
+        titles = {title for title, _, _ in commands._actions()}
+        assert {"Undo the last edit", "Remove the stage"} <= titles
         found = [hit async for hit in commands.search("Add CatFr") if isinstance(hit, Hit)]
         best = max(found, key=lambda hit: hit.score)
         assert str(best.match_display) == "Add CatFrames"
@@ -142,11 +162,11 @@ async def test_settings_that_cannot_be_used_are_noticed_and_left_out() -> None:
     wrong = Preferences("no-such-theme", keymap, ("broken",))
     async with driven("RewardSum", preferences=wrong) as app:
         assert app.notices == [
-            "broken",
+            "broken\n"
             "keymap: unknown command 'chain.swich' (did you mean chain.switch?); "
             "unknown key 'ctr+b' for chain.remove; "
             "unknown command 'screen.undoo' (did you mean screen.undo?); "
-            "'x' for chain.duplicate is the key of chain.fix",
+            "'x' for chain.duplicate is the key of chain.fix\n"
             "unknown theme 'no-such-theme'; using tdx-dark",
         ]
         await app.press("down", "d")
@@ -230,3 +250,15 @@ def test_search_without_a_query_keeps_the_order() -> None:
     names = load_catalog().names
     assert fuzzy_sort("zzz", names, str) == []
     assert [name for name, _ in fuzzy_sort("", names, str)] == names
+
+
+async def test_notices_replace_each_other_and_show_their_severity() -> None:
+    async with driven() as app:
+        app.app.notify("first")
+        app.app.notify("second", title="Not saved", severity="error")
+        await app.settle()
+        assert [(each.title, each.message) for each in app.app._notifications] == [
+            ("✕ Not saved", "second")
+        ]
+        texts = [each.text for each in app.app.workspace.journal.entries]
+        assert texts[-2:] == ["first", "Not saved: second"]

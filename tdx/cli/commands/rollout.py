@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.completion import complete_transform
+from tdx.cli.completion import DUMP, complete_transform
 from tdx.cli.options import (
     AllowCode,
     Functions,
@@ -79,7 +79,7 @@ Resume = Annotated[
     bool,
     typer.Option("--resume", help="Continue an interrupted dump; needs only --out."),
 ]
-Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
+Folder = Annotated[str, DUMP]
 Stages = Annotated[
     list[str] | None,
     typer.Option(

@@ -55,6 +55,16 @@ class EnvCapabilities:
         """A :class:`~tdx.core.planned.collectors.RawRows`: steps without TensorDicts, if any."""
         return None
 
+    @property
+    def _chunk_workers(self) -> Any:
+        """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if any."""
+        return None
+
+    @property
+    def _row_states(self) -> Any:
+        """Object that saves and restores the states of rows in other processes, if any."""
+        return None
+
     def _uses_global_generator(self) -> bool | None:
         """True if steps or resets draw from torch's global generator. ``None``: unknown."""
         return None

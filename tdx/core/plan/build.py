@@ -14,6 +14,7 @@ from typing import Any, Literal
 from tdx.core.chain import PlannedStage, flatten_chain, owner, plan_stage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
+from tdx.core.plan.worker_chunks import stepwise_reason
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
@@ -95,6 +96,8 @@ class Plan:
         stages: The stages in order.
         versions: All versions of all keys, in the order in which they are written.
         policy_reads: Keys that the policy reads. ``None``: the actions depend on no observation.
+        processes: Number of worker processes of the env. ``None``: it has none.
+        why_stepwise: Reason why they cannot run whole chunks; empty if they can.
     """
 
     env: str
@@ -104,6 +107,8 @@ class Plan:
     stages: tuple[PlanStage, ...]
     versions: tuple[Version, ...]
     policy_reads: tuple[str, ...] | None = None
+    processes: int | None = None
+    why_stepwise: str = ""
 
     @property
     def dead(self) -> tuple[Version, ...]:
@@ -170,7 +175,7 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     reason = next(_eager_reasons(env, base, stages, reads), "")
     needed = _immediate_stages(stages, reads or ())
     versions, used = _versions(base, stages, reads or ())
-    rows = base._raw_rows
+    rows, workers = base._raw_rows, base._chunk_workers
     has_images = any(_has_linear_image(planned.stage) for planned in stages)
     can_fuse = rows is not None and rows.has_array_observations and has_images and not reason
     fused = fuse_images(base, stages) if can_fuse else None
@@ -191,6 +196,10 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
         stages=described,
         versions=versions,
         policy_reads=None if reads is None else tuple(map(format_key, reads)),
+        processes=None if workers is None else len(workers.groups),
+        why_stepwise=""
+        if workers is None
+        else reason or stepwise_reason(workers.reason, env, stages),
     )
     return Program(plan, base, stages, immediate, fused)
 

@@ -18,7 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain import flatten_chain
+from tdx.core.chain import declares, flatten_chain, plan_stage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import stage_failure
 from tdx.core.envs.policies import (
@@ -299,7 +299,16 @@ _FLAG = "_known_generator_use"
 def uses_global_generator(base: EnvBase) -> bool | None:
     """Return True if an env draws from torch's global generator; ``None`` if it is not known."""
     known: bool | None = base.__dict__.get(_FLAG)
-    return base._uses_global_generator() if known is None else known
+    if known is not None or not isinstance(base, TransformedEnv):
+        return base._uses_global_generator() if known is None else known
+    inner, stages = flatten_chain(base)
+    planned = [plan_stage(index, stage) for index, stage in enumerate(stages)]
+    # Stages with a chunk form draw nothing.
+    are_known = all(
+        each.chunk_form is not None and declares(type(each.stage), "_is_verified")
+        for each in planned
+    )
+    return uses_global_generator(inner) if are_known else None
 
 
 def remember_generator_use(base: EnvBase, shared: bool) -> None:

@@ -7,13 +7,15 @@ A planned rollout in the order of its calls:
 2. :func:`prepare_run` gets the plan (:mod:`tdx.core.plan.build`): which stages are *immediate*
    because the policy or the env needs their output in the next step, and which are *deferred*. It
    returns a :class:`PlannedRun`, or ``None`` if a plan is not possible; then an ``EagerRun``
-   (:mod:`tdx.core.envs.rollout`) makes the same chunks with ``env.step``.
+   (:mod:`tdx.core.envs.rollout`) makes the same chunks with ``env.step``. For an env with worker
+   processes, a ``WorkerRun`` (:mod:`tdx.core.planned.workers`) has them make the chunks.
 3. :meth:`PlannedRun.chunk` makes one chunk:
 
    a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium
       ``tdx.envs.gym.collector``) steps the env before its chain. It takes actions from their
-      source (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step and
-      resets the rows that are done. The result is one *column* ``[T, *B, ...]`` per key.
+      source (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step
+      (:mod:`tdx.core.planned.immediate`) and resets the rows that are done. The result is one
+      *column* ``[T, *B, ...]`` per key.
    b. :func:`run_deferred` (:mod:`tdx.core.planned.stages`) runs each deferred stage once over the
       whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``_chunk_kernel``, which for a
       :class:`~tdx.RewardClipping` is its ``_apply_transform`` applied to the reward column.
@@ -82,8 +84,10 @@ from tdx.core.planned.columns import (
     steps_within,
 )
 from tdx.core.planned.compiled import CompiledStages, compiled_stages
+from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
-from tdx.core.planned.stages import ImmediateStages, run_deferred
+from tdx.core.planned.stages import run_deferred
+from tdx.core.planned.workers import WorkerRun
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
@@ -237,7 +241,9 @@ def _chunks(
             start = reset_done_rows(env, start, step_count)
 
 
-def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) -> PlannedRun | None:
+def prepare_run(
+    env: EnvBase, request: RolloutRequest, start: TensorDictBase
+) -> PlannedRun | WorkerRun | None:
     """Return a planned run from a root ``[*B]``, or ``None`` if it has to run step by step."""
     if request.callback is not None or request.break_when_all_done:
         return None
@@ -254,7 +260,12 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
     if program.plan.executor == "eager" or not _is_plannable(policy, env, program):
         return None
     run = PlannedRun(env, program, policy, "any" if request.break_when_any_done else "never")
-    return run if run.accepts(start) else None
+    if not run.accepts(start):
+        return None
+    if program.plan.processes is None or program.plan.why_stepwise or request.breaks:
+        return run
+    in_workers = WorkerRun(env, program, run.inputs, run)
+    return run if env._meter is not None or in_workers.find_reason(start) else in_workers
 
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
@@ -300,6 +311,9 @@ class PlannedRun:
         program: Its plan.
         policy: The policy with its keys, or a sequence of actions. ``None``: random actions.
         stop: ``any`` to stop at the first done flag, ``never`` to reset done rows.
+
+    Attributes:
+        inputs: Source of the actions.
     """
 
     def __init__(
@@ -314,7 +328,7 @@ class PlannedRun:
         self._probe: DrawProbe | None = None
         if policy is None:
             self._probe, policy = random_policy(env, program)
-        self._inputs = action_source(env, program, policy)
+        self.inputs = action_source(env, program, policy)
         self._reads = policy.reads if isinstance(policy, KeyedPolicy) else ()
         self._raw: RawRows | None = program.base._raw_rows if program.plan.rows == "raw" else None
         backend = env.compiler if isinstance(env, TransformedEnv) else None
@@ -335,7 +349,7 @@ class PlannedRun:
         )
         self._assemble = meter.timed(ASSEMBLY, self._assemble)
         self._last_root = meter.timed(ASSEMBLY, self._last_root)
-        self._inputs.measure(meter)
+        self.inputs.measure(meter)
         self._compiled = {index: group.measured(meter) for index, group in self._compiled.items()}
 
     def _collector(self) -> Collector:
@@ -355,11 +369,14 @@ class PlannedRun:
             return TensorDictCollector(base, limits, in_step)
         fused, meter = program.fused, env._meter
         kernel, part = (None, None) if fused is None else (fused.kernel, fused.part)
-        parts = None if meter is None else base_parts(base)
+        # A base with a part of its own for the conversion measures the env inside.
+        parts = None if meter is None or base._step_part is not None else base_parts(base)
         return self._raw.collector(CollectorSetup(limits, in_step, kernel, part, meter, parts))
 
     def accepts(self, start: TensorDictBase) -> bool:
         """Return True if the plan can start from a root, ``[*B]``."""
+        if self._raw is not None and not self._raw.is_ready:
+            return False
         leaves = flatten(start)
         if not all(isinstance(value, Tensor) for value in leaves.values()):
             return False
@@ -378,7 +395,7 @@ class PlannedRun:
         first = flatten(start)
         if self._probe is not None:
             self._probe.begin()
-        collected = self._collect(first, self._inputs, length, self._stop)
+        collected = self._collect(first, self.inputs, length, self._stop)
         if self._probe is not None and collected.length:
             remember_generator_use(self._program.base, not self._probe.was_alone())
         self._cut_at_nan(collected)
@@ -404,7 +421,7 @@ class PlannedRun:
 
     def _cut_at_nan(self, collected: CollectedSteps) -> None:
         """Remove the steps from the first action on that is not a number."""
-        if isinstance(self._inputs, RandomActions):
+        if isinstance(self.inputs, RandomActions):
             return
         for key in self._env.action_keys:
             actions = collected.inputs.get(key)

@@ -19,6 +19,7 @@ from tdx.core.tracing.stops import (
 )
 from tdx.core.tracing.tracer import Tracer, TraceRun
 from tdx.core.tracing.traces import (
+    DeferredTrace,
     EpisodeSpan,
     Place,
     StageTrace,
@@ -31,6 +32,7 @@ __all__ = [
     "AllOf",
     "AnyOf",
     "Cancelled",
+    "DeferredTrace",
     "Done",
     "EpisodeSpan",
     "KeyIs",

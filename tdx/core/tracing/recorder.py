@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Protocol
 
-from tensordict import LazyStackedTensorDict, TensorDictBase, is_tensor_collection
+from tensordict import (
+    LazyStackedTensorDict,
+    TensorDict,
+    TensorDictBase,
+    is_tensor_collection,
+)
 from torch import Tensor
 
 from tdx.core.envs.failures import noted_key
 from tdx.core.envs.spec_violations import get_entry
-from tdx.core.tracing.traces import Direction, Hook, Kind, Place, StageTrace, ValueVersion
+from tdx.core.tracing.calls import CallLog, Entries, Overwritten
+from tdx.core.tracing.traces import Direction, Hook, Place, ValueVersion
 from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey
-from tdx.tensordicts import flat_entries, read, unstack_parts
+from tdx.tensordicts import (
+    flat_entries,
+    note_structure,
+    plain_entries,
+    read,
+    unstack_parts,
+)
 
 
 class Leaves:
@@ -31,11 +44,7 @@ class Leaves:
     def of(self, tensordict: TensorDictBase) -> dict[NestedKey, Any]:
         """Return the leaves by key, without copies and without ``next``."""
         found: dict[NestedKey, Any] = {}
-        flat = flat_entries(tensordict)
-        if flat is None:
-            self._collect(tensordict, (), found)
-        else:
-            found.update(flat)
+        self._collect(tensordict, (), found)
         return found
 
     def _collect(
@@ -82,7 +91,9 @@ def in_place_count(value: Any) -> int | None:
 
 
 Clock = Callable[[], int]
-OnLoss = Callable[[Any, Any], None]
+OnLoss = Callable[[Tensor, Tensor | None], None]
+Copies = dict[int, tuple[Tensor, int, Tensor]]
+"""A tensor, how often it was written in place, and a copy of its value then; by id."""
 
 
 class Probe(Protocol):
@@ -93,45 +104,16 @@ class Probe(Protocol):
     def after(self, place: Place, direction: Direction, hook: Hook) -> None: ...
 
 
-class _Lane:
-    """The current versions in one direction."""
-
-    __slots__ = ("counts", "current", "name", "uncopied")
-
-    def __init__(self, name: Direction) -> None:
-        self.name = name
-        self.current: dict[NestedKey, ValueVersion] = {}
-        self.counts: dict[NestedKey, tuple[Tensor, int]] = {}
-        self.uncopied: dict[NestedKey, Tensor] = {}
-
-    def add(self, key: NestedKey, value: Any, kind: Kind, in_place: bool) -> ValueVersion:
-        known = self.current.get(key)
-        if kind in ("stage", "kept"):
-            number = int(kind == "stage") if known is None else known.number + 1
-        else:
-            # Inputs of the chain have number 0, also if they replace those of an earlier step.
-            number = 0 if known is None else known.number
-        version = ValueVersion(key, number, self.name, value, in_place)
-        self.current[key] = version
-        count = in_place_count(value)
-        if count is None:
-            self._forget(key)
-        else:
-            self.counts[key] = (value, count)
-            self.uncopied[key] = value
-        return version
-
-    def drop(self, key: NestedKey) -> None:
-        del self.current[key]
-        self._forget(key)
-
-    def _forget(self, key: NestedKey) -> None:
-        self.counts.pop(key, None)
-        self.uncopied.pop(key, None)
+_version_of = attrgetter("_version")
+_MISSING: Any = object()
+_NOTHING: tuple[Entries, tuple[NestedKey, ...], Overwritten] = {}, (), {}
 
 
 class Recorder:
     """The record of one reset or step while it runs.
+
+    It stores what each call wrote, and no more: :mod:`tdx.core.tracing.calls` builds the stages
+    when a trace is read.
 
     Args:
         clock: Returns nanoseconds.
@@ -140,6 +122,7 @@ class Recorder:
         values: If True, keep versions; otherwise times only.
         probe: Called around each hook.
         on_in_place: Called with a tensor that was written in place, and a copy of its old value.
+        earlier: Copies of the previous reset or step.
     """
 
     def __init__(
@@ -150,27 +133,26 @@ class Recorder:
         values: bool,
         probe: Probe | None,
         on_in_place: OnLoss,
+        earlier: Copies,
     ) -> None:
-        self.stages: list[StageTrace] = []
+        self.log = CallLog(phase)
+        self.copies: Copies = {}
         self.overhead_ns = 0
+        self.has_env = False
         self._clock, self._hook, self._doing, self._values = clock, phase, doing, values
-        self._probe, self._on_in_place = probe, on_in_place
-        self._leaves = Leaves()
-        self._copies: dict[int, tuple[Tensor, Tensor, int]] = {}
-        self._given: dict[NestedKey, ValueVersion] = {}
-        self._lanes: dict[Direction, _Lane] = {
-            "forward": _Lane("forward"),
-            "inverse": _Lane("inverse"),
-        }
+        self._probe, self._on_in_place, self._earlier = probe, on_in_place, earlier
+        self._leaves: Leaves | None = None
+        self._forward: Entries = {}
+        self._inverse: Entries = {}
+        # All tensors so far, and how often each was written in place.
+        self._tensors: list[Tensor] = []
+        self._counts: list[int] = []
+        self._protected = 0
 
-    def begin(self, tensordict: TensorDictBase | None) -> dict[NestedKey, ValueVersion]:
+    def begin(self, tensordict: TensorDictBase | None) -> None:
         """Record the input before the first hook runs."""
-        lane = self._lanes["inverse"]
         if self._values and tensordict is not None:
-            for key, value in self._leaves.of(tensordict).items():
-                lane.add(key, value, "given", False)
-        self._given = dict(lane.current)
-        return self._given
+            self.log.given, _ = self._changes(self._inverse, tensordict)
 
     def call(
         self,
@@ -184,12 +166,11 @@ class Recorder:
         Raises:
             TdxError: The hook raised; the error names the place.
         """
-        clock, probe = self._clock, self._probe
+        clock, probe, kind = self._clock, self._probe, place.kind
         entered = clock()
-        if self._values and not place.pure:
+        if not place.pure and self._protected < len(self._tensors):
             self._protect()
-        lane = self._lanes["inverse" if place.kind in ("policy", "given") else direction]
-        reads = self._reads(place, direction) if self._values else ()
+        lane = "inverse" if kind == "policy" or kind == "given" else direction
         if probe is not None:
             probe.before(place, direction, self._hook)
         start = clock()
@@ -199,187 +180,165 @@ class Recorder:
             took = clock() - start
             if probe is not None:
                 probe.after(place, direction, self._hook)
-            over = self._overwritten()
-            if over:
-                self._in_place(place, lane, over)
-            self.stages.append(
-                StageTrace(place.kind, place.index, place.name, lane.name, self._hook, took, reads)
-            )
+            over = self._note_overwrites(place) if self._is_overwritten() else {}
+            self.log.calls.append((place, lane, took, "raised", {}, (), over))
             located = to_located_error(error, place, direction, self._doing)
             # An error raised from itself would lose its cause.
             raise located from (error.__cause__ if located is error else error)
         end = clock()
         if probe is not None:
             probe.after(place, direction, self._hook)
-        self._note(place, lane, end - start, reads, result)
-        self.overhead_ns += clock() - entered - (end - start)
+        if kind == "env":
+            self.has_env = True
+        written, dropped, over = _NOTHING
+        if self._values:
+            if not place.pure and self._is_overwritten():
+                over = self._note_overwrites(place)
+            if type(result) is TensorDict or isinstance(result, TensorDictBase):
+                current = self._forward if lane == "forward" else self._inverse
+                written, dropped = self._changes(current, result)
+            if over:
+                over = self._remaining(over)
+        took = end - start
+        self.log.calls.append((place, lane, took, "returned", written, dropped, over))
+        self.overhead_ns += clock() - entered - took
         return result
 
-    def settle(
-        self, place: Place, direction: Direction, result: Any, *, known_only: bool = False
-    ) -> None:
+    def settle(self, place: Place, direction: Direction, result: Any) -> None:
         """Record what was written outside of any hook.
 
         Args:
             place: The place to attribute it to.
             direction: Direction of the versions.
             result: The current entries, ``[*B]``.
-            known_only: If True, skip keys that did not exist before.
         """
+        if not self._values or not isinstance(result, TensorDictBase):
+            return
         entered = self._clock()
-        if self._values and isinstance(result, TensorDictBase):
-            lane = self._lanes[direction]
-            now = self._leaves.of(result)
-            if known_only:
-                now = {key: value for key, value in now.items() if key in lane.current}
-            written, dropped = self._changes(place, lane, now)
-            if written or dropped:
-                trace = StageTrace(
-                    place.kind,
-                    place.index,
-                    place.name,
-                    direction,
-                    self._hook,
-                    0,
-                    (),
-                    written,
-                    dropped,
-                )
-                self.stages.append(trace)
+        over = self._note_overwrites(place) if self._is_overwritten() else {}
+        current = self._forward if direction == "forward" else self._inverse
+        written, dropped = self._changes(current, result)
+        over = self._remaining(over)
+        self.log.calls.append((place, direction, 0, "settled", written, dropped, over))
         self.overhead_ns += self._clock() - entered
 
-    def _reads(self, place: Place, direction: Direction) -> tuple[ValueVersion, ...]:
-        """Return the versions of the keys that a place declares to read."""
-        inverse = self._lanes["inverse"].current
-        near = inverse
-        if direction == "forward" and place.kind == "stage":
-            near = self._lanes["forward"].current
-        found = []
-        for key in place.reads[direction]:
-            version = near.get(key) or inverse.get(key)
-            if version is not None:
-                found.append(version)
-        return tuple(found)
+    def finish(self, place: Place, result: TensorDictBase) -> None:
+        """Record what a reset or step returned.
+
+        Args:
+            place: The place to attribute changes of known entries to.
+            result: Result of ``env.reset()`` or ``env.step()``, ``[*B]``.
+        """
+        self.log.result = note_structure(result)
+        if not self._values:
+            return
+        after = read(result, "next") if self._hook == "step" else result
+        if flat_entries(after) is not None and not self._is_overwritten():
+            # Nearly always unchanged, which is found out when the trace is read.
+            self.log.kept = place
+            return
+        known = self._forward
+        kept = {key: value for key, value in self._read(after).items() if key in known}
+        over = self._note_overwrites(place) if self._is_overwritten() else {}
+        written, dropped = self._update(known, kept)
+        over = self._remaining(over)
+        self.log.calls.append((place, "forward", 0, "settled", written, dropped, over))
+
+    def _changes(
+        self, current: Entries, tensordict: TensorDictBase
+    ) -> tuple[Entries, tuple[NestedKey, ...]]:
+        """Return what a TensorDict adds to the current entries, and the keys that it lacks."""
+        entries: Any = plain_entries(tensordict)
+        if entries is None:
+            return self._update(current, self._read(tensordict))
+        written: Entries = {}
+        tensors, counts = self._tensors, self._counts
+        for key, value in entries.items():
+            if current.get(key) is not value:
+                if type(value) is not Tensor:
+                    return self._update(current, self._read(tensordict))
+                written[key] = value
+        try:
+            counts += map(_version_of, written.values())
+            tensors += written.values()
+        except RuntimeError:
+            # Tensors created in inference mode have no counter.
+            del counts[len(tensors) :]
+            return self._update(current, entries)
+        current.update(written)
+        if len(entries) == len(current):
+            return written, ()
+        return written, self._drop(current, entries)
+
+    def _read(self, tensordict: TensorDictBase) -> Entries:
+        """Return all leaves, also those of nested and lazily stacked TensorDicts."""
+        self._leaves = self._leaves or Leaves()
+        return self._leaves.of(tensordict)
+
+    def _update(self, current: Entries, entries: Entries) -> tuple[Entries, tuple[NestedKey, ...]]:
+        """Return what any entries add to the current ones, and the keys that they lack."""
+        written: Entries = {}
+        for key, value in entries.items():
+            if current.get(key, _MISSING) is not value:
+                written[key] = value
+                count = in_place_count(value)
+                if count is not None:
+                    self._counts.append(count)
+                    self._tensors.append(value)
+        current.update(written)
+        return written, self._drop(current, entries)
+
+    def _drop(self, current: Entries, entries: Entries) -> tuple[NestedKey, ...]:
+        dropped = tuple([key for key in current if key not in entries])
+        for key in dropped:
+            del current[key]
+        return dropped
 
     def _protect(self) -> None:
         """Copy the tensors that a hook could overwrite and that have no copy yet."""
-        copies = self._copies
-        for lane in self._lanes.values():
-            if not lane.uncopied:
-                continue
-            for tensor in lane.uncopied.values():
-                known = copies.get(id(tensor))
-                if known is None or known[2] != tensor._version:
-                    copies[id(tensor)] = (tensor, tensor.clone(), tensor._version)
-            lane.uncopied.clear()
+        copies, earlier = self.copies, self._earlier
+        for tensor in self._tensors[self._protected :]:
+            name, count = id(tensor), tensor._version
+            known = copies.get(name) or earlier.get(name)
+            if known is None or known[1] != count:
+                known = tensor, count, tensor.clone()
+            copies[name] = known
+        self._protected = len(self._tensors)
 
-    def _note(
-        self,
-        place: Place,
-        lane: _Lane,
-        took: int,
-        reads: tuple[ValueVersion, ...],
-        result: Any,
-    ) -> None:
-        written: dict[NestedKey, ValueVersion] = {}
-        dropped: tuple[NestedKey, ...] = ()
-        undeclared: tuple[NestedKey, ...] = ()
-        if self._values and isinstance(result, TensorDictBase):
-            written, dropped = self._changes(place, lane, self._leaves.of(result))
-            declares, name = place.declares, lane.name
-            undeclared = tuple([key for key in written if not declares(key, name)])
-        self.stages.append(
-            StageTrace(
-                place.kind,
-                place.index,
-                place.name,
-                lane.name,
-                self._hook,
-                took,
-                reads,
-                written,
-                dropped,
-                undeclared,
-            )
-        )
+    def _is_overwritten(self) -> bool:
+        return list(map(_version_of, self._tensors)) != self._counts
 
-    def _changes(
-        self, place: Place, lane: _Lane, now: dict[NestedKey, Any]
-    ) -> tuple[dict[NestedKey, ValueVersion], tuple[NestedKey, ...]]:
-        """Return what the entries ``now`` add to the lane, and the keys that they lack."""
-        over = self._overwritten()
-        current = lane.current
-        written: dict[NestedKey, ValueVersion] = {}
-        for key, value in now.items():
-            known = current.get(key)
-            if known is None or known.value is not value:
-                written[key] = lane.add(key, value, place.kind, False)
-        if over:
-            written.update(self._in_place(place, lane, over))
-        if len(now) == len(current):
-            return written, ()
-        dropped = tuple([key for key in current if key not in now])
-        for key in dropped:
-            lane.drop(key)
-        return written, dropped
-
-    def _overwritten(self) -> list[tuple[_Lane, NestedKey, Tensor]]:
-        """Return the tensors that were written in place since their version was recorded."""
-        found = []
-        for lane in self._lanes.values():
-            for key, (tensor, count) in lane.counts.items():
-                if tensor._version != count:
-                    found.append((lane, key, tensor))
+    def _note_overwrites(self, place: Place) -> Overwritten:
+        """Keep the old values of tensors that were written in place; return their entries."""
+        place.pure = False
+        pairs = zip(self._tensors, self._counts, strict=True)
+        changed = {id(each): each for each, count in pairs if each._version != count}
+        for name, tensor in changed.items():
+            known = self.copies.pop(name, None)
+            copy = None if known is None else known[2]
+            self.log.keep(tensor, copy)
+            self._on_in_place(tensor, copy)
+        self._counts = list(map(_version_of, self._tensors))
+        self._protected = 0
+        found: Overwritten = {}
+        lanes: tuple[tuple[Direction, Entries], ...]
+        lanes = ("forward", self._forward), ("inverse", self._inverse)
+        for lane, current in lanes:
+            over = {key: value for key, value in current.items() if id(value) in changed}
+            if over:
+                found[lane] = over
         return found
 
-    def _in_place(
-        self,
-        place: Place,
-        lane: _Lane,
-        over: list[tuple[_Lane, NestedKey, Tensor]],
-    ) -> dict[NestedKey, ValueVersion]:
-        """Return new versions of overwritten tensors, and keep the values of the old ones."""
-        place.pure = False
-        tensors = {id(tensor): tensor for _, _, tensor in over}.values()
-        # A tensor that a hook overwrote and then replaced is not current any more.
-        over = [each for each in over if self._is_current(*each)]
-        for tensor in tensors:
-            _, copy, _ = self._copies.pop(id(tensor), (tensor, None, 0))
-            for version in (*self._given.values(), *self._versions()):
-                if version.value is tensor:
-                    keep_value(version, copy)
-            self._on_in_place(tensor, copy)
-        mine: dict[NestedKey, ValueVersion] = {}
-        others: dict[NestedKey, ValueVersion] = {}
-        for owner, key, tensor in over:
-            target = mine if owner is lane else others
-            target[key] = owner.add(key, tensor, place.kind, True)
-        if others:
-            name: Direction = "inverse" if lane.name == "forward" else "forward"
-            self.stages.append(
-                StageTrace(
-                    place.kind,
-                    place.index,
-                    place.name,
-                    name,
-                    self._hook,
-                    0,
-                    (),
-                    others,
-                    (),
-                    tuple(others),
-                )
-            )
-        return mine
-
-    @staticmethod
-    def _is_current(lane: _Lane, key: NestedKey, tensor: Tensor) -> bool:
-        known = lane.current.get(key)
-        return known is not None and known.value is tensor
-
-    def _versions(self) -> Iterator[ValueVersion]:
-        for stage in self.stages:
-            yield from stage.written.values()
+    def _remaining(self, over: Overwritten) -> Overwritten:
+        """Return the overwritten entries that the hook did not replace afterwards."""
+        lanes = {"forward": self._forward, "inverse": self._inverse}
+        found: Overwritten = {}
+        for lane, entries in over.items():
+            current = lanes[lane]
+            kept = {key: value for key, value in entries.items() if current.get(key) is value}
+            if kept:
+                found[lane] = kept
+        return found
 
 
 def keep_value(version: ValueVersion, copy: Tensor | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Event, get_ident
 from typing import Any
@@ -18,16 +18,24 @@ from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
 from tdx.core.envs.rollout_request import Policy
-from tdx.core.tracing.recorder import Clock, Probe, Recorder, keep_value, to_located_error
+from tdx.core.tracing.recorder import (
+    Clock,
+    Copies,
+    Probe,
+    Recorder,
+    keep_value,
+    to_located_error,
+)
 from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
-from tdx.core.tracing.traces import Hook, Place, StepTrace, TraceHistory, Versions
+from tdx.core.tracing.traces import DeferredTrace, Hook, Place, StepTrace, TraceHistory
 from tdx.core.tracing.walk import GIVEN, KEPT, TracedWalk, policy_place
 from tdx.errors import ArgumentError, EnvError, TdxError
-from tdx.tensordicts import copy_structure, new_tensordict
+from tdx.tensordicts import new_tensordict, note_structure
 
 OnStep = Callable[[StepTrace], Any]
 _HOOKS = ("_completed_step", "_completed_reset")
+_MIN_LIVING = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,13 @@ class Tracer:
         self._result: TensorDictBase | None = None
         self._current: TensorDictBase | None = None
         self._cancel = Event()
-        self._living: weakref.WeakSet[StepTrace] = weakref.WeakSet()
+        self._thread = 0
+        self._other_threads: set[int] = set()
+        self._is_attached = False
+        self._copies: Copies = {}
+        # A list of references that is sometimes cleared is faster than a WeakSet.
+        self._living: list[weakref.ref[StepTrace]] = []
+        self._next_clearing = _MIN_LIVING
 
     def follow(self, policy: Policy | None) -> None:
         """Replace the policy. ``None``: random actions."""
@@ -150,7 +164,7 @@ class Tracer:
     def _reset(self, given: TensorDictBase | None, call: Callable[[], TensorDictBase]) -> StepTrace:
         self.resets += 1
         doing = f"the reset before step {self.steps}"
-        return self._trace("reset", doing, given, lambda record: call())
+        return self._trace("reset", doing, given, call)
 
     def step(self, action: Any = None) -> StepTrace:
         """Make one step, after a reset if one is due, which has its own trace.
@@ -173,8 +187,8 @@ class Tracer:
             place = GIVEN
             policy = self._policy_for(action)
 
-        def run(record: Recorder) -> TensorDictBase:
-            acted = record.call(place, "inverse", policy, current)
+        def run() -> TensorDictBase:
+            acted = self._walk.record.call(place, "inverse", policy, current)
             if not isinstance(acted, TensorDictBase):
                 wrong = TypeError(f"it returned {type(acted).__name__} instead of a TensorDict")
                 raise to_located_error(wrong, place, "inverse", f"step {self.steps}")
@@ -235,13 +249,14 @@ class Tracer:
         stop.begin(self)
         reason = None if self.last is None else stops[0].check(self.last)
         if reason is None:
-            for trace in self._iter_traces():
-                traces += 1
-                if on_step is not None:
-                    on_step(trace)
-                reason = stop.check(trace)
-                if reason is not None:
-                    break
+            with self.attached():
+                for trace in self._iter_traces():
+                    traces += 1
+                    if on_step is not None:
+                        on_step(trace)
+                    reason = stop.check(trace)
+                    if reason is not None:
+                        break
         assert reason is not None
         self._cancel.clear()
         return TraceRun(self.steps - first_step, traces, reason, self.last)
@@ -259,29 +274,53 @@ class Tracer:
         """Stop a run after its current step; may be called from another thread."""
         self._cancel.set()
 
+    def record(
+        self, phase: Hook, given: TensorDictBase | None, call: Callable[[], TensorDictBase]
+    ) -> TensorDictBase:
+        """Record a reset or step that the caller makes, and return its result, ``[*B]``.
+
+        Args:
+            phase: ``reset`` or ``step``.
+            given: Its input, ``[*B]``.
+            call: Makes it.
+
+        Raises:
+            TdxError: The env or a stage raised; ``last`` is the trace up to the error.
+        """
+        self.resets += phase == "reset"
+        self._trace(phase, f"a {phase}", given, call)
+        result = self._result if phase == "step" else self._current
+        assert result is not None
+        return result
+
     def _trace(
         self,
         phase: Hook,
         doing: str,
         given: TensorDictBase | None,
-        call: Callable[[Recorder], TensorDictBase],
+        call: Callable[[], TensorDictBase],
     ) -> StepTrace:
         walk, clock = self._walk, self.clock
-        record = Recorder(clock, phase, doing, self.values, self.probe, self._on_overwrite)
-        inputs = record.begin(given)
+        on_overwrite, earlier = self._on_overwrite, self._copies
+        record = Recorder(clock, phase, doing, self.values, self.probe, on_overwrite, earlier)
+        record.begin(given)
         error: TdxError | None = None
         result = given
         start = clock()
         hooks = self.env.__dict__
         replaced = {name: hooks[name] for name in _HOOKS if name in hooks}
+        self._thread = get_ident()
+        self._other_threads.clear()
         try:
             walk.refresh()
             walk.record = record
-            others: set[int] = set()
-            hooks["_completed_step"], hooks["_completed_reset"] = self._hooks(others)
-            with self._noting_threads(others):
-                result = call(record)
-            if others - {get_ident()}:
+            hooks["_completed_step"], hooks["_completed_reset"] = self._step_hook, self._reset_hook
+            if self._is_attached:
+                result = call()
+            else:
+                with self.attached():
+                    result = call()
+            if self._other_threads - {self._thread}:
                 raise EnvError(
                     f"another thread stepped the env during {doing}",
                     hint="let one thread step the env, or create an env for each thread",
@@ -294,46 +333,48 @@ class Tracer:
         finally:
             for name in _HOOKS:
                 hooks.pop(name, None)
-            hooks.update(replaced)
+            if replaced:
+                hooks.update(replaced)
         took = clock() - start - record.overhead_ns
-        trace = self._finish(phase, record, result, inputs, took, error)
+        trace = self._finish(phase, record, result, took, error)
         if error is not None:
             raise error
         return trace
 
-    def _noting_threads(self, threads: set[int]) -> AbstractContextManager[None]:
-        """Note the threads that step an env of another library inside, if there is one."""
-        inner: Any = self._walk.inner
-        if hasattr(type(inner), "noting_threads"):
-            found: AbstractContextManager[None] = inner.noting_threads(threads)
-            return found
-        return nullcontext()
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Note the threads that step an env of another library inside, for several steps at once.
 
-    def _hooks(self, others: set[int]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the step and the reset that replace the env's own while it is traced.
-
-        Args:
-            others: Receives the ids of other threads that call them; their calls are not recorded.
+        Otherwise each step does so for itself, which takes longer.
         """
-        env, walk, own_thread = self.env, self._walk, get_ident()
+        if self._is_attached:
+            yield
+            return
+        inner: Any = self._walk.inner
+        notes = hasattr(type(inner), "noting_threads")
+        self._is_attached = True
+        try:
+            with inner.noting_threads(self._other_threads) if notes else nullcontext():
+                yield
+        finally:
+            self._is_attached = False
 
-        def is_own() -> bool:
-            if get_ident() == own_thread:
-                return True
-            others.add(get_ident())
-            return False
+    def _step_hook(
+        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
+    ) -> TensorDictBase:
+        """Step the env in its place while it is traced; calls of other threads are not recorded."""
+        if get_ident() == self._thread:
+            return self._walk.step(self.env, tensordict, preset)
+        self._other_threads.add(get_ident())
+        return type(self.env)._completed_step(self.env, tensordict, preset)
 
-        def step(tensordict: TensorDictBase, preset: TensorDictBase | None = None) -> Any:
-            if is_own():
-                return walk.step(env, tensordict, preset)
-            return type(env)._completed_step(env, tensordict, preset)
-
-        def reset(tensordict: TensorDictBase | None = None, **kwargs: Any) -> Any:
-            if is_own():
-                return walk.reset(env, tensordict, **kwargs)
-            return type(env)._completed_reset(env, tensordict, **kwargs)
-
-        return step, reset
+    def _reset_hook(
+        self, tensordict: TensorDictBase | None = None, **kwargs: Any
+    ) -> TensorDictBase:
+        if get_ident() == self._thread:
+            return self._walk.reset(self.env, tensordict, **kwargs)
+        self._other_threads.add(get_ident())
+        return type(self.env)._completed_reset(self.env, tensordict, **kwargs)
 
     def _outside(self) -> Place:
         return policy_place(None, "env", type(self.env).__name__)
@@ -343,26 +384,26 @@ class Tracer:
         phase: Hook,
         record: Recorder,
         result: TensorDictBase | None,
-        given: Versions,
         took: int,
         error: TdxError | None,
     ) -> StepTrace:
         if result is None:
             result = new_tensordict({}, self.env.batch_size, self.env.device)
-        if error is None:
-            after = result.get("next") if phase == "step" else result
-            if all(stage.kind != "env" for stage in record.stages):
+        if error is not None:
+            record.log.result = note_structure(result)
+        else:
+            if not record.has_env:
                 # A batch of different envs resets itself, which is not traced.
+                after = result.get("next") if phase == "step" else result
                 record.settle(self._walk.env_place, "forward", after)
-            record.settle(KEPT, "forward", after, known_only=True)
-        trace = StepTrace(
+            record.finish(KEPT, result)
+        self._copies = record.copies
+        trace = DeferredTrace.of(
+            record.log.build,
             index=self.traces,
             step=self.steps,
             episode=max(self.resets - 1, 0),
             phase=phase,
-            tensordict=copy_structure(result),
-            stages=tuple(record.stages),
-            given=given,
             time_ns=took,
             error=error,
         )
@@ -371,14 +412,24 @@ class Tracer:
         if error is None:
             self._result, self._current = (result, None) if phase == "step" else (None, result)
             self.steps += phase == "step"
-        self._living.add(trace)
+        self._remember(trace)
         if self.history is not None:
             self.history.append(trace)
         return trace
 
+    def _remember(self, trace: StepTrace) -> None:
+        """Keep a weak reference to a trace, for later overwrites of its values."""
+        self._living.append(weakref.ref(trace))
+        if len(self._living) > self._next_clearing:
+            self._living = [each for each in self._living if each() is not None]
+            self._next_clearing = max(2 * len(self._living), _MIN_LIVING)
+
     def _on_overwrite(self, tensor: Tensor, copy: Tensor | None) -> None:
         """Keep the old value of an overwritten tensor in earlier traces."""
-        for trace in self._living:
+        for reference in self._living:
+            trace = reference()
+            if trace is None:
+                continue
             for version in trace.versions():
                 if version.value is tensor:
                     keep_value(version, copy)

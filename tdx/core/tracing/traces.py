@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Literal
@@ -230,6 +230,50 @@ class StepTrace:
                     storage = value.untyped_storage()
                     storages[storage.data_ptr()] = storage.nbytes()
         return sum(storages.values())
+
+
+_set = object.__setattr__
+_DEFERRED = ("tensordict", "stages", "given", "time_ns", "error")
+
+
+class DeferredTrace(StepTrace):
+    """A trace of which some fields are built when one of them is first read."""
+
+    __slots__ = ("_build",)
+    _build: Callable[[], object] | None
+
+    @classmethod
+    def of(cls, build: Callable[[], object], **known: Any) -> DeferredTrace:
+        """Return a trace that is not built yet.
+
+        Args:
+            build: Returns an object that has the other fields.
+            known: Fields of the trace.
+        """
+        trace = object.__new__(cls)
+        _set(trace, "_build", build)
+        for name, value in known.items():
+            _set(trace, name, value)
+        return trace
+
+    def number(self, index: int, step: int, episode: int) -> None:
+        """Set what the tracer knows about the trace."""
+        _set(self, "index", index)
+        _set(self, "step", step)
+        _set(self, "episode", episode)
+
+    def __getattr__(self, name: str) -> Any:
+        """Build the trace; called for fields that have no value yet."""
+        if name not in _DEFERRED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        build = self._build
+        if build is not None:
+            built = build()
+            for each in _DEFERRED:
+                if hasattr(built, each):
+                    _set(self, each, getattr(built, each))
+            _set(self, "_build", None)
+        return object.__getattribute__(self, name)
 
 
 def _reached(stage: int, index: int, direction: Direction) -> bool:

@@ -90,14 +90,21 @@ def is_pure(module: nn.Module) -> bool:
     """Return True if all of a module's code is known not to write its inputs in place.
 
     Stages and envs declare it (``_is_verified``). Layers that torch and tensordict export do not
-    write in place unless an argument says so, which the recorder notices.
+    write in place unless an argument says so, or a function inside does.
     """
     return all(
         declares(type(part), "_is_verified")
         if isinstance(part, (Transform, EnvBase))
-        else is_public_class(type(part), nn) or is_public_class(type(part), tensordict.nn)
+        else _is_pure_layer(part)
         for part in module.modules()
     )
+
+
+def _is_pure_layer(part: nn.Module) -> bool:
+    if is_public_class(type(part), tensordict.nn):
+        # A module inside is a submodule, a function inside an attribute.
+        return "module" not in vars(part)
+    return is_public_class(type(part), nn) and not getattr(part, "inplace", False)
 
 
 def is_plain(env: EnvBase) -> bool:
@@ -127,7 +134,8 @@ class TracedWalk:
         self.env = env
         self.record: Recorder
         self.version: float = -1
-        self._stages: dict[int, list[Place]] = {}
+        # Stages of each transformed env, and the env inside it.
+        self._levels: dict[int, tuple[list[Place], EnvBase]] = {}
         self.inner = env
         while isinstance(self.inner, TransformedEnv) and is_plain(self.inner):
             self.inner = self.inner.base_env
@@ -146,13 +154,13 @@ class TracedWalk:
             levels.append(env)
             env = env.base_env
         index = len(chain_stages(self.inner))
-        self._stages = {}
+        self._levels = {}
         for level in reversed(levels):
             places = []
             for stage in level.stages:
                 places.append(stage_place(index, stage, specs[index + 1] - specs[index]))
                 index += 1
-            self._stages[id(level)] = places
+            self._levels[id(level)] = places, level.base_env
         self.env_place = env_place(self.inner)
         self.env_place.index = len(chain_stages(self.inner)) - 1
         self.version = self.env._specs.version
@@ -176,14 +184,14 @@ class TracedWalk:
         if given is None:
             given = new_tensordict({}, env.batch_size, env.device)
         inner = given.clone(recurse=False)
-        places = self._stages[id(env)]
+        places, inside = self._levels[id(env)]
         for place in reversed(places):
             assert place.stage is not None
             hook = place.stage._reset_env_preprocess
             inner = call(place, "inverse", hook, inner) if place.acts_at_reset else hook(inner)
-        is_trivial = inner.is_empty() and inner.batch_size == env.base_env.batch_size
+        is_trivial = inner.is_empty() and inner.batch_size == inside.batch_size
         passed = None if tensordict is None and is_trivial else inner
-        result = self.reset(env.base_env, passed, **kwargs)
+        result = self.reset(inside, passed, **kwargs)
         chain = env._chain
         views = chain._stage_inputs(given) if isinstance(chain, Compose) else [given]
         for place, view in zip(places, views, strict=True):
@@ -203,10 +211,10 @@ class TracedWalk:
             return result
         assert isinstance(env, TransformedEnv)
         program = env._current_program()
-        places = self._stages[id(env)]
+        places, inside = self._levels[id(env)]
         if program.inverts:
             tensordict = self._apply_inverse(program, places, tensordict)
-        result = self.step(env.base_env, tensordict)
+        result = self.step(inside, tensordict)
         if preset is not None:
             known = set(result.keys(True, True))
             result.update(env._chain._to_inner_batch(preset.exclude(*known)))

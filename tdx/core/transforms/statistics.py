@@ -225,6 +225,7 @@ class RunningStatistics(Transform):
     """
 
     time_behavior = TimeBehavior.SCAN
+    _mixes_rows = True
     lock: Lock | None = None
     decay: float
     eps: float

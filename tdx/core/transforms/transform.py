@@ -12,6 +12,8 @@ from tensordict.nn import dispatch
 from tdx.core.transforms.chain_member import ChainMember
 from tdx.core.transforms.images import LinearImage
 from tdx.core.transforms.kernels import (
+    ArrayForm,
+    ArrayKernel,
     ChunkKernel,
     DictStep,
     StepLimit,
@@ -89,6 +91,9 @@ class Transform(ChainMember):
 
     _needs_declared_input: ClassVar[bool] = False
     """True if the batched envs of its library pass on actions and declared state only."""
+
+    _mixes_rows: ClassVar[bool] = False
+    """True if the values of a row depend on the other rows of the batch."""
 
     _joins: ClassVar[bool] = False
     """True if all in-keys are mapped to a single out-key."""
@@ -265,6 +270,10 @@ class Transform(ChainMember):
         This function may keep an entry for later steps without copying it.
         """
         return self._step_dict()
+
+    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+        """Return the step of one in-key for arrays of a form; ``None`` if there is no such form."""
+        return None
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         """Return the data hooks as a function of a chunk; ``None`` to run step by step."""

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase, is_non_tensor
-from torch import Tensor
+from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
+from tdx.core.planned.actions import uses_global_generator
 from tdx.errors import EnvError, Where
 from tdx.keys import NestedKey, normalize_key, split_key, unique_keys
 from tdx.specs import Composite
@@ -29,6 +30,7 @@ class EnvMetaData:
         name: The env's ``repr``.
         unlike: Metadata of each env in a batch of envs with different outputs; else empty.
         reads: Keys that a step reads, except actions and masks. ``None``: unknown.
+        draws: True if it draws from torch's global generator. ``None``: unknown.
     """
 
     input_spec: Composite
@@ -38,6 +40,7 @@ class EnvMetaData:
     name: str
     unlike: tuple[EnvMetaData, ...] = ()
     reads: tuple[NestedKey, ...] | None = None
+    draws: bool | None = None
 
     @property
     def parts(self) -> list[Composite]:
@@ -57,6 +60,7 @@ class EnvMetaData:
             repr(env),
             unlike,
             env._step_reads,
+            uses_global_generator(env),
         )
 
 
@@ -121,6 +125,11 @@ class EnvKeys:
             step_outputs=unique_keys([*written, *env.reward_keys]),
             reset_outputs=unique_keys(written),
         )
+
+
+def is_method(value: Any) -> bool:
+    """Return True if an attribute of an env is a method. Modules are values, although callable."""
+    return callable(value) and not isinstance(value, (nn.Module, type))
 
 
 def flat_items(

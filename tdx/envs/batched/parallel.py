@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import reset_masks
 from tdx.envs.batched import protocol
 from tdx.envs.batched.batched_env import BatchedEnv
+from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.envs.batched.env_creator import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.serial import SerialEnv
@@ -132,6 +134,7 @@ class ParallelEnv(BatchedEnv):
 
     _pool: WorkerPool
     _memory: BatchBuffers | None = None
+    _chunks: ChunkPool | None = None
 
     def _start(self) -> list[EnvMetaData]:
         count = resolve_process_count(self._processes, self.num_workers)
@@ -157,14 +160,16 @@ class ParallelEnv(BatchedEnv):
                 use_memory=self._use_memory,
                 non_blocking=self._non_blocking,
             )
-            self._pool.attach(memory.block)
+            groups = enumerate(self._pool.groups)
+            blocks = {index: (memory.block, rows[0]) for index, rows in groups}
+            self._pool.attach(protocol.ATTACH, blocks)
             self._memory = memory
         except BaseException:
             self.close()
             raise
 
     def _stop(self) -> None:
-        self._memory = None
+        self._memory = self._chunks = None
         self._pool.close()
 
     @property
@@ -278,6 +283,29 @@ class ParallelEnv(BatchedEnv):
         }
         return self._request(protocol.RESET_ROW, arguments)
 
+    @property
+    def _chunk_workers(self) -> ChunkPool:
+        if self._chunks is None:
+            memory = None if self._memory is None else self._memory.block
+            self._chunks = ChunkPool(self._pool, memory, self._stepwise_reason())
+        return self._chunks
+
+    @property
+    def _row_states(self) -> RowStates:
+        return RowStates(self._request_all, self._request)
+
+    def _stepwise_reason(self) -> str:
+        """Return why the processes cannot run chunks; empty if they can."""
+        if type(self) is not ParallelEnv:
+            return f"{type(self).__name__} may override how it steps"
+        if not self._alike or not self._use_memory:
+            return "the envs share no memory" if self._alike else "the envs of the batch differ"
+        if not self._env_device == self.device == torch.device("cpu"):
+            return "the envs are not on the CPU"
+        if any(each.draws is not False for each in self._metadata):
+            return "the env may draw from the global random numbers of its process"
+        return ""
+
     def _uses_global_generator(self) -> bool | None:
         # The envs draw in their own processes.
         return False
@@ -351,3 +379,24 @@ def _drop_keys(
 def _copy_for_sending(row: TensorDictBase) -> TensorDictBase:
     # A view would be sent with the whole memory that it is a view of.
     return row.detach().cpu().clone()
+
+
+@dataclass(frozen=True, slots=True)
+class RowStates:
+    """The states of the envs in the workers.
+
+    Args:
+        request_all: Sends a command to all envs.
+        request: Sends a command with an argument for each env.
+    """
+
+    request_all: Callable[[bytes], list[Any]]
+    request: Callable[[bytes, Mapping[int, Any]], Any]
+
+    def save(self) -> list[dict[str, Any] | None]:
+        """Return the state of each env; ``None`` where it is not known."""
+        return self.request_all(protocol.SAVE_STATE)
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Reset each env, and put it into a state."""
+        self.request(protocol.RESTORE_STATE, dict(enumerate(states)))

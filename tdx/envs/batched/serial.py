@@ -15,8 +15,7 @@ from tdx.core.planned.actions import uses_global_generator
 from tdx.core.planned.collectors import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.env_creator import CreateEnv
-from tdx.envs.batched.metadata import EnvMetaData, TensorDictBuilder, stack_rows
-from tdx.envs.batched.worker import is_method
+from tdx.envs.batched.metadata import EnvMetaData, TensorDictBuilder, is_method, stack_rows
 from tdx.keys import NestedKey
 from tdx.tensordicts import read
 

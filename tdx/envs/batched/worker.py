@@ -16,14 +16,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
+from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.core.planned.actions import uses_global_generator
 from tdx.envs.batched import protocol
+from tdx.envs.batched.chunk_runner import ChunkRunner
 from tdx.envs.batched.env_creator import EnvFactory
-from tdx.envs.batched.metadata import EnvMetaData
+from tdx.envs.batched.metadata import EnvMetaData, is_method
 from tdx.envs.batched.shared_memory import RowBuffers
+from tdx.envs.env_state import restore_env_state, save_env_state
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,12 @@ class _Server:
         self._connection = connection
         self._buffers: list[RowBuffers] = []
         self._place = 0
+        self._chunks = ChunkRunner(rows.envs)
+        self._exchanges: dict[bytes, Callable[[Any], None]] = {
+            protocol.ATTACH: self._attach,
+            protocol.COPIES: lambda content: self._chunks.take_copies(*content),
+            protocol.MEMORY: self._chunks.take_memory,
+        }
         self._answers: dict[bytes, Callable[[EnvBase, Any], Any]] = {
             protocol.STEP: self._step,
             protocol.RESET: self._reset,
@@ -172,6 +180,8 @@ class _Server:
             protocol.STATE_DICT: self._state_dict,
             protocol.LOAD_STATE_DICT: self._load_state_dict,
             protocol.TRAIN: self._train,
+            protocol.SAVE_STATE: self._save_state,
+            protocol.RESTORE_STATE: self._restore_state,
         }
 
     def serve(self) -> None:
@@ -193,8 +203,14 @@ class _Server:
 
     def _reply(self, message: bytes) -> bytes:
         kind = message[:1]
-        if kind == protocol.ATTACH:
-            self._attach()
+        if kind in self._exchanges:
+            # Received separately, because shared memory cannot be pickled by value.
+            self._exchanges[kind](self._connection.recv())
+            return protocol.DONE
+        if kind == protocol.CHUNK:
+            return self._run_chunk(protocol.unpack(message))
+        if kind == protocol.FETCH:
+            self._chunks.write(protocol.unpack(message))
             return protocol.DONE
         content = protocol.unpack(message)
         answer, values = self._answers[kind], {}
@@ -210,9 +226,22 @@ class _Server:
                 raise _RefusedError(error) from error
             raise
 
-    def _attach(self) -> None:
-        # Received separately, because shared memory cannot be pickled by value.
-        block, first = self._connection.recv()
+    def _run_chunk(self, content: Any) -> bytes:
+        task, rows, is_saved = content
+        if is_saved:
+            states = [self._save_state(env, None) for env in self._rows.envs]
+            _send(self._connection, protocol.pack(protocol.SNAPSHOT, states))
+        report = self._chunks.run(task, rows)
+        if report is None:
+            return protocol.DONE
+        # A partial reset returns the latest output of the rows that it leaves alone.
+        for buffers, row in zip(self._buffers, self._chunks.last_rows(), strict=True):
+            if row is not None:
+                buffers.put_step(row)
+        return protocol.pack(protocol.VALUE, report)
+
+    def _attach(self, content: Any) -> None:
+        block, first = content
         envs = self._rows.envs
         self._buffers = [RowBuffers(env, block, first + place) for place, env in enumerate(envs)]
 
@@ -262,6 +291,14 @@ class _Server:
     def _train(self, env: EnvBase, mode: bool) -> Any:
         env.train(mode)
 
+    def _save_state(self, env: EnvBase, _: None) -> Any:
+        # The stages of a chain have a state of their own.
+        return None if isinstance(env, TransformedEnv) else save_env_state(env)
+
+    def _restore_state(self, env: EnvBase, state: dict[str, Any]) -> None:
+        env.reset()
+        restore_env_state(env, state)
+
 
 class _RefusedError(Exception):
     """The user's request failed, and the env can be used further."""
@@ -269,11 +306,6 @@ class _RefusedError(Exception):
     def __init__(self, reason: BaseException) -> None:
         super().__init__(str(reason))
         self.reason = reason
-
-
-def is_method(value: Any) -> bool:
-    """Return True if an attribute of an env is a method. Modules are values, although callable."""
-    return callable(value) and not isinstance(value, (nn.Module, type))
 
 
 _GRACE = 5.0

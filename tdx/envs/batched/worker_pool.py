@@ -9,20 +9,19 @@ import pickle
 import selectors
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
+from typing import Any
 
 import torch
 
 from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.shared_memory import TensorBlock
 from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
 from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError, did_you_mean
 
@@ -136,11 +135,15 @@ class WorkerPool:
     def __init__(
         self, factories: Sequence[EnvFactory], groups: Sequence[range], options: ProcessOptions
     ) -> None:
-        self._options = options
+        self.options = options
         self.groups = tuple(groups)
+        self.snapshots: dict[int, bytes] = {}
+        self._factories = factories
         self._workers: list[_Worker] = []
         # Replies that arrived before they were requested.
         self._early: dict[int, bytes] = {}
+        # Operation during which a process has exited.
+        self._exited: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
         # Runs when the pool is collected, and at exit before multiprocessing waits for children.
         self._finalizer = Finalize(
@@ -150,7 +153,7 @@ class WorkerPool:
             exitpriority=100,
         )
         try:
-            self._start(factories)
+            self._start()
             self.metadata: list[EnvMetaData] = self._await_ready()
         except BaseException:
             self.kill()
@@ -165,44 +168,39 @@ class WorkerPool:
         pids = [worker.process.pid for worker in self._workers]
         return [pid for pid in pids if pid is not None]
 
-    def _start(self, factories: Sequence[EnvFactory]) -> None:
-        context = multiprocessing.get_context(self._options.start_method)
+    def _start(self) -> None:
         # Started first, because starting it would deliver the delayed interrupts.
         resource_tracker.ensure_running()
-        if self._options.start_method == "forkserver":
+        if self.options.start_method == "forkserver":
             prepare_fork_server()
-        for index, rows in enumerate(self.groups):
-            settings = WorkerSettings(
-                # Distinct for each env, and it follows torch.manual_seed.
-                seed=(torch.initial_seed() + 1 + rows[0]) % 2**63,
-                num_threads=self._options.threads,
-                environ=dict(os.environ),
-            )
+        for index in range(len(self.groups)):
             # A worker that is not in the list yet would not be ended by an interrupt.
             with delay_interrupts():
-                group = [factories[row] for row in rows]
-                self._workers.append(self._start_one(context, index, group, settings))
+                self._workers.append(self._start_one(index))
 
-    def _start_one(
-        self,
-        context: BaseContext,
-        index: int,
-        factories: Sequence[EnvFactory],
-        settings: WorkerSettings,
-    ) -> _Worker:
+    def _start_one(self, index: int) -> _Worker:
+        context: Any = multiprocessing.get_context(self.options.start_method)
+        rows = self.groups[index]
+        settings = WorkerSettings(
+            # Distinct for each env, and it follows torch.manual_seed.
+            seed=(torch.initial_seed() + 1 + rows[0]) % 2**63,
+            num_threads=self.options.threads,
+            environ=dict(os.environ),
+        )
+        factories = [self._factories[row] for row in rows]
         mine, theirs = context.Pipe()
         inherited = [worker.connection for worker in self._workers] + [mine]
-        others = inherited if self._options.start_method == "fork" else []
-        process = context.Process(  # type: ignore[attr-defined]
+        others = inherited if self.options.start_method == "fork" else []
+        process = context.Process(
             target=run_worker,
             args=(factories, theirs, settings, others),
             name=f"tdx-worker-{index}",
-            daemon=self._options.daemon,
+            daemon=self.options.daemon,
         )
         try:
             process.start()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            name = describe_workers(self.groups[index])
+            name = describe_workers(rows)
             raise ArgumentError(
                 f"create_env_fn of {name} cannot be sent to a process: {error}",
                 hint="create objects that cannot be pickled inside the function",
@@ -211,47 +209,75 @@ class WorkerPool:
             theirs.close()
         self._selector.register(mine, selectors.EVENT_READ, (index, False))
         self._selector.register(process.sentinel, selectors.EVENT_READ, (index, True))
-        return _Worker(index, self.groups[index], process, mine)
+        return _Worker(index, rows, process, mine)
+
+    def restart(self, index: int) -> None:
+        """Start a process again that has exited; its envs are new ones."""
+        old = self._workers[index]
+        self._unregister(old)
+        self._exited.pop(index, None)
+        old.connection.close()
+        with delay_interrupts():
+            _terminate([old])
+            self._workers[index] = self._start_one(index)
+        self._gather([index], _STARTING, _IMPORT_TIMEOUT)
+        self._gather([index], _CREATING, self.options.timeout)
 
     def _await_ready(self) -> list[EnvMetaData]:
         indices = range(len(self._workers))
-        limit = self._options.timeout
+        limit = self.options.timeout
         # The time for imports in a new process does not count against the env's timeout.
         self._gather(indices, _STARTING, None if limit is None else max(limit, _IMPORT_TIMEOUT))
         replies = self._gather(indices, _CREATING, limit)
         return [each for index in indices for each in protocol.unpack(replies[index])]
 
-    def request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+    def request(
+        self, messages: Mapping[int, bytes], recover: Callable[[int], bool] | None = None
+    ) -> dict[int, bytes]:
         """Send a message to workers, and wait for their replies.
 
         Args:
             messages: Message for each process, by index.
+            recover: Called with the index of a process that has exited; returns True if it was
+                restarted and gets the message again.
 
         Raises:
             WorkerError: A worker raised an error or exited. All are ended.
             WorkerTimeoutError: A worker did not reply in time. All are ended.
         """
         operation = ""
+        self.snapshots.clear()
         try:
             for index, message in messages.items():
                 operation = protocol.COMMANDS[message[:1]]
                 self._send(index, message, operation)
-            return self._gather(messages, operation, self._options.timeout)
+            while True:
+                try:
+                    return self._wait(messages, operation, self.options.timeout)
+                except _ExitedError as exited:
+                    if recover is None or not recover(exited.index):
+                        raise self._exit_error(exited.index, exited.operation) from None
+                    self._send(exited.index, messages[exited.index], operation)
         except BaseException:
             self.kill()
             raise
 
-    def attach(self, block: TensorBlock) -> None:
-        """Give all workers access to shared memory.
+    def attach(self, kind: bytes, contents: Mapping[int, Any]) -> None:
+        """Send objects with shared memory in them.
+
+        Args:
+            kind: Command of the protocol.
+            contents: Object for each process, by index.
 
         Raises:
             WorkerError: A worker raised an error or exited. All are ended.
         """
         try:
-            for worker in self._workers:
-                self._send(worker.index, protocol.ATTACH, _STARTING)
-                worker.connection.send((block, worker.rows[0]))
-            self._gather(range(len(self._workers)), _STARTING, self._options.timeout)
+            operation = protocol.COMMANDS[kind]
+            for index, content in contents.items():
+                self._send(index, kind, operation)
+                self._workers[index].connection.send(content)
+            self._gather(contents, operation, self.options.timeout)
         except BaseException:
             self.kill()
             raise
@@ -265,8 +291,18 @@ class WorkerPool:
     def _gather(
         self, workers: Iterable[int], operation: str, limit: float | None
     ) -> dict[int, bytes]:
+        try:
+            return self._wait(workers, operation, limit)
+        except _ExitedError as exited:
+            raise self._exit_error(exited.index, exited.operation) from None
+
+    def _wait(
+        self, workers: Iterable[int], operation: str, limit: float | None
+    ) -> dict[int, bytes]:
         """Wait for the replies of some workers. The limit restarts with each reply."""
         requested = set(workers)
+        for index in requested & self._exited.keys():
+            raise _ExitedError(index, self._exited[index])
         replies = {index: self._early.pop(index) for index in requested if index in self._early}
         pending = requested - set(replies)
         deadline = None if limit is None else time.monotonic() + limit
@@ -285,14 +321,27 @@ class WorkerPool:
                 has_started = operation == _STARTING and index not in pending
                 current = _CREATING if has_started else operation
                 if reply is None:
-                    raise self._exit_error(index, current)
+                    self._unregister(self._workers[index])
+                    self._exited[index] = current
+                    if index in pending:
+                        self._early.update(replies)
+                        raise _ExitedError(index, current)
+                    break
                 if reply[:1] == protocol.FAILED:
                     raise _reply_error(self.groups[index], reply, current)
+                if reply[:1] == protocol.SNAPSHOT:
+                    self.snapshots[index] = reply
+                    continue
                 (replies if index in pending else self._early)[index] = reply
                 pending.discard(index)
                 # A reply shows that the machine is only slow.
                 deadline = None if limit is None else time.monotonic() + limit
         return replies
+
+    def _unregister(self, worker: _Worker) -> None:
+        for source in (worker.connection, worker.process.sentinel):
+            if source in self._selector.get_map():
+                self._selector.unregister(source)
 
     def _receive(self, index: int) -> bytes | None:
         try:
@@ -321,6 +370,14 @@ class WorkerPool:
         with delay_interrupts():
             _terminate(self._workers)
             self._finalizer()
+
+
+class _ExitedError(Exception):
+    """A process has exited during an operation."""
+
+    def __init__(self, index: int, operation: str) -> None:
+        super().__init__(index, operation)
+        self.index, self.operation = index, operation
 
 
 def _reply_error(rows: range, reply: bytes, operation: str) -> BaseException:

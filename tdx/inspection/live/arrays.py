@@ -201,7 +201,8 @@ def find_images(
         for version in stage.written.values():
             image = as_array(rows.of(version.value))
             if image is not None and is_image_shape(tuple(image.shape), image.dtype.kind):
-                small = _downsample(_to_rgb(_subsample(image, width, height)), width, height)
+                frames = _to_frames(_subsample(image, width, height))
+                small = _make_strip(frames, width, height)
                 yield ImageView(
                     version=version.name,
                     place=numbers.title(stage.index, stage.name) if is_stage else stage.name,
@@ -210,6 +211,8 @@ def find_images(
                     width=small.shape[1],
                     height=small.shape[0],
                     rgb=small.tobytes(),
+                    ratio=len(frames) * frames[0].shape[1] / frames[0].shape[0],
+                    frames=len(frames),
                 )
 
 
@@ -224,31 +227,35 @@ def _subsample(numbers: np.ndarray[Any, Any], width: int, height: int) -> np.nda
     return numbers[(..., every, every, slice(None)) if layout == "last" else (..., every, every)]
 
 
-def _to_rgb(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert to bytes ``[H, W, 3]``: one channel to gray, stacked frames to tiles."""
+def _to_frames(numbers: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """Convert to frames of bytes ``[H, W, 3]``, one unless frames are stacked; gray is repeated."""
     import numpy as np
 
     layout = _layout(tuple(numbers.shape))
-    image = numbers.reshape(numbers.shape[-3:]) if numbers.ndim > 3 else numbers
+    image = _to_bytes(numbers.reshape(numbers.shape[-3:]) if numbers.ndim > 3 else numbers)
     if layout == "none":
-        image = image[..., None]
-    elif layout == "first" and image.shape[0] in _CHANNELS[:2]:
-        image = np.moveaxis(image, 0, -1)
-    elif layout == "first":
-        image = _tile(list(_split_frames(image)))
-    image = _to_bytes(image)
-    return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[:, :, :3]
+        frames = [image[..., None]]
+    elif layout == "last":
+        frames = [image]
+    else:
+        frames = list(_split_frames(image))
+    return [np.repeat(each, 3, axis=2) if each.shape[2] == 1 else each[..., :3] for each in frames]
 
 
-def _tile(frames: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Arrange frames in a nearly square grid, the oldest first."""
+def _make_strip(
+    frames: list[np.ndarray[Any, Any]], width: int, height: int
+) -> np.ndarray[Any, Any]:
+    """Downsample frames, and put them side by side with a column between two of them."""
     import numpy as np
 
-    columns = math.ceil(math.sqrt(len(frames)))
-    frames += [np.zeros_like(frames[0])] * (-len(frames) % columns)
-    rows = [frames[at : at + columns] for at in range(0, len(frames), columns)]
-    tiled: np.ndarray[Any, Any] = np.concatenate([np.concatenate(row, 1) for row in rows], 0)
-    return tiled
+    count = len(frames)
+    small = [_downsample(each, max(1, (width + 1) // count - 1), height) for each in frames]
+    if count == 1:
+        return small[0]
+    gap = np.zeros_like(small[0][:, :1])
+    parts = [part for each in small for part in (gap, each)]
+    strip: np.ndarray[Any, Any] = np.ascontiguousarray(np.concatenate(parts[1:], 1))
+    return strip
 
 
 def _split_frames(stacked: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any]]:
@@ -256,7 +263,7 @@ def _split_frames(stacked: np.ndarray[Any, Any]) -> Iterator[np.ndarray[Any, Any
     import numpy as np
 
     count = stacked.shape[0]
-    channels = 3 if count % 3 == 0 and count > 3 else 1
+    channels = 3 if count % 3 == 0 else 1
     for at in range(0, count, channels):
         yield np.moveaxis(stacked[at : at + channels], 0, -1)
 

@@ -174,6 +174,8 @@ class ImageView:
         width: Width in pixels after downsampling.
         height: Height in pixels after downsampling.
         rgb: Three bytes per pixel, row by row.
+        ratio: Width divided by height before downsampling.
+        frames: Number of frames side by side, the oldest first.
     """
 
     version: str
@@ -183,6 +185,8 @@ class ImageView:
     width: int
     height: int
     rgb: bytes
+    ratio: float
+    frames: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_spe
 from tdx.stacks.gymnasium.traces import TraceBuilder
 from tdx.stacks.gymnasium.workers import Workers
 from tdx.stacks.replay import BaseCalls, Entries, replaced_attributes, write_number
-from tdx.stacks.sources import is_closed
+from tdx.stacks.sources import attributes_of, is_closed
 from tdx.stacks.stack import Stack, StageInfo
 
 
@@ -158,6 +158,31 @@ class LevelStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         return [level.index for level in self.levels if level.in_workers and level.index >= 0]
 
+    @abstractmethod
+    def copy_core(self, envs: Sequence[Any]) -> Any:
+        """Return a vector env in this process, like the one whose sub-envs are in workers.
+
+        Args:
+            envs: Its sub-envs.
+        """
+        ...
+
+    @contextmanager
+    def in_this_process(self) -> Iterator[LevelStack]:
+        """See :class:`~tdx.stacks.Stack`; the wrappers around the vector env are not copied."""
+        if self.workers is None or not self.remote_stages:
+            yield self
+            return
+        core = self.copy_core(self.workers.copy_envs())
+        outer = [level.owner for level in self.levels if level.index > self.workers.core_index]
+        changes = [(owner, _inner_name(owner), core) for owner in outer[:1]]
+        create: Any = type(self)
+        try:
+            with replaced_attributes(changes):
+                yield create(self.target if outer else core)
+        finally:
+            core.close()
+
     def encode_action(self, entries: Entries) -> Any:
         """See :class:`~tdx.stacks.Stack`."""
         return build_action(self.levels[-1].action_space, entries, self.num_envs)
@@ -222,6 +247,10 @@ class LevelStack(Stack):
     def close(self) -> None:
         """See :class:`~tdx.stacks.Stack`."""
         self.target.close()
+
+
+def _inner_name(wrapper: Any) -> str:
+    return "venv" if "venv" in attributes_of(wrapper) else "env"
 
 
 class LevelDriver(ABC):

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
 from tdx.core.meter import Meter
-from tdx.envs.gym.autoreset import AutoresetMode
+from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
 from tdx.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import (
@@ -26,6 +27,7 @@ from tdx.stacks.gymnasium.measuring import measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
 from tdx.stacks.gymnasium.state import level_state
 from tdx.stacks.gymnasium.workers import workers_of_vector_env
+from tdx.stacks.sources import attributes_of
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -76,6 +78,13 @@ class GymnasiumStack(LevelStack):
         """Return copies of the numbers that a level keeps."""
         return level_state(level)
 
+    def copy_core(self, envs: Sequence[Any]) -> SyncVectorEnv:
+        """Return a ``SyncVectorEnv`` like the ``AsyncVectorEnv`` of the stack."""
+        core = core_of(self.target)
+        mode = attributes_of(core).get("observation_mode", "same")
+        kwargs = {"autoreset_mode": core.metadata["autoreset_mode"]} if RESETS_ROWS else {}
+        return SyncVectorEnv([partial(_same, env) for env in envs], observation_mode=mode, **kwargs)
+
     def driver(self, policy: Any = None) -> GymnasiumDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
         return GymnasiumDriver(self, policy)
@@ -117,6 +126,10 @@ class GymnasiumStack(LevelStack):
         from tdx.stacks.gymnasium.converted import wrap_level
 
         return wrap_level(self.levels[last + 1].owner, key)
+
+
+def _same(env: Any) -> Any:
+    return env
 
 
 class GymnasiumDriver(LevelDriver):

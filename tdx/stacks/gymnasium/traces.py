@@ -13,7 +13,7 @@ from gymnasium.spaces import Box
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.tracing import StageTrace, StepTrace, ValueVersion
+from tdx.core.tracing import DeferredTrace, StageTrace, StepTrace, ValueVersion
 from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey, split_key
 from tdx.stacks.gymnasium.calls import Call, Events, read_calls
@@ -30,7 +30,6 @@ from tdx.stacks.gymnasium.snapshots import (
     result_entries,
     stack_rows,
 )
-from tdx.stacks.tracer import DeferredTrace
 from tdx.tensordicts import new_tensordict
 
 
@@ -103,8 +102,10 @@ class TraceBuilder:
         assert event is not None
         site, details = event[0], event[4]
         build = partial(self.build, events, self.policy, self.policy_ns)
-        has_error = details is not None and details.error is not None
-        return DeferredTrace.of(site.method, build, has_error=has_error)
+        known: dict[str, Any] = {"phase": site.method}
+        if details is None or details.error is None:
+            known["error"] = None
+        return DeferredTrace.of(build, index=0, step=0, episode=0, **known)
 
     def build(self, events: Events, policy: str, policy_ns: int) -> StepTrace:
         """Return the trace of an outermost call.

@@ -5,6 +5,8 @@ It imports torch only to read the state, so that a worker stays small.
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import pickle
@@ -20,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import gymnasium
 import numpy as np
 
@@ -140,6 +143,21 @@ def _is_env(value: Any) -> bool:
     return issubclass(type(value), gymnasium.Env)
 
 
+class _EnvPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Replaces open files, such as the log of a monitor, by buffers."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, io.IOBase):
+            return io.StringIO if isinstance(obj, io.TextIOBase) else io.BytesIO, ()
+        if type(obj) is type(_create_csv_writer()):
+            return _create_csv_writer, ()
+        return super().reducer_override(obj)
+
+
+def _create_csv_writer() -> Any:
+    return csv.writer(io.StringIO())
+
+
 class WorkerAgent:
     """Answers the requests of the parent process; every answer is bytes, and nothing raises.
 
@@ -166,6 +184,7 @@ class WorkerAgent:
             "describe": self._describe,
             "state": self._state,
             "take": self._take,
+            "copy": self._copy,
             "stop": self._stop,
         }
         try:
@@ -229,6 +248,13 @@ class WorkerAgent:
             {name: value.numpy() for name, value in level_state(level).items()}
             for level in self._levels
         ]
+
+    def _copy(self) -> bytes:
+        """Return the env as bytes, with its state and its generators, but without open files."""
+        (instance_dict(self._env) or {}).pop(AGENT, None)
+        stream = io.BytesIO()
+        _EnvPickler(stream).dump(self._env)
+        return stream.getvalue()
 
     def _take(self) -> list[PackedCall]:
         """Return the complete calls since the last request."""

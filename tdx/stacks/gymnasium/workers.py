@@ -148,6 +148,26 @@ class Workers:
                 found[index] = stacked
         return found
 
+    def copy_envs(self) -> list[Any]:
+        """Return copies of the sub-envs; those in the workers do not change.
+
+        Raises:
+            ArgumentError: A sub-env cannot be copied.
+        """
+        problem = self._problem()
+        if problem is not None:
+            raise ArgumentError(problem, hint=_HINT)
+        self._install(None)
+        try:
+            return [pickle.loads(each) for each in self._ask("copy")]
+        except ArgumentError:
+            raise
+        except Exception as error:
+            raise ArgumentError(
+                f"a copy cannot be loaded: {get_first_line(error)}",
+                hint="use a vector env without worker processes",
+            ) from error
+
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record the calls in each worker in a block; :meth:`take_calls` collects them."""

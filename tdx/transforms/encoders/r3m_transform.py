@@ -84,6 +84,8 @@ class R3MTransform(Transform):
     """
 
     _is_verified = True
+    # Convolutions round in another way for another number of images.
+    _mixes_rows = True
 
     time_behavior = TimeBehavior.POINTWISE
     default_in_keys = ("pixels",)

@@ -223,7 +223,8 @@ def _env_choices(envs: tuple[EnvChoice, ...]) -> list[Choice]:
     curated = [by_id[name] for name in CURATED_ENVS if name in by_id and by_id[name].hint is None]
     others = [env for env in envs if env not in curated]
     return [
-        Choice(env.id, env.id, _env_note(env), env.is_deprecated) for env in (*curated, *others)
+        Choice(env.id, env.id, _env_note(env), env.is_deprecated, env in curated)
+        for env in (*curated, *others)
     ]
 
 

@@ -140,6 +140,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
 
     def _show_about(self) -> None:
         """Describe below the form what the stage changes, if there is room."""
+        if not self.query("#form-about"):
+            return  # the app exits meanwhile
         form = self.query_one("#form")
         taken = sum(each.virtual_size.height for each in form.children)
         above = self.query_one("#form-title").outer_size.height
@@ -184,6 +186,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             await form.remove_children()
             await form.mount_all(rows)
             form.scroll_home(animate=False)
+        if not self.query("#form-help"):
+            return  # the app exits meanwhile
         self._show_help()
         self.call_after_refresh(self._show_about)
         refocus, self._refocus = self._refocus, None

@@ -27,7 +27,7 @@ _STYLES = {
     "?": "$secondary",
     "·": "dim",
 }
-_MIN_NUMBER = 12
+_MIN_NUMBER = 10
 _SHOWN = 3
 _PREVIEW = 28
 """Columns for the first values of a key."""
@@ -56,6 +56,8 @@ class Line:
             return "?"
         if not self.key.differs:
             return "="
+        if None in (self.key.left, self.key.right):
+            return "+" if self.key.left is None else "-"
         if self.stage.status == "follows":
             return "↳"
         # Chains of different libraries may reach the same values in another way.

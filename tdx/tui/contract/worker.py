@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from tdx.errors import ArgumentError, StorageError, TdxError
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
+from tdx.text import escape_control_characters
 from tdx.tui.backend.messages import Job
 from tdx.tui.contract.messages import (
     MAX_ELEMENTS,
@@ -54,7 +57,8 @@ def compare_contract(request: CompareContract, job: Job) -> Comparison:
         )
     finally:
         stack.close()
-    return _describe(contract, target, report)
+    described: Comparison = _escape(_describe(contract, target, report))
+    return described
 
 
 def freeze_contract(request: FreezeContract, job: Job) -> str:
@@ -92,6 +96,20 @@ def _read_reference(name: str, allow_code: bool) -> Contract:
 
 
 # Plain data for the app
+
+
+def _escape(value: Any) -> Any:
+    """Escape control characters in all texts: a contract is data from a stranger."""
+    if isinstance(value, str):
+        return escape_control_characters(value)
+    if isinstance(value, tuple):
+        return tuple(map(_escape, value))
+    if isinstance(value, Mapping):
+        return {_escape(name): _escape(each) for name, each in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [each.name for each in fields(value)]
+        return replace(value, **{name: _escape(getattr(value, name)) for name in names})
+    return value
 
 
 def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Comparison:

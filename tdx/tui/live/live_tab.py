@@ -15,12 +15,12 @@ from textual.widget import Widget
 from tdx.tui.chain_status import ChainStatus
 from tdx.tui.files.path_screen import suggest_name
 from tdx.tui.live.connection import Target
-from tdx.tui.live.graphics import PlotPane
 from tdx.tui.live.history import EnvStrip, Timeline
 from tdx.tui.live.line_widgets import LineList
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import DumpSteps, FocusEnv, SetPanes
 from tdx.tui.live.panes import PANES, TITLES, ActionLabel, LivePanes, Pane
+from tdx.tui.live.plots import PlotPane
 from tdx.tui.live.session import SessionController
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen
 from tdx.tui.tab_body import SearchableTab, SearchBar, search_bindings

@@ -16,10 +16,11 @@ from tdx.inspection.live.views import EnvCell, TraceView
 from tdx.inspection.overview import Problem
 from tdx.keys import format_key
 from tdx.tui.chain_status import ENV
-from tdx.tui.live.graphics import ImagePane, PlotPane
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
+from tdx.tui.live.images import ImagePane
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import LiveState, SessionInfo, SetPanes
+from tdx.tui.live.plots import PlotPane
 from tdx.tui.live.values import ValueTable
 
 Pane = Literal["values", "plots", "images", "episodes", "manual"]

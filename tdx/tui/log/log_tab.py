@@ -249,6 +249,10 @@ _LOW_HEIGHT = 18
 """Height below which the details of an entry do not fit."""
 
 
+_UNREAD = " ✕"
+"""End of the title of the tab while it has unread errors."""
+
+
 class LogTab(SearchableTab):
     """Shows the journal.
 
@@ -372,7 +376,11 @@ class LogTab(SearchableTab):
         pane = next((each for each in self.ancestors if isinstance(each, TabPane)), None)
         if pane is not None:
             tabs = next(each for each in pane.ancestors if isinstance(each, TabbedContent))
-            tabs.get_tab(pane).set_class(unread, "-unread")
+            tab = tabs.get_tab(pane)
+            if unread != tab.has_class("-unread"):
+                tab.set_class(unread, "-unread")
+                title = tab.label.plain.removesuffix(_UNREAD)
+                tab.label = f"{title}{_UNREAD}" if unread else title
 
     def update(self) -> None:
         """Show the entries that pass the filter."""

@@ -36,12 +36,18 @@ class Choice:
         text: Text that is shown and searched.
         note: Remark after the text.
         is_last: Dim it, and list it after all others.
+        is_first: List it before others if it contains the searched text.
     """
 
     id: str
     text: str
     note: str = ""
     is_last: bool = False
+    is_first: bool = False
+
+    def order(self, typed: str) -> int:
+        """Return 0 for an entry that comes first if it contains a text, and 2 for a last one."""
+        return 2 if self.is_last else int(not self.is_first or typed not in self.text.casefold())
 
 
 def fuzzy_sort(
@@ -195,7 +201,8 @@ class ChoiceScreen(ModalScreen[str | None]):
         if self._is_verbatim is not None and self._is_verbatim(words):
             choices = [Choice(words, words)]
         found = fuzzy_sort(words, choices, lambda choice: choice.text)
-        found.sort(key=lambda match: match[0].is_last)
+        typed = words.strip().casefold()
+        found.sort(key=lambda match: match[0].order(typed))
         options = self.query_one("#choose-list", OptionList)
         width = max((len(choice.text) for choice, _ in found[:MAX_CHOICES]), default=0)
         options.clear_options()

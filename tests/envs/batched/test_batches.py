@@ -176,12 +176,12 @@ def test_use_buffers_false_sends_tensors_by_value(make_parallel: MakeBatch) -> N
     assert_close(*results)
 
 
-@pytest.mark.parametrize("method", ["spawn", None])
-def test_other_start_methods(make_parallel: MakeBatch, method: str | None) -> None:
+@pytest.mark.parametrize(("method", "count"), [("spawn", 1), (None, 2)])
+def test_other_start_methods(make_parallel: MakeBatch, method: str | None, count: int) -> None:
     creator = EnvCreator(CountingEnv)
-    env = make_parallel(2, creator, mp_start_method=method, worker_timeout=280.0)
+    env = make_parallel(count, creator, mp_start_method=method, worker_timeout=280.0)
     env.rollout(3)
-    assert int(creator.state_dict()["steps"]) == 6
+    assert int(creator.state_dict()["steps"]) == 3 * count
 
 
 def test_a_single_env_needs_no_process(make_parallel: MakeBatch) -> None:

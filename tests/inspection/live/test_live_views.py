@@ -183,15 +183,17 @@ def test_images_of_each_stage() -> None:
     assert after.rgb[0] in (199, 200)
 
 
-def test_stacked_frames_are_tiled() -> None:
+def test_stacked_frames_are_a_strip() -> None:
     env = TransformedEnv(Ragged(), ToTensorImage(in_keys=["pixels"]))
     env.append_transform(GrayScale(in_keys=["pixels"]))
     env.append_transform(CatFrames(5, dim=-3, in_keys=["pixels"]))
     tracer = Tracer(env)
     tracer.reset()
     stacked = list(find_images(tracer.step()))[-1]
-    assert (stacked.shape, stacked.width, stacked.height) == ((5, 8, 12), 3 * 12, 2 * 8)
-    assert stacked.rgb[-3:] == bytes(3)  # the sixth tile is empty
+    assert (stacked.frames, stacked.shape, stacked.ratio) == (5, (5, 8, 12), 5 * 12 / 8)
+    frames, gaps = 5 * 12, 4
+    assert (stacked.width, stacked.height) == (frames + gaps, 8)
+    assert stacked.rgb[12 * 3 : 13 * 3] == bytes(3)
 
 
 def test_images_are_downsampled() -> None:

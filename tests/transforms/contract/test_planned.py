@@ -6,9 +6,10 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
-from tdx import TransformedEnv
+from tdx import SerialEnv, TdxError, TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.core.plan import plan_of
+from tests.core.planned.split_env import SplitEnv
 from tests.transforms.contract.examples import EXAMPLES, example_of, made
 from tests.transforms.fixed_rollouts import assert_same
 
@@ -53,3 +54,30 @@ def test_planned_is_eager(name: str, which: str, runs: list[tuple[tuple[int, ...
         (mine, how), (other, _) = results
         assert_same(mine, other)
         assert how == "eager" or name not in EAGER
+
+
+def test_rows_may_run_apart(name: str) -> None:
+    """Worker processes run the rows of a batch in groups, unless the stage says it mixes them."""
+    example = example_of(name)
+    if example.offline:
+        pytest.skip("it refuses an env")
+    results = []
+    for sizes in ((3,), (1, 2), None):
+
+        def make() -> EnvBase:
+            return known_env(name, "arguments", ())
+
+        base = SerialEnv(3, make) if sizes is None else SplitEnv(sizes, make)
+        try:
+            found, _ = rolled_out(base, name, "arguments", True, False)
+        except TdxError as error:
+            found = type(error)
+        results.append(found)
+        if sizes is not None:
+            runs_apart = plan_of(TransformedEnv(base, made(name, "arguments"))).why_stepwise == ""
+            assert bool(base.chunks) == (runs_apart and isinstance(found, TensorDictBase))
+    for result in results[:2]:
+        if isinstance(result, type) or isinstance(results[2], type):
+            assert result == results[2]
+        else:
+            assert_same(result, results[2])

@@ -1,20 +1,16 @@
-"""Plots drawn in braille, and images drawn in half-cells (two pixels per cell)."""
+"""Plots drawn in braille characters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 from typing import ClassVar
 
-from rich.color import Color
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.message import Message
 
-from tdx.inspection.live.views import ImageView, PlotView
+from tdx.inspection.live.views import PlotView
 from tdx.tui.live.line_widgets import RowWidget, truncate
 
 _LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
@@ -164,31 +160,34 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
     def all_rows(self) -> Iterator[PlotRow]:
         height = self.size.height
         shown = self.curves[: height // 3] or self.curves[: height // 2]
-        for number, each in enumerate(shown):
-            rows = height // len(shown) + (number < height % len(shown))
+        for number, (each, rows) in enumerate(zip(shown, plot_heights(shown, height), strict=True)):
             yield from self._plot_rows(each, rows, _COLORS[number % len(_COLORS)])
 
     def _plot_rows(self, curve: PlotView, height: int, color: str) -> Iterator[PlotRow]:
         earlier = curve.earlier
         both = (curve,) if earlier is None else (curve, earlier)
-        known = [n for each in both for n in (*each.low, *each.high) if n is not None]
+        known = _known_numbers(curve)
         name = truncate(curve.name, self.size.width - 12)
         latest = "" if curve.latest is None else f"  {curve.latest:.4g}"
         if earlier is not None and earlier.latest is not None:
             latest += f"  earlier {earlier.latest:.4g}"
         yield (name, f"{color}-name", False), (latest, "muted", False)
         rows = height - 1
+        if not known:
+            yield from [(("no values yet", "muted", False),)][:rows]
+            return
         scale = [""] * rows
-        if known and rows:
+        if rows:
             flat = min(known) == max(known)
             scale[rows // 2 if flat else 0] = f"{max(known):.3g}"
             if rows > 1 and not flat:
                 scale[-1] = f"{min(known):.3g}"
-        bounds = (min(known), max(known)) if known else None
+        bounds = min(known), max(known)
         drawn = [draw_braille(each.low, each.high, self.plot_width, rows, bounds) for each in both]
         at = self._column(curve)
         for number, mark in enumerate(scale):
-            head = (truncate(mark, _SCALE_WIDTH).rjust(_SCALE_WIDTH) + "┤", "muted", False)
+            axis = "┤" if mark else "│"
+            head = (truncate(mark, _SCALE_WIDTH).rjust(_SCALE_WIDTH) + axis, "muted", False)
             yield head, *_overlay([lines[number] for lines in drawn], (color, "muted"), at)
 
     def _column(self, curve: PlotView) -> int | None:
@@ -212,6 +211,22 @@ key in the values. `b` zooms to the latest traces. A click shows the step at tha
         self.post_message(self.Picked(each.first + part * span // parts))
 
 
+def _known_numbers(curve: PlotView) -> list[float]:
+    both = (curve,) if curve.earlier is None else (curve, curve.earlier)
+    return [n for each in both for n in (*each.low, *each.high) if n is not None]
+
+
+def plot_heights(curves: Sequence[PlotView], height: int) -> list[int]:
+    """Distribute lines over plots: two for a constant, and the rest for the others."""
+    is_flat = [len(set(_known_numbers(each))) < 2 for each in curves]
+    varying = is_flat.count(False)
+    if not varying:
+        return [min(2, height)] * len(curves)
+    left = height - 2 * is_flat.count(True)
+    share = [left // varying + (number < left % varying) for number in range(varying)]
+    return [2 if flat else share.pop(0) for flat in is_flat]
+
+
 def _overlay(
     lines: Sequence[str], colors: Sequence[str], marked: int | None
 ) -> Iterator[tuple[str, str, bool]]:
@@ -233,183 +248,3 @@ def _overlay(
 
 
 _BLANK = (" ", "\u2800")
-GAP = 2
-_MIN_IMAGE_WIDTH = 12
-
-
-@dataclass(frozen=True, slots=True)
-class ImageGrid:
-    """Size of the cells of a grid.
-
-    Args:
-        columns: Number of images side by side.
-        width: Width of an image in cells.
-        height: Height of an image in cells, without its title.
-    """
-
-    columns: int
-    width: int
-    height: int
-
-
-def best_grid(images: Sequence[ImageView], width: int, height: int) -> ImageGrid:
-    """Return the grid in which the smallest image is largest.
-
-    Args:
-        images: Images; a cell is one pixel wide and two pixels high.
-        width: Available width in cells.
-        height: Available height in cells.
-    """
-    count = max(1, len(images))
-    grids = [_make_grid(columns, count, width, height) for columns in range(1, count + 1)]
-    fitting = [grid for grid in grids if grid.width >= _MIN_IMAGE_WIDTH and grid.height > 0]
-    return max(fitting or grids[:1], key=lambda grid: (_smallest_scale(grid, images), grid.columns))
-
-
-def _make_grid(columns: int, count: int, width: int, height: int) -> ImageGrid:
-    rows = -(-count // columns)
-    return ImageGrid(columns, (width - GAP * (columns - 1)) // columns, height // rows - 1)
-
-
-def _smallest_scale(grid: ImageGrid, images: Sequence[ImageView]) -> float:
-    return min((image_scale(each, grid.width, grid.height) for each in images), default=0.0)
-
-
-def image_scale(image: ImageView, width: int, height: int) -> float:
-    """Return the factor by which an image must be scaled to fill a number of cells."""
-    return min(width / image.width, 2 * height / image.height)
-
-
-Cell = tuple[int, int]
-"""The colors of a cell: of its upper half and of its lower half."""
-ImageRow = tuple[str | tuple[Cell, ...], ...]
-"""Parts of a line: a text, or cells of an image."""
-
-
-class ImagePane(RowWidget[ImageRow], can_focus=True):
-    """Draws images side by side: the env's image, and one for each stage that changes it."""
-
-    HELP = """## Images
-
-The image of the env, and the image after each stage that writes one, in chain order. If such a
-stage is selected, only the images before and after it."""
-
-    DEFAULT_CSS = """
-    ImagePane { height: 1fr; }
-    """
-
-    def __init__(self) -> None:
-        super().__init__(id="live-images")
-        self.border_title = "images"
-        self.images: tuple[ImageView, ...] = ()
-        self.stage: int | None = None
-
-    def show(self, images: Sequence[ImageView]) -> None:
-        """Replace the images."""
-        if images != self.images:
-            self.images = tuple(images)
-            self.invalidate()
-
-    def set_stage(self, stage: int | None) -> None:
-        """Show only the images before and after a stage, if it writes one."""
-        self.stage = stage
-        self.invalidate()
-
-    def row_parts(self, row: ImageRow) -> Sequence[Segment]:
-        parts: list[Segment] = []
-        for each in row:
-            if isinstance(each, str):
-                parts.append(Segment(each, self.base))
-            else:
-                parts += _segments(each)
-        return parts
-
-    def max_image_size(self) -> tuple[int, int]:
-        """Return the maximum size of an image in pixels."""
-        grid = best_grid(self._images_to_draw(), *self.size)
-        return grid.width, max(0, grid.height) * 2
-
-    def _images_to_draw(self) -> Sequence[ImageView]:
-        """Return all images, or those before and after the selected stage."""
-        after = [n for n, each in enumerate(self.images) if each.stage == self.stage]
-        if self.stage is None or self.stage < 0 or not after:
-            return self.images
-        key = _key_name(self.images[after[0]])
-        earlier = [each for each in self.images[: after[0]] if _key_name(each) == key]
-        return [*earlier[-1:], *(self.images[n] for n in after)]
-
-    def all_rows(self) -> Iterator[ImageRow]:
-        if self.size.height < 2:
-            return
-        shown = self._images_to_draw()
-        if not shown:
-            yield ("no key contains an image",)
-            yield ("set from_pixels of the env to render images",)
-            return
-        grid = best_grid(shown, *self.size)
-        for begin in range(0, len(shown), grid.columns):
-            row = shown[begin : begin + grid.columns]
-            heads = []
-            for number, each in enumerate(row, start=begin):
-                heads.append(_image_title(each, number, grid.width).ljust(grid.width + GAP))
-            yield tuple(heads)
-            images = [list(_half_cells(each, grid.width, grid.height)) for each in row]
-            for y in range(max(map(len, images))):
-                parts: list[str | tuple[Cell, ...]] = []
-                for rows in images:
-                    cells = rows[y] if y < len(rows) else ()
-                    parts += [cells, " " * (grid.width - len(cells) + GAP)]
-                yield tuple(parts)
-
-
-def _image_title(image: ImageView, number: int, width: int) -> str:
-    """Return the writer and the shape, as far as they fit."""
-    place, shape = image.place, "×".join(map(str, image.shape))
-    texts = (f"{'→ ' if number else ''}{place} {shape}", f"{place} {shape}", place)
-    return next((text for text in texts if len(text) <= width), truncate(place, width))
-
-
-def _half_cells(image: ImageView, width: int, height: int) -> Iterator[tuple[Cell, ...]]:
-    """Yield the rows of an image, two pixels per cell, scaled to fit."""
-    times = image_scale(image, width, height)
-    times = times if times < 1 else float(int(times))
-    wide, tall = max(1, int(image.width * times)), max(1, int(image.height * times))
-    columns = [x * image.width // wide for x in range(wide)]
-    rgb, stride = image.rgb, image.width * 3
-    for y in range(0, tall, 2):
-        upper = (y * image.height // tall) * stride
-        lower = (min(y + 1, tall - 1) * image.height // tall) * stride
-        above = _pixels(rgb[upper : upper + stride])
-        below = _pixels(rgb[lower : lower + stride])
-        yield tuple([(above[x], below[x]) for x in columns])
-
-
-def _pixels(rgb: bytes) -> list[int]:
-    """Return each pixel of a row as a number."""
-    return [
-        red << 16 | green << 8 | blue
-        for red, green, blue in zip(rgb[::3], rgb[1::3], rgb[2::3], strict=True)
-    ]
-
-
-def _segments(cells: Sequence[Cell]) -> Iterator[Segment]:
-    """Merge neighboring cells of the same colors."""
-    begin = 0
-    for at in range(1, len(cells) + 1):
-        if at == len(cells) or cells[at] != cells[begin]:
-            yield Segment("▀" * (at - begin), _style(*cells[begin]))
-            begin = at
-
-
-@lru_cache(maxsize=65_536)
-def _style(upper: int, lower: int) -> Style:
-    return Style(color=_color(upper), bgcolor=_color(lower))
-
-
-@lru_cache(maxsize=16_384)
-def _color(number: int) -> Color:
-    return Color.from_rgb(number >> 16, number >> 8 & 255, number & 255)
-
-
-def _key_name(image: ImageView) -> str:
-    return image.version.partition("@")[0]

@@ -1,0 +1,457 @@
+"""Rollouts whose chunks run in worker processes, each with the rows of its envs.
+
+:class:`WorkerRun` has the interface of a planned run. It passes each process the root, the actions
+or a copy of the policy, and the episode memory of the stages, and joins what they return. The
+result has the bits of a run in one process: rows do not depend on each other, random actions are
+drawn here, and each process calls the policy with a whole batch, in which only its own rows are
+used. Therefore a policy draws the same random numbers in each process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.failures import with_step
+from tdx.core.envs.policies import ActionCheck
+from tdx.core.envs.rollout import RolloutChunk, reset_done_rows
+from tdx.core.plan.build import Program
+from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions
+from tdx.core.planned.columns import as_tensordict, flatten, group_dims
+from tdx.core.planned.copies import pack, unpack
+from tdx.core.planned.keyed_policy import KeyedPolicy
+from tdx.core.transforms import Transform
+from tdx.errors import ArgumentError, EnvError, TdxError, Where
+from tdx.keys import NestedKey
+
+Memory = list[dict[str, dict[NestedKey, Any]]]
+"""Episode memory of each stage: entries ``[*B, ...]``, or lists of them, by attribute and key."""
+Entries = dict[NestedKey, Tensor]
+Groups = dict[tuple[str, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What the workers need a copy of.
+
+    Args:
+        chain: Pickle of the stages.
+        policy: Pickle of the :class:`KeyedPolicy`. ``None``: the actions are given.
+        tensors: Tensors of the stages and of the policy, in the order of the pickles.
+        chain_tensors: Number of tensors of the stages.
+    """
+
+    chain: bytes
+    policy: bytes | None
+    tensors: Sequence[Tensor]
+    chain_tensors: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTask:
+    """A chunk for one worker, with ``k`` of the ``n`` rows.
+
+    Args:
+        length: Number of steps, ``T``.
+        root: Root before the first step, ``[k, ...]`` by key.
+        groups: Dims of nested groups of the root.
+        actions: Actions ``[k, *B, T]``. ``None``: the policy acts.
+        memory: Episode memory of the stages for these rows.
+        batch: Root entries that the policy reads, ``[n, ...]``.
+        generator: State of torch's generator, from which the policy draws.
+    """
+
+    length: int
+    root: Entries
+    groups: Groups
+    actions: TensorDictBase | None
+    memory: Memory
+    batch: Entries
+    generator: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPart:
+    """The rows of a chunk that one worker made.
+
+    Args:
+        length: Number of complete steps, ``T``.
+        entries: Steps ``[k, *B, T, ...]`` by key, in memory that the next chunk overwrites.
+        groups: Dims of nested groups.
+        memory: Episode memory of the stages after the last step.
+        error: What was raised after the last step.
+        generator: State of torch's generator after the last step.
+    """
+
+    length: int
+    entries: Mapping[NestedKey, Tensor]
+    groups: Groups
+    memory: Memory
+    error: Exception | None
+    generator: Tensor | None
+
+
+class ChunkWorkers(Protocol):
+    """Worker processes of an env, whose first batch dim is divided between them."""
+
+    seconds_per_step: float
+    """Duration of a step of the latest chunk; infinite before the first one."""
+
+    @property
+    def reason(self) -> str:
+        """Why they cannot run chunks; empty if they can."""
+
+    @property
+    def groups(self) -> Sequence[range]:
+        """Rows of each process."""
+
+    @property
+    def threads(self) -> int:
+        """Number of torch threads of each process."""
+
+    def run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:
+        """Run a task in each process; ``None`` if the chain cannot run there.
+
+        Raises:
+            WorkerError: A process exited.
+        """
+
+
+class Run(Protocol):
+    """Makes the chunks of a rollout."""
+
+    def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
+        """Make up to ``length`` steps from a root ``[*B]``."""
+
+
+_SECONDS = 1.0
+"""Duration of the pieces of a chunk. A process that hangs is noticed during its piece."""
+
+
+class WorkerRun:
+    """Runs the chunks of a rollout in worker processes.
+
+    Args:
+        env: The env with its chain.
+        program: Its plan.
+        inputs: Source of the actions.
+        stepwise: Run that steps the workers from this process, if they cannot run the chain.
+    """
+
+    def __init__(self, env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run) -> None:
+        self._env, self._inputs, self._stepwise = env, inputs, stepwise
+        self._stages = tuple(planned.stage for planned in program.stages)
+        self._workers: ChunkWorkers = program.base._chunk_workers
+        self._policy = inputs.policy if isinstance(inputs, PolicyActions) else None
+        self._dim = len(env.batch_size)
+        self._step_count = 0
+        self._is_refused = False
+        self._first_copies: Copies | None = None
+
+    def find_reason(self, start: TensorDictBase) -> str:
+        """Return why the workers cannot run this rollout; empty if they can.
+
+        Args:
+            start: Root before the first step, ``[*B]``.
+        """
+        try:
+            copies = self._first_copies = self._copies()
+            if torch.is_grad_enabled() and any(each.requires_grad for each in copies.tensors):
+                return "gradients are recorded, which torch.no_grad() switches off"
+            if self._policy is not None:
+                self._check_policy(copies, flatten(start))
+        except TdxError as error:
+            return error.message
+        rows = self._env.batch_size[0]
+        if not all(_has_rows(value, rows) for value in _values(read_memory(self._stages))):
+            return "a stage remembers something else than entries of the rows"
+        return ""
+
+    def _copies(self) -> Copies:
+        chain, tensors = self._chain_copy()
+        if self._policy is None:
+            return Copies(chain, None, tensors, len(tensors))
+        policy, more = pack(self._policy)
+        return Copies(chain, policy, [*tensors, *more], len(tensors))
+
+    def _chain_copy(self) -> tuple[bytes, list[Tensor]]:
+        """Return the pickled stages, until one of them changes, and their tensors."""
+        modes = tuple(
+            (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
+            for stage in self._stages
+        )
+        # The specs forget what they cache when an argument of a stage changes.
+        cache = self._env._specs.cache
+        known: tuple[Any, tuple[bytes, list[Tensor]]] | None = cache.get("copy of the chain")
+        if known is None or known[0] != modes:
+            packed = pack([stage.clone() for stage in self._stages])
+            known = cache["copy of the chain"] = modes, packed
+        return known[1]
+
+    def _check_policy(self, copies: Copies, root: Mapping[NestedKey, Tensor]) -> None:
+        """Check a policy once: a check costs as much as a few steps."""
+        assert copies.policy is not None
+        here, there = torch.get_num_threads(), self._workers.threads
+        if here != there:
+            # Matrix products round in another way for another number of threads.
+            raise ArgumentError(
+                f"the policy has {here} torch threads in this process and {there} in a worker",
+                hint=f"call torch.set_num_threads({there})",
+            )
+        checked: set[bytes] = self._env._specs.cache.setdefault("checked policies", set())
+        if copies.policy not in checked:
+            tensors = copies.tensors[copies.chain_tensors :]
+            check_policy_copy(copies.policy, tensors, self._env, root, self._workers.groups)
+            checked.add(copies.policy)
+
+    def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
+        """Make up to ``length`` steps from a root ``[*B]``."""
+        pieces: list[TensorDictBase] = []
+        count, error = 0, None
+        copies = self._first_copies or self._copies()
+        self._first_copies = None
+        while error is None and count < length and not self._is_refused:
+            if pieces:
+                start = reset_done_rows(self._env, self._last_root(pieces[-1]), self._step_count)
+            per_piece = max(1, int(_SECONDS / self._workers.seconds_per_step))
+            piece, error = self._piece(copies, start, min(length - count, per_piece))
+            if piece is not None:
+                pieces.append(piece)
+                count += piece.shape[self._dim]
+        if self._is_refused:
+            return self._stepwise.chunk(start, length)
+        if not pieces:
+            return RolloutChunk([], 0, error=error)
+        data = pieces[0] if len(pieces) == 1 else torch.cat(pieces, self._dim)
+        return RolloutChunk(data, count, False, error, lambda: self._last_root(pieces[-1]))
+
+    def _piece(
+        self, copies: Copies, start: TensorDictBase, length: int
+    ) -> tuple[TensorDictBase | None, Exception | None]:
+        """Make a piece of a chunk, ``[*B, T]``; ``None`` if its first step raises the error."""
+        actions, error = None, None
+        keep: Callable[[int], None] = _ignore
+        if isinstance(self._inputs, OpenLoopActions):
+            outer, keep, error = self._inputs._outer(length)
+            actions, length = outer.permute(*range(1, self._dim + 1), 0), outer.shape[0]
+        parts: Sequence[ChunkPart] = ()
+        if length:
+            before = time.perf_counter()
+            found = self._workers.run(copies, self._tasks(start, actions, length))
+            if found is None:
+                keep(0)
+                self._is_refused = True
+                return None, None
+            parts, seconds = found, time.perf_counter() - before
+            self._workers.seconds_per_step = max(seconds / length, 1e-9)
+            first = min(parts, key=lambda part: part.length)
+            length, error = first.length, first.error or error
+            keep(length + (first.error is not None))
+            write_memory(self._stages, _join_memory([part.memory for part in parts]))
+            if self._policy is not None:
+                _set_generator([part.generator for part in parts])
+        if error is not None:
+            error = with_step(error, self._step_count + length)
+        self._step_count += length
+        return (self._join(parts, length) if length else None), error
+
+    def _tasks(
+        self, start: TensorDictBase, actions: TensorDictBase | None, length: int
+    ) -> list[ChunkTask]:
+        root, groups, batch = flatten(start), group_dims(start), dict[NestedKey, Tensor]()
+        if self._policy is not None:
+            batch = {key: root[key].detach() for key in self._policy.reads}
+        generator = None if self._policy is None else torch.get_rng_state()
+        memory = read_memory(self._stages)
+        return [
+            ChunkTask(
+                length,
+                {key: value[rows.start : rows.stop].detach() for key, value in root.items()},
+                groups,
+                None if actions is None else actions[rows.start : rows.stop],
+                map_memory(memory, _row_selector(rows)),
+                batch,
+                generator,
+            )
+            for rows in self._workers.groups
+        ]
+
+    def _join(self, parts: Sequence[ChunkPart], length: int) -> TensorDictBase:
+        """Return the rows of all processes as one TensorDict ``[*B, T]``, in memory of its own."""
+        columns = {
+            key: _concatenate(key, [part.entries.get(key) for part in parts], self._dim, length)
+            for key in parts[0].entries
+        }
+        size = torch.Size((*self._env.batch_size, length))
+        return as_tensordict(columns, size, self._env.device, parts[0].groups)
+
+    def _last_root(self, data: TensorDictBase) -> TensorDictBase:
+        return self._env.step_mdp(data[(*[slice(None)] * self._dim, -1)].clone())
+
+
+def _row_selector(rows: range) -> Callable[[Tensor], Tensor]:
+    return lambda value: value[rows.start : rows.stop]
+
+
+def _ignore(used: int) -> None:
+    """Do nothing: no actions were drawn in advance."""
+
+
+def _concatenate(key: NestedKey, rows: Sequence[Tensor | None], dim: int, length: int) -> Tensor:
+    parts = [part.narrow(dim, 0, length) for part in rows if part is not None]
+    try:
+        if len(parts) == len(rows) and len({part.dtype for part in parts}) == 1:
+            return torch.cat(parts)
+    except RuntimeError:
+        pass  # Unlike shapes.
+    raise EnvError(
+        "the worker processes returned different keys, shapes or dtypes",
+        hint="all envs of a batch must return the same keys, shapes and dtypes in every step",
+        where=Where(key=key),
+    )
+
+
+def _set_generator(states: Sequence[Tensor | None]) -> None:
+    first = states[0]
+    assert first is not None
+    if not all(state is not None and torch.equal(state, first) for state in states):
+        raise ArgumentError(
+            "the policy draws more random numbers for some rows than for others",
+            hint="pass planned=False to the env, so that the policy runs in one process",
+        )
+    torch.set_rng_state(first)
+
+
+# Episode memory of the stages
+
+
+def read_memory(stages: Sequence[Transform]) -> Memory:
+    """Return the episode memory of each stage."""
+    return [
+        {name: dict(getattr(stage, name)) for name in stage._episode_memory} for stage in stages
+    ]
+
+
+def write_memory(stages: Sequence[Transform], memory: Memory) -> None:
+    """Replace the episode memory of each stage, in the dicts that others may refer to."""
+    for stage, named in zip(stages, memory, strict=True):
+        for name, entries in named.items():
+            held: dict[NestedKey, Any] = getattr(stage, name)
+            held.clear()
+            held.update(entries)
+
+
+def map_memory(memory: Memory, function: Callable[[Tensor], Tensor]) -> Memory:
+    """Return the memory with a function applied to each tensor."""
+
+    def apply(value: Any) -> Any:
+        return [function(each) for each in value] if isinstance(value, list) else function(value)
+
+    return [
+        {name: {key: apply(value) for key, value in held.items()} for name, held in named.items()}
+        for named in memory
+    ]
+
+
+def _join_memory(parts: Sequence[Memory]) -> Memory:
+    """Concatenate the rows of the parts."""
+    others = [iter(list(_values(part))) for part in parts]
+
+    def join(_: Tensor) -> Tensor:
+        return torch.cat([next(values) for values in others])
+
+    return map_memory(parts[0], join)
+
+
+def _values(memory: Memory) -> Iterator[Any]:
+    """Yield each tensor, in the order of :func:`map_memory`."""
+    for named in memory:
+        for entries in named.values():
+            for value in entries.values():
+                yield from value if isinstance(value, list) else (value,)
+
+
+def _has_rows(value: Any, rows: int) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == rows
+
+
+# Policies
+
+
+def check_policy_copy(
+    data: bytes,
+    tensors: Sequence[Tensor],
+    env: EnvBase,
+    root: Mapping[NestedKey, Tensor],
+    groups: Sequence[range],
+) -> None:
+    """Check that a copy of a policy acts for each row alone, and remembers nothing.
+
+    Args:
+        data: Pickle of the :class:`KeyedPolicy`.
+        tensors: Its tensors.
+        env: The env that it acts in.
+        root: Root entries, ``[*B, ...]``.
+        groups: Rows of each process.
+
+    Raises:
+        ArgumentError: The action of a row depends on other rows or on earlier calls.
+    """
+    state = torch.get_rng_state()
+    copies = [each.detach().clone() for each in tensors]
+    policy: KeyedPolicy = unpack(data, copies)
+    packed = pack(policy)[0]
+    given = {key: root[key].detach().clone() for key in policy.reads if key in root}
+    if len(given) < len(policy.reads):
+        raise ArgumentError("the policy reads entries that a reset does not return", hint="")
+    try:
+        with torch.no_grad():
+            whole = policy.act({key: value.clone() for key, value in given.items()})
+            after = torch.get_rng_state()
+            ActionCheck(env)(whole.get)
+            for rows in groups:
+                torch.set_rng_state(state)
+                act = act_for_rows(policy, rows, {k: torch.zeros_like(v) for k, v in given.items()})
+                found = act({k: v[rows.start : rows.stop].clone() for k, v in given.items()})
+                same = all(torch.equal(found[k], whole[k][rows.start : rows.stop]) for k in whole)
+                if not same or not torch.equal(torch.get_rng_state(), after):
+                    raise ArgumentError(
+                        "the action that the policy takes for a row depends on the other rows, or "
+                        "on random numbers of its own",
+                        hint="",
+                    )
+    finally:
+        torch.set_rng_state(state)
+    is_unchanged = all(map(torch.equal, copies, tensors))
+    if not is_unchanged or pack(policy)[0] != packed:
+        raise ArgumentError("the policy changes when it acts", hint="")
+
+
+def act_for_rows(
+    policy: KeyedPolicy, rows: range, batch: Mapping[NestedKey, Tensor]
+) -> Callable[[Mapping[NestedKey, Tensor]], Entries]:
+    """Return a policy as a function of some rows, which it is called with as part of the batch.
+
+    Kernels may round in another way for another number of rows, and a policy draws random numbers
+    for the whole batch.
+
+    Args:
+        policy: The policy for the batch.
+        rows: The rows.
+        batch: Entries of the batch, ``[n, ...]``, which complete the rows.
+    """
+    start, stop, act_for_all = rows.start, rows.stop, policy.act
+    around = [(key, value[:start], value[stop:]) for key, value in batch.items()]
+
+    def act(root: Mapping[NestedKey, Tensor]) -> Entries:
+        given = {key: torch.cat((before, root[key], after)) for key, before, after in around}
+        return {key: value[start:stop] for key, value in act_for_all(given).items()}
+
+    return act

@@ -1,0 +1,180 @@
+"""Chunks of rollouts in a worker process.
+
+Results are written into a block of shared memory of the process. The tensors of the chain and of
+the policy are in a block that all processes share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.core import Compose, TransformedEnv
+from tdx.core.chain import flatten_chain
+from tdx.core.envs import EnvBase
+from tdx.core.envs.policies import ActionSequence
+from tdx.core.envs.rollout import RolloutChunk
+from tdx.core.planned.columns import as_tensordict, flatten, group_dims
+from tdx.core.planned.copies import unpack
+from tdx.core.planned.executor import PlannedRun, cached_program
+from tdx.core.planned.keyed_policy import KeyedPolicy
+from tdx.core.planned.workers import (
+    ChunkTask,
+    Groups,
+    Memory,
+    act_for_rows,
+    read_memory,
+    write_memory,
+)
+from tdx.envs.batched import protocol
+from tdx.envs.batched.serial import SerialEnv
+from tdx.envs.batched.shared_memory import Field, TensorBlock
+from tdx.keys import NestedKey
+
+Layout = list[tuple[NestedKey, Field]]
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """What a worker makes its chain and its policy of; see :class:`Copies`."""
+
+    chain: bytes
+    policy: bytes | None
+    chain_tensors: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a worker returns for a chunk, besides the entries in shared memory.
+
+    Args:
+        length: Number of complete steps.
+        layout: Shape and dtype of each entry, in the order in which they are in memory.
+        groups: Dims of nested groups.
+        memory: Episode memory of the stages.
+        failure: What was raised after the last step.
+        generator: State of torch's generator.
+        nbytes: Size of the entries. They are only written if the memory is large enough.
+    """
+
+    length: int
+    layout: Layout
+    groups: Groups
+    memory: Memory
+    failure: protocol.Failure | None
+    generator: Tensor | None
+    nbytes: int
+
+
+def entry_views(memory: Tensor, layout: Layout) -> dict[NestedKey, Tensor]:
+    """Return the entries in a block of bytes."""
+    found, start = {}, 0
+    for key, field in layout:
+        found[key] = memory[start : start + field.nbytes].view(field.dtype).view(field.shape)
+        start += _aligned(field.nbytes)
+    return found
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64
+
+
+class ChunkRunner:
+    """Runs chunks with the envs of a worker process.
+
+    Args:
+        envs: The envs.
+    """
+
+    def __init__(self, envs: Sequence[EnvBase]) -> None:
+        self._envs = envs
+        self._base: SerialEnv | None = None
+        self._env: EnvBase | None = None
+        self._policy: KeyedPolicy | None = None
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._result: dict[NestedKey, Tensor] = {}
+
+    def take_copies(self, blueprint: Blueprint, block: TensorBlock) -> None:
+        """Make the chain and the policy, whose tensors are in shared memory."""
+        tensors = list(block.tensors().values())
+        count = blueprint.chain_tensors
+        stages = unpack(blueprint.chain, tensors[:count])
+        if self._base is None:
+            self._base = SerialEnv(len(self._envs), list(self._envs))
+        self._env = TransformedEnv(self._base, Compose(*stages)) if stages else self._base
+        policy = blueprint.policy
+        self._policy = None if policy is None else unpack(policy, tensors[count:])
+
+    def take_memory(self, block: TensorBlock) -> None:
+        """Write results into this memory from now on."""
+        (self._memory,) = block.tensors().values()
+
+    def run(self, task: ChunkTask, rows: range) -> Report | None:
+        """Run a chunk; ``None`` if the chain cannot run here.
+
+        Args:
+            task: The chunk.
+            rows: Rows of this process in the batch.
+        """
+        env = self._env
+        assert env is not None
+        policy = self._policy_of(task, rows)
+        reads = policy.reads if isinstance(policy, KeyedPolicy) else None
+        program = cached_program(env, reads)
+        if program.plan.executor == "eager":
+            return None
+        run = PlannedRun(env, program, policy, "never")
+        stages = flatten_chain(env)[1]
+        root = as_tensordict(task.root, env.batch_size, env.device, task.groups)
+        if not run.accepts(root):
+            return None
+        write_memory(stages, task.memory)
+        before = torch.get_rng_state()
+        if task.generator is not None:
+            torch.set_rng_state(task.generator)
+        with torch.no_grad():
+            chunk = run.chunk(root, task.length)
+        after = None if task.generator is None else torch.get_rng_state()
+        torch.set_rng_state(before)
+        return self._report(chunk, read_memory(stages), after)
+
+    def _policy_of(self, task: ChunkTask, rows: range) -> KeyedPolicy | ActionSequence:
+        if task.actions is not None:
+            return ActionSequence(task.actions)
+        policy = self._policy
+        assert policy is not None
+        act = act_for_rows(policy, rows, task.batch)
+        return KeyedPolicy(policy.reads, policy.writes, act, policy.name)
+
+    def _report(self, chunk: RolloutChunk, memory: Memory, generator: Tensor | None) -> Report:
+        failure = None
+        if chunk.error is not None:
+            failure = protocol.Failure.of(chunk.error, getattr(chunk.error, "_tdx_row", 0))
+        data: Any = chunk.data
+        if isinstance(data, list):
+            assert self._env is not None
+            data = torch.stack(data, self._env.ndim) if data else None
+        self._result = {} if data is None else flatten(data)
+        layout = [(key, Field.of(value)) for key, value in self._result.items()]
+        groups = {} if data is None else group_dims(data)
+        nbytes = sum(_aligned(field.nbytes) for _, field in layout)
+        report = Report(chunk.length, layout, groups, memory, failure, generator, nbytes)
+        if nbytes <= len(self._memory):
+            self.write(layout)
+        return report
+
+    def write(self, layout: Layout) -> None:
+        """Write the latest result into the shared memory."""
+        for key, view in entry_views(self._memory, layout).items():
+            view.copy_(self._result[key])
+        self._result = {}
+
+    def last_rows(self) -> Sequence[TensorDictBase | None]:
+        """Return the latest output of each env."""
+        assert self._base is not None
+        return self._base._last_rows
