@@ -363,7 +363,7 @@ class PipelineOptions:
             metavar="HOW",
             autocompletion=complete_members(Batching),
             help="How the copies run: vector (a batched env), serial (one after another) or "
-            "parallel (one process each).",
+            "parallel (in worker processes).",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
