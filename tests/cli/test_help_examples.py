@@ -20,7 +20,7 @@ from tests.rollouts.recordings import in_memory
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
-ONLY_PARSED = ("tui", "serve", "doctor")
+ONLY_PARSED = ("tui", "serve", "doctor", "config edit")
 MOST_STEPS = 20
 CHAIN = "version: 1\nenv: Pendulum-v1\ntransforms: [{}]\n"
 TRAIN = """import gymnasium
@@ -101,7 +101,7 @@ def test_examples_run(
     for example in found:
         words = words_of(example, monkeypatch)
         if path in ONLY_PARSED:
-            COMMANDS[path].make_context(path, words[1:])
+            COMMANDS[path].make_context(path, words[len(path.split()) :])
             continue
         outcome = tdx(*words)
         assert outcome.code in (0, 1), (example, outcome.err)

@@ -225,6 +225,8 @@ def config_get(output: OutputOptions, name: SettingName) -> None:
     """Print the value of a setting: from the environment, the file, or its default.
 
     tdx config get format
+
+    tdx config get seed --format json
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.setup import setting_view
@@ -237,6 +239,8 @@ def config_set(debug: DebugOptions, name: SettingName, value: NewValue) -> None:
     """Set the value of a setting in the configuration file, which is created if it is missing.
 
     tdx config set num_envs 4
+
+    tdx config set theme tdx-light
     """
     from tdx.cli.output import write_file
     from tdx.settings import config_path, edited_file, find_setting
@@ -253,6 +257,8 @@ def config_edit(debug: DebugOptions) -> None:
     """Open the configuration file in $VISUAL or $EDITOR, and check it afterwards.
 
     tdx config edit
+
+    EDITOR=nano tdx config edit
     """
     import shlex
     import subprocess
@@ -303,8 +309,6 @@ def doctor(output: OutputOptions) -> int:
 
 def schema(output: OutputOptions, kind: OutputKind = None) -> None:
     """Print the JSON Schema of pipeline files, or of what a command prints with --format json.
-
-    tdx schema
 
     tdx schema > tdx.schema.json
 
