@@ -201,7 +201,8 @@ def _one_line(command: str | None) -> str | None:
 
 def _command(options: str, rule: Rule) -> str:
     allowed = " --allow-code" if rule.python else ""
-    return f"tdx check {' '.join(options.split())}{allowed}"
+    words = " ".join(options.split()).removeprefix("--env ").replace(" --t ", " -t ")
+    return f"tdx check {words}{allowed}"
 
 
 def render_checks_page() -> str:

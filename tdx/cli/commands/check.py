@@ -66,9 +66,7 @@ Ignore = Annotated[
 ]
 Strict = Annotated[
     bool,
-    typer.Option(
-        "--strict", help="Exit with 1 also for findings of severity advice.", rich_help_panel=_RULES
-    ),
+    typer.Option("--strict", help="Exit with 1 for suggestions too.", rich_help_panel=_RULES),
 ]
 Diff = Annotated[
     bool,

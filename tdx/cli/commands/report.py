@@ -130,6 +130,8 @@ def _report_text(
     plan = replace(plan, on_progress=on_progress)
     env = stack.chain_env
     profile = profile_stack(stack, plan) if env is None else profile_env(env, plan=plan)
+    if profile.modes[-1].error == "interrupted":
+        raise KeyboardInterrupt
     if kind is ReportFormat.MD:
         return markdown(report_blocks(report, profile, command))
     return report_page(report, profile, command)

@@ -226,7 +226,7 @@ def config_get(output: OutputOptions, name: SettingName) -> None:
 
     tdx config get format
 
-    TDX_SEED=3 tdx config get seed --format json
+    tdx config get seed --format json
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.setup import setting_view
@@ -240,7 +240,7 @@ def config_set(debug: DebugOptions, name: SettingName, value: NewValue) -> None:
 
     tdx config set num_envs 4
 
-    tdx config set format json
+    tdx config set theme tdx-light
     """
     from tdx.cli.output import write_file
     from tdx.settings import config_path, edited_file, find_setting
@@ -309,8 +309,6 @@ def doctor(output: OutputOptions) -> int:
 
 def schema(output: OutputOptions, kind: OutputKind = None) -> None:
     """Print the JSON Schema of pipeline files, or of what a command prints with --format json.
-
-    tdx schema
 
     tdx schema > tdx.schema.json
 

@@ -191,8 +191,8 @@ def _how_it_runs(report: PipelineReport) -> str:
     later = len(report.plan.deferred)
     total = len(report.plan.plan.stages)
     return (
-        f"A rollout is planned: {later} of {count_text(total, 'stage')} deferred, which run once "
-        "per chunk instead of in each step."
+        "A rollout is planned. Deferred stages, which run once per chunk instead of in each step: "
+        f"{later} of {total}."
     )
 
 

@@ -10,6 +10,9 @@ from tdx.cli.views.dumps import next_step, size_text
 from tdx.rollouts.dump.repair_result import Repair
 from tdx.rollouts.dump.verification import Verification
 
+REPAIRED = ("missing", "short", "checksum")
+"""Problems that a repair removes."""
+
 _PROBLEM = ("problem", "file", "chunk", "message", "where")
 
 
@@ -32,7 +35,11 @@ def verify_view(result: Verification) -> View:
         ]
         count = count_text(len(rows), "problem")
         table = Table([Column("problem", fixed=True), Column("what"), Column("recorded in")], rows)
-        return [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
+        blocks: list[Block] = [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
+        if any(each.kind in REPAIRED for each in result.problems):
+            repair = f"`tdx verify {result.path} --repair` keeps the intact chunks"
+            blocks.append(Paragraph([Cell(repair, "dim")]))
+        return blocks
 
     def records() -> Iterator[dict[str, Any]]:
         return (each.to_dict() for each in result.problems)

@@ -89,6 +89,7 @@ def missing_key_error(key: NestedKey, known: Sequence[NestedKey], place: str) ->
     else:
         listed = ", ".join(each if "." not in each else str(by_name[each]) for each in ordered)
         hint = f"existing keys: {listed or 'none'}"
+        hint += "" if close or not known else "; select one with in_keys"
     return KeyNotFoundError(f"{place} has no key {name!r}", hint=hint, where=Where(key=key))
 
 
