@@ -48,6 +48,10 @@ def complete_dump(incomplete: str) -> list[Completion]:
     return found
 
 
+DUMP: Any = typer.Argument(metavar="DUMP", autocompletion=complete_dump, help="Folder of a dump.")
+"""Declaration of an argument that names a dump."""
+
+
 def complete_target(incomplete: str) -> list[Completion]:
     """Complete the pipeline files and dumps of a folder, or else env ids."""
     folder, slash, _ = incomplete.rpartition("/")
@@ -145,6 +149,19 @@ def complete_transform(incomplete: str) -> list[Completion]:
     return completions
 
 
+def complete_stage(ctx: typer.Context, incomplete: str) -> list[Completion]:
+    """Complete a stage like :func:`complete_transform`, and the keys in its lists of keys."""
+    found = complete_transform(incomplete)
+    if found or "[" not in incomplete:
+        return found
+    from tdx.cli.key_completion import complete_keys_of_stage
+
+    # Typer does not parse the words after an option without a value.
+    words = [ctx.params.get("target"), *(ctx.params.get("words") or ()), *ctx.args]
+    targets = [str(word) for word in words if word and not str(word).startswith("-")]
+    return [(text, "key") for text in complete_keys_of_stage(ctx.params, targets, incomplete)]
+
+
 def split_arguments(inside: str) -> list[str] | None:
     """Split the arguments after an opening bracket; the last one is unfinished.
 
@@ -202,7 +219,9 @@ _MAX_LINE = 2**22
 def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the last of a comma-separated list of entries of the dump on the command line."""
     done, comma, word = incomplete.rpartition(",")
-    names = _names(ctx.params.get("dump"))
+    # Typer does not parse the words after an option without a value.
+    folder = next((name for name in (ctx.params.get("dump"), *ctx.args) if name), None)
+    names = [] if folder is None else _names(folder)
     return [f"{done}{comma}{name}" for name in names if name.startswith(word)]
 
 

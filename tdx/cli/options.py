@@ -11,7 +11,7 @@ from typing import Annotated, Any, TextIO, TypeAlias, TypeVar
 
 import typer
 
-from tdx.cli.completion import complete_env, complete_target, complete_transform
+from tdx.cli.completion import complete_device, complete_env, complete_stage, complete_target
 from tdx.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.untrusted import MAX_ENVS, MAX_SECONDS
 
@@ -323,7 +323,7 @@ class PipelineOptions:
             "-t",
             "--transform",
             metavar="CALL",
-            autocompletion=complete_transform,
+            autocompletion=complete_stage,
             help='Add a stage to the chain: RewardSum or "CatFrames(4, dim=-1)". '
             "Can be repeated; the order matters.",
             rich_help_panel=_PIPELINE,
@@ -363,7 +363,7 @@ class PipelineOptions:
             metavar="HOW",
             autocompletion=complete_members(Batching),
             help="How the copies run: vector (a batched env), serial (one after another) or "
-            "parallel (one process each).",
+            "parallel (in worker processes).",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
@@ -372,6 +372,7 @@ class PipelineOptions:
         typer.Option(
             "--device",
             metavar="DEVICE",
+            autocompletion=complete_device,
             help="Device of the tensors: cpu, cuda, cuda:1, mps.",
             rich_help_panel=_PIPELINE,
         ),

@@ -82,21 +82,38 @@ class LeafSpec(Result):
     domain: Domain
 
 
-def composite_leaves(input_spec: Composite, output_spec: Composite) -> tuple[LeafSpec, ...]:
+def composite_leaves(
+    input_spec: Composite, output_spec: Composite, known: KnownLeaves | None = None
+) -> tuple[LeafSpec, ...]:
     """Convert the leaves of an input and an output spec, in the order of ``PARTS``.
 
     Args:
         input_spec: Spec with the parts ``full_action_spec`` and ``full_state_spec``.
         output_spec: Spec with the parts ``full_observation_spec``, ``full_reward_spec`` and
             ``full_done_spec``.
+        known: Leaves that were converted already, and are not converted again; added to. Their
+            specs have to stay alive meanwhile.
     """
+    from tdx.specs.bounded import spec_identity
+
     leaves: list[LeafSpec] = []
+    known = {} if known is None else known
     for part in PARTS:
         whole = output_spec if part in OUTPUT_PARTS else input_spec
         name = f"full_{part}_spec"
         spec = whole[name] if name in whole.keys() else None
-        leaves += [leaf_spec(part, key, leaf) for key, leaf in _leaves(spec)]
+        for key, leaf in _leaves(spec):
+            identity = spec_identity(leaf)
+            found = None if identity is None else known.get((part, key, identity))
+            if found is None:
+                found = leaf_spec(part, key, leaf)
+                if identity is not None:
+                    known[part, key, identity] = found
+            leaves.append(found)
     return tuple(leaves)
+
+
+KnownLeaves = dict[tuple[Part, NestedKey, object], LeafSpec]
 
 
 def _leaves(spec: Composite | None) -> Iterator[tuple[NestedKey, TensorSpec]]:

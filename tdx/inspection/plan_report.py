@@ -64,6 +64,8 @@ class PlanReport(Result):
         *("env", Entry("executor", "plan.executor")),
         Entry("why_eager", "plan.why_eager", convert=_text_or_none),
         *(Entry("rows", "plan.rows"), Entry("policy_reads", "plan.policy_reads")),
+        Entry("processes", "plan.processes"),
+        Entry("why_stepwise", "plan.why_stepwise", convert=lambda why: why or None),
         *(keys_entry("actions"), "acts_by", Entry("stages", "stage_entries")),
         Entry("versions", "version_entries"),
     )

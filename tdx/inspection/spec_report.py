@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.errors import KeyNotFoundError, did_you_mean
-from tdx.inspection.leaf import PARTS, LeafSpec, Part, composite_leaves
+from tdx.inspection.leaf import PARTS, KnownLeaves, LeafSpec, Part, composite_leaves
 from tdx.keys import NestedKey, format_key
 from tdx.serialization import Entries, Entry, Result, key_entry
 
@@ -47,6 +47,8 @@ class KeyChange(Result):
     @property
     def change(self) -> Change:
         """Kind of change."""
+        if self.before is self.after:
+            return "same"
         if self.before is None:
             return "added"
         if self.after is None:
@@ -194,7 +196,8 @@ def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
         name: Name in the report. Defaults to the name of the env before the chain.
     """
     whole = stack.specs()
-    leaves = [composite_leaves(stage.input_spec, stage.output_spec) for stage in whole]
+    known: KnownLeaves = {}
+    leaves = [composite_leaves(stage.input_spec, stage.output_spec, known) for stage in whole]
     stages = tuple(
         StageReport(index, stage.name, compare_leaves(leaves[index], leaves[index + 1], (index,)))
         for index, stage in enumerate(whole[1:])

@@ -15,7 +15,16 @@ from torch import nn
 
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
-from tdx.core.meter import DRAWING, TRANSFERS, UNATTRIBUTED, Meter, Part, base_parts, engine_part
+from tdx.core.meter import (
+    CONVERSION,
+    DRAWING,
+    TRANSFERS,
+    UNATTRIBUTED,
+    Meter,
+    Part,
+    base_parts,
+    engine_part,
+)
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, Chunk
@@ -25,6 +34,7 @@ from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, list_wrappers
 from tdx.stacks.gymnasium.measuring import several_threads_error
+from tdx.stacks.sources import instance_dict
 from tdx.stacks.stack import is_stack
 
 _NOTING = "noting_threads"
@@ -66,7 +76,7 @@ UNWRAPPED_SUFFIX = " unwrapped"
 def attach_to_wrappers(
     env: EnvBase, meter: Meter, patches: AttributePatches, *, thin: bool = False
 ) -> None:
-    """Measure the calls of the Gymnasium wrappers inside an env.
+    """Measure the calls of the Gymnasium envs and wrappers inside an env, without tdx's conversion.
 
     Args:
         env: Env with its chain.
@@ -74,13 +84,19 @@ def attach_to_wrappers(
         patches: Undo the changes afterwards.
         thin: Include the wrappers added by ``gymnasium.make`` if there are no others.
     """
-    for each in _iterate_gym_envs(flatten_chain(env)[0]):
+    base = flatten_chain(env)[0]
+    for each in _iterate_gym_envs(base):
         stacks = list(_iterate_stacks(each._env))
         if not thin and all(_is_thin(list_wrappers(stack)) for stack in stacks):
-            continue
-        for stack in stacks:
-            if list_wrappers(stack):
-                _attach_to_stack(stack, meter, patches, UNWRAPPED_SUFFIX)
+            if instance_dict(each._env) is None:
+                continue
+            for name, part in zip(("step", "reset"), base_parts(base), strict=True):
+                patches.put(each._env, name, meter.timed(part, getattr(each._env, name)))
+        else:
+            for stack in stacks:
+                if list_wrappers(stack):
+                    _attach_to_stack(stack, meter, patches, UNWRAPPED_SUFFIX)
+        patches.put(base, "_step_part", CONVERSION)
         # The program caches the unmeasured step: rebuild it.
         patches.keep(each._stepper)
         each._stepper.use(each._conversion)
@@ -246,7 +262,7 @@ def _attach_to_env(
     patches.put(base, "_meter", meter)
     attach_to_wrappers(env, meter, patches, thin=all_wrappers)
     attach_to_transfers(base, meter, patches)
-    step, reset = base_parts(base)
+    step, reset = (base._step_part,) * 2 if base._step_part is not None else base_parts(base)
     patches.put(base, "_completed_step", meter.timed(step, base._completed_step))
     patches.put(base, "_completed_reset", meter.timed(reset, base._completed_reset))
     for index, stage in enumerate(stages):

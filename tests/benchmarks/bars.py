@@ -130,6 +130,29 @@ SERIAL_POLICY_ROLLOUT = Bar(
     1e-6,
     (Goal(10, "TorchRL", faster=True),),
 )
+WORKER_ROLLOUT = Bar(
+    "P12",
+    "an env step of ParallelEnv(8) in 2 processes, random actions, chain 6",
+    "µs",
+    1e-6,
+    (Goal(1.8, "bare", faster=True), Goal(10, "Gymnasium", faster=True)),
+    "one process",
+)
+WORKER_POLICY_ROLLOUT = Bar(
+    "P12",
+    "the same with the MLP as policy",
+    "µs",
+    1e-6,
+    (Goal(1.4, "bare", faster=True),),
+    "one process",
+)
+STEPWISE_WORKERS = Bar(
+    "P13",
+    "an env step of ParallelEnv(8).step(td) in 2 processes",
+    "µs",
+    1e-6,
+    (Goal(1, "Gymnasium"),),
+)
 VEC_NORM_ROLLOUT = Bar(
     "P6",
     "a step of rollout(2000), random actions, VecNorm",
@@ -332,6 +355,9 @@ BARS = (
     MEMORY,
     DUMP,
     DUMP_MEMORY,
+    WORKER_ROLLOUT,
+    WORKER_POLICY_ROLLOUT,
+    STEPWISE_WORKERS,
     VECTOR_ROLLOUT,
     VECTOR_CHAIN_ROLLOUT,
     SERIAL_PIXELS,

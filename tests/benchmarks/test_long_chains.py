@@ -11,7 +11,8 @@ import pytest
 from gymnasium import spaces
 
 from tdx import EnvConfig, Pipeline
-from tdx.cli import run
+from tdx.cli.process import run
+from tdx.pipeline import write_pipeline
 from tests.benchmarks.bars import LONG_CHECK, LONG_SPEC, Bar
 from tests.benchmarks.conftest import Compare, Run
 
@@ -49,15 +50,16 @@ def test_long_chain(
     compare: Compare, bar: Bar, arguments: list[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
     """The command in this process, whose modules are loaded, above that of a short chain."""
-    spec = gymnasium.envs.registration.EnvSpec("ManyEntries-v0", entry_point=ManyEntries)
+    make: Any = ManyEntries
+    spec = gymnasium.envs.registration.EnvSpec("ManyEntries-v0", entry_point=make)
     monkeypatch.setitem(gymnasium.registry, "ManyEntries-v0", spec)
     monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "config.toml"))
 
     def command(stages: int) -> Run:
         chain = [KINDS[index % len(KINDS)].format(index) for index in range(stages)]
         path = tmp_path / f"{stages}.yaml"
-        path.write_text(Pipeline.of(EnvConfig("ManyEntries-v0"), *chain).to_yaml())
-        assert run([*arguments, str(path)]) in (0, 1)
-        return Run(lambda: run([*arguments, str(path)]))
+        path.write_text(write_pipeline(Pipeline.of(EnvConfig("ManyEntries-v0"), *chain)))
+        assert run([*arguments, "--pipeline", str(path)]) in (0, 1)
+        return Run(lambda: run([*arguments, "--pipeline", str(path)]))
 
     compare(bar, {"tdx": command(STAGES), "bare": command(FEW_STAGES)}, rounds=5)

@@ -87,7 +87,11 @@ def test_folder_without_dumps(tdx: Tdx) -> None:
         (RUN, "no folder is given", "--out DIR"),
         ((*RUN, "--out", "d"), "the rollout has no length", "--steps N"),
         ((*RUN, "--out", "d", "--steps", "5", "--episodes", "5"), "cannot be combined", ""),
-        ((*RUN, "--out", "d", "--steps", "5", "--workers", "3"), "conflicts with", "remove one"),
+        (
+            (*RUN, "--out", "d", "--steps", "5", "--workers", "3"),
+            "--workers 3 is more than the 2 envs",
+            "at most --workers 2",
+        ),
         (
             (*RUN, "--out", "d", "--steps", "5", "--keys", "rewrd"),
             "unknown entry 'rewrd'",

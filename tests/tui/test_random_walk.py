@@ -17,6 +17,7 @@ from textual.widgets import Input
 
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Request
+from tdx.tui.backend.requests import ListEnvs
 from tdx.tui.live.messages import RunSession
 from tests.tui.idle import resize
 from tests.tui.inline_backend import InlineBackend
@@ -41,10 +42,11 @@ _CHECK_UNDO = 100
 
 
 class WalkingBackend(PlayingBackend):
-    """Plays rollouts, and answers what the chain and the dialogs ask."""
+    """Plays rollouts, and answers what the chain asks; the list of envs is never complete."""
 
     def ask(self, request: Request[Any], **kwargs: Any) -> Ticket[Any]:
-        if isinstance(request, RunSession) or kwargs.get("worker", "look") != "look":
+        is_known = not isinstance(request, RunSession | ListEnvs)
+        if not is_known or kwargs.get("worker", "look") != "look":
             return super().ask(request, **kwargs)
         return InlineBackend.ask(self, request, **kwargs)
 

@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from tdx import __version__
 from tdx.cli.options import Function, Functions, configured_values
-from tdx.cli.typer_internals import FastCommand, FastGroup
+from tdx.cli.typer_internals import FastCommand, FastGroup, use_zsh_descriptions
 from tdx.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
 
 _DEFAULT_COMMAND = "run"
@@ -325,6 +325,8 @@ _GROUPS: Mapping[str, tuple[type[_Group], str]] = {
 
 def build_root() -> Any:
     """Build the whole command line as one command."""
+    if os.environ.get("_TDX_COMPLETE") == "complete_zsh":
+        use_zsh_descriptions()
     return get_command(typer.Typer(**_SETTINGS, cls=_RootGroup, callback=_root, epilog=_EXAMPLE))
 
 

@@ -88,7 +88,7 @@ def init(
         leaves = get_env_leaves(config.env, pipeline.allow_code)
     write_file(file, commented_pipeline(config, leaves, comments), force=force)
     if file != STDOUT:
-        print(f"wrote {file}; next: tdx check --pipeline {file}", file=sys.stderr)
+        print(f"wrote {file}; next: tdx check {file}", file=sys.stderr)
     return ExitCode.OK
 
 
@@ -118,7 +118,7 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
         print(line, file=sys.stderr)
     if file != STDOUT:
         code = "" if found.missing_env is None else " --allow-code"
-        print(f"wrote {file}; next: tdx check --pipeline {file}{code}", file=sys.stderr)
+        print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
     return ExitCode.OK if found.is_equal else ExitCode.FINDINGS
 
 

@@ -69,6 +69,12 @@ def _facts(report: PlanReport) -> Iterator[Paragraph]:
         yield fact("policy reads", ", ".join(plan.policy_reads) or "nothing")
     yield fact("actions", "one chunk at a time" if report.acts_by_chunk else "step by step")
     yield fact("env output", _ROWS[plan.rows])
+    if plan.processes is not None:
+        count = f"{plan.processes} process{'' if plan.processes == 1 else 'es'}"
+        if plan.why_stepwise:
+            yield fact("workers", f"{count}, step by step because {plan.why_stepwise}", "changed")
+        else:
+            yield fact("workers", f"{count}, one chunk at a time")
 
 
 def _stage_table(report: PlanReport) -> Table:

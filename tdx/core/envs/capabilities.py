@@ -32,6 +32,9 @@ class EnvCapabilities:
     _is_verified: ClassVar[bool] = False
     """True if the tests of the class prove that it writes none of its inputs in place."""
 
+    _chunk_workers: Any = None
+    """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if any."""
+
     planned: bool = True
     """If False, rollouts run step by step instead of by a plan."""
 
@@ -53,11 +56,6 @@ class EnvCapabilities:
     @property
     def _raw_rows(self) -> Any:
         """A :class:`~tdx.core.planned.collectors.RawRows`: steps without TensorDicts, if any."""
-        return None
-
-    @property
-    def _chunk_workers(self) -> Any:
-        """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if any."""
         return None
 
     @property

@@ -369,7 +369,8 @@ class PlannedRun:
             return TensorDictCollector(base, limits, in_step)
         fused, meter = program.fused, env._meter
         kernel, part = (None, None) if fused is None else (fused.kernel, fused.part)
-        parts = None if meter is None else base_parts(base)
+        # A base with a part of its own for the conversion measures the env inside.
+        parts = None if meter is None or base._step_part is not None else base_parts(base)
         return self._raw.collector(CollectorSetup(limits, in_step, kernel, part, meter, parts))
 
     def accepts(self, start: TensorDictBase) -> bool:

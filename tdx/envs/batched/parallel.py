@@ -16,15 +16,15 @@ from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.envs.batched.env_creator import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.serial import SerialEnv
-from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
-from tdx.envs.batched.worker_pool import (
+from tdx.envs.batched.process_options import (
     ProcessOptions,
-    WorkerPool,
     resolve_process_count,
     resolve_start_method,
     split_rows,
 )
+from tdx.envs.batched.serial import SerialEnv
+from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
+from tdx.envs.batched.worker_pool import WorkerPool
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.tensordicts import read

@@ -23,9 +23,9 @@ from tdx.core.planned.actions import uses_global_generator
 from tdx.envs.batched import protocol
 from tdx.envs.batched.chunk_runner import ChunkRunner
 from tdx.envs.batched.env_creator import EnvFactory
+from tdx.envs.batched.env_state import restore_env_state, save_env_state
 from tdx.envs.batched.metadata import EnvMetaData, is_method
 from tdx.envs.batched.shared_memory import RowBuffers
-from tdx.envs.env_state import restore_env_state, save_env_state
 
 
 @dataclass(frozen=True)

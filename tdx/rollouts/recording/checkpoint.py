@@ -1,7 +1,7 @@
 """State of a rollout between two chunks, from which it is resumed: plain values, without pickle.
 
-A rollout of an env whose state is not known (:mod:`tdx.envs.env_state`) is resumed by running it
-again.
+A rollout of an env whose state is not known (:mod:`tdx.envs.batched.env_state`) is resumed by
+running it again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tdx import transforms
 from tdx.core import TransformedEnv
 from tdx.data.layout import Layout
 from tdx.envs import EnvBase
-from tdx.envs.env_state import restore_env_state, save_env_state
+from tdx.envs.batched.env_state import restore_env_state, save_env_state
 from tdx.errors import ArgumentError
 from tdx.rollouts.dump.entries import flatten_tensors, unflatten_tensors
 from tdx.rollouts.recording.raw_envs import RecordingEnv
