@@ -148,8 +148,9 @@ def stack_in_this_process(stack: Stack) -> Iterator[tuple[Stack, tuple[str, ...]
         )
     names = {stage.index: stage.name for stage in stack.stages}
     remote = [names[index] for index in getattr(stack, "remote_stages", ())]
-    if not any(role_of(name) not in PASSIVE for name in remote):
-        note = f"{', '.join(remote)} run in worker processes and are not compared"
+    listed = ", ".join(remote)
+    if all(role_of(name) in PASSIVE for name in remote):
+        note = f"{listed} run in worker processes and are not compared"
         yield stack, (note,) if remote else ()
         return
     with ExitStack() as opened:
@@ -157,11 +158,11 @@ def stack_in_this_process(stack: Stack) -> Iterator[tuple[Stack, tuple[str, ...]
             local = opened.enter_context(stack.in_this_process())
         except TdxError as error:
             raise ArgumentError(
-                f"{', '.join(remote)} run in worker processes, and cannot be copied into this one: "
+                f"{listed} run in worker processes, and cannot be copied into this one: "
                 f"{error.message}",
                 hint="use a DummyVecEnv or SyncVectorEnv with the same wrappers",
             ) from error
-        yield local, (f"copies of {', '.join(remote)} were compared: they run in worker processes",)
+        yield local, (f"copies of {listed} were compared: they run in worker processes",)
 
 
 def _find_random(

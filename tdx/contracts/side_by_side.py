@@ -68,15 +68,19 @@ def side_by_side(a: Contract, b: Contract | None, report: ContractReport) -> lis
     # Stages that are not compared are shown where they are.
     ours = [each for each in a.stages[1:] if not is_relevant(a, each)]
     theirs = [each for each in b.stages[1:] if not is_relevant(b, each)]
-    for pair in align(a, b):
-        rows += _ignored_rows(_take_before(ours, pair.a), _take_before(theirs, pair.b))
+    pairs = align(a, b)
+    for at, pair in enumerate(pairs):
+        # A stage that one side lacks does not part those of both sides around it.
+        next_a = next((each.a for each in pairs[at:] if each.a is not None), None)
+        next_b = next((each.b for each in pairs[at:] if each.b is not None), None)
+        rows += _ignored_rows(_take_before(ours, next_a), _take_before(theirs, next_b))
         rows.append(_row(a, b, pair, report))
     return rows + _ignored_rows(ours, theirs)
 
 
 def _take_before(stages: list[StageRecord], limit: StageRecord | None) -> list[StageRecord]:
-    """Remove the stages before another one, and return them."""
-    taken = [each for each in stages if limit is not None and each.index < limit.index]
+    """Remove the stages before another one, and return them; all if there is none."""
+    taken = [each for each in stages if limit is None or each.index < limit.index]
     del stages[: len(taken)]
     return taken
 

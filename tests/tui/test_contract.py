@@ -143,6 +143,12 @@ def test_chains_of_two_libraries_are_compared() -> None:
     assert "+ 2 RescaleAction" in texts(found)
 
 
+def test_counters_of_both_sides_are_paired_next_to_a_missing_stage() -> None:
+    freeze(FRAMES, "RewardSum", CLIP)
+    found = run(CompareContract(Pipeline.of("Pendulum-v1", FRAMES, "RewardSum"), "contract"))
+    assert "1 RewardSum · 1 RewardSum\n▶ 2 ClipTransform -" in texts(found)
+
+
 def test_another_env_shows_the_keys_that_differ_from_the_start() -> None:
     freeze(*CHAIN)
     found = run(CompareContract(Pipeline.of("CartPole-v1", *CHAIN), "contract"))
