@@ -86,6 +86,8 @@ async def draw_profile() -> None:
         app.find("#profile-steps").value = "200"
         await app.pilot.press("r")
         await until(app, "µs/step share")
+        app.find("CostTable").focus()
+        await app.press("s", "home", "down", "down")
         await asyncio.sleep(0.5)
         keep(app, "profile")
         await app.pilot.press("escape", "k")

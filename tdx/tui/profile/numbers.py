@@ -9,13 +9,15 @@ _PARTS = " ▏▎▍▌▋▊▉█"
 
 
 def format_micros(value: float) -> str:
-    """Format a time in µs with three significant digits.
+    """Format a time in µs with three significant digits, in millions (``M``) from a second on.
 
     Example:
-        >>> [format_micros(each) for each in (0.0123, 1.5, 12.34, 123.4, 12345.6)]
-        ['0.012', '1.50', '12.3', '123', '12,346']
+        >>> [format_micros(each) for each in (0.0123, 1.5, 12.34, 123.4, 12345.6, 2761044)]
+        ['0.012', '1.50', '12.3', '123', '12,346', '2.76M']
     """
     size = abs(value)
+    if size >= 999_999.5:
+        return f"{format_micros(value / 1e6)}M"
     if size >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}" if size >= 0.1 else f"{value:.3f}"
