@@ -85,7 +85,7 @@ from tdx.core.planned.columns import (
 from tdx.core.planned.compiled import CompiledStages, compiled_stages
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
 from tdx.core.planned.stages import ImmediateStages, run_deferred
-from tdx.core.planned.workers import WorkerRun
+from tdx.core.planned.workers import Run, WorkerRun
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
@@ -239,9 +239,7 @@ def _chunks(
             start = reset_done_rows(env, start, step_count)
 
 
-def prepare_run(
-    env: EnvBase, request: RolloutRequest, start: TensorDictBase
-) -> PlannedRun | WorkerRun | None:
+def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) -> Run | None:
     """Return a planned run from a root ``[*B]``, or ``None`` if it has to run step by step."""
     if request.callback is not None or request.break_when_all_done:
         return None
@@ -309,6 +307,7 @@ class PlannedRun:
         program: Its plan.
         policy: The policy with its keys, or a sequence of actions. ``None``: random actions.
         stop: ``any`` to stop at the first done flag, ``never`` to reset done rows.
+        first_step: Number of the first step, for messages.
 
     Attributes:
         inputs: Source of the actions.
@@ -320,6 +319,7 @@ class PlannedRun:
         program: Program,
         policy: KeyedPolicy | ActionSequence | None,
         stop: Stop,
+        first_step: int = 0,
     ) -> None:
         self._env, self._program, self._stop = env, program, stop
         self._rewards = frozenset(env.reward_keys)
@@ -333,7 +333,7 @@ class PlannedRun:
         self._compiled: Mapping[int, CompiledStages] = {}
         if backend is not None:
             self._compiled = compiled_stages(env, program, backend)
-        self._step_count = 0
+        self._step_count = first_step
         self._collect, self._run_deferred = self._collector().collect, run_deferred
         self._assemble, self._last_root = assemble, last_root
         meter: Meter | None = env._meter

@@ -78,10 +78,13 @@ def act_for_rows(
         batch: Entries of the batch, ``[n, ...]``, which complete the rows.
     """
     start, stop, act_for_all = rows.start, rows.stop, policy.act
-    around = [(key, value[:start], value[stop:]) for key, value in batch.items()]
+    around = [
+        (key, [value[:start]] if start else [], [value[stop:]] if stop < len(value) else [])
+        for key, value in batch.items()
+    ]
 
     def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
-        given = {key: torch.cat((before, root[key], after)) for key, before, after in around}
+        given = {key: torch.cat([*before, root[key], *after]) for key, before, after in around}
         return {key: value[start:stop] for key, value in act_for_all(given).items()}
 
     return act

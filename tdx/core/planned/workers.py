@@ -65,6 +65,7 @@ class ChunkTask:
         memory: Episode memory of the stages for these rows.
         batch: Root entries that the policy reads, ``[n, ...]``.
         generator: State of torch's generator, from which the policy draws.
+        first_step: Number of the first step in the rollout, for messages.
     """
 
     length: int
@@ -74,6 +75,7 @@ class ChunkTask:
     memory: Memory
     batch: Entries
     generator: Tensor | None
+    first_step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +280,7 @@ class WorkerRun:
                 map_memory(memory, _row_selector(rows)),
                 batch,
                 generator,
+                self._step_count,
             )
             for rows in self._workers.groups
         ]
