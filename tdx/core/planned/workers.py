@@ -22,9 +22,10 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import with_step
 from tdx.core.envs.rollout import RolloutChunk, reset_done_rows
 from tdx.core.plan.build import Program
-from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions
+from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions, action_source
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims
 from tdx.core.planned.copies import pack
+from tdx.core.planned.keyed_policy import KeyedPolicy
 from tdx.core.planned.row_policies import check_policy_copy
 from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError, EnvError, TdxError, Where
@@ -132,6 +133,20 @@ class Run(Protocol):
         """Make up to ``length`` steps from a root ``[*B]``."""
 
 
+def policy_reason(env: EnvBase, program: Program, policy: KeyedPolicy) -> str:
+    """Return why the workers of an env cannot run chunks with a policy; empty if they can.
+
+    Args:
+        env: The env with its chain; it is not stepped.
+        program: Its plan for the keys that the policy reads.
+        policy: The policy.
+    """
+    with torch.random.fork_rng(devices=[]):
+        root = env.fake_tensordict().exclude("next", *env.action_keys)
+        root.update(env.full_observation_spec.rand())
+    return WorkerRun(env, program, action_source(env, program, policy)).find_reason(root)
+
+
 _SECONDS = 1.0
 """Duration of the pieces of a chunk. A process that hangs is noticed during its piece."""
 
@@ -146,7 +161,9 @@ class WorkerRun:
         stepwise: Run that steps the workers from this process, if they cannot run the chain.
     """
 
-    def __init__(self, env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run) -> None:
+    def __init__(
+        self, env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run | None = None
+    ) -> None:
         self._env, self._inputs, self._stepwise = env, inputs, stepwise
         self._stages = tuple(planned.stage for planned in program.stages)
         self._workers: ChunkWorkers = program.base._chunk_workers
@@ -226,7 +243,7 @@ class WorkerRun:
             if piece is not None:
                 pieces.append(piece)
                 count += piece.shape[self._dim]
-        if self._is_refused:
+        if self._is_refused and self._stepwise is not None:
             return self._stepwise.chunk(start, length)
         if not pieces:
             return RolloutChunk([], 0, error=error)

@@ -75,7 +75,8 @@ class TensorBlock:
                 self._memory.share_memory_()
             except RuntimeError as error:
                 raise WorkerError(
-                    f"{self._memory.nbytes:,} bytes of shared memory cannot be allocated: {get_first_line(error)}",
+                    f"{self._memory.nbytes:,} bytes of shared memory cannot be allocated: "
+                    f"{get_first_line(error)}",
                     hint="free space in /dev/shm, or pass a smaller chunk_steps to iter_rollout",
                 ) from error
 
