@@ -9,10 +9,13 @@ doctest. With TDX_UPDATE_GOLDEN=1 the pages take over what is printed.
 from __future__ import annotations
 
 import doctest
+import io
 import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,12 +74,30 @@ def session_id(session: Session) -> str:
     return session.page if is_tutorial else session.commands[-1][0]
 
 
+def run_command(line: str, *, in_process: bool) -> str:
+    """Return what a command prints to stdout and stderr, and write it to a file after ``>``."""
+    command, _, file = line.partition(" > ")
+    program, *arguments = shlex.split(command)
+    if program != "tdx":
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=True)
+        printed = done.stdout
+    elif in_process:
+        merged = io.StringIO()
+        with redirect_stdout(merged), redirect_stderr(merged):
+            run(arguments)
+        printed = merged.getvalue()
+    else:
+        printed = run_merged(*arguments)
+    if file:
+        Path(file).write_text(printed)
+    return "" if file else printed
+
+
 @pytest.mark.parametrize("session", sessions(), ids=session_id)
 def test_console_example_prints_what_the_page_shows(
     session: Session,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Run commands of the README in processes of their own, all others in this one."""
     (tmp_path / "sample_pipelines").symlink_to(ROOT / "sample_pipelines")
@@ -86,14 +107,7 @@ def test_console_example_prints_what_the_page_shows(
     for name, text in {"NO_COLOR": "1", "COLUMNS": "100"}.items():
         monkeypatch.setenv(name, text)
     for command, output in session.commands:
-        program, *arguments = shlex.split(command)
-        assert program == "tdx", "only tdx commands can be checked here"
-        if session.page == "README.md":
-            printed = run_merged(*arguments)
-        else:
-            run(arguments)
-            caught = capsys.readouterr()
-            printed = caught.out + caught.err
+        printed = run_command(command, in_process=session.page != "README.md")
         if os.environ.get("TDX_UPDATE_GOLDEN"):
             page = ROOT / session.page
             before, after = (f"$ {command}\n{text}" for text in (output, printed))
@@ -139,3 +153,11 @@ def anchors(page: Path) -> set[str]:
     """Return the anchors of the headings of a page, as GitHub names them."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "field").glob("test_*.py")))
+def test_gallery_links_to_each_reproduced_thread(path: Path) -> None:
+    found = re.match(r'"""([\w-]+/[\w-]+)#(\d+): ', path.read_text())
+    assert found is not None
+    link = "https://github.com/{}/issues/{}".format(*found.groups())
+    assert link in (DOCS / "gallery.md").read_text()

@@ -125,10 +125,10 @@ def transform_pages() -> Iterator[tuple[str, str]]:
     ]
     for category, members in itertools.groupby(infos, key=lambda info: info.category):
         rows = [
-            (f"[{info.name}]({info.name}.md)", info.time_behavior, format_docstring(info.summary))
+            (f"[{info.name}]({info.name}.md)", format_docstring(info.summary), info.time_behavior)
             for info in members
         ]
-        parts += [f"## {category.capitalize()}\n", table(("transform", "time", "task"), rows), ""]
+        parts += [f"## {category.capitalize()}\n", table(("transform", "task", "time"), rows), ""]
     parts.append(toctree(info.name for info in infos))
     yield "transforms/index.md", "\n".join(parts)
 

@@ -1,6 +1,6 @@
-"""Examples of docs/profiling.md: the start of each line is compared, since numbers vary.
+"""Examples of profiles in the docs: the start of each line is compared, since numbers vary.
 
-With TDX_UPDATE_GOLDEN=1 the page takes over what is printed.
+With TDX_UPDATE_GOLDEN=1 the pages take over what is printed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from tests.test_readme import BLOCK
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
-PAGE = Path(__file__).parents[2] / "docs" / "profiling.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = (DOCS / "profiling.md", DOCS / "tutorials" / "profile-atari.md")
 COLUMNS = 110
 VARYING = ("noise: ", "too slow: ")
 
 
-def sessions() -> list[str]:
-    """Return the examples of the page."""
-    return [text for kind, text in BLOCK.findall(PAGE.read_text()) if kind == "measured"]
+def sessions(page: Path) -> list[str]:
+    """Return the examples of a page."""
+    return [text for kind, text in BLOCK.findall(page.read_text()) if kind == "measured"]
 
 
 def fronts(text: str) -> list[str]:
@@ -47,20 +48,26 @@ def fronts(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("number", range(len(sessions())))
+EXAMPLES = [(page, number) for page in PAGES for number in range(len(sessions(page)))]
+
+
+@pytest.mark.parametrize(("page", "number"), EXAMPLES, ids=lambda each: getattr(each, "stem", each))
 def test_examples_start_as_on_the_page(
-    tdx: Tdx, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tdx: Tdx, page: Path, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if page.stem == "profile-atari":
+        pytest.importorskip("ale_py")
+    (tmp_path / "sample_pipelines").symlink_to(DOCS.parent / "sample_pipelines")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tdx.profiling.run.detect_machine", lambda: MACHINE)
     monkeypatch.setattr("tdx.profiling.machine.detect_machine", lambda: MACHINE)
-    for part in re.split(r"^\$ ", sessions()[number], flags=re.MULTILINE)[1:]:
+    for part in re.split(r"^\$ ", sessions(page)[number], flags=re.MULTILINE)[1:]:
         command, _, output = part.partition("\n")
         found = tdx(*shlex.split(command)[1:], columns=COLUMNS)
         printed = found.out + found.err
         if os.environ.get("TDX_UPDATE_GOLDEN"):
             before, after = f"$ {command}\n{output}", f"$ {command}\n{printed}"
-            PAGE.write_text(PAGE.read_text().replace(before, after, 1))
+            page.write_text(page.read_text().replace(before, after, 1))
             continue
         assert found.code == 0, found.err
         assert fronts(printed) == fronts(output)

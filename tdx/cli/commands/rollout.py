@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.completion import complete_transform
+from tdx.cli.completion import DUMP, complete_transform
 from tdx.cli.options import (
     AllowCode,
     Functions,
@@ -22,6 +22,7 @@ from tdx.cli.options import (
     split_list,
 )
 from tdx.cli.pipelines import PolicyName, complete_stored_keys
+from tdx.cli.runtime import report_interrupt
 from tdx.cli.shard_runs import ShardOptions, check_sharding, resume_sharded, roll_out_sharded
 from tdx.errors import ArgumentError, ExitCode, TdxError
 from tdx.untrusted import MAX_WORKERS
@@ -78,7 +79,7 @@ Resume = Annotated[
     bool,
     typer.Option("--resume", help="Continue an interrupted dump; needs only --out."),
 ]
-Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
+Folder = Annotated[str, DUMP]
 Stages = Annotated[
     list[str] | None,
     typer.Option(
@@ -248,7 +249,7 @@ def _report_saved_steps(folder: Path) -> Iterator[None]:
             error.hint = f"{error.hint}; {saved}" if error.hint else saved
         raise
     except KeyboardInterrupt:
-        print(f"interrupted{_after_interrupt(folder)}", file=sys.stderr)
+        report_interrupt(f"interrupted{_after_interrupt(folder)}")
         raise
 
 

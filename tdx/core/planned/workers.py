@@ -133,6 +133,25 @@ class Run(Protocol):
         """Make up to ``length`` steps from a root ``[*B]``."""
 
 
+def run_in_workers(
+    env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run, start: TensorDictBase
+) -> Run:
+    """Return the run of the workers of an env if there are any that can run it, else ``stepwise``.
+
+    Args:
+        env: The env with its chain.
+        program: Its plan.
+        inputs: Source of the actions.
+        stepwise: Run in this process.
+        start: Root before the first step, ``[*B]``.
+    """
+    plan = program.plan
+    if plan.processes is None or plan.why_stepwise or env._meter is not None:
+        return stepwise
+    run = WorkerRun(env, program, inputs, stepwise)
+    return stepwise if run.find_reason(start) else run
+
+
 def policy_reason(env: EnvBase, program: Program, policy: KeyedPolicy) -> str:
     """Return why the workers of an env cannot run chunks with a policy; empty if they can.
 

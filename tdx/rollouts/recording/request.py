@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 
@@ -180,6 +180,13 @@ def build_seeded_env(
         env.close()
 
 
+class FileSize(TypedDict):
+    """JSON entries of a file of a dump."""
+
+    file: str
+    step_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate(Result):
     """Size of a dump, before its first step.
@@ -194,7 +201,7 @@ class Estimate(Result):
     json_entries: ClassVar[Entries] = (
         *("path", "goal", Entry("seed", "manifest.seed"), Entry("policy", "manifest.policy")),
         *(Entry("chunk_steps", "manifest.chunk_steps"), "step_bytes", Entry("bytes", "size")),
-        "entries",
+        Entry("entries", "file_sizes"),
     )
 
     path: str
@@ -206,6 +213,11 @@ class Estimate(Result):
     def goal(self) -> Goal:
         """Length of the rollout."""
         return self.manifest.goal
+
+    @property
+    def file_sizes(self) -> list[FileSize]:
+        """Number of bytes per step of each file, as JSON entries."""
+        return [{"file": file, "step_bytes": size} for file, size in self.entries.items()]
 
     @property
     def size(self) -> int | None:

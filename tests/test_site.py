@@ -1,0 +1,61 @@
+"""The pages of the documentation site that are generated from the code."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import tdx
+from tdx.cli.commands import build_root
+from tdx.inspection.transform_example import find_example
+from tdx.pipeline import load_catalog
+
+FOLDER = Path(__file__).parents[1] / "docs" / "site"
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    """The generator; Sphinx imports it in the same way."""
+    spec = spec_from_file_location("reference", FOLDER / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_page_of_a_transform_has_arguments_and_specs_before_and_after(
+    reference: ModuleType,
+) -> None:
+    info = load_catalog()["RewardClipping"]
+    page = reference.transform_page(info, find_example(info))
+    assert page.startswith("# RewardClipping\n")
+    assert re.search(r"^\| `clamp_min` \| .+ \|$", page, re.MULTILINE)
+    assert "## Specs before and after" in page
+    assert re.search(
+        r"^\| reward \| ~ \| reward \| \[1\]  float32  any \| .+ \|$", page, re.MULTILINE
+    )
+    assert re.search(r"^```sh\ntdx inspect spec .*RewardClipping", page, re.MULTILINE)
+    assert "### Args" not in page
+
+
+def test_every_command_has_a_page_with_its_options(reference: ModuleType) -> None:
+    pages = dict(reference.command_pages())
+    names = build_root().list_commands(None)
+    assert set(pages) == {f"commands/{name}.md" for name in ("index", *names)}
+    assert "| `--fix` |" in pages["commands/check.md"]
+    assert "## tdx inspect spec\n" in pages["commands/inspect.md"]
+    # An option in a sentence is code: a hyphen stays a hyphen, and no list begins.
+    assert "`--allow-code` a function" in pages["commands/check.md"]
+
+
+def test_every_public_name_is_in_the_reference(reference: ModuleType) -> None:
+    pages = dict(reference.api_pages())
+    shown = set(re.findall(r"^\.\. auto\w+:: tdx\.(\w+)$", "".join(pages.values()), re.MULTILINE))
+    transforms = set(load_catalog().names)
+    modules = {"testing", "functional"}
+    assert set(tdx.__all__) - transforms - modules - shown == set()
