@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypedDict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict
 
+from tdx.core.envs.policies import ActionSequence
 from tdx.core.plan import Plan, PlanStage, Version, plan_of
-from tdx.core.plan.build import When
+from tdx.core.plan.build import When, program_of
+from tdx.core.planned.keyed_policy import keyed_policy
+from tdx.core.planned.workers import policy_reason
 from tdx.errors import KeyNotFoundError, did_you_mean
 from tdx.inspection.lineage import FlowNode, NodeKind
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
@@ -164,6 +167,7 @@ def inspect_plan(
     name: str | None = None,
     *,
     policy_reads: Sequence[NestedKey] | None = None,
+    policy: Any = None,
 ) -> PlanReport:
     """Report how a rollout of an env would run, without a reset or step.
 
@@ -172,6 +176,8 @@ def inspect_plan(
         name: Name in the report. Defaults to the class name of the base env.
         policy_reads: Keys or groups that the policy reads. ``None``: actions do not depend on
             observations, as with random actions or an ``ActionSequence``.
+        policy: The policy itself, as for ``env.rollout``; a copy is called to find out if worker
+            processes can run it.
 
     Raises:
         KeyNotFoundError: The policy does not receive one of the keys.
@@ -188,10 +194,27 @@ def inspect_plan(
         >>> report.readers(report.plan.versions[0])
         ('0 CatFrames',)
     """
-    reads = None if policy_reads is None else _expand_groups(policy_reads, policy_keys(env))
-    plan = plan_of(env, reads)
+    if policy is not None:
+        plan = _plan_with_policy(env, policy)
+    else:
+        reads = None if policy_reads is None else _expand_groups(policy_reads, policy_keys(env))
+        plan = plan_of(env, reads)
     actions = tuple(map(normalize_key, env.action_keys))
     return PlanReport(name or plan.env, actions, plan)
+
+
+def _plan_with_policy(env: EnvBase, policy: Any) -> Plan:
+    if isinstance(policy, ActionSequence):
+        return plan_of(env)
+    keyed = keyed_policy(policy, env)
+    if keyed is None:
+        why = "the policy may read and write any entry"
+        return replace(plan_of(env), executor="eager", why_eager=why, why_stepwise=why)
+    program = program_of(env, keyed.reads)
+    plan = program.plan
+    if plan.processes is None or plan.why_stepwise:
+        return plan
+    return replace(plan, why_stepwise=policy_reason(env, program, keyed))
 
 
 def policy_keys(env: EnvBase) -> list[NestedKey]:

@@ -27,7 +27,7 @@ def parallel_env() -> Any:
     return tdx.ParallelEnv(ENVS, lambda: tdx.GymEnv(ENV), processes=2)
 
 
-def async_steps(steps: int) -> Callable[[], None]:
+def async_steps(steps: int) -> Callable[[], int]:
     """Steps of Gymnasium's vector env with a process per env."""
     env = gymnasium.vector.AsyncVectorEnv([lambda: make_env(ENV)] * ENVS)
     return played_at_once(env, [np.stack([action] * ENVS) for action in pendulum_actions(steps)])

@@ -255,7 +255,10 @@ def inspect_state(
 
 
 def inspect_plan(
-    pipeline: TargetOptions, output: DiagramOptions, policy_reads: PolicyReads = None
+    pipeline: TargetOptions,
+    output: DiagramOptions,
+    policy_reads: PolicyReads = None,
+    policy: PolicyName = None,
 ) -> None:
     """Show how a rollout runs: which stages run in each step, which are deferred, and why.
 
@@ -264,7 +267,7 @@ def inspect_plan(
     tdx inspect plan pendulum.yaml --format mermaid
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_env, read_pipeline
+    from tdx.cli.pipelines import load_policy, open_env, read_pipeline
     from tdx.cli.views.plan import plan_diagram, plan_view
     from tdx.inspection.plan_report import inspect_plan
     from tdx.keys import normalize_key
@@ -272,8 +275,15 @@ def inspect_plan(
 
     config = read_pipeline(pipeline)
     reads = [normalize_key(tuple(key.split("."))) for key in policy_reads or ()] or None
+    if reads and policy is not None:
+        raise ArgumentError(
+            "--policy and --policy-reads cannot be combined", hint="remove one of them"
+        )
     with open_env(config, pipeline) as env:
-        report = inspect_plan(env, config.env.id, policy_reads=reads)
+        actor = None
+        if policy is not None:
+            actor = load_policy(policy, config, env, 1, allow_code=pipeline.allow_code)
+        report = inspect_plan(env, config.env.id, policy_reads=reads, policy=actor)
         calls = format_stages(env, config, expanded=True)
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(plan_diagram(report, calls))

@@ -12,6 +12,7 @@ from tdx.keys import NestedKey
 ENV_ERROR_HINT = "the error comes from the env; --debug or the __cause__ shows where it was raised"
 _STAGE = "_tdx_stage"
 _KEY = "_tdx_key"
+_ROW = "_tdx_row"
 
 
 def with_step(error: Exception, step: int) -> Exception:
@@ -27,6 +28,18 @@ def with_step(error: Exception, step: int) -> Exception:
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
     return error
+
+
+def with_row(error: TdxError, row: int) -> TdxError:
+    """Return the error with the row of the batch whose env raised it."""
+    setattr(error, _ROW, row)
+    return error
+
+
+def failed_row(error: BaseException) -> int | None:
+    """Return the row of the batch whose env raised; ``None`` if it is not recorded."""
+    row: int | None = getattr(error, _ROW, None)
+    return row
 
 
 def with_stage(error: Exception, index: int, name: str) -> TdxError:

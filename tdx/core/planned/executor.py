@@ -87,7 +87,7 @@ from tdx.core.planned.compiled import CompiledStages, compiled_stages
 from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
 from tdx.core.planned.stages import run_deferred
-from tdx.core.planned.workers import WorkerRun
+from tdx.core.planned.workers import Run, run_in_workers
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
@@ -241,9 +241,7 @@ def _chunks(
             start = reset_done_rows(env, start, step_count)
 
 
-def prepare_run(
-    env: EnvBase, request: RolloutRequest, start: TensorDictBase
-) -> PlannedRun | WorkerRun | None:
+def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) -> Run | None:
     """Return a planned run from a root ``[*B]``, or ``None`` if it has to run step by step."""
     if request.callback is not None or request.break_when_all_done:
         return None
@@ -262,10 +260,7 @@ def prepare_run(
     run = PlannedRun(env, program, policy, "any" if request.break_when_any_done else "never")
     if not run.accepts(start):
         return None
-    if program.plan.processes is None or program.plan.why_stepwise or request.breaks:
-        return run
-    in_workers = WorkerRun(env, program, run.inputs, run)
-    return run if env._meter is not None or in_workers.find_reason(start) else in_workers
+    return run if request.breaks else run_in_workers(env, program, run.inputs, run, start)
 
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
@@ -311,9 +306,7 @@ class PlannedRun:
         program: Its plan.
         policy: The policy with its keys, or a sequence of actions. ``None``: random actions.
         stop: ``any`` to stop at the first done flag, ``never`` to reset done rows.
-
-    Attributes:
-        inputs: Source of the actions.
+        first_step: Number of the first step, for messages.
     """
 
     def __init__(
@@ -322,6 +315,7 @@ class PlannedRun:
         program: Program,
         policy: KeyedPolicy | ActionSequence | None,
         stop: Stop,
+        first_step: int = 0,
     ) -> None:
         self._env, self._program, self._stop = env, program, stop
         self._rewards = frozenset(env.reward_keys)
@@ -335,7 +329,7 @@ class PlannedRun:
         self._compiled: Mapping[int, CompiledStages] = {}
         if backend is not None:
             self._compiled = compiled_stages(env, program, backend)
-        self._step_count = 0
+        self._step_count = first_step
         self._collect, self._run_deferred = self._collector().collect, run_deferred
         self._assemble, self._last_root = assemble, last_root
         meter: Meter | None = env._meter

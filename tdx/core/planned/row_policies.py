@@ -11,7 +11,7 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import ActionCheck
 from tdx.core.planned.copies import pack, unpack
 from tdx.core.planned.keyed_policy import KeyedPolicy
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, TdxError, summarize_error
 from tdx.keys import NestedKey
 
 
@@ -41,6 +41,11 @@ def check_policy_copy(
     given = {key: root[key].detach().clone() for key in policy.reads if key in root}
     if len(given) < len(policy.reads):
         raise ArgumentError("the policy reads entries that a reset does not return", hint="")
+    # Other values in the other rows.
+    others = {
+        key: torch.zeros_like(value) if value.any() else torch.ones_like(value)
+        for key, value in given.items()
+    }
     try:
         with torch.no_grad():
             whole = policy.act({key: value.clone() for key, value in given.items()})
@@ -48,7 +53,7 @@ def check_policy_copy(
             ActionCheck(env)(whole.get)
             for rows in groups:
                 torch.set_rng_state(state)
-                act = act_for_rows(policy, rows, {k: torch.zeros_like(v) for k, v in given.items()})
+                act = act_for_rows(policy, rows, others)
                 found = act({k: v[rows.start : rows.stop].clone() for k, v in given.items()})
                 same = all(torch.equal(found[k], whole[k][rows.start : rows.stop]) for k in whole)
                 if not same or not torch.equal(torch.get_rng_state(), after):
@@ -57,6 +62,11 @@ def check_policy_copy(
                         "on random numbers of its own",
                         hint="",
                     )
+    except TdxError:
+        raise
+    except Exception as error:
+        # The rollout raises it again, and names the step.
+        raise ArgumentError(f"the policy raised {summarize_error(error)}", hint="") from error
     finally:
         torch.set_rng_state(state)
     is_unchanged = all(map(torch.equal, copies, tensors))
@@ -78,10 +88,13 @@ def act_for_rows(
         batch: Entries of the batch, ``[n, ...]``, which complete the rows.
     """
     start, stop, act_for_all = rows.start, rows.stop, policy.act
-    around = [(key, value[:start], value[stop:]) for key, value in batch.items()]
+    around = [
+        (key, [value[:start]] if start else [], [value[stop:]] if stop < len(value) else [])
+        for key, value in batch.items()
+    ]
 
     def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
-        given = {key: torch.cat((before, root[key], after)) for key, before, after in around}
+        given = {key: torch.cat([*before, root[key], *after]) for key, before, after in around}
         return {key: value[start:stop] for key, value in act_for_all(given).items()}
 
     return act

@@ -22,9 +22,10 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import with_step
 from tdx.core.envs.rollout import RolloutChunk, reset_done_rows
 from tdx.core.plan.build import Program
-from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions
+from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions, action_source
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims
 from tdx.core.planned.copies import pack
+from tdx.core.planned.keyed_policy import KeyedPolicy
 from tdx.core.planned.row_policies import check_policy_copy
 from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError, EnvError, TdxError, Where
@@ -65,6 +66,7 @@ class ChunkTask:
         memory: Episode memory of the stages for these rows.
         batch: Root entries that the policy reads, ``[n, ...]``.
         generator: State of torch's generator, from which the policy draws.
+        first_step: Number of the first step in the rollout, for messages.
     """
 
     length: int
@@ -74,6 +76,7 @@ class ChunkTask:
     memory: Memory
     batch: Entries
     generator: Tensor | None
+    first_step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,39 @@ class Run(Protocol):
         """Make up to ``length`` steps from a root ``[*B]``."""
 
 
+def run_in_workers(
+    env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run, start: TensorDictBase
+) -> Run:
+    """Return the run of the workers of an env if there are any that can run it, else ``stepwise``.
+
+    Args:
+        env: The env with its chain.
+        program: Its plan.
+        inputs: Source of the actions.
+        stepwise: Run in this process.
+        start: Root before the first step, ``[*B]``.
+    """
+    plan = program.plan
+    if plan.processes is None or plan.why_stepwise or env._meter is not None:
+        return stepwise
+    run = WorkerRun(env, program, inputs, stepwise)
+    return stepwise if run.find_reason(start) else run
+
+
+def policy_reason(env: EnvBase, program: Program, policy: KeyedPolicy) -> str:
+    """Return why the workers of an env cannot run chunks with a policy; empty if they can.
+
+    Args:
+        env: The env with its chain; it is not stepped.
+        program: Its plan for the keys that the policy reads.
+        policy: The policy.
+    """
+    with torch.random.fork_rng(devices=[]):
+        root = env.fake_tensordict().exclude("next", *env.action_keys)
+        root.update(env.full_observation_spec.rand())
+    return WorkerRun(env, program, action_source(env, program, policy)).find_reason(root)
+
+
 _SECONDS = 1.0
 """Duration of the pieces of a chunk. A process that hangs is noticed during its piece."""
 
@@ -144,7 +180,9 @@ class WorkerRun:
         stepwise: Run that steps the workers from this process, if they cannot run the chain.
     """
 
-    def __init__(self, env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run) -> None:
+    def __init__(
+        self, env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run | None = None
+    ) -> None:
         self._env, self._inputs, self._stepwise = env, inputs, stepwise
         self._stages = tuple(planned.stage for planned in program.stages)
         self._workers: ChunkWorkers = program.base._chunk_workers
@@ -224,7 +262,7 @@ class WorkerRun:
             if piece is not None:
                 pieces.append(piece)
                 count += piece.shape[self._dim]
-        if self._is_refused:
+        if self._is_refused and self._stepwise is not None:
             return self._stepwise.chunk(start, length)
         if not pieces:
             return RolloutChunk([], 0, error=error)
@@ -278,6 +316,7 @@ class WorkerRun:
                 map_memory(memory, _row_selector(rows)),
                 batch,
                 generator,
+                self._step_count,
             )
             for rows in self._workers.groups
         ]

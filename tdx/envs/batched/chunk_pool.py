@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from tdx.envs.batched import protocol
 from tdx.envs.batched.chunk_runner import Blueprint, Report, entry_views
 from tdx.envs.batched.shared_memory import Field, TensorBlock
 from tdx.envs.batched.worker_pool import WorkerPool
-from tdx.errors import EnvError, WorkerError
 from tdx.keys import NestedKey
 
 
@@ -22,14 +21,21 @@ class ChunkPool:
     Args:
         pool: The worker processes.
         block: Shared memory of the steps that the parent requests.
+        close: Closes the batch of envs.
         reason: Why they cannot run chunks; empty if they can.
     """
 
     saved_seconds = 0.1
     """Duration of the shortest chunk before which the states of the envs are saved."""
 
-    def __init__(self, pool: WorkerPool, block: TensorBlock | None, reason: str) -> None:
-        self._pool, self._block = pool, block
+    def __init__(
+        self,
+        pool: WorkerPool,
+        block: TensorBlock | None,
+        close: Callable[[], None],
+        reason: str,
+    ) -> None:
+        self._pool, self._block, self._close = pool, block, close
         self.reason = reason
         self.seconds_per_step = float("inf")
         self._blueprint: Blueprint | None = None
@@ -64,6 +70,9 @@ class ChunkPool:
             return None
         complete = [report for report in reports if report is not None]
         self._fetch(complete)
+        if any(report.failure is not None and report.failure.is_env_error() for report in complete):
+            # The rows are at different steps. As after an error in a single step, all end.
+            self._close()
         return [self._part(index, report) for index, report in enumerate(complete)]
 
     def _recover(self, index: int) -> bool:
@@ -134,10 +143,8 @@ class ChunkPool:
     def _error(self, failure: protocol.Failure, rows: range) -> Exception:
         """Return the error to raise: that of the policy or a stage, or one that names the env."""
         row = rows[failure.place]
+        if failure.is_env_error():
+            return failure.to_worker_error(row, "step")
         original = failure.original(row)
-        if isinstance(original, EnvError) and not isinstance(original, WorkerError):
-            error = failure.to_worker_error(row, "step")
-            error.where = original.where
-            return error
         assert isinstance(original, Exception)
         return original

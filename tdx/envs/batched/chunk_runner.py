@@ -17,6 +17,7 @@ from torch import Tensor
 from tdx.core import Compose, TransformedEnv
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
+from tdx.core.envs.failures import failed_row
 from tdx.core.envs.policies import ActionSequence
 from tdx.core.envs.rollout import RolloutChunk
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims
@@ -128,7 +129,7 @@ class ChunkRunner:
         program = cached_program(env, reads)
         if program.plan.executor == "eager":
             return None
-        run = PlannedRun(env, program, policy, "never")
+        run = PlannedRun(env, program, policy, "never", task.first_step)
         stages = flatten_chain(env)[1]
         root = as_tensordict(task.root, env.batch_size, env.device, task.groups)
         if not run.accepts(root):
@@ -154,7 +155,7 @@ class ChunkRunner:
     def _report(self, chunk: RolloutChunk, memory: Memory, generator: Tensor | None) -> Report:
         failure = None
         if chunk.error is not None:
-            failure = protocol.Failure.of(chunk.error, getattr(chunk.error, "_tdx_row", 0))
+            failure = protocol.Failure.of(chunk.error, failed_row(chunk.error) or 0)
         data: Any = chunk.data
         if isinstance(data, list):
             assert self._env is not None

@@ -287,7 +287,7 @@ class ParallelEnv(BatchedEnv):
     def _chunk_workers(self) -> ChunkPool:
         if self._chunks is None:
             memory = None if self._memory is None else self._memory.block
-            self._chunks = ChunkPool(self._pool, memory, self._stepwise_reason())
+            self._chunks = ChunkPool(self._pool, memory, self.close, self._stepwise_reason())
         return self._chunks
 
     @property

@@ -158,6 +158,10 @@ class Failure:
         error.add_note(f"traceback in worker {worker}:\n{self.trace}")
         return error
 
+    def is_env_error(self) -> bool:
+        """Return True if an env raised the exception, and not a policy or a stage."""
+        return isinstance(_unpickle(self.exception), EnvError)
+
     def is_tdx_error(self) -> bool:
         """Return True if tdx raised the exception on purpose."""
         return isinstance(_unpickle(self.exception), TdxError)

@@ -20,6 +20,7 @@ from tdx.envs.batched.metadata import (
     flat_items,
     stack_rows,
 )
+from tdx.errors import WorkerError, get_first_line
 from tdx.keys import NestedKey, sibling_key
 from tdx.specs import Choice, Composite, NonTensor, TensorSpec
 from tdx.tensordicts import read
@@ -70,7 +71,14 @@ class TensorBlock:
             end += -(-field.nbytes // _ALIGNMENT) * _ALIGNMENT
         self._memory = torch.zeros(max(end, _ALIGNMENT), dtype=torch.uint8)
         if shared:
-            self._memory.share_memory_()
+            try:
+                self._memory.share_memory_()
+            except RuntimeError as error:
+                raise WorkerError(
+                    f"{self._memory.nbytes:,} bytes of shared memory cannot be allocated: "
+                    f"{get_first_line(error)}",
+                    hint="free space in /dev/shm, or pass a smaller chunk_steps to iter_rollout",
+                ) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = (self._fields, self._offsets)

@@ -13,6 +13,7 @@ from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
+from tdx.core.envs.failures import with_row
 from tdx.envs.gym.conversion import Conversion, EntryForm, Raw, root_spec
 from tdx.envs.gym.numeric_spaces import Array, Codec
 from tdx.envs.gym.observation_store import (
@@ -252,7 +253,8 @@ class RawEnv:
         """Create the error to raise for an error of the env, which is env ``row`` of a batch."""
         if row is not None and isinstance(error, WrongValueError):
             error.in_row(row)
-        return self.conversion.failure(None, phase, error)
+        failure = self.conversion.failure(None, phase, error)
+        return failure if row is None else with_row(failure, row)
 
 
 def create_raw_env(

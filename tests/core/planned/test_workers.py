@@ -30,6 +30,7 @@ from tdx import (
     Transform,
     TransformedEnv,
     VecNorm,
+    inspect_plan,
 )
 from tdx.core.plan import plan_of
 from tdx.core.transforms import TimeBehavior
@@ -197,8 +198,32 @@ class Guarded(nn.Module):
         return observation[:, :1]
 
 
-@pytest.mark.parametrize("kind", [Mixing, Counting, Guarded])
-def test_policies_that_cannot_be_split_run_in_one_process(kind: Callable[[], nn.Module]) -> None:
+class Raising(nn.Module):
+    """Cannot act."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        raise ValueError("no such action")
+
+
+def test_a_policy_that_raises_is_named_with_its_step() -> None:
+    split = SplitEnv((1, 2), pendulum)
+    policy = TensorDictModule(Raising(), ["observation"], ["action"])
+    with torch.no_grad(), pytest.raises(ValueError, match="no such action") as caught:
+        split.rollout(5, policy, break_when_any_done=False)
+    assert caught.value.__notes__ == ["tdx: raised at step 0 of the rollout"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Mixing, "depends on the other rows"),
+        (Counting, "depends on the other rows, or on random numbers of its own"),
+        (Guarded, "it cannot be copied: cannot pickle"),
+    ],
+)
+def test_policies_that_cannot_be_split_run_in_one_process(
+    kind: Callable[[], nn.Module], reason: str
+) -> None:
     split = SplitEnv((1, 2), pendulum)
     found = []
     for base in (split, SerialEnv(3, pendulum)):
@@ -206,6 +231,11 @@ def test_policies_that_cannot_be_split_run_in_one_process(kind: Callable[[], nn.
         found.append(rolled_out(TransformedEnv(base, RewardSum()), policy))
     assert_equal(*found)
     assert split.chunks == []
+    policy = TensorDictModule(kind(), ["observation"], ["action"])
+    with torch.no_grad():
+        plan = inspect_plan(TransformedEnv(split, RewardSum()), policy=policy).plan
+    assert (plan.executor, plan.processes) == ("planned", 2)
+    assert reason in plan.why_stepwise
 
 
 def test_weights_of_a_policy_are_updated_between_chunks() -> None:

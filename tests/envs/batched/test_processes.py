@@ -14,12 +14,20 @@ import pytest
 import torch
 from tensordict import TensorDictBase, assert_close
 
-from tdx import CatFrames, GymEnv, InitTracker, RewardSum, StepCounter, TransformedEnv
+from tdx import (
+    ActionSequence,
+    CatFrames,
+    GymEnv,
+    InitTracker,
+    RewardSum,
+    StepCounter,
+    TransformedEnv,
+)
 from tdx.envs.batched import ParallelEnv, SerialEnv
 from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.envs.batched.process_options import resolve_process_count, split_rows
 from tdx.envs.gym import GymWrapper
-from tdx.errors import ArgumentError, WorkerError
+from tdx.errors import ArgumentError, EnvError, WorkerError
 from tdx.keys import NestedKey
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.batched.processes import all_end
@@ -129,6 +137,7 @@ def test_the_number_of_processes_is_checked() -> None:
 class DyingEnv(gymnasium.Env[Any, Any]):
     """Kills its process once, at a step, and marks that it has."""
 
+    uses_own_generator = True
     observation_space = gymnasium.spaces.Box(-100.0, 100.0, (1,), np.float64)
     action_space = gymnasium.spaces.Discrete(3)
 
@@ -149,11 +158,21 @@ class DyingEnv(gymnasium.Env[Any, Any]):
         return seen, self.count, self.count >= 20, False, {}
 
 
+class BreakingEnv(DyingEnv):
+    """Raises at a step instead."""
+
+    uses_own_generator = True
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.count + 1 == self.at:
+            raise ValueError("the belt slipped")
+        return super().step(action)
+
+
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_process_that_dies_costs_its_chunk(
     make_parallel: MakeBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
 ) -> None:
-    monkeypatch.setattr(DyingEnv, "uses_own_generator", True, raising=False)
     # Durations decide if states are saved.
     monkeypatch.setattr(ChunkPool, "saved_seconds", 0.0 if saved else float("inf"))
     found = []
@@ -180,3 +199,47 @@ def test_a_process_that_dies_costs_its_chunk(
         assert all_end(pids)
     assert (found[0] == found[2]).all()
     assert (found[1] == found[3]).all()
+
+
+def test_steps_before_an_error_are_returned(make_parallel: MakeBatch) -> None:
+    def make(at: int) -> GymWrapper:
+        return GymWrapper(BreakingEnv(os.sep, at))
+
+    stops = [{"at": at} for at in (99, 99, 99, 13)]
+    env: Any = make_parallel(4, make, create_env_kwargs=stops, processes=2)
+    pids, chunks = env.worker_pids, env.iter_rollout(30, chunk_steps=30)
+    assert next(chunks).shape == (4, 12)
+    message = "step 12, .*: worker 3 failed during step: step raised ValueError: the belt slipped"
+    with pytest.raises(WorkerError, match=message) as caught:
+        next(chunks)
+    assert isinstance(caught.value.__cause__, EnvError)
+    assert env.is_closed
+    assert all_end(pids)
+
+
+def test_an_error_of_the_policy_leaves_the_processes(make_parallel: MakeBatch) -> None:
+    env: Any = make_parallel(3, lambda: GymEnv("Pendulum-v1"), processes=2)
+    missing = ActionSequence(torch.zeros(3, 7, 1))
+    chunks = env.iter_rollout(30, missing, chunk_steps=30)
+    assert next(chunks).shape == (3, 7)
+    with pytest.raises(ArgumentError, match="step 7: the sequence holds 7 actions"):
+        next(chunks)
+    assert env.rollout(3, break_when_any_done=False).shape == (3, 3)
+
+
+def test_full_shared_memory_is_one_sentence(
+    make_parallel: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env: Any = make_parallel(2, lambda: GymEnv("Pendulum-v1"), processes=2)
+    env.rollout(3, break_when_any_done=False)
+    pids = env.worker_pids
+
+    def refuse(tensor: torch.Tensor) -> None:
+        raise RuntimeError("unable to allocate shared memory(shm): No space left on device (28)")
+
+    monkeypatch.setattr(torch.Tensor, "share_memory_", refuse)
+    with pytest.raises(WorkerError, match=r"[\d,]+ bytes of shared memory .*No space") as caught:
+        env.rollout(20_000, break_when_any_done=False)
+    assert "/dev/shm" in str(caught.value.hint)
+    env.close()
+    assert all_end(pids)
