@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import nn
 
