@@ -18,6 +18,7 @@ from tdx.core.envs.spec_violations import (
     check_batch_size,
     check_entries,
     entry_keys,
+    spec_identity,
     spec_leaves,
     unique_violations,
 )
@@ -26,7 +27,6 @@ from tdx.core.transforms import Compose, Transform
 from tdx.errors import ChainError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey, split_key
 from tdx.specs import Composite, TensorSpec
-from tdx.specs.bounded import spec_identity
 from tdx.tensordicts import logged_reads, new_tensordict, read
 
 

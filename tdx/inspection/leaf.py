@@ -94,7 +94,7 @@ def composite_leaves(
         known: Leaves that were converted already, and are not converted again; added to. Their
             specs have to stay alive meanwhile.
     """
-    from tdx.specs.bounded import spec_identity
+    from tdx.core.envs.spec_violations import spec_identity
 
     leaves: list[LeafSpec] = []
     known = {} if known is None else known

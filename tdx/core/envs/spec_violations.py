@@ -12,7 +12,17 @@ from torch import Tensor
 
 from tdx.errors import CheckError, Where
 from tdx.keys import NestedKey, format_key, normalize_key
-from tdx.specs import Composite, NonTensor, TensorSpec
+from tdx.specs import (
+    Bounded,
+    BoundedContinuous,
+    BoundedDiscrete,
+    Composite,
+    NonTensor,
+    TensorSpec,
+    Unbounded,
+    UnboundedContinuous,
+    UnboundedDiscrete,
+)
 
 ViolationCode = Literal[
     "action",
@@ -80,6 +90,30 @@ class SpecViolation:
 def spec_leaves(spec: Composite) -> dict[NestedKey, TensorSpec]:
     """Return the leaves of a composite by key."""
     return {normalize_key(key): leaf for key, leaf in spec.items(True, True)}
+
+
+def spec_identity(spec: TensorSpec) -> object | None:
+    """Return a key that specs with the same numbers share, if they share their memory.
+
+    Copies of a spec share the memory of its bounds, so this is faster than a comparison. A key is
+    valid as long as the specs live.
+
+    Returns:
+        The key; ``None`` for kinds of specs other than ``Unbounded`` and ``Bounded``.
+    """
+    kind = type(spec)
+    if kind not in _PLAIN:
+        return None
+    bounds: tuple[Any, ...] = ()
+    if isinstance(spec, Bounded):
+        bounds = tuple((end.data_ptr(), end.shape, end.stride()) for end in (spec._low, spec._high))
+    return kind, spec.shape, spec.dtype, spec.device, bounds
+
+
+_PLAIN = (
+    *(Unbounded, UnboundedContinuous, UnboundedDiscrete),
+    *(Bounded, BoundedContinuous, BoundedDiscrete),
+)
 
 
 def entry_keys(tensordict: TensorDictBase) -> list[NestedKey]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.env_base import EnvBase
+from tdx.core.envs.rollout import stack_steps
 from tdx.core.transforms.kernels import Chunk, Columns, new_column
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
@@ -206,6 +207,23 @@ def _assemble_steps(
         kept = {key: value for key, value in following.items() if key not in rewards}
         root = {**root, **given, **kept}
     return steps
+
+
+def join_chunks(
+    parts: list[TensorDictBase | list[TensorDictBase]], dim: int, contiguous: bool
+) -> TensorDictBase:
+    """Return the parts as one TensorDict with a time dim."""
+    if len(parts) == 1 and not isinstance(parts[0], list) and contiguous:
+        parts[0].refine_names(..., "time")
+        return parts[0]
+    if contiguous and not any(isinstance(part, list) for part in parts):
+        result: TensorDictBase = torch.cat(parts, dim)  # type: ignore[arg-type]
+        result.refine_names(..., "time")
+        return result
+    steps: list[TensorDictBase] = []
+    for part in parts:
+        steps.extend(part if isinstance(part, list) else part.unbind(dim))
+    return stack_steps(steps, dim, contiguous)
 
 
 def last_root(

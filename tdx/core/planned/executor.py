@@ -23,7 +23,7 @@ A planned rollout in the order of its calls:
       columns. The root is not computed: it is ``next``, shifted by one step.
 
 4. The root of the next chunk follows from the last step (:func:`last_root`). Scans such as sums and
-   counters read their state from it. At the end, :func:`_join` concatenates the chunks.
+   counters read their state from it. At the end, :func:`join_chunks` concatenates the chunks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
@@ -45,7 +44,6 @@ from tdx.core.envs.rollout import (
     mark_truncated,
     policy_device,
     reset_done_rows,
-    stack_steps,
 )
 from tdx.core.envs.rollout_request import RolloutRequest
 from tdx.core.meter import (
@@ -80,6 +78,7 @@ from tdx.core.planned.columns import (
     assemble,
     chunk_steps_for,
     flatten,
+    join_chunks,
     last_root,
     steps_within,
 )
@@ -112,7 +111,7 @@ def rollout(
         if chunk.error is not None:
             raise chunk.error
         parts.append(chunk.data)
-    result = _measured(env, ASSEMBLY, _join)(parts, start.ndim, return_contiguous)
+    result = _measured(env, ASSEMBLY, join_chunks)(parts, start.ndim, return_contiguous)
     is_full = result.shape[start.ndim] == max_steps
     return mark_truncated(env, result) if set_truncated and is_full else result
 
@@ -178,7 +177,7 @@ def _measured(env: EnvBase, part: Part, function: AnyFunction) -> AnyFunction:
 
 def _take_data(chunk: RolloutChunk, dim: int) -> TensorDictBase:
     """Return the steps of a chunk as one TensorDict, and release the chunk's own reference."""
-    whole = _join([chunk.data], dim, True)
+    whole = join_chunks([chunk.data], dim, True)
     chunk.data = []
     return whole
 
@@ -429,20 +428,3 @@ class PlannedRun:
         if error is not None:
             error.add_note(f"tdx: raised at step {step} of the rollout")
         return error
-
-
-def _join(
-    parts: list[TensorDictBase | list[TensorDictBase]], dim: int, contiguous: bool
-) -> TensorDictBase:
-    """Return the parts as one TensorDict with a time dim."""
-    if len(parts) == 1 and not isinstance(parts[0], list) and contiguous:
-        parts[0].refine_names(..., "time")
-        return parts[0]
-    if contiguous and not any(isinstance(part, list) for part in parts):
-        result: TensorDictBase = torch.cat(parts, dim)  # type: ignore[arg-type]
-        result.refine_names(..., "time")
-        return result
-    steps: list[TensorDictBase] = []
-    for part in parts:
-        steps.extend(part if isinstance(part, list) else part.unbind(dim))
-    return stack_steps(steps, dim, contiguous)

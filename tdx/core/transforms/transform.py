@@ -265,10 +265,7 @@ class Transform(ChainMember):
         return dict_step(self._pairs, self._apply_transform, missing)
 
     def _step_dict_inplace(self) -> DictStep | None:
-        """Return :meth:`_step_dict` for a caller that owns all values in the dicts.
-
-        This function may keep an entry for later steps without copying it.
-        """
+        """Return :meth:`_step_dict` for a caller that owns all values: it may keep them."""
         return self._step_dict()
 
     def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:

@@ -199,7 +199,7 @@ def test_everything_up_to_an_opaque_stage_runs_in_each_step() -> None:
     [
         (lambda: GymEnv("Pendulum-v1"), "raw"),
         (lambda: SerialEnv(2, lambda: GymEnv("Pendulum-v1")), "raw"),
-        (lambda: GymEnv("Pendulum-v1", num_envs=2), "tensordict"),
+        (lambda: GymEnv("Pendulum-v1", num_envs=2), "raw"),
         (PendulumEnv, "tensordict"),
         (Plain, "tensordict"),
     ],
