@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self, TypedDict, overload
 
 from tdx.keys import NestedKey, format_key
 
@@ -86,6 +86,29 @@ class Where:
         return replace(self, **unknown)
 
 
+class WhereEntries(TypedDict, total=False):
+    """JSON entries of the known parts of a location."""
+
+    stage: int
+    transform: str
+    key: str
+    step: int
+    env: str
+    file: str
+    line: int
+    column: int
+
+
+class ErrorEntries(TypedDict):
+    """JSON entries of an error."""
+
+    code: str
+    error: str
+    message: str
+    hint: str | None
+    where: WhereEntries
+
+
 class TdxError(Exception):
     """Base class of all errors that tdx raises.
 
@@ -123,9 +146,9 @@ class TdxError(Exception):
         self.where = self.where.merge(Where(**location))
         return self
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ErrorEntries:
         """Convert the error to plain data, for ``--format json``."""
-        location = {
+        location: Any = {
             field.name: getattr(self.where, field.name)
             for field in fields(self.where)
             if getattr(self.where, field.name) is not None

@@ -43,6 +43,10 @@ class Entry:
         convert: Applied to values that are not ``None``, before they are serialized.
         omit_none: Leave the entry out if its value is ``None``.
         inline: Insert the entries of the value instead of nesting them under ``name``.
+        without: Entries of the value that are left out.
+        optional: The caller may remove the entry.
+        type: Type of the value in the JSON Schema. Defaults to the annotation of ``convert``, or
+            else of the attribute.
     """
 
     name: str
@@ -50,6 +54,9 @@ class Entry:
     convert: Callable[[Any], Any] | None = None
     omit_none: bool = False
     inline: bool = False
+    without: tuple[str, ...] = ()
+    optional: bool = False
+    type: Any = None
 
     def add_to(self, data: dict[str, Any], result: object) -> None:
         """Serialize the entry of a result into ``data``."""
@@ -58,10 +65,14 @@ class Entry:
             return
         if value is not None and self.convert is not None:
             value = self.convert(value)
+        plain = to_plain(value, strict=True)
+        if plain is not None:
+            for name in self.without:
+                del plain[name]
         if self.inline:
-            data.update(to_plain(value, strict=True))
+            data.update(plain)
         else:
-            data[self.name] = to_plain(value, strict=True)
+            data[self.name] = plain
 
 
 Entries = tuple[str | Entry, ...]

@@ -18,6 +18,7 @@ from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import MAX_PIPELINE_BYTES, read_limited
 
 _MAX_DIGITS = 30
+_TOML_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^#\n]*?)"""
 FILE_VARIABLE = "TDX_CONFIG"
 STATE_VARIABLE = "TDX_STATE_DIR"
 Source = Literal["environment", "file", "default"]
@@ -159,6 +160,15 @@ class Settings(Result):
     def __getitem__(self, name: str) -> Value:
         return next(each.value for each in self.values if each.setting.name == name)
 
+    def find(self, name: str) -> SettingValue:
+        """Return a setting by name.
+
+        Raises:
+            UnknownNameError: There is no such setting.
+        """
+        setting = find_setting(name)
+        return next(each for each in self.values if each.setting is setting)
+
     def is_set(self, name: str) -> bool:
         """Return True if a setting is set in the environment or the file."""
         return any(each.setting.name == name and each.source != "default" for each in self.values)
@@ -182,6 +192,93 @@ def state_path() -> Path:
     from platformdirs import user_state_path
 
     return user_state_path("tdx")
+
+
+def find_setting(name: str, where: Where | None = None) -> Setting:
+    """Return the declaration of a setting.
+
+    Args:
+        name: Its name.
+        where: Location in the file.
+
+    Raises:
+        UnknownNameError: There is no such setting.
+    """
+    if name not in _BY_NAME:
+        known = list(_BY_NAME)
+        hint = did_you_mean(name, known, f"the settings are {', '.join(known)}")
+        raise UnknownNameError(f"unknown setting {name!r}", hint=hint, where=where)
+    return _BY_NAME[name]
+
+
+def edited_file(name: str, value: str) -> str:
+    """Return the text of the configuration file with another value of a setting.
+
+    Args:
+        name: Name of the setting.
+        value: Its value, as on the command line.
+
+    Raises:
+        TdxError: The name or the value is invalid, or the file cannot be read.
+    """
+    path = config_path()
+    try:
+        text = _parse_toml(path, read_limited(path, MAX_PIPELINE_BYTES))[0]
+    except FileNotFoundError:
+        text = config_template()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return set_in_text(text, name, value)
+
+
+def _unreadable(path: Path, error: OSError) -> ArgumentError:
+    return ArgumentError(
+        f"cannot read the configuration file: {(error.strerror or str(error)).lower()}",
+        hint=_fix_hint(path),
+        where=Where(file=str(path)),
+    )
+
+
+def set_in_text(text: str, name: str, value: str) -> str:
+    r"""Return the text of a configuration file with another value of a setting; comments stay.
+
+    Args:
+        text: Text of the file.
+        name: Name of the setting.
+        value: Its value, as on the command line.
+
+    Raises:
+        ArgumentError: The value is invalid for the setting, or the text is not valid TOML.
+        UnknownNameError: There is no such setting, or the value is not one of the choices.
+
+    Example:
+        >>> set_in_text("# my defaults\n# seed = 0\n", "seed", "3")
+        '# my defaults\nseed = 3\n'
+    """
+    import json
+    import tomllib
+
+    parsed = find_setting(name).parse(value, name)
+    line = f"{name} = {json.dumps(parsed)}"
+    table = re.search(r"(?m)^\s*\[", text)
+    end = len(text) if table is None else table.start()
+    head, rest = text[:end], text[end:]
+    for start, comment in (("", r"([ \t]*#.*)?"), ("#", "()")):
+        pattern = rf"(?m)^{start}[ \t]*{name}[ \t]*=[ \t]*{_TOML_VALUE}{comment}$"
+        changed, count = re.subn(pattern, lambda found: line + (found[1] or ""), head, count=1)
+        if count:
+            break
+    else:
+        changed = f"{head}{'' if not head or head.endswith(chr(10)) else chr(10)}{line}\n"
+    try:
+        is_set = tomllib.loads(changed + rest).get(name) == parsed
+    except ValueError:
+        is_set = False
+    if not is_set:
+        raise ArgumentError(
+            f"{name} cannot be set in this file", hint="`tdx config edit` opens the file"
+        )
+    return changed + rest
 
 
 def load_settings() -> Settings:
@@ -213,18 +310,11 @@ def _read_file(path: Path) -> dict[str, Value] | None:
             return None
         data = read_limited(path, MAX_PIPELINE_BYTES)
     except OSError as error:
-        raise ArgumentError(
-            f"cannot read the configuration file: {(error.strerror or str(error)).lower()}",
-            hint=_fix_hint(path),
-            where=Where(file=str(path)),
-        ) from error
-    known = list(_BY_NAME)
+        raise _unreadable(path, error) from error
     text, parsed = _parse_toml(path, data)
     for name in parsed:
-        if name not in _BY_NAME and name not in _TABLES:
-            hint = did_you_mean(name, known, f"the settings are {', '.join(known)}")
-            where = Where(file=str(path), line=_find_line(text, name))
-            raise UnknownNameError(f"unknown setting {name!r}", hint=hint, where=where)
+        if name not in _TABLES:
+            find_setting(name, Where(file=str(path), line=_find_line(text, name)))
     return {
         name: _BY_NAME[name].parse(value, name, Where(file=str(path), line=_find_line(text, name)))
         for name, value in parsed.items()

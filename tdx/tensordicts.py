@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
@@ -117,7 +117,7 @@ def copy_structure(tensordict: TensorDictBase) -> TensorDictBase:
     return restore_structure(note_structure(tensordict))
 
 
-Structure = TensorDictBase | tuple[dict[str, Any], torch.Size, torch.device | None]
+Structure: TypeAlias = TensorDictBase | tuple[dict[str, Any], torch.Size, torch.device | None]
 """Entries, batch size and device of a TensorDict; nested ones are structures too."""
 
 
@@ -132,7 +132,7 @@ def note_structure(tensordict: TensorDictBase) -> Structure:
             if type(value) is not TensorDict:
                 return tensordict.clone(recurse=False)
             fields[name] = note_structure(value)
-    return fields, tensordict.batch_size, tensordict.device
+    return fields, tensordict._batch_size, tensordict._device
 
 
 def restore_structure(noted: Structure) -> TensorDictBase:

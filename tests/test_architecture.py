@@ -45,7 +45,7 @@ MAX_LINES = 450
 
 MAX_FILES_STEP = 6
 """Files of tdx that an eager step of an env with one transform may pass through."""
-MAX_FILES_FIRST_ROLLOUT = 29
+MAX_FILES_FIRST_ROLLOUT = 31
 """Files of tdx that its first planned rollout, with the planning, may pass through."""
 MAX_FILES_ROLLOUT = 25
 """The same for each further rollout."""

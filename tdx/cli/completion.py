@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Completion = tuple[str, str]
 """Completed word and its description."""
 
+_DEVICES = ("cpu", "cuda", "cuda:0", "cuda:1", "mps")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -27,6 +28,28 @@ def complete_env(incomplete: str) -> list[Completion]:
     from tdx.inspection.envs import list_envs
 
     return _matching(incomplete, [(env.id, env.package) for env in list_envs()])
+
+
+def complete_device(incomplete: str) -> list[str]:
+    """Complete devices: those that torch knows, as asking it which exist takes seconds."""
+    return [name for name in _DEVICES if name.startswith(incomplete)]
+
+
+def complete_dump(incomplete: str) -> list[Completion]:
+    """Complete dumps, and folders that may contain some."""
+    folder, slash, _ = incomplete.rpartition("/")
+    found: list[Completion] = []
+    with contextlib.suppress(OSError):
+        for path in sorted(Path(folder or (slash or ".")).iterdir()):
+            word = f"{folder}{slash}{path.name}"
+            if word.startswith(incomplete) and not path.name.startswith(".") and path.is_dir():
+                is_dump = (path / "manifest.json").is_file()
+                found.append((word, "dump") if is_dump else (f"{word}/", "folder"))
+    return found
+
+
+DUMP: Any = typer.Argument(metavar="DUMP", autocompletion=complete_dump, help="Folder of a dump.")
+"""Declaration of an argument that names a dump."""
 
 
 def complete_target(incomplete: str) -> list[Completion]:
@@ -126,6 +149,19 @@ def complete_transform(incomplete: str) -> list[Completion]:
     return completions
 
 
+def complete_stage(ctx: typer.Context, incomplete: str) -> list[Completion]:
+    """Complete a stage like :func:`complete_transform`, and the keys in its lists of keys."""
+    found = complete_transform(incomplete)
+    if found or "[" not in incomplete:
+        return found
+    from tdx.cli.key_completion import complete_keys_of_stage
+
+    # Typer does not parse the words after an option without a value.
+    words = [ctx.params.get("target"), *(ctx.params.get("words") or ()), *ctx.args]
+    targets = [str(word) for word in words if word and not str(word).startswith("-")]
+    return [(text, "key") for text in complete_keys_of_stage(ctx.params, targets, incomplete)]
+
+
 def split_arguments(inside: str) -> list[str] | None:
     """Split the arguments after an opening bracket; the last one is unfinished.
 
@@ -183,7 +219,9 @@ _MAX_LINE = 2**22
 def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the last of a comma-separated list of entries of the dump on the command line."""
     done, comma, word = incomplete.rpartition(",")
-    names = _names(ctx.params.get("dump"))
+    # Typer does not parse the words after an option without a value.
+    folder = next((name for name in (ctx.params.get("dump"), *ctx.args) if name), None)
+    names = [] if folder is None else _names(folder)
     return [f"{done}{comma}{name}" for name in names if name.startswith(word)]
 
 

@@ -251,7 +251,7 @@ def _comment_lines(comment: str) -> list[str]:
 def _header(pipeline: Pipeline, leaves: Sequence[LeafSpec], notes: Sequence[str]) -> Iterator[str]:
     yield f"Pipeline for {pipeline.env.id}: an env and a chain of transforms."
     yield from notes
-    yield "`tdx inspect chain --pipeline FILE` shows what each stage does;"
+    yield "`tdx inspect chain FILE` shows what each stage does;"
     yield "`tdx list transforms` lists the available stages."
     yield ""
     text = SpecText(leaves, whole=False)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TextIO, TypeAlias, TypeVar
 
 import typer
 
-from tdx.cli.completion import complete_env, complete_target, complete_transform
+from tdx.cli.completion import complete_device, complete_env, complete_stage, complete_target
 from tdx.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.untrusted import MAX_ENVS, MAX_SECONDS
 
@@ -217,7 +217,8 @@ ColorOption = Annotated[
 ]
 
 
-def _format_option(kind: type[StrEnum]) -> Any:
+def format_option(kind: type[StrEnum]) -> Any:
+    """Declare ``--format`` with some formats."""
     return typer.Option(
         "--format",
         parser=choice_parser(kind, "--format"),
@@ -232,7 +233,7 @@ def _format_option(kind: type[StrEnum]) -> Any:
 class OutputOptions:
     """Output options of most commands."""
 
-    format: Annotated[Format, _format_option(Format)] = Format.TABLE
+    format: Annotated[Format, format_option(Format)] = Format.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 
@@ -241,16 +242,16 @@ class OutputOptions:
 class DiagramOptions:
     """Output options of commands whose result can be drawn as a graph."""
 
-    format: Annotated[DiagramFormat, _format_option(DiagramFormat)] = DiagramFormat.TABLE
+    format: Annotated[DiagramFormat, format_option(DiagramFormat)] = DiagramFormat.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 
     @property
     def output(self) -> OutputOptions:
-        """Options for writing a view; Mermaid counts as a table."""
-        if self.format is DiagramFormat.MERMAID:
-            return OutputOptions(Format.TABLE, self.color, self.debug)
-        return OutputOptions(Format(self.format.value), self.color, self.debug)
+        """Options for writing a view; diagrams count as tables."""
+        drawn = self.format.value not in list(Format)
+        form = Format.TABLE if drawn else Format(self.format.value)
+        return OutputOptions(form, self.color, self.debug)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +266,7 @@ class DialogOptions:
 class FindingsOptions:
     """Output options of ``tdx check``."""
 
-    format: Annotated[CheckFormat, _format_option(CheckFormat)] = CheckFormat.TABLE
+    format: Annotated[CheckFormat, format_option(CheckFormat)] = CheckFormat.TABLE
     color: ColorOption = Color.AUTO
     debug: Debug = False
 
@@ -322,7 +323,7 @@ class PipelineOptions:
             "-t",
             "--transform",
             metavar="CALL",
-            autocompletion=complete_transform,
+            autocompletion=complete_stage,
             help='Add a stage to the chain: RewardSum or "CatFrames(4, dim=-1)". '
             "Can be repeated; the order matters.",
             rich_help_panel=_PIPELINE,
@@ -362,7 +363,7 @@ class PipelineOptions:
             metavar="HOW",
             autocompletion=complete_members(Batching),
             help="How the copies run: vector (a batched env), serial (one after another) or "
-            "parallel (one process each).",
+            "parallel (in worker processes).",
             rich_help_panel=_PIPELINE,
         ),
     ] = None
@@ -371,6 +372,7 @@ class PipelineOptions:
         typer.Option(
             "--device",
             metavar="DEVICE",
+            autocompletion=complete_device,
             help="Device of the tensors: cpu, cuda, cuda:1, mps.",
             rich_help_panel=_PIPELINE,
         ),

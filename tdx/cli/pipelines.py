@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from tdx.cli.key_completion import cached_names
 from tdx.cli.options import PipelineOptions, TargetOptions, configured_values
 from tdx.cli.runtime import paused_garbage_collection, third_party_code
 from tdx.errors import ArgumentError, PipelineError, TdxError
@@ -367,13 +366,9 @@ def _keys(ctx: typer.Context, find_keys: Callable[[EnvBase], list[str]]) -> list
     options = with_target(TargetOptions(**values))
     if options.pipeline == "-":
         return []
-    output = io.StringIO()
-    # If the command line is invalid, or the env fails, there is nothing to complete.
-    with (
-        contextlib.suppress(Exception),
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(output),
-        open_env(read_pipeline(options), options) as env,
-    ):
-        return find_keys(env)
-    return []
+
+    def find() -> list[str]:
+        with open_env(read_pipeline(options), options) as env:
+            return find_keys(env)
+
+    return cached_names([find_keys.__name__, values], find)

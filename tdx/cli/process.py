@@ -20,6 +20,7 @@ from tdx.cli.runtime import (
     SCHEMA_VERSION,
     InterruptWatch,
     close_quietly,
+    finish_interrupt,
     json_text,
     kill_worker_processes,
     prepared_streams,
@@ -39,6 +40,9 @@ from tdx.text import escape_control_characters
 PROGRAM = "tdx"
 
 _GYMNASIUM_PREFIX = re.compile(r"\x1b\[\d*m|WARN: ")
+_FOR_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
+"""Warnings that concern the code of a library rather than its users."""
+_PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -64,6 +68,7 @@ def run(arguments: Sequence[str]) -> int:
                 # Errors after Ctrl-C, such as an interrupted import, are consequences of it.
                 code = int(ExitCode.INTERRUPTED)
                 kill_worker_processes()
+                finish_interrupt()
             return code
 
 
@@ -142,6 +147,8 @@ def _short_warnings() -> Iterator[None]:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
+        if issubclass(category, _FOR_DEVELOPERS) and not filename.startswith(_PACKAGE):
+            return
         text = " ".join(_GYMNASIUM_PREFIX.sub("", str(message)).split())
         print(f"warning: {text}", file=file or sys.stderr)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tdx.cli.options import PipelineOptions
 from tdx.cli.output import STDOUT, check_target, write_file
+from tdx.cli.runtime import report_interrupt
 from tdx.errors import ArgumentError, EnvError
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def raise_error(error: str | None) -> None:
         EnvError: The env failed.
     """
     if error == INTERRUPTED:
-        print("interrupted: showing the measurements so far", file=sys.stderr)
+        report_interrupt("interrupted: showing the measurements so far")
         raise KeyboardInterrupt
     if error is not None:
         sys.stdout.flush()

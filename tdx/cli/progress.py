@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tdx.rollouts import Progress, ShardProgress
 
 _INTERVAL_SECONDS = 0.1
+_MEANINGFUL_SECONDS = 1.0
 _CLEAR = "\r\x1b[K"
 
 
@@ -46,19 +47,47 @@ def activity_on(stream: TextIO) -> Iterator[Callable[[str, int, int], None] | No
         yield None
         return
     with _cleared_line(stream) as target:
-        last_activity, last_update = "", float("-inf")
+        yield _ActivityLine(target).show
 
-        def show(activity: str, done: int, total: int) -> None:
-            nonlocal last_activity, last_update
-            now = time.monotonic()
-            if activity == last_activity and now - last_update < _INTERVAL_SECONDS:
-                return
-            last_activity, last_update = activity, now
-            count = f"  {done:,} of {total:,}" if total > 1 else ""
-            target.write(f"{_CLEAR}{escape_control_characters(activity)}{count}")
-            target.flush()
 
-        yield show
+class _ActivityLine:
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._activity, self._last_update = "", float("-inf")
+        self._total, self._first, self._start = -1, 0, 0.0
+
+    def show(self, activity: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if total != self._total:
+            self._total, self._first, self._start = total, done, now
+        if activity == self._activity and now - self._last_update < _INTERVAL_SECONDS:
+            return
+        self._activity, self._last_update = activity, now
+        text = activity_text(activity, done, total, done - self._first, now - self._start)
+        self._stream.write(_CLEAR + text)
+        self._stream.flush()
+
+
+def activity_text(activity: str, done: int, total: int, new: int, seconds: float) -> str:
+    """Return the line of an activity, with an estimate of the remaining time after a second.
+
+    Args:
+        activity: What is being done.
+        done: Number of finished items.
+        total: Number of all items.
+        new: Number of items that were finished in ``seconds``.
+        seconds: Time since the first item.
+
+    Example:
+        >>> activity_text("reading data/action.memmap", 3, 9, 3, 2.0)
+        'reading data/action.memmap  3 of 9  4 s left'
+    """
+    parts = [escape_control_characters(activity)]
+    if total > 1:
+        parts.append(f"{done:,} of {total:,}")
+        if new > 0 and seconds >= _MEANINGFUL_SECONDS:
+            parts.append(f"{_duration((total - done) * seconds / new)} left")
+    return "  ".join(parts)
 
 
 @contextmanager

@@ -13,10 +13,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from select import select
-from typing import Any, Self, TextIO, cast
+from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from tdx.errors import EnvError, ExitCode
 from tdx.text import escape_control_characters, escape_json
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 SCHEMA_VERSION = 1
 """Version of the JSON output."""
@@ -191,6 +194,29 @@ def reliable_sigint() -> Iterator[Callable[[], None]]:
         check()
 
 
+_reported_interrupts: list[str] = []
+
+
+def report_interrupt(message: str) -> None:
+    """Print a message about Ctrl-C on a line of its own, instead of the echoed ``^C``.
+
+    Args:
+        message: One line.
+    """
+    _reported_interrupts.append(message)
+    with contextlib.suppress(OSError, ValueError):
+        stream = raw_stream(sys.stderr)
+        stream.write("\r\x1b[K" if stream.isatty() else "")
+        print(escape_control_characters(message), file=stream)
+
+
+def finish_interrupt() -> None:
+    """Say on a terminal that the run was interrupted, unless a message was printed."""
+    if not _reported_interrupts and sys.stderr.isatty():
+        report_interrupt("interrupted")
+    _reported_interrupts.clear()
+
+
 class InterruptWatch:
     """Records Ctrl-C, and ends the process if it does not end by itself soon after.
 
@@ -266,13 +292,14 @@ def third_party_code() -> Iterator[None]:
     """Run code of envs and their libraries inside.
 
     Its output, also from C or from worker processes, goes to stderr, so that stdout contains only
-    the result. A Ctrl-C that it swallows is raised again at the end.
+    the result. A Ctrl-C that it swallows is raised again at the end. MuJoCo writes no log file into
+    the working directory.
 
     Raises:
         EnvError: The code called ``sys.exit``.
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
-    with reliable_sigint(), _stdout_to_stderr():
+    with reliable_sigint(), _stdout_to_stderr(), _logged_mujoco_warnings():
         try:
             yield
         except SystemExit as error:
@@ -280,6 +307,62 @@ def third_party_code() -> Iterator[None]:
                 f"the env, or a library that it uses, called sys.exit({error.code!r})",
                 hint="--debug shows where",
             ) from error
+
+
+@contextmanager
+def _logged_mujoco_warnings() -> Iterator[None]:
+    """Log warnings of MuJoCo, which would write MUJOCO_LOG.TXT, as soon as it is imported."""
+
+    def take_over(module: Any) -> None:
+        from tdx.envs.gym.gym_env import log_mujoco_warning
+
+        if getattr(module, "get_mju_user_warning", lambda: True)() is None:
+            module.set_mju_user_warning(log_mujoco_warning)
+            taken.append(module)
+
+    taken: list[Any] = []
+    hook = _ImportHook("mujoco", take_over)
+    if "mujoco" in sys.modules:
+        take_over(sys.modules["mujoco"])
+    else:
+        sys.meta_path.insert(0, hook)
+    try:
+        yield
+    finally:
+        if hook in sys.meta_path:
+            sys.meta_path.remove(hook)
+        for module in taken:
+            module.set_mju_user_warning(None)
+
+
+class _ImportHook:
+    """Calls a function with a module after its first import.
+
+    Args:
+        name: Name of the module.
+        action: Function to call.
+    """
+
+    def __init__(self, name: str, action: Callable[[Any], None]) -> None:
+        self._name, self._action = name, action
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """Return the spec of the module, whose loader calls the function; ``None`` for others."""
+        if fullname != self._name:
+            return None
+        from importlib.util import find_spec
+
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute, action = spec.loader.exec_module, self._action
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                action(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdx.cli.options import OutputOptions, choice_parser, complete_members, integer_option
+from tdx.cli.runtime import report_interrupt
 from tdx.errors import ArgumentError, ExitCode, TdxError
 
 if TYPE_CHECKING:
@@ -194,5 +195,5 @@ def _report_shards(folder: Path) -> Iterator[None]:
             progress = read_progress(folder, ShardPlan.load(folder))
             text += f": {folder} has {progress.committed} of {progress.shards} shards, "
             text += "--resume records the others"
-        print(text, file=sys.stderr)
+        report_interrupt(text)
         raise

@@ -426,7 +426,7 @@ def dict_step_of(env: EnvBase) -> FieldsOf | None:
     fields_of = env._step_fields
     if fields_of is None or env._meter is None:
         return fields_of
-    measured: FieldsOf = env._meter.timed(base_parts(env)[0], fields_of)
+    measured: FieldsOf = env._meter.timed(env._step_part or base_parts(env)[0], fields_of)
     return measured
 
 

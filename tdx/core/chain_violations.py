@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from tensordict import TensorDictBase
+from torch import Tensor
 
 from tdx.core.chain import ChainSpecs, chain_stages, flatten_chain, stage_specs
 from tdx.core.envs.env_base import EnvBase
@@ -25,6 +26,7 @@ from tdx.core.transforms import Compose, Transform
 from tdx.errors import ChainError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey, split_key
 from tdx.specs import Composite, TensorSpec
+from tdx.specs.bounded import spec_identity
 from tdx.tensordicts import logged_reads, new_tensordict, read
 
 
@@ -87,6 +89,7 @@ class _Walk:
         self.any_size = not env.batch_locked
         self.violations: list[SpecViolation] = []
         self._reported: set[object] = set()
+        self._checked: dict[NestedKey, tuple[Tensor, int, object]] = {}
 
     def reset(self, env: EnvBase, reset_input: TensorDictBase | None) -> TensorDictBase:
         """Reset the env and check the output of every stage; return the result, ``[*B]``."""
@@ -146,11 +149,24 @@ class _Walk:
             if part != "full_reward_spec" or phase == "step":
                 declared |= spec_leaves(spec)
         allowed = self.passed.union(spec_leaves(specs.input_spec["full_state_spec"]))
+        allowed |= declared.keys()
+        changed = {
+            key: leaf for key, leaf in declared.items() if self._is_changed(result, key, leaf)
+        }
         violations = [
             *check_batch_size(result, output_spec.shape, phase),
-            *check_entries(result, declared, phase, check_dtype=self.check_dtype, allowed=allowed),
+            *check_entries(result, changed, phase, check_dtype=self.check_dtype, allowed=allowed),
         ]
         self._add(place, violations)
+
+    def _is_changed(self, result: TensorDictBase, key: NestedKey, leaf: TensorSpec) -> bool:
+        """Return False if an earlier place had this very value under an equal spec."""
+        value, identity = read(result, key), spec_identity(leaf)
+        if not isinstance(value, Tensor) or identity is None or value.is_inference():
+            return True
+        now, known = (value, value._version, identity), self._checked.get(key)
+        self._checked[key] = now
+        return known is None or known[0] is not value or known[1:] != now[1:]
 
     def _check_input(self, place: int, keys: Collection[NestedKey]) -> None:
         """Check that a stage reads no entry of the previous step that is not declared as state."""

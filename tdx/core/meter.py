@@ -117,5 +117,7 @@ ASSEMBLY = engine_part("assembly")
 """Stacking the steps to one TensorDict."""
 LAYOUT_CHECK = engine_part("layout check")
 """Comparing the keys, shapes and dtypes of eager steps before they are stacked."""
+CONVERSION = engine_part("conversion")
+"""Entries of a TensorDict from the results of an env of another library, and back to its action."""
 TRANSFERS = engine_part("transfers")
 """Copies between the host and the device."""

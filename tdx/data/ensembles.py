@@ -110,7 +110,7 @@ class StorageEnsemble(Storage):
 
     def as_tensors(self) -> NoReturn:
         """Raise an error: each storage is saved on its own, by :meth:`dumps`."""
-        raise ChainError("an ensemble is not one block of rows", hint="save it by dumps()")
+        raise ChainError("an ensemble has one storage per buffer", hint="save it by dumps()")
 
     def dumps(self, path: str | os.PathLike[str]) -> None:
         """Save each storage in a folder of its number."""

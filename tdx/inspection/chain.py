@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
 
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, LeafSpec, composite_leaves
-from tdx.keys import NestedKey, split_key, unique_keys
-from tdx.serialization import Entries, Entry, Result, format_keys, key_entry, keys_entry
+from tdx.keys import NestedKey, format_key, split_key, unique_keys
+from tdx.serialization import Entries, Entry, Result, key_entry, keys_entry
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs
@@ -23,14 +23,15 @@ Direction = Literal["forward", "inverse"]
 Leaves = Mapping[NestedKey, LeafSpec]
 
 
-def _without_key(leaf: LeafSpec) -> dict[str, Any]:
-    data = leaf.to_dict()
-    del data["key"]
-    return data
+class Rename(TypedDict):
+    """JSON entries of an entry that a stage moves unchanged: its new and its old key."""
+
+    key: str
+    source: str
 
 
-def _format_renames(renames: Iterable[tuple[NestedKey, NestedKey]]) -> list[list[str]]:
-    return [format_keys(pair) for pair in renames]
+def _format_renames(renames: Iterable[tuple[NestedKey, NestedKey]]) -> list[Rename]:
+    return [{"key": format_key(new), "source": format_key(old)} for old, new in renames]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class KeyWrite(Result):
 
     json_entries: ClassVar[Entries] = (
         *(key_entry("key"), key_entry("source"), "new"),
-        *(Entry(side, convert=_without_key) for side in ("before", "after")),
+        *(Entry(side, without=("key",)) for side in ("before", "after")),
     )
 
     key: NestedKey
@@ -55,6 +56,14 @@ class KeyWrite(Result):
     before: LeafSpec | None
     after: LeafSpec | None
     new: bool
+
+    @property
+    def differs(self) -> bool:
+        """True if the spec of the key differs from that of ``source``."""
+        if self.before is None or self.after is None:
+            return True
+        fields = ("kind", "shape", "dtype", "device", "domain")
+        return any(getattr(self.before, name) != getattr(self.after, name) for name in fields)
 
 
 @dataclass(frozen=True, slots=True)

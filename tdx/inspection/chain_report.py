@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdx.inspection.chain import (
     ChainFlow,
@@ -21,7 +21,7 @@ from tdx.inspection.chain import (
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, composite_leaves
 from tdx.inspection.spec_report import EnvFacts
 from tdx.keys import NestedKey
-from tdx.serialization import Result
+from tdx.serialization import Entries, Result
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
@@ -42,12 +42,18 @@ class ChainReport(Result):
         before: Facts about the env without the chain.
         after: Facts about the env with the chain.
         stages: Data flow of each stage.
+        outputs: Specs of the outputs of the env without the chain.
+        inputs: Specs of its inputs.
     """
+
+    json_entries: ClassVar[Entries] = ("env", "before", "after", "stages")
 
     env: str
     before: EnvFacts
     after: EnvFacts
     stages: tuple[StageFlow, ...]
+    outputs: Leaves
+    inputs: Leaves
 
 
 def inspect_chain(env: Any, name: str | None = None) -> ChainReport:
@@ -84,7 +90,8 @@ def report_flow(stack: Stack, flow: ChainFlow, name: str | None = None) -> Chain
     """
     specs = stack.specs()
     before, after = EnvFacts.at(specs[0]), EnvFacts.at(specs[-1])
-    return ChainReport(name or stack.name, before, after, flow.stages)
+    outputs, inputs = flow.outputs, flow.inputs
+    return ChainReport(name or stack.name, before, after, flow.stages, outputs, inputs)
 
 
 def find_flow(env: Any, on_trace: OnTrace | None = None) -> ChainFlow:

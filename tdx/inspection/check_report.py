@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from tdx.errors import ChainError, CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
 from tdx.inspection.lint.linter import LintFinding, build_lint_context, lint, rules_of
+from tdx.inspection.lint.rule import Fix, Severity
 from tdx.pipeline.build import count_env_stages
 from tdx.serialization import Entries, Entry, Result, key_entry
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tdx.core import TransformedEnv
     from tdx.core.envs.spec_violations import SpecViolation
     from tdx.envs import EnvBase
-    from tdx.inspection.lint.rule import Fix, Rule, Severity
+    from tdx.inspection.lint.rule import Rule
     from tdx.pipeline import Pipeline
 
 Check = Literal["arguments", "specs", "steps", "lints"]

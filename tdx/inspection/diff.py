@@ -258,7 +258,8 @@ def _compare_settings(a: Pipeline, b: Pipeline) -> Iterator[SettingChange]:
 
 def _compare_setting(name: str, one: Value, other: Value) -> Iterator[SettingChange]:
     if repr(one) != repr(other):
-        yield SettingChange(name, format_value(one), format_value(other))
+        sides = [each if isinstance(each, str) else format_value(each) for each in (one, other)]
+        yield SettingChange(name, *sides)
 
 
 def align_stages(a: Sequence[StageConfig], b: Sequence[StageConfig]) -> list[StageChange]:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdx.inspection.envs import find_time_limit, get_env_leaves
+from tdx.inspection.leaf import LeafSpec
 from tdx.pipeline import EnvConfig
 from tdx.serialization import Entries, Result
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
-
-    from tdx.inspection.leaf import LeafSpec
 
 _LIMIT_NAMES = ("max_steps", "max_episode_steps", "_max_episode_steps", "max_time_steps")
 """Attributes in which envs keep a limit of their own, as those of MiniGrid do."""

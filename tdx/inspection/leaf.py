@@ -21,8 +21,6 @@ PARTS: tuple[Part, ...] = (*OUTPUT_PARTS, *INPUT_PARTS)
 """Parts of an env, in the order in which they are reported."""
 MAX_LISTED_BOUNDS = 1_000
 """Largest number of bounds that are listed element by element."""
-_MAX_REPEATED = 64
-"""Bounds with more elements are reduced to size 1 along dims in which they do not differ."""
 Numbers = Any
 """A number, or numbers in lists nested like the shape."""
 _MAX_LENGTH = 34
@@ -37,7 +35,7 @@ class Domain(Result):
 
     Args:
         low: Smallest value. One number if all elements agree, otherwise nested lists that broadcast
-            to the shape: large bounds have size 1 along dims in which they do not differ.
+            to the shape: bounds have size 1 along dims in which they do not differ.
         high: Largest value, in the same form.
         choices: Number of values to choose from; one number per variable if there are several.
         digest: Fingerprint of all bounds. Set if there are too many to list; ``low`` and ``high``
@@ -45,7 +43,8 @@ class Domain(Result):
     """
 
     json_entries: ClassVar[Entries] = (
-        *("low", "high", "choices"),
+        *(Entry(end, type=float | list[Any] | None) for end in ("low", "high")),
+        "choices",
         Entry("digest", omit_none=True),
     )
 
@@ -83,21 +82,38 @@ class LeafSpec(Result):
     domain: Domain
 
 
-def composite_leaves(input_spec: Composite, output_spec: Composite) -> tuple[LeafSpec, ...]:
+def composite_leaves(
+    input_spec: Composite, output_spec: Composite, known: KnownLeaves | None = None
+) -> tuple[LeafSpec, ...]:
     """Convert the leaves of an input and an output spec, in the order of ``PARTS``.
 
     Args:
         input_spec: Spec with the parts ``full_action_spec`` and ``full_state_spec``.
         output_spec: Spec with the parts ``full_observation_spec``, ``full_reward_spec`` and
             ``full_done_spec``.
+        known: Leaves that were converted already, and are not converted again; added to. Their
+            specs have to stay alive meanwhile.
     """
+    from tdx.specs.bounded import spec_identity
+
     leaves: list[LeafSpec] = []
+    known = {} if known is None else known
     for part in PARTS:
         whole = output_spec if part in OUTPUT_PARTS else input_spec
         name = f"full_{part}_spec"
         spec = whole[name] if name in whole.keys() else None
-        leaves += [leaf_spec(part, key, leaf) for key, leaf in _leaves(spec)]
+        for key, leaf in _leaves(spec):
+            identity = spec_identity(leaf)
+            found = None if identity is None else known.get((part, key, identity))
+            if found is None:
+                found = leaf_spec(part, key, leaf)
+                if identity is not None:
+                    known[part, key, identity] = found
+            leaves.append(found)
     return tuple(leaves)
+
+
+KnownLeaves = dict[tuple[Part, NestedKey, object], LeafSpec]
 
 
 def _leaves(spec: Composite | None) -> Iterator[tuple[NestedKey, TensorSpec]]:
@@ -164,16 +180,15 @@ def _is_meta(values: Any) -> bool:
 
 
 def _without_repeats(bound: Any) -> Any:
-    """Reduce bounds to one element if all agree; drop dims of large ones without differences."""
+    """Reduce bounds to one element if all agree, else to size 1 along dims without differences."""
     if bound.numel() == 0:
         return bound
     if bool((bound == bound.reshape(-1)[0]).all()):
         return bound.reshape(-1)[0]
-    if bound.numel() > _MAX_REPEATED:
-        for dim in range(bound.ndim):
-            first = bound.narrow(dim, 0, 1)
-            if bool((bound == first).all()):
-                bound = first
+    for dim in range(bound.ndim):
+        first = bound.narrow(dim, 0, 1)
+        if bool((bound == first).all()):
+            bound = first
     return bound
 
 

@@ -129,7 +129,10 @@ class FlowNode(Result):
         next_step: True for a read in the following step.
     """
 
-    json_entries: ClassVar[Entries] = ("kind", "stage", Entry("transform", "name"), "next_step")
+    json_entries: ClassVar[Entries] = (
+        *("kind", Entry("stage", omit_none=True), Entry("transform", "name", omit_none=True)),
+        "next_step",
+    )
 
     kind: NodeKind
     stage: int | None = None
@@ -191,6 +194,8 @@ class Lineage(Result):
         stages: Class names of the transforms, in order.
         versions: The versions, grouped by key.
     """
+
+    json_entries: ClassVar[Entries] = ("env", "versions")
 
     env: str
     stages: tuple[str, ...]

@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypedDict
 
 from tdx.core.plan import Plan, PlanStage, Version, plan_of
+from tdx.core.plan.build import When
 from tdx.errors import KeyNotFoundError, did_you_mean
+from tdx.inspection.lineage import FlowNode, NodeKind
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.serialization import Entries, Entry, Result, keys_entry
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
 
-ENV = "env"
-POLICY = "policy"
-OUTPUT = "output"
-_STAGE_ENTRIES = ("when", "why", "reads", "writes", "drops", "inverse")
+ENV: Final = "env"
+POLICY: Final = "policy"
+OUTPUT: Final = "output"
+
+
+class PlanStageEntry(TypedDict):
+    """JSON entries of a stage; reads and writes are versions."""
+
+    stage: int
+    transform: str
+    time_behavior: str
+    when: When
+    why: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    drops: tuple[str, ...]
+    inverse: tuple[str, ...]
+
+
+class PlanVersionEntry(TypedDict):
+    """JSON entries of a version."""
+
+    version: str
+    key: str
+    number: int
+    writer: FlowNode
+    readers: list[FlowNode]
+    dead: bool
+
+
+def _text_or_none(text: str) -> str | None:
+    return text or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +62,10 @@ class PlanReport(Result):
 
     json_entries: ClassVar[Entries] = (
         *("env", Entry("executor", "plan.executor")),
-        Entry("why_eager", "plan.why_eager", convert=lambda why: why or None),
+        Entry("why_eager", "plan.why_eager", convert=_text_or_none),
         *(Entry("rows", "plan.rows"), Entry("policy_reads", "plan.policy_reads")),
+        Entry("processes", "plan.processes"),
+        Entry("why_stepwise", "plan.why_stepwise", convert=lambda why: why or None),
         *(keys_entry("actions"), "acts_by", Entry("stages", "stage_entries")),
         Entry("versions", "version_entries"),
     )
@@ -73,32 +105,42 @@ class PlanReport(Result):
         return "chunk" if self.acts_by_chunk else "step"
 
     @property
-    def stage_entries(self) -> list[dict[str, object]]:
+    def stage_entries(self) -> list[PlanStageEntry]:
         """JSON entries of the stages."""
         return [
             {
                 "stage": stage.index,
                 "transform": stage.name,
                 "time_behavior": stage.behavior,
-                **{name: getattr(stage, name) for name in _STAGE_ENTRIES},
+                "when": stage.when,
+                "why": stage.why,
+                "reads": stage.reads,
+                "writes": stage.writes,
+                "drops": stage.drops,
+                "inverse": stage.inverse,
             }
             for stage in self.plan.stages
         ]
 
     @property
-    def version_entries(self) -> list[dict[str, object]]:
+    def version_entries(self) -> list[PlanVersionEntry]:
         """JSON entries of the versions."""
         return [
             {
                 "version": version.name,
                 "key": format_key(version.key),
                 "number": version.number,
-                "writer": self.place(version.writer),
-                "readers": self.readers(version),
+                "writer": self._node(version.writer),
+                "readers": [*map(self._node, version.readers), *map(FlowNode, _ends(version))],
                 "dead": version.dead,
             }
             for version in self.plan.versions
         ]
+
+    def _node(self, index: int) -> FlowNode:
+        return (
+            FlowNode(ENV) if index < 0 else FlowNode("stage", index, self.plan.stages[index].name)
+        )
 
     def place(self, index: int) -> str:
         """Return the name of a writer or reader: ``env``, or ``0 CatFrames``."""
@@ -106,8 +148,15 @@ class PlanReport(Result):
 
     def readers(self, version: Version) -> tuple[str, ...]:
         """Return the readers of a version: stages, then ``policy``, then ``output``."""
-        ends = [name for name, yes in ((POLICY, version.policy), (OUTPUT, version.final)) if yes]
-        return (*map(self.place, version.readers), *ends)
+        return (*map(self.place, version.readers), *_ends(version))
+
+
+def _ends(version: Version) -> Iterator[NodeKind]:
+    """Yield the readers of a version after the chain."""
+    if version.policy:
+        yield POLICY
+    if version.final:
+        yield OUTPUT
 
 
 def inspect_plan(

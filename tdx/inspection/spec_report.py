@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.errors import KeyNotFoundError, did_you_mean
-from tdx.inspection.leaf import PARTS, LeafSpec, Part, composite_leaves
+from tdx.inspection.leaf import PARTS, KnownLeaves, LeafSpec, Part, composite_leaves
 from tdx.keys import NestedKey, format_key
 from tdx.serialization import Entries, Entry, Result, key_entry
 
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 Change = Literal["same", "added", "gone", "changed"]
 Field = Literal["kind", "shape", "dtype", "device", "domain"]
 _FIELDS: tuple[Field, ...] = ("kind", "shape", "dtype", "device", "domain")
-
-
-def _without_key(leaf: LeafSpec) -> dict[str, Any]:
-    data = leaf.to_dict()
-    del data["part"], data["key"]
-    return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +35,7 @@ class KeyChange(Result):
 
     json_entries: ClassVar[Entries] = (
         *("part", key_entry("key"), "change", "fields", "stages"),
-        *(Entry(side, convert=_without_key) for side in ("before", "after")),
+        *(Entry(side, without=("part", "key")) for side in ("before", "after")),
     )
 
     part: Part
@@ -53,6 +47,8 @@ class KeyChange(Result):
     @property
     def change(self) -> Change:
         """Kind of change."""
+        if self.before is self.after:
+            return "same"
         if self.before is None:
             return "added"
         if self.after is None:
@@ -82,7 +78,7 @@ class StageReport(Result):
     json_entries: ClassVar[Entries] = (
         Entry("stage", "index"),
         Entry("transform", "name"),
-        Entry("keys", "changes"),
+        Entry("keys", "changes", optional=True),
     )
 
     index: int
@@ -200,7 +196,8 @@ def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
         name: Name in the report. Defaults to the name of the env before the chain.
     """
     whole = stack.specs()
-    leaves = [composite_leaves(stage.input_spec, stage.output_spec) for stage in whole]
+    known: KnownLeaves = {}
+    leaves = [composite_leaves(stage.input_spec, stage.output_spec, known) for stage in whole]
     stages = tuple(
         StageReport(index, stage.name, compare_leaves(leaves[index], leaves[index + 1], (index,)))
         for index, stage in enumerate(whole[1:])

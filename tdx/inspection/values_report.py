@@ -308,7 +308,7 @@ class StateEntry(Result):
 
     json_entries: ClassVar[Entries] = (
         *("stage", "transform", "name", "shape", "dtype", "changed"),
-        Entry("value", convert=_to_list),
+        Entry("value", convert=_to_list, type=float | bool | list[Any]),
     )
 
     stage: int

@@ -162,7 +162,12 @@ def _gym_arguments(env: EnvConfig, num_envs: int | None) -> dict[str, object]:
     return arguments
 
 
-def make_env(env: EnvConfig, allow_code: bool = False, convert: Convert | None = None) -> EnvBase:
+def make_env(
+    env: EnvConfig,
+    allow_code: bool = False,
+    convert: Convert | None = None,
+    processes: int | None = None,
+) -> EnvBase:
     """Create the env that a config describes, and seed it if the config has a seed.
 
     Args:
@@ -170,6 +175,8 @@ def make_env(env: EnvConfig, allow_code: bool = False, convert: Convert | None =
         allow_code: Allow importing Python objects that it names.
         convert: Converts what a factory returns, if it belongs to another library than Gymnasium.
             It is sent to worker processes.
+        processes: Number of worker processes of a ``parallel`` batch, which changes no value.
+            ``None``: as many as cores.
 
     Raises:
         DeviceError: Its device does not exist.
@@ -179,7 +186,7 @@ def make_env(env: EnvConfig, allow_code: bool = False, convert: Convert | None =
     try:
         if env.device is not None:
             check_device(env.device)
-        created = _create_env(plan_env(env), ValueResolver(allow_code), convert)
+        created = _create_env(plan_env(env), ValueResolver(allow_code), convert, processes)
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__
     if env.seed is not None:
@@ -217,7 +224,9 @@ def available_devices() -> list[str]:
     return ["cpu", *map(str, list_devices())]
 
 
-def _create_env(plan: EnvPlan, resolver: ValueResolver, convert: Convert | None) -> EnvBase:
+def _create_env(
+    plan: EnvPlan, resolver: ValueResolver, convert: Convert | None, processes: int | None
+) -> EnvBase:
     import tdx.envs
 
     if isinstance(plan.factory, CodeReference):
@@ -230,7 +239,8 @@ def _create_env(plan: EnvPlan, resolver: ValueResolver, convert: Convert | None)
         return _call_factory(plan, make, plan.args, kwargs)
     factory = partial(make, *plan.args, **kwargs)
     batch = getattr(tdx.envs, plan.batch)
-    return _call_factory(plan, batch, (plan.num_envs, factory), plan.batch_kwargs)
+    options = {**plan.batch_kwargs, "processes": processes}
+    return _call_factory(plan, batch, (plan.num_envs, factory), options)
 
 
 def _call_factory(

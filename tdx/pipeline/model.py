@@ -40,7 +40,7 @@ class EnvConfig:
         pixels_only: With ``from_pixels``, drop every other observation.
         num_envs: Number of envs in the batch. ``None``: a single env without a batch dimension.
         batching: ``vector`` uses Gymnasium's vector env (or the native batch), ``serial`` a loop in
-            this process, ``parallel`` one process per env.
+            this process, ``parallel`` worker processes.
         device: Device of the TensorDicts, such as ``"cuda:0"``. ``None``: the CPU.
         seed: Seed set when the env is built.
         worker_timeout: Seconds without an answer after which a worker of ``parallel`` counts as

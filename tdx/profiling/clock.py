@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -64,11 +66,12 @@ class ClockMeter:
         self._in_workers.append((waiting, calls))
 
     def _assign_sequences(self) -> None:
-        """Assign the time stamps of sequences of calls to their parts."""
+        """Assign the time stamps of sequences of calls to their parts, after other calls."""
         for parts, stamps in self._sequences.items():
             every = len(parts) + 1
             _drop_unfinished(stamps, every)
             for place, part in enumerate(parts):
+                self._logs[part].in_sequence += len(stamps) // every
                 own_stamps = self._logs[part].stamps
                 for start, end in zip(
                     stamps[place::every], stamps[place + 1 :: every], strict=True
@@ -78,9 +81,9 @@ class ClockMeter:
 
     def collect(self) -> list[CallTimes]:
         """Return the calls since the last call of this method, by part."""
-        self._assign_sequences()
         for log in self._logs.values():
             log.drop_unfinished()
+        self._assign_sequences()
         parts = [part for part, log in self._logs.items() if log.stamps]
         logs = [self._logs[part] for part in parts]
         stamps = [np.array(log.stamps, np.int64).reshape(-1, 2) for log in logs]
@@ -88,12 +91,12 @@ class ClockMeter:
             np.array(log.steps or [1] * len(each), np.int64)
             for log, each in zip(logs, stamps, strict=True)
         ]
+        costs = [self._clock_costs(log) for log in logs]
         for log in logs:
-            log.stamps.clear()
-            log.steps.clear()
+            log.clear()
         if not parts:
             return []
-        owned = exclude_nested_time(np.concatenate(stamps))
+        owned = exclude_nested_time(np.concatenate(stamps), *np.concatenate(costs).T)
         lengths = np.cumsum([len(each) for each in stamps])[:-1]
         found = [
             CallTimes(part, own, each[:, 0], each[:, 1], covered)
@@ -106,15 +109,85 @@ class ClockMeter:
         self._in_workers.clear()
         return found
 
+    def _clock_costs(self, log: _CallLog) -> Counts:
+        """Return the cost of measuring each call, inside and around it, int64 ``[n, 2]``."""
+        cost = measure_clock_cost(self._clock)
+        found = np.empty((len(log.stamps) // 2, 2), np.int64)
+        found[:] = cost.inside_ns, cost.around_ns
+        found[len(found) - log.in_sequence :] = cost.sequence_ns, 0
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ClockCost:
+    """What measuring a call costs in ns.
+
+    Args:
+        inside_ns: Between the time stamps of the call.
+        around_ns: Before and after them, in the part that makes the call.
+        sequence_ns: Of a call whose start is the end of the call before it.
+    """
+
+    inside_ns: int
+    around_ns: int
+    sequence_ns: int
+
+
+@cache
+def measure_clock_cost(clock: Clock) -> ClockCost:
+    """Measure empty calls with and without a clock; takes a few milliseconds, once.
+
+    A clock that a test advances costs nothing.
+    """
+    if clock is not time.perf_counter_ns:
+        return ClockCost(0, 0, 0)
+    stamps: list[int] = []
+
+    def empty(entries: Any, fields: Any) -> None:
+        pass
+
+    timed = _time_two_arguments(empty, clock, stamps.append)
+    in_sequence = _time_in_sequence(empty, clock, stamps.append, 1, False)
+    rounds = []
+    for _ in range(_CALIBRATION_ROUNDS):
+        bare, all_of_timed = _time_calls(empty, clock), _time_calls(timed, clock)
+        inside = float(np.median(np.diff(np.array(stamps).reshape(-1, 2))))
+        stamps.clear()
+        rounds.append((bare, all_of_timed, inside, _time_calls(in_sequence, clock)))
+        stamps.clear()
+    # Other programs only slow calls down.
+    bare, all_of_timed, inside, of_sequence = np.min(rounds, axis=0).tolist()
+    inside = max(inside - bare, 0)
+    around = max(all_of_timed - bare - inside, 0)
+    return ClockCost(round(inside), round(around), round(max(of_sequence - bare, 0)))
+
+
+_CALIBRATION_ROUNDS, _CALIBRATION_CALLS = 7, 500
+
+
+def _time_calls(function: Function, clock: Clock) -> float:
+    """Return the nanoseconds of a call."""
+    start = clock()
+    for _ in range(_CALIBRATION_CALLS):
+        function(None, None)
+    return (clock() - start) / _CALIBRATION_CALLS
+
 
 class _CallLog:
     """Alternating start and end of each call of one part, and the steps it covers."""
 
-    __slots__ = ("stamps", "steps")
+    __slots__ = ("in_sequence", "stamps", "steps")
 
     def __init__(self) -> None:
         self.stamps: list[int] = []
         self.steps: list[int] = []
+        self.in_sequence = 0
+
+    def clear(self) -> None:
+        """Remove all calls."""
+        self.stamps.clear()
+        self.steps.clear()
+        self.in_sequence = 0
 
     def drop_unfinished(self) -> None:
         """Drop the last call if Ctrl-C interrupted it between its time stamps."""

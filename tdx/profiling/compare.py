@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.profiling.interleaved import MIN_SHARE
 from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics
 
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -104,6 +105,7 @@ class FigureChange:
         before_us: Value in the first profile.
         after_us: Value in the second profile.
         noise: Relative spread between the repeats; the larger one of both profiles.
+        is_significant: True if the repeats of both profiles differ, and the change is not tiny.
     """
 
     mode: Mode
@@ -113,6 +115,7 @@ class FigureChange:
     before_us: float
     after_us: float
     noise: float
+    is_significant: bool
 
     @property
     def ratio(self) -> float:
@@ -120,11 +123,6 @@ class FigureChange:
         if self.before_us:
             return self.after_us / self.before_us
         return float("inf") if self.after_us else 1.0
-
-    @property
-    def is_significant(self) -> bool:
-        """True if the change exceeds the noise."""
-        return abs(self.after_us - self.before_us) > self.noise * self.before_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +180,7 @@ def compare_profiles(
     Args:
         before: Baseline.
         after: Profile to compare.
-        limits: Limits on growth; growth within the noise of the repeats violates no limit.
+        limits: Limits on growth. Growth that is not significant violates no limit.
         force: Compare profiles with different settings.
 
     Raises:
@@ -241,33 +239,65 @@ def _list_changes(before: ModeProfile, after: ModeProfile) -> Iterator[FigureCha
     rows = {row.key: row for row in after.rows}
     for row in before.rows:
         if row.key in rows:
-            yield from _list_row_changes(before.mode, row, rows[row.key])
-    steps = before.step_us, after.step_us
-    if all(steps):
+            yield from _list_row_changes(before, row, rows[row.key])
+    one, other = before.step_us, after.step_us
+    if one and other:
         noise = max(before.noise.spread, after.noise.spread)
-        yield FigureChange(before.mode, TOTAL_LABEL, TOTAL_LABEL, "mean", *steps, noise)
+        is_significant = abs(other - one) >= MIN_SHARE * one and are_apart(
+            before.repeat_us, after.repeat_us
+        )
+        label = TOTAL_LABEL
+        yield FigureChange(before.mode, label, label, "mean", one, other, noise, is_significant)
 
 
-def _list_row_changes(mode: Mode, before: Row, after: Row) -> Iterator[FigureChange]:
+def _list_row_changes(mode: ModeProfile, before: Row, after: Row) -> Iterator[FigureChange]:
+    figures = before.statistics, after.statistics
+    repeats = statistics_per_repeat(before), statistics_per_repeat(after)
+    # How often the row's time counts in a step: a reset counts in few of them.
+    weight = mode.step_share_us(before) / figures[0].mean if figures[0].mean else 0.0
+    least_us = MIN_SHARE * mode.step_us
     for figure in FIGURES:
-        one, other = getattr(before.statistics, figure), getattr(after.statistics, figure)
-        noise = max(compute_noise_floor(before, figure), compute_noise_floor(after, figure))
-        yield FigureChange(mode, *before.key, figure, one, other, noise)
+        one, other = [getattr(each, figure) for each in figures]
+        series = [[getattr(each, figure) for each in found] for found in repeats]
+        noise = max(map(compute_spread, series))
+        is_significant = abs(other - one) * weight >= least_us and are_apart(*series)
+        yield FigureChange(mode.mode, *before.key, figure, one, other, noise, is_significant)
 
 
-def compute_noise_floor(row: Row, figure: str) -> float:
-    """Return half the range of a figure over the repeats, relative to its median; 0 for one repeat.
+def without_slowest(values: Sequence[float]) -> list[float]:
+    """Return the values of all repeats in order, without the slowest fifth.
+
+    Another program can only slow a repeat down.
+    """
+    return sorted(values)[: len(values) - len(values) // 5]
+
+
+def are_apart(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Return True if all repeats of one measurement are faster than those of the other.
+
+    The slowest fifth of both does not count. Equal code rarely orders all repeats, while the range
+    of the repeats says little about a shift of their middle.
 
     Args:
-        row: Row measured in several repeats.
-        figure: ``mean``, ``p50``, ...
+        before: A figure in each repeat.
+        after: The same of the other measurement.
+
+    Example:
+        >>> are_apart([1.0, 1.1, 1.2, 1.1, 9.0], [1.3, 1.4, 1.3, 1.5, 1.3])
+        True
     """
-    each = [getattr(found, figure) for found in _statistics_per_repeat(row)]
-    middle = float(np.median(each))
-    return (max(each) - min(each)) / 2 / middle if middle else 0.0
+    one, other = without_slowest(before), without_slowest(after)
+    return bool(one and other) and (max(one) < min(other) or max(other) < min(one))
 
 
-def _statistics_per_repeat(row: Row) -> list[Statistics]:
+def compute_spread(values: Sequence[float]) -> float:
+    """Return half the range of the repeats, relative to their median; 0 for one repeat."""
+    middle = float(np.median(values))
+    return (max(values) - min(values)) / 2 / middle if middle else 0.0
+
+
+def statistics_per_repeat(row: Row) -> list[Statistics]:
+    """Return the statistics of each repeat in which a row was measured."""
     found = []
     for repeat in np.unique(row.repeats):
         mine = row.repeats == repeat

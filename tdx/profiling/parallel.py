@@ -38,11 +38,16 @@ class CallTimes:
         return int((self.own_ns if self.wall_ns is None else self.wall_ns).sum())
 
 
-def exclude_nested_time(calls: Counts) -> Counts:
+def exclude_nested_time(
+    calls: Counts, inside_ns: Counts | None = None, around_ns: Counts | None = None
+) -> Counts:
     """Return the duration of each call without the calls inside it.
 
     Args:
         calls: Start and end of each call, int64 ``[n, 2]``, in any order.
+        inside_ns: Cost of measuring each call between its start and its end, int64 ``[n]``.
+            ``None``: 0.
+        around_ns: The same before its start and after its end, in the call around it.
 
     Returns:
         int64 ``[n]``.
@@ -50,14 +55,17 @@ def exclude_nested_time(calls: Counts) -> Counts:
     # By end; of calls that end together, the one that started last is innermost.
     order = np.lexsort((-calls[:, 0], calls[:, 1]))
     found = np.empty(len(calls), np.int64)
+    around = [0] * len(calls) if around_ns is None else around_ns[order].tolist()
     open_calls: list[tuple[int, int]] = []
-    for place, (start, end) in zip(order.tolist(), calls[order].tolist(), strict=True):
-        inside = 0
+    places = zip(order.tolist(), calls[order].tolist(), around, strict=True)
+    for place, (start, end), outside in places:
+        inner = 0
         while open_calls and open_calls[-1][0] >= start:
-            inside += open_calls.pop()[1]
-        open_calls.append((start, end - start))
-        found[place] = end - start - inside
-    return found
+            inner += open_calls.pop()[1]
+        open_calls.append((start, end - start + outside))
+        found[place] = end - start - inner
+    # A call may take less than measuring calls usually costs.
+    return found if inside_ns is None else np.maximum(found - inside_ns, 0)
 
 
 def charge_worker_calls(

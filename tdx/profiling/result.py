@@ -330,8 +330,14 @@ class ModeProfile:
     @property
     def noise(self) -> Noise:
         """Noise between the repeats."""
+        return compute_noise(self.repeat_us)
+
+    @property
+    def repeat_us(self) -> list[float]:
+        """Mean time of a step in each repeat, in µs."""
         is_complete = self.steps > 0
-        return compute_noise((self.total_ns[is_complete] / self.steps[is_complete]).tolist())
+        found: list[float] = (self.total_ns[is_complete] / self.steps[is_complete] / 1000).tolist()
+        return found
 
     def share(self, row: Row) -> float:
         """Return the share of the total time that a row takes, from 0 to 1."""

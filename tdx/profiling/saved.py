@@ -7,7 +7,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tdx.profiling.result import (
     MemoryUse,
     Mode,
     ModeProfile,
+    NoiseLevel,
     OperatorUse,
     Profile,
     Row,
@@ -42,6 +43,101 @@ _WALL = "wall_ns"
 _DIGITS = 4
 
 Key = tuple[str, Lane]
+
+
+class NoiseEntries(TypedDict):
+    """JSON entries of the noise between the repeats."""
+
+    spread: float
+    judgement: NoiseLevel
+    message: str
+
+
+class SampleEntries(TypedDict):
+    """Encoded samples of a row; see :data:`ENCODING`."""
+
+    times_ns: str
+    starts_ns: str
+    spans_ns: str
+    steps: str
+    repeats: str
+    wall_ns: NotRequired[str]
+
+
+class RowEntries(TypedDict):
+    """JSON entries of one row, with times in µs; ``n`` to ``iqr`` are :class:`Statistics`."""
+
+    part: Part
+    label: str
+    lane: Lane
+    per: Literal["step", "call"]
+    n: int
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+    iqr: float
+    steps: int
+    step_us: float
+    share: float
+    samples: SampleEntries
+
+
+class MemoryEntries(TypedDict):
+    """JSON entries of the memory of a row; see :class:`MemoryUse`."""
+
+    label: str
+    lane: Lane
+    allocated_bytes: float
+    peak_bytes: int
+    kept_bytes: float
+    objects_peak_bytes: int
+    objects_kept_bytes: float
+
+
+class OperatorEntries(TypedDict):
+    """JSON entries of an operator in a row; see :class:`OperatorUse`."""
+
+    label: str
+    lane: Lane
+    name: str
+    calls: float
+    time_us: float
+
+
+class ModeEntries(TypedDict):
+    """JSON entries of one mode."""
+
+    mode: Mode
+    step_us: float
+    frames_per_second: float
+    unattributed: float
+    noise: NoiseEntries
+    total_ns: list[int]
+    steps: list[int]
+    frames: list[int]
+    specs_ns: list[int]
+    notes: list[str]
+    error: str | None
+    rows: list[RowEntries]
+    memory: list[MemoryEntries]
+    operators: list[OperatorEntries]
+    on_device: list[dict[str, Any]]
+
+
+class ProfileEntries(TypedDict):
+    """JSON entries of a profile."""
+
+    schema_version: int
+    kind: str
+    subject: str
+    stages: list[str]
+    settings: Settings
+    machine: Machine
+    encoding: str
+    modes: list[ModeEntries]
 
 
 def profile_to_json(profile: Profile) -> dict[str, Any]:

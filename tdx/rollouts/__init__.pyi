@@ -8,7 +8,7 @@ from .formats.conversion import import_dump as import_dump
 from .formats.interface import Format as Format
 from .formats.interface import export_formats as export_formats
 from .formats.interface import Exported as Exported
-from .formats.interface import Imported as Imported
+from .formats.conversion import Imported as Imported
 from .recording.existing_steps import keep_rollout as keep_rollout
 from .dump.manifest import Goal as Goal
 from .dump.manifest import Manifest as Manifest

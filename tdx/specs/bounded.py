@@ -438,3 +438,27 @@ def _value_range(spec: TensorSpec) -> tuple[Tensor, Tensor]:
         torch.full(spec.shape, bound, dtype=work, device=spec.device) for bound in (low, high)
     ]
     return bounds[0], bounds[1]
+
+
+def spec_identity(spec: TensorSpec) -> object | None:
+    """Return a key that specs with the same numbers share, if they share their memory.
+
+    Copies of a spec share the memory of its bounds, so this is faster than a comparison. A key is
+    valid as long as the specs live.
+
+    Returns:
+        The key; ``None`` for kinds of specs other than :class:`Unbounded` and :class:`Bounded`.
+    """
+    kind = type(spec)
+    if kind not in _PLAIN:
+        return None
+    bounds: tuple[Any, ...] = ()
+    if isinstance(spec, Bounded):
+        bounds = tuple((end.data_ptr(), end.shape, end.stride()) for end in (spec._low, spec._high))
+    return kind, spec.shape, spec.dtype, spec.device, bounds
+
+
+_PLAIN = (
+    *(Unbounded, UnboundedContinuous, UnboundedDiscrete),
+    *(Bounded, BoundedContinuous, BoundedDiscrete),
+)

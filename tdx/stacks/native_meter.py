@@ -15,15 +15,26 @@ from torch import nn
 
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
-from tdx.core.meter import DRAWING, TRANSFERS, UNATTRIBUTED, Meter, Part, base_parts, engine_part
+from tdx.core.meter import (
+    CONVERSION,
+    DRAWING,
+    TRANSFERS,
+    UNATTRIBUTED,
+    Meter,
+    Part,
+    base_parts,
+    engine_part,
+)
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
-from tdx.core.transforms.kernels import Chunk
+from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, Chunk
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.errors import ArgumentError
+from tdx.keys import NestedKey
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, list_wrappers
 from tdx.stacks.gymnasium.measuring import several_threads_error
+from tdx.stacks.sources import instance_dict
 from tdx.stacks.stack import is_stack
 
 _NOTING = "noting_threads"
@@ -65,7 +76,7 @@ UNWRAPPED_SUFFIX = " unwrapped"
 def attach_to_wrappers(
     env: EnvBase, meter: Meter, patches: AttributePatches, *, thin: bool = False
 ) -> None:
-    """Measure the calls of the Gymnasium wrappers inside an env.
+    """Measure the calls of the Gymnasium envs and wrappers inside an env, without tdx's conversion.
 
     Args:
         env: Env with its chain.
@@ -73,13 +84,19 @@ def attach_to_wrappers(
         patches: Undo the changes afterwards.
         thin: Include the wrappers added by ``gymnasium.make`` if there are no others.
     """
-    for each in _iterate_gym_envs(flatten_chain(env)[0]):
+    base = flatten_chain(env)[0]
+    for each in _iterate_gym_envs(base):
         stacks = list(_iterate_stacks(each._env))
         if not thin and all(_is_thin(list_wrappers(stack)) for stack in stacks):
-            continue
-        for stack in stacks:
-            if list_wrappers(stack):
-                _attach_to_stack(stack, meter, patches, UNWRAPPED_SUFFIX)
+            if instance_dict(each._env) is None:
+                continue
+            for name, part in zip(("step", "reset"), base_parts(base), strict=True):
+                patches.put(each._env, name, meter.timed(part, getattr(each._env, name)))
+        else:
+            for stack in stacks:
+                if list_wrappers(stack):
+                    _attach_to_stack(stack, meter, patches, UNWRAPPED_SUFFIX)
+        patches.put(base, "_step_part", CONVERSION)
         # The program caches the unmeasured step: rebuild it.
         patches.keep(each._stepper)
         each._stepper.use(each._conversion)
@@ -245,7 +262,7 @@ def _attach_to_env(
     patches.put(base, "_meter", meter)
     attach_to_wrappers(env, meter, patches, thin=all_wrappers)
     attach_to_transfers(base, meter, patches)
-    step, reset = base_parts(base)
+    step, reset = (base._step_part,) * 2 if base._step_part is not None else base_parts(base)
     patches.put(base, "_completed_step", meter.timed(step, base._completed_step))
     patches.put(base, "_completed_reset", meter.timed(reset, base._completed_reset))
     for index, stage in enumerate(stages):
@@ -330,6 +347,12 @@ def _attach_to_stage(
 
         return row_step
 
+    make_kernel = stage._array_kernel
+
+    def timed_kernel(in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+        kernel = make_kernel(in_key, form)
+        return None if kernel is None else replace(kernel, run=meter.timed(forward, kernel.run))
+
     def block_length(tensordict: TensorDictBase) -> int:
         # The inverse path maps the actions of many steps as one block.
         return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
@@ -337,6 +360,7 @@ def _attach_to_stage(
     own_row = type(stage)._step_dict_inplace is not Transform._step_dict_inplace
     row, owned_row = stage._step_dict, stage._step_dict_inplace
     patches.put(stage, "_chunk_kernel", timed_form)
+    patches.put(stage, "_array_kernel", timed_kernel)
     patches.put(stage, "_step_dict", timed_row(row))
     if own_row:
         patches.put(stage, "_step_dict_inplace", timed_row(owned_row))

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 _SKIPPED = ("self", "env", "venv", "env_fns")
 
@@ -17,17 +18,28 @@ def class_location(kind: type) -> str | None:
         >>> class_location(Path).rpartition("/")[2].startswith("pathlib")
         True
     """
+    if kind not in _sources:
+        # Parsing the source of the module takes milliseconds.
+        _sources[kind] = _find_source(kind)
+    found = _sources[kind]
+    if found is None:
+        return None
+    path, line = found
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return f"{path.as_posix()}:{line}"
+
+
+_sources: WeakKeyDictionary[type, tuple[Path, int] | None] = WeakKeyDictionary()
+
+
+def _find_source(kind: type) -> tuple[Path, int] | None:
     try:
         file = inspect.getsourcefile(kind)
         _, line = inspect.findsource(kind)
     except (TypeError, OSError):
         return None
-    if file is None:
-        return None
-    path = Path(file)
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
-    return f"{path.as_posix()}:{line + 1}"
+    return None if file is None else (Path(file), line + 1)
 
 
 def constructor_arguments(

@@ -11,7 +11,7 @@ from textual.binding import Binding
 from textual.css.query import QueryError
 from textual.dom import DOMNode, NoScreen
 from textual.notifications import SeverityLevel
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
@@ -173,10 +173,12 @@ class TdxApp(App[None]):
         info = None
         stage = self.workspace.stage
         nodes = self.focused.ancestors_with_self if self.focused else []
-        is_other_tab = any(isinstance(node, TabPane) and node.id != "stage" for node in nodes)
+        is_elsewhere = isinstance(self.screen, ModalScreen) or any(
+            isinstance(node, TabPane) and node.id != "stage" for node in nodes
+        )
         if self.focused is not None and self.focused.id in ("catalog", "catalog-search"):
             info = self.query_one(CatalogPane).current_transform
-        elif stage is not None and not is_other_tab:
+        elif stage is not None and not is_elsewhere:
             info = load_catalog().find(stage.config.name)
         if info is not None:
             self.push_screen(TextScreen(info.name, markdown(info.doc), markdown=True))

@@ -243,6 +243,7 @@ class SearchableTab(TabBody):
             self.action_end_search()
 
 
+_WITHOUT_STATISTICS = "TDX446"
 _SIGNS = {
     "error": ("✕", "bold $error"),
     "warning": ("▲", "bold $warning"),
@@ -289,4 +290,6 @@ def _finding_text(finding: Finding) -> Content:
         parts.append((f"\n  → {finding.hint}", "dim"))
     if finding.fix is not None:
         parts += ["\n  ", (" x ", "bold $accent reverse"), f" {finding.fix.title}"]
+    elif finding.code == _WITHOUT_STATISTICS:
+        parts += ["\n  ", (" M ", "bold $accent reverse"), " measure them in random steps"]
     return Content.assemble(*parts)

@@ -42,9 +42,9 @@ class Goal:
             return ()
         own = np.asarray(times["tdx"])
         if self.of is None:
-            return (own / seconds).tolist()  # type: ignore[no-any-return]
+            return (own / seconds).tolist()
         other = np.asarray(times[self.of])
-        return (other / own if self.faster else own / other).tolist()  # type: ignore[no-any-return]
+        return (other / own if self.faster else own / other).tolist()
 
     def is_met(self, figure: float) -> bool:
         """True if a figure reaches the target."""
@@ -130,6 +130,29 @@ SERIAL_POLICY_ROLLOUT = Bar(
     1e-6,
     (Goal(10, "TorchRL", faster=True),),
 )
+WORKER_ROLLOUT = Bar(
+    "P12",
+    "an env step of ParallelEnv(8) in 2 processes, random actions, chain 6",
+    "µs",
+    1e-6,
+    (Goal(1.8, "bare", faster=True), Goal(10, "Gymnasium", faster=True)),
+    "one process",
+)
+WORKER_POLICY_ROLLOUT = Bar(
+    "P12",
+    "the same with the MLP as policy",
+    "µs",
+    1e-6,
+    (Goal(1.4, "bare", faster=True),),
+    "one process",
+)
+STEPWISE_WORKERS = Bar(
+    "P13",
+    "an env step of ParallelEnv(8).step(td) in 2 processes",
+    "µs",
+    1e-6,
+    (Goal(1, "Gymnasium"),),
+)
 VEC_NORM_ROLLOUT = Bar(
     "P6",
     "a step of rollout(2000), random actions, VecNorm",
@@ -169,6 +192,21 @@ STACK_TRACED_STEP = Bar("S2", "the same, values recorded", "µs", 1e-6, (Goal(1.
 STACK_UNATTRIBUTED = Bar(
     "S3", "the same: time of no wrapper and not of the env", "%", 0.01, (Goal(5),)
 )
+
+
+def _stack_bars(kind: str) -> tuple[Bar, Bar, Bar]:
+    """Return the bars of a recorded call, and of a step that is profiled and one recorded."""
+    call = f"a call of a {kind} transform whose values are recorded; added time"
+    goals = (Goal(1.02, "bare"),)
+    return (
+        Bar("S1", call, "µs", 1e-6, (Goal(5),)),
+        Bar("S2", f"a step of 1 ms in 8 {kind} transforms, profiled", "µs", 1e-6, goals),
+        Bar("S2", f"the same in {kind} transforms, values recorded", "µs", 1e-6, goals),
+    )
+
+
+NATIVE_STACK = _stack_bars("tdx")
+TORCHRL_STACK = _stack_bars("TorchRL")
 MEMORY = Bar(
     "P10",
     "resident memory over iter_rollout(1_000_000), chain 6",
@@ -258,8 +296,16 @@ NO_OP_CAST = Bar(
     (Goal(1.1, "bare"),),
     "without the cast",
 )
-LONG_SPEC = Bar("P18", "inspect spec of 200 stages and 300 keys, above 2", "s", 1, (Goal(1),))
-LONG_CHECK = Bar("P18", "check of the same", "s", 1, (Goal(1),))
+LONG_SPEC = Bar(
+    "P18",
+    "inspect spec of 200 stages and 300 keys, above 2 stages",
+    "s",
+    1,
+    (Goal(1),),
+    "2 stages",
+    above_bare=True,
+)
+LONG_CHECK = Bar("P18", "check of the same", "s", 1, (Goal(1),), "2 stages", above_bare=True)
 
 
 def _image_bar(name: str, dtype: str, batch: int) -> Bar:
@@ -304,9 +350,14 @@ BARS = (
     STACK_STEP,
     STACK_TRACED_STEP,
     STACK_UNATTRIBUTED,
+    *NATIVE_STACK,
+    *TORCHRL_STACK,
     MEMORY,
     DUMP,
     DUMP_MEMORY,
+    WORKER_ROLLOUT,
+    WORKER_POLICY_ROLLOUT,
+    STEPWISE_WORKERS,
     VECTOR_ROLLOUT,
     VECTOR_CHAIN_ROLLOUT,
     SERIAL_PIXELS,

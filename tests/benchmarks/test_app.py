@@ -64,7 +64,7 @@ def test_keys_while_a_rollout_and_a_profile_run(note: Note, tmp_path: Path) -> N
     note(APP_KEYS, "tdx", sorted(times)[int(0.95 * len(times))])
 
 
-CHAIN_COLUMNS = range(37, 95)
+CHAIN_COLUMNS = range(31, 75)
 
 
 def test_live_steps(note: Note, tmp_path: Path) -> None:

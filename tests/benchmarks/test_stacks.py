@@ -1,27 +1,33 @@
-"""S1 to S3: what observing the wrappers of another library costs."""
+"""S1 to S3: what observing the stages of a stack costs."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 import tdx
 from tdx.profiling.machine import quiet_environment
 from tdx.stacks import open_stack
 from tests.benchmarks.bars import (
+    NATIVE_STACK,
     STACK_CALL,
     STACK_STEP,
     STACK_TRACED_CALL,
     STACK_TRACED_STEP,
     STACK_UNATTRIBUTED,
+    TORCHRL_STACK,
+    Bar,
 )
 from tests.benchmarks.conftest import Note
 
+Step = Callable[[], float]
 WRAPPERS = 8
 ROUNDS = 40
 
@@ -64,27 +70,83 @@ def make(microseconds: float) -> Any:
     return env
 
 
-def _run(env: Any, block: AbstractContextManager[Any], steps: int) -> float:
+def _run(step: Step, block: AbstractContextManager[Any], steps: int) -> float:
     """Return the seconds of the fastest step in a block; others may have been interrupted."""
-    action, fastest = np.zeros(2, np.float32), float("inf")
+    fastest = float("inf")
     with block:
         for _ in range(steps):
-            start = time.perf_counter()
-            env.step(action)
-            fastest = min(fastest, time.perf_counter() - start)
+            fastest = min(fastest, step())
     return fastest
 
 
-def _best(env: Any, steps: int) -> tuple[float, float, float]:
+def _timed_step(env: Any) -> Step:
+    """Return a function that makes a step of a Gymnasium env, and returns its seconds."""
+    action = np.zeros(2, np.float32)
+
+    def step() -> float:
+        start = time.perf_counter()
+        env.step(action)
+        return time.perf_counter() - start
+
+    return step
+
+
+def _timed_tensordict_step(env: tdx.EnvBase) -> Step:
+    """Return the same for an env whose steps are TensorDicts."""
+    given = env.rand_action(env.reset())
+
+    def step() -> float:
+        tensordict = given.copy()
+        start = time.perf_counter()
+        env.step(tensordict)
+        return time.perf_counter() - start
+
+    return step
+
+
+def _best(env: Any, steps: int, step: Step | None = None) -> tuple[float, float, float]:
     """Return the best seconds of a bare, a profiled and a recorded step, in alternation."""
     stack = open_stack(env)
+    step = step or _timed_step(env)
     found = []
     with quiet_environment():
         for _ in range(ROUNDS):
             blocks = (nullcontext(), tdx.profile(env), stack.attach(lambda trace: None))
-            found.append([_run(env, block, steps) for block in blocks])
+            found.append([_run(step, block, steps) for block in blocks])
     bare, profiled, recorded = np.array(found).min(0).tolist()
     return bare, profiled, recorded
+
+
+def chain(kind: Literal["tdx", "TorchRL"], microseconds: float, stages: int) -> Any:
+    """Return an env of tdx or TorchRL under transforms that scale the reward."""
+    base = tdx.GymWrapper(Spinning(microseconds))
+    if kind == "tdx":
+        scalings = [tdx.RewardScaling(0.0, 0.9) for _ in range(stages)]
+        return tdx.TransformedEnv(base, tdx.Compose(*scalings))
+    rl = pytest.importorskip("torchrl.envs")
+    scalings = [rl.RewardScaling(0.0, 0.9, standard_normal=False) for _ in range(stages)]
+    original = rl.TransformedEnv(tdx.to_torchrl(base), rl.Compose(*scalings))
+    return open_stack(original).target
+
+
+@pytest.mark.parametrize(
+    ("kind", "bars"), [("tdx", NATIVE_STACK), ("TorchRL", TORCHRL_STACK)], ids=["tdx", "TorchRL"]
+)
+def test_transforms(
+    note: Note, kind: Literal["tdx", "TorchRL"], bars: tuple[Bar, Bar, Bar]
+) -> None:
+    """A call: the difference of long and short chains; and steps of 1 ms."""
+    added = {}
+    for stages in (1, 1 + WRAPPERS):
+        env = chain(kind, 0, stages)
+        bare, _, recorded = _best(env, 50, _timed_tensordict_step(env))
+        added[stages] = recorded - bare
+    note(bars[0], "tdx", (added[1 + WRAPPERS] - added[1]) / WRAPPERS)
+    env = chain(kind, 1000, WRAPPERS)
+    bare, profiled, recorded = _best(env, 10, _timed_tensordict_step(env))
+    for bar, seconds in ((bars[1], profiled), (bars[2], recorded)):
+        note(bar, "bare", bare)
+        note(bar, "tdx", seconds)
 
 
 def test_call(note: Note) -> None:

@@ -12,7 +12,15 @@ import pytest
 from typer import Context
 
 from tdx.cli.commands import build_root
-from tdx.cli.completion import complete_env, complete_name, complete_transform
+from tdx.cli.completion import (
+    complete_device,
+    complete_dump,
+    complete_env,
+    complete_name,
+    complete_stage,
+    complete_transform,
+)
+from tdx.cli.key_completion import cached_names
 from tdx.cli.pipelines import complete_key, complete_policy, complete_stored_keys
 
 ROOT = Path(__file__).parents[2]
@@ -114,9 +122,69 @@ def test_keys_of_the_env_on_the_command_line() -> None:
     assert complete_key(line, "") == []
 
 
+KEYS = ["observation", "reward", "done", "terminated", "truncated"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "wanted"),
+    [
+        ("CatFrames(4, -1, in_keys=[", [f"'{key}'" for key in (*KEYS, "episode_reward", "action")]),
+        ('CatFrames(4, -1, in_keys=["obs', ['"observation"', '"observation"]']),
+        ("CatFrames(in_keys=['reward', 'ep", ["'episode_reward'", "'episode_reward']"]),
+        ("CatFrames(in_keys=['reward','rew", []),
+        ("RenameTransform(out_keys=['rew", []),
+        ("Compose(transforms=['rew", []),
+        ("CatFrames(in_keys=['reward']", []),
+    ],
+)
+def test_keys_in_a_stage(stage: str, wanted: list[str]) -> None:
+    line = Context(build_root())
+    line.params.update({"target": "Pendulum-v1", "transforms": ["RewardSum"]})
+    found = {text for text, _ in complete_stage(line, stage)}
+    start = stage.rstrip("abcdefghijklmnopqrstuvwxyz_").rstrip("\"'")
+    assert found == {f"{start}{each}" for each in wanted}
+
+
+def test_keys_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "chain.yaml"
+    calls: list[int] = []
+
+    def find() -> list[str]:
+        calls.append(1)
+        sys.stdout.write("noise")
+        return ["observation"] if file.exists() else []
+
+    for exists in (False, True):
+        if exists:
+            file.write_text("version: 1")
+        for _ in range(2):
+            assert cached_names(["f", {"target": str(file)}], find) == ["observation"] * exists
+    # What was not found is asked for again; a new file counts as another question.
+    assert len(calls) == 3
+    file.write_text("version: 1\n")
+    os.utime(file, ns=(1, 1))
+    assert cached_names(["f", {"target": str(file)}], find) == ["observation"]
+    assert len(calls) == 4
+    (tmp_path / "cache" / "tdx" / "keys.json").write_text('{"a": 1}')
+    assert cached_names(["f", {"target": str(file)}], find) == ["observation"]
+
+
+def test_devices_and_dumps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert complete_device("cu") == ["cuda", "cuda:0", "cuda:1"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "manifest.json").write_text("{}")
+    (tmp_path / "runs" / ".part").mkdir()
+    assert complete_dump("ru") == [("runs/", "folder")]
+    assert complete_dump("runs/") == [("runs/a", "dump")]
+    assert complete_dump("nowhere/") == []
+
+
 def test_broken_torch_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Context(build_root())
     line.params.update({"env": "Pendulum-v1"})
+    monkeypatch.setattr("tdx.cli.key_completion._read_cache", dict)
     monkeypatch.setitem(sys.modules, "tdx.inspection.lineage", None)
     assert complete_key(line, "") == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,3 +114,102 @@ def test_sources_of_settings(
     for path in (str(config), str(config).replace("_", r"\_")):
         shown = shown.replace(path, "FILE")
     golden(f"config.{'txt' if form == 'table' else form}", shown)
+
+
+def test_get(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.write_text("num_envs = 3\n")
+    assert tdx("config", "get", "num_envs").out == "3\n"
+    assert tdx("config", "get", "seed").out == ""
+    monkeypatch.setenv("TDX_SEED", "7")
+    shown = json.loads(tdx("config", "get", "seed", "--format", "json").out)
+    assert (shown["value"], shown["source"]) == (7, "environment")
+    unknown = tdx("config", "get", "num_env")
+    assert (unknown.code, unknown.out) == (2, "")
+    assert "unknown setting 'num_env'" in unknown.err
+    assert "did you mean num_envs?" in unknown.err
+
+
+def test_set(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.parent.rmdir()
+    assert tdx("config", "set", "num_envs", "4").err == f"set num_envs in {config}\n"
+    text = config.read_text()
+    assert "\nnum_envs = 4\n" in text
+    assert "# seed = 0\n" in text
+    config.write_text('# mine\nseed = 1  # for the paper\n\n[keymap]\n"chain.remove" = "x"\n')
+    assert tdx("config", "set", "format", "json").code == 0
+    assert tdx("config", "set", "seed", "2").code == 0
+    assert config.read_text() == (
+        '# mine\nseed = 2  # for the paper\nformat = "json"\n\n[keymap]\n"chain.remove" = "x"\n'
+    )
+    assert json.loads(tdx("config", "get", "seed").out)["value"] == 2
+    monkeypatch.setenv("TDX_SEED", "7")
+    assert "TDX_SEED is set and overrides the file" in tdx("config", "set", "seed", "3").err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("sede", "1", "unknown setting 'sede'"),
+        ("seed", "-1", "seed must be an integer of at least 0"),
+        ("format", "jsno", "invalid value 'jsno' for format"),
+        ("theme", "", "theme must be a quoted string"),
+    ],
+)
+def test_invalid_value_leaves_the_file(
+    tdx: Tdx, config: Path, name: str, value: str, message: str
+) -> None:
+    config.write_text("seed = 1\n")
+    outcome = tdx("config", "set", "--", name, value)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert config.read_text() == "seed = 1\n"
+
+
+def test_set_in_a_broken_file(tdx: Tdx, config: Path) -> None:
+    config.write_text("seed = \n")
+    assert "invalid TOML" in tdx("config", "set", "num_envs", "2").err
+    assert config.read_text() == "seed = \n"
+    config.write_text('theme = """\nseed = 1\n"""\n')
+    assert "seed cannot be set in this file" in tdx("config", "set", "seed", "2").err
+
+
+@pytest.mark.parametrize(
+    ("editor", "message"),
+    [
+        (None, "no editor is set"),
+        ("true", "an editor needs a terminal"),
+    ],
+)
+def test_edit_without_an_editor_or_a_terminal(
+    tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch, editor: str | None, message: str
+) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.delenv("EDITOR", raising=False)
+    if editor is not None:
+        monkeypatch.setenv("EDITOR", editor)
+    outcome = tdx("config", "edit")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err
+    assert not config.exists()
+
+
+def test_edit(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "sed -i 's/^# seed = 0/seed = many/'")
+    outcome = tdx("config", "edit")
+    assert outcome.code == 2
+    assert "invalid TOML" in outcome.err
+    assert "seed = many" in config.read_text()
+    monkeypatch.setenv("EDITOR", "sed -i 's/many/5/'")
+    assert tdx("config", "edit").code == 0
+    assert "\nseed = 5\n" in config.read_text()
+    monkeypatch.setenv("EDITOR", "no-such-editor --wait")
+    assert "cannot run no-such-editor --wait" in tdx("config", "edit").err
+    monkeypatch.setenv("EDITOR", "false")
+    assert "false exited with 1" in tdx("config", "edit").err

@@ -13,7 +13,7 @@ import pytest
 
 from tdx.cli.options import Color, Format, OutputOptions
 from tdx.cli.output import render_view
-from tdx.cli.views.catalog import doctor_view
+from tdx.cli.views.setup import doctor_view
 from tdx.inspection.doctor import (
     Diagnosis,
     DoctorReport,

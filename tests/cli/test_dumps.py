@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tdx import Pipeline
-from tdx.cli.progress import progress_text, shards_text
+from tdx.cli.progress import activity_text, progress_text, shards_text
 from tdx.rollouts import DumpRequest, Goal, Progress, ShardProgress, roll_out_shard
 from tests.cli.conftest import GOLDEN, WIDTHS, assert_complete, assert_fits
 
@@ -87,7 +87,11 @@ def test_folder_without_dumps(tdx: Tdx) -> None:
         (RUN, "no folder is given", "--out DIR"),
         ((*RUN, "--out", "d"), "the rollout has no length", "--steps N"),
         ((*RUN, "--out", "d", "--steps", "5", "--episodes", "5"), "cannot be combined", ""),
-        ((*RUN, "--out", "d", "--steps", "5", "--workers", "3"), "conflicts with", "remove one"),
+        (
+            (*RUN, "--out", "d", "--steps", "5", "--workers", "3"),
+            "--workers 3 is more than the 2 envs",
+            "at most --workers 2",
+        ),
         (
             (*RUN, "--out", "d", "--steps", "5", "--keys", "rewrd"),
             "unknown entry 'rewrd'",
@@ -247,3 +251,16 @@ def test_follow_of_a_complete_dump(
     assert outcome.err.startswith("30 of 30 steps")
     assert "episodes" in outcome.out
     assert tdx("show", "./none", "--follow").err.startswith("error: none has no dump")
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((0, 9, 0, 0.0), "reading x  0 of 9"),
+        ((3, 9, 3, 0.5), "reading x  3 of 9"),
+        ((3, 9, 3, 30.0), "reading x  3 of 9  1 min 0 s left"),
+        ((0, 1, 0, 5.0), "reading x"),
+    ],
+)
+def test_line_of_an_activity(counts: tuple[int, int, int, float], text: str) -> None:
+    assert activity_text("reading x", *counts) == text

@@ -54,7 +54,7 @@ def _effects(stage: Document) -> Iterator[Any]:
         effects = [{"key": key} for key in found["reads"]]
         effects += [{"key": key} for key in stage["carried"] if lane == "forward"]
         effects += found["writes"]
-        effects += [{"key": new, "source": old} for old, new in found["renames"]]
+        effects += found["renames"]
         effects += [{"key": key} for key in found["drops"]]
         yield from ({**place, "lane": lane, **effect} for effect in effects)
     idle = all(not any(stage[lane].values()) for lane in ("forward", "inverse"))
@@ -66,8 +66,12 @@ def _versions(document: Document) -> list[Any]:
     return [{**each, **_places(each)} for each in document["versions"]]
 
 
+def _plan(document: Document) -> list[Any]:
+    return [*document["stages"], *_versions(document)]
+
+
 def _places(version: Document) -> Document:
-    ended = version["ended"]
+    ended = version.get("ended")
     return {
         "writer": _place(version["writer"]),
         "readers": list(map(_place, version["readers"])),
@@ -76,7 +80,7 @@ def _places(version: Document) -> Document:
 
 
 def _place(place: Document) -> str:
-    if place["stage"] is None:
+    if "stage" not in place:
         return str(place["kind"])
     after = " (next step)" if place["next_step"] else ""
     return f"{place['stage']} {place['transform']}{after}"
@@ -117,7 +121,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], Callable[[Document], list[Any]]]] = {
     "inspect chain": (("inspect", "chain", *CHAIN), _chain),
     "inspect keys": (("inspect", "keys", *CHAIN), _versions),
     "inspect values": (("inspect", "values", *CHAIN, "--steps", "5"), _values),
-    "inspect plan": (("inspect", "plan", *CHAIN), _of("stages", "versions")),
+    "inspect plan": (("inspect", "plan", *CHAIN), _plan),
     "check": (("check", *CHAIN), _of("findings")),
     "diff": (("diff", "a.yaml", "b.yaml", "--steps", "5"), _differing),
     "profile compare": (("profile", "compare", "profile.json", "profile.json"), _of("changes")),

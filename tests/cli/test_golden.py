@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
 
@@ -109,11 +110,34 @@ def test_other_formats(
     golden(f"{name}.{form}", outcome.out)
 
 
-@pytest.mark.parametrize("arguments", [CHAIN, KEYS, PLAN, SHOW])
+@pytest.mark.parametrize("arguments", [CHAIN, KEYS, PLAN, SHOW, PENDULUM])
 def test_markdown_is_complete(tdx: Tdx, arguments: tuple[str, ...]) -> None:
     document = json.loads(tdx(*arguments, "--format", "json").out)
     markdown = tdx(*arguments, "--format", "md").out
     assert_complete(markdown.replace("\\", ""), document)
+
+
+@pytest.mark.parametrize("form", ["mermaid", "svg"])
+def test_chain_as_an_image(tdx: Tdx, golden: Golden, form: str) -> None:
+    image = tdx(*CHAIN, "--format", form).out
+    golden(f"chain.{form}", image)
+    if form == "svg":
+        root = ElementTree.fromstring(image)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert "prefers-color-scheme:dark" in image
+    else:
+        assert tdx(*CHAIN, "--graph", "--format", "md").out == f"```mermaid\n{image}```\n"
+
+
+def test_chain_as_a_diagram_in_a_terminal(tdx: Tdx, golden: Golden) -> None:
+    text = tdx(*CHAIN, "--graph", columns=60).out
+    golden("chain_graph.60.txt", text)
+    diagram = text.splitlines()[1:]
+    assert {len(line) for line in diagram} <= {58, 60}
+    long = tdx(*CHAIN, "--t", f"StepCounter(step_count_key={'a' * 90!r})", "--graph", columns=60)
+    assert max(map(len, long.out.splitlines())) == 60
+    assert long.out.replace("\n", "").count("a" * 50) == 1
+    assert tdx("inspect", "chain", "Pendulum-v1", "--graph").out.endswith("no stages.\n")
 
 
 def test_lineage_as_a_diagram(tdx: Tdx, golden: Golden) -> None:

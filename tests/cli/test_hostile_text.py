@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tdx.cli.commands.inspect import ImageFormat
 from tdx.cli.options import CheckFormat, DiagramFormat, Format
 from tdx.text import is_printable
 
@@ -79,7 +80,8 @@ ENV = ("--env", "hostile_env:make", "--allow-code")
 STAGE = ("--t", f"ObservationNorm(0.0, 2.0, in_keys=[{HOSTILE!r}])")
 SHORT = ("--steps", "2", "--warmup", "1", "--repeat", "1")
 KEYED = [
-    *((("inspect", name, *ENV, *STAGE), tuple(Format)) for name in ("spec", "chain", "values")),
+    *((("inspect", name, *ENV, *STAGE), tuple(Format)) for name in ("spec", "values")),
+    (("inspect", "chain", *ENV, *STAGE), tuple(ImageFormat)),
     *((("inspect", name, *ENV, *STAGE), tuple(DiagramFormat)) for name in ("keys", "plan")),
     (("inspect", "spec", *ENV, *STAGE, "--key", HOSTILE), tuple(Format)),
     (("check", *ENV, "--t", f"DoubleToFloat(in_keys=[{HOSTILE!r}])"), tuple(CheckFormat)),

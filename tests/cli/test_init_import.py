@@ -177,7 +177,7 @@ def test_env_of_another_class_is_marked(tdx: Tdx, folder: Path) -> None:
     assert outcome.code == 0, outcome.err
     assert "stage 0 on top of the env: equal for 1,000 steps" in outcome.err
     assert "not converted: the env inside; the pipeline as a whole is not equal" in outcome.err
-    assert "next: tdx check --pipeline out.yaml --allow-code" in outcome.err
+    assert "next: tdx check out.yaml --allow-code" in outcome.err
     text = (folder / "out.yaml").read_text()
     assert "# The env tests.stacks.torchrl.chains:Camera is a proposal, which was not" in text
     assert "#   to do: name a function as `env`" in text

@@ -131,6 +131,21 @@ def test_any_moment(interrupted: Callable[..., Interrupted], command: str, momen
     process.wait(lambda: process.others() == [])
 
 
+def test_terminal_gets_a_message_on_its_own_line(tmp_path: Path) -> None:
+    """The echoed ^C, or a progress line, is replaced."""
+    terminal, stderr = os.openpty()
+    arguments = ("inspect", "values", "--env", "Pendulum-v1", *LONG)
+    with open(os.devnull, "r+b") as nothing:
+        child = start(arguments, {0: nothing.fileno(), 1: nothing.fileno(), 2: stderr}, os.setsid)
+    os.close(stderr)
+    time.sleep(0.5)
+    os.kill(child, signal.SIGINT)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert os.read(terminal, 10_000).endswith(b"\r\x1b[Kinterrupted\r\n")
+    os.close(terminal)
+
+
 def test_before_the_first_chunk(interrupted: Callable[..., Interrupted], tmp_path: Path) -> None:
     arguments = COMMANDS["rollout"]
     process = interrupted(*arguments, "--chunk", "5000000")

@@ -96,6 +96,19 @@ def test_baseline(tdx: Tdx, stand_ins: Any, files: Path) -> None:
     assert broken.code == 3
 
 
+@WIDTHS
+def test_calibration(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) -> None:
+    found = tdx(*PENDULUM, *ALIKE, "--calibrate", columns=columns)
+    assert (found.code, found.err) == (0, "")
+    if columns is None:
+        golden("profile_calibrate.txt", found.out)
+    else:
+        assert_fits(found.out, columns)
+    document = json.loads(tdx(*PENDULUM, *ALIKE, "--calibrate", "--format", "json").out)
+    assert (document["kind"], document["runs"]) == ("profile-calibration", 4)
+    assert document["limit"] == "p50:5%"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -111,7 +124,10 @@ def test_baseline(tdx: Tdx, stand_ins: Any, files: Path) -> None:
         (("--sweep", "num_envs=1,2", "--marginal"), "--sweep and --marginal cannot be combined"),
         (("--sweep", "num_envs=1,2", "--dry-run"), "--sweep and --dry-run cannot be combined"),
         (("--sweep", "num_envs=1,2", "--save", "x.json"), "--sweep and --save cannot"),
+        (("--sweep", "num_envs=1,2", "--calibrate"), "--sweep and --calibrate cannot be combined"),
         (("--sweep", "num_env=1,2"), "did you mean num_envs"),
+        (("--calibrate", "--marginal"), "--calibrate and --marginal cannot be combined"),
+        (("--calibrate", "--save", "x.json"), "--calibrate and --save cannot be combined"),
     ],
 )
 def test_invalid_options_are_refused_before_measuring(

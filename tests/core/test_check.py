@@ -33,6 +33,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
+from tdx.core.envs import spec_violations
 from tdx.core.spec_check import find_spec_violations
 from tests.envs.mocks import CountingEnv, FaultyEnv
 
@@ -272,3 +273,45 @@ def test_bounds_that_a_stage_declares_are_held() -> None:
             return Bounded(-0.1, 0.1, spec.shape, dtype=spec.dtype)
 
     assert blamed(chain_of(Narrows())) == [("bounds", "observation", 0, "Narrows")]
+
+
+class Scales(Transform):
+    """Changes an entry in place and does not write it again."""
+
+    def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
+        next_tensordict["observation"].mul_(1e3)
+        return next_tensordict
+
+    def _reset(
+        self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
+    ) -> TensorDictBase:
+        return self._call(tensordict_reset)
+
+
+def test_a_change_in_place_is_that_of_its_stage() -> None:
+    env = TransformedEnv(PendulumEnv(), Compose(StepCounter(), Scales(), RewardSum()))
+    violations = find_spec_violations(env)
+    found = {(each.stage, each.key) for each in violations if each.code == "bounds"}
+    assert found == {(1, "observation")}
+
+
+def test_an_entry_is_checked_where_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[Any] = []
+
+    def record(key: Any, *args: Any, **kwargs: Any) -> Any:
+        checked.append(key)
+        return check_value(key, *args, **kwargs)
+
+    check_value = spec_violations.check_value
+    monkeypatch.setattr(spec_violations, "check_value", record)
+
+    def count(stages: int) -> int:
+        checked.clear()
+        env = TransformedEnv(PendulumEnv(), Compose())
+        for index in range(stages):
+            env.append_transform(RewardSum(out_keys=[f"sum_{index}"]))
+        find_spec_violations(env)
+        return len(checked)
+
+    # Each further stage adds the same number of entries to check.
+    assert count(12) - count(8) == count(8) - count(4)

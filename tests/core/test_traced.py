@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -242,6 +243,48 @@ def test_a_write_into_an_earlier_step_leaves_its_trace_true() -> None:
     assert first.version("observation").value.equal(seen)
     assert second.given["observation"].value.equal(seen)
     assert [s.undeclared for s in second.stages if s.undeclared] == [("observation",)]
+
+
+def test_traces_that_are_read_late_show_the_values_of_their_step() -> None:
+    class Spoils(Transform):
+        def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> Any:
+            tensordict["observation"].zero_()
+            return next_tensordict
+
+    def traced(*stages: Any) -> list[StepTrace]:
+        env = pendulum(RewardClipping(1.0, 1.0), DoublesInPlace(["reward"]), *stages)
+        env.set_seed(0)
+        tracer = Tracer(env)
+        return [tracer.reset(), *(tracer.step(0.5) for _ in range(4))]
+
+    for late, expected in zip(traced(Spoils()), traced(), strict=True):
+        assert late.after(9)["observation"].value.equal(expected.after(9)["observation"].value)
+        if late.phase == "step":
+            assert late.given["observation"].value.equal(expected.given["observation"].value)
+            assert [late.version(f"reward@{number}").value.item() for number in (1, 2)] == [1, 2]
+            assert late.tensordict["observation"].count_nonzero() == 0
+
+
+def test_a_stage_adds_few_calls_to_a_recorded_step() -> None:
+    counts = []
+    for stages in (1, 5):
+        env = pendulum(*(RewardScaling(0.0, 0.5) for _ in range(stages)))
+        tracer = Tracer(env)
+        tracer.step()
+        calls = 0
+
+        def count(frame: Any, event: str, argument: Any) -> None:
+            nonlocal calls
+            calls += event == "call" and "tracing" in frame.f_code.co_filename
+
+        sys.setprofile(count)
+        try:
+            trace = tracer.step()
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+        assert len(trace.stages) == 2 + stages
+    assert (counts[1] - counts[0]) / 4 <= 3
 
 
 def test_times_are_those_of_each_hook() -> None:

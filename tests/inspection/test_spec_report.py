@@ -7,8 +7,11 @@ import json
 import pytest
 
 from tdx.errors import KeyNotFoundError
+from tdx.inspection import leaf
 from tdx.inspection.spec_report import KeyChange, SpecReport, inspect_spec
+from tdx.keys import NestedKey
 from tdx.pipeline import Pipeline, build_env
+from tdx.specs import TensorSpec
 
 
 def report_of(*stages: str) -> SpecReport:
@@ -80,3 +83,18 @@ def test_env_has_the_name_of_its_class_by_default() -> None:
     report = inspect_spec(TransformedEnv(PendulumEnv(batch_size=[2]), StepCounter()))
     assert report.env == "PendulumEnv"
     assert report.after.batch_size == (2,)
+
+
+def test_specs_that_no_stage_changes_are_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    converted: list[NestedKey] = []
+
+    def record(part: leaf.Part, key: NestedKey, spec: TensorSpec) -> leaf.LeafSpec:
+        converted.append(key)
+        return leaf_spec(part, key, spec)
+
+    leaf_spec = leaf.leaf_spec
+    monkeypatch.setattr(leaf, "leaf_spec", record)
+    stages = [f'ObservationNorm(0.0, 2.0, out_keys=["scaled_{index}"])' for index in range(9)]
+    report = report_of(*stages)
+    assert converted.count("observation") == 1
+    assert one(report, "observation", "scaled_8").stages == (8,)

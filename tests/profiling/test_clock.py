@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from tdx.core.meter import Part
-from tdx.profiling.clock import ClockMeter
+from tdx.profiling.clock import ClockCost, ClockMeter, measure_clock_cost
 from tdx.profiling.parallel import CallTimes, exclude_nested_time
 
 OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "forward")
@@ -55,6 +56,33 @@ def test_own_time_excludes_inner_parts(clock: FakeClock) -> None:
     assert found[OUTER].own_ns.tolist() == [7, 7]
     assert found[INNER].own_ns.tolist() == [10, 10, 20, 20]
     assert (found[OUTER].end_ns - found[OUTER].start_ns).tolist() == [27, 47]
+
+
+def test_the_cost_of_the_clock_is_subtracted(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = ClockCost(inside_ns=3, around_ns=4, sequence_ns=6)
+    monkeypatch.setattr("tdx.profiling.clock.measure_clock_cost", lambda _: cost)
+    meter = ClockMeter(clock)
+    inner = meter.timed(INNER, clock.spend)
+
+    def work(value: int) -> None:
+        clock.spend(20)
+        inner(value)
+        inner(1)
+
+    meter.timed(OUTER, work)(10)
+    found = by_part(meter)
+    # A call that takes less than its measurement took no time.
+    assert found[INNER].own_ns.tolist() == [7, 0]
+    assert found[OUTER].own_ns.tolist() == [20 - 2 * 4 - 3]
+
+
+def test_the_clock_is_calibrated_once() -> None:
+    cost = measure_clock_cost(time.perf_counter_ns)
+    assert min(cost.inside_ns, cost.around_ns, cost.sequence_ns) > 0
+    assert cost is measure_clock_cost(time.perf_counter_ns)
+    assert measure_clock_cost(FakeClock()) == ClockCost(0, 0, 0)
 
 
 def test_collect_clears_the_log(clock: FakeClock) -> None:

@@ -8,9 +8,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDictBase
 
 import tdx
 from tdx import GymEnv, GymWrapper, RewardSum, SerialEnv, TransformedEnv
+from tdx.core.meter import CONVERSION
 from tdx.profiling.result import Mode, ModeProfile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.stacks.gymnasium.levels import list_wrappers
@@ -76,7 +78,39 @@ def test_wrappers_of_make_are_included_on_request() -> None:
             env.rollout(20, break_when_any_done=False)
         labels = {row.part.label for row in meter.result.modes[0].rows}
         assert ("wrapper TimeLimit" in labels) is asked
-        assert "env CartPole-v1" in labels
+        assert ("env CartPole-v1 unwrapped" if asked else "env CartPole-v1") in labels
+
+
+@pytest.mark.parametrize("mode", BOTH)
+@pytest.mark.parametrize("rows", [1, 2], ids=["single", "serial"])
+def test_the_conversion_of_results_is_not_time_of_the_env(mode: Mode, rows: int) -> None:
+    clock = FakeClock()
+
+    def make() -> GymWrapper:
+        return GymWrapper(SpinningGymEnv(clock.spin, step=100, reset=500))
+
+    base = make() if rows == 1 else SerialEnv(2, [make, make])
+    found = measured(TransformedEnv(base, RewardSum()), clock, mode)
+    steps = [row for row in found.rows if row.part.work == "env" and row.part.lane == "step"]
+    resets = [row for row in found.rows if row.part.work == "env" and row.part.lane == "reset"]
+    assert [len(row.times_ns) for row in steps] == [rows * MADE]
+    assert [len(row.times_ns) for row in resets] == [rows * EPISODES]
+    assert sum(len(row.times_ns) for row in found.rows if row.part == CONVERSION) > 0
+
+
+def test_reading_the_info_is_conversion() -> None:
+    clock = FakeClock()
+
+    def read(info: Any, tensordict: TensorDictBase) -> TensorDictBase:
+        clock.spin(30)
+        return tensordict
+
+    env = GymWrapper(SpinningGymEnv(clock.spin, step=100, reset=500)).set_info_dict_reader(read)
+    assert totals_us(measured(TransformedEnv(env, RewardSum()), clock, "eager")) == {
+        ("env SpinningGymEnv", "step"): 100 * MADE,
+        ("env SpinningGymEnv", "reset"): 500 * EPISODES,
+        ("conversion", "step"): 30 * (MADE + EPISODES),
+    }
 
 
 @pytest.mark.parametrize("planned", [True, False])

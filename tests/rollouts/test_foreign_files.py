@@ -225,7 +225,7 @@ def test_files_of_other_formats_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("note", ["[]", "{", '{"export": 1}', '{"export": 1, "manifest": {}}'])
 def test_damaged_note_is_refused(tmp_path: Path, note: str) -> None:
     np.savez(tmp_path / "x.npz", reward=np.zeros(3), tdx=np.array(note.encode()))
-    with pytest.raises(StorageError, match=r"the note of tdx in .* is invalid"):
+    with pytest.raises(StorageError, match=r"the metadata of tdx in .* is invalid"):
         import_dump(tmp_path / "x.npz", tmp_path / "dump")
 
 

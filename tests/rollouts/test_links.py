@@ -122,7 +122,7 @@ def test_file_with_a_hard_link_is_not_written(cut: Path, outside: Path) -> None:
     outside.unlink()
     os.link(cut / "data" / "action.memmap", outside)
     before = outside.read_bytes()
-    with pytest.raises(StorageError, match="has a second name outside") as raised:
+    with pytest.raises(StorageError, match="is a hard link to a file outside") as raised:
         resume(cut)
     assert raised.value.hint
     assert outside.read_bytes() == before

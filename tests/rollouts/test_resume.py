@@ -94,6 +94,26 @@ def test_resumed_rollout_equals_an_uninterrupted_one(
     assert loc
 
 
+def test_workers_resume_exactly_with_any_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their number changes no byte of the dump, and their states are saved."""
+    stages = ("RewardSum", "CatFrames(3, dim=-1, in_keys=['observation'])")
+    options: dict[str, Any] = {"num_envs": 3, "batching": "parallel"}
+    record(tmp_path / "whole", "CartPole-v1", *stages, workers=1, **options)
+    record(tmp_path / "serial", "CartPole-v1", *stages, num_envs=3, batching="serial")
+    with pytest.raises(CutError):
+        roll_out(
+            request("CartPole-v1", *stages, workers=2, **options),
+            tmp_path / "cut",
+            on_chunk=interrupt_after(2),
+        )
+    monkeypatch.delattr(rollout, "_run_again")
+    resume(tmp_path / "cut", workers=1)
+    assert_same_dump(tmp_path / "cut", tmp_path / "whole")
+    assert same(open_dump(tmp_path / "cut").data, open_dump(tmp_path / "serial").data)
+
+
 def test_rollout_with_a_failed_env_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

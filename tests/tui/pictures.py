@@ -90,7 +90,9 @@ async def draw_profile() -> None:
         keep(app, "profile")
         await app.pilot.press("escape", "k")
         await until(app, "checked with steps")
-        await app.pilot.press("5")
+        await app.press("a", "text:cf 4 1", "enter", "escape")
+        await until(app, "✕ 1")
+        await app.press("5")
         await until(app, "warnings")
         await asyncio.sleep(8)  # the notices disappear
         keep(app, "log")

@@ -187,6 +187,7 @@ async def playing(
     make: Make | None = None,
     size: tuple[int, int] = (100, 40),
     whole: bool = False,
+    backend: PlayingBackend | None = None,
 ) -> AsyncIterator[Live]:
     """The live tab after its first reset.
 
@@ -196,9 +197,10 @@ async def playing(
         make: makes the env with its chain, whatever the pipeline says.
         size: of the terminal.
         whole: whether the rest of the app is around the tab.
+        backend: Answers requests. ``None``: a :class:`PlayingBackend`.
     """
     draft = None if env is None else Draft.of(Pipeline.of(env, *stages))
-    app = (TdxApp if whole else LiveApp)(draft, backend=PlayingBackend(make))
+    app = (TdxApp if whole else LiveApp)(draft, backend=backend or PlayingBackend(make))
     async with app.run_test(size=size) as pilot:
         live = Live(app, pilot)
         if whole:

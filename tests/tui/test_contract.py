@@ -9,10 +9,15 @@ from textual.widgets import OptionList
 
 import tdx
 from tdx.contracts.storage import is_contract
+from tdx.errors import TdxError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_stack
+from tdx.tui.backend.messages import Job
 from tdx.tui.contract.contract_screen import ContractScreen
+from tdx.tui.contract.lines import details, list_lines, start_line
+from tdx.tui.contract.messages import CompareContract, Comparison
+from tdx.tui.contract.worker import compare_contract
 from tests.test_imports import HEAVY, loaded_by
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
@@ -77,6 +82,9 @@ async def test_stages_are_side_by_side_and_the_first_difference_is_marked() -> N
         assert "follows from the differences ↳ stage 0 (ObservationNorm)" in found
         await app.press("right", "right")
         assert "step 2 3 of 14" in shown(app, "details")
+        await app.press("f1")
+        assert "The stages of both sides are paired" in app.text(".dialog")
+        await app.press("escape")
 
 
 async def test_keys_go_from_difference_to_difference_and_out_one_level_at_a_time() -> None:
@@ -102,24 +110,12 @@ async def test_keys_go_from_difference_to_difference_and_out_one_level_at_a_time
         assert app.app.screen is not screen
 
 
-async def test_an_equal_chain_is_the_same_and_an_evaluation_must_not_learn() -> None:
-    freeze("VecNorm(in_keys=['observation'])")
-    async with driven("VecNorm(in_keys=['observation'])") as app:
-        await compare(app, "contract")
-        assert "= same: Pendulum-v1 preprocesses as contract does" in shown(app, "head")
-        await app.press("e")
-        assert "≠ 1 difference" in shown(app, "head")
-        assert "as an evaluation" in shown(app, "head")
-        assert "TDX510 state still learning" in shown(app, "details")
-
-
 async def test_both_sides_and_the_values_are_visible_in_every_size() -> None:
     freeze(*CHAIN)
     async with driven(NORM.format(scale=2.0), *CHAIN[1:], size=(60, 20)) as app:
         await compare(app, "contract")
-        for width, height in ((60, 20), (80, 24), (120, 40), (200, 60)):
+        for width, height in ((60, 20), (80, 24), (200, 60)):
             await resize(app.pilot, width, height)
-            await app.settle()
             assert "▶ 0 ObservationNorm ≠ 0 ObservationNorm" in shown(app, "list")
             assert "observation" in cursor_line(app)
             assert "first difference" in shown(app, "details")
@@ -129,75 +125,83 @@ async def test_both_sides_and_the_values_are_visible_in_every_size() -> None:
         assert "0.652 0.758 -0.46 ≠" in shown(app, "list"), "values next to the keys"
 
 
-async def test_chains_of_two_libraries_are_compared() -> None:
-    factory = f"{wrapped_env.__name__}:make"
-    async with driven(env=factory, allow_code=True) as app:
-        screen = await compare(app, "Pendulum-v1")
-        assert screen.comparison is not None
-        text = shown(app, "list")
-        assert "+ 4 FrameStackObservation" in text
-        assert "+ 2 RescaleAction" in text
-        assert shown(app, "details")
+def run(request: CompareContract) -> Comparison:
+    """Answer a request as the worker does."""
+    return compare_contract(request, Job(lambda topic, value: None, {}))
 
 
-async def test_another_env_shows_the_keys_that_differ_from_the_start() -> None:
+def texts(comparison: Comparison) -> str:
+    """Return all lines of the list, with single spaces."""
+    lines = [line.render(200).plain for line in list_lines(comparison)]
+    return "\n".join(" ".join(line.split()) for line in lines)
+
+
+def test_chains_of_two_libraries_are_compared() -> None:
+    factory = Pipeline.of(f"{wrapped_env.__name__}:make")
+    found = run(CompareContract(factory, "Pendulum-v1", allow_code=True))
+    assert "+ 4 FrameStackObservation" in texts(found)
+    assert "+ 2 RescaleAction" in texts(found)
+
+
+def test_another_env_shows_the_keys_that_differ_from_the_start() -> None:
     freeze(*CHAIN)
-    async with driven(*CHAIN, env="CartPole-v1") as app:
-        await compare(app, "contract")
-        assert "▶ env GymEnv ≠ env GymEnv" in shown(app, "list")
-        details = shown(app, "details")
-        assert "the shape is [4] instead of [3]" in details
-        assert "[3] – 0" in details, "a feature that only one side has"
-        # A chain that cannot be built, and then the view is used again after an edit.
-        app.app.pop_screen()
-        app.app.workspace.edit("break it", Draft.of(Pipeline.of("Pendulum-v1", "CatFrames(3, -3)")))
-        await compare(app, "contract")
-        assert "✕" in shown(app, "head")
+    found = run(CompareContract(Pipeline.of("CartPole-v1", *CHAIN), "contract"))
+    assert "▶ env GymEnv ≠ env GymEnv" in texts(found)
+    line = list_lines(found)[start_line(found)]
+    text = details(found, line, 0, 60).plain
+    assert "the shape is [4] instead of [3]" in text
+    assert "[3] – 0" in " ".join(text.split()), "a feature that only one side has"
 
 
-async def test_what_cannot_be_compared_gets_a_sentence() -> None:
-    freeze("RewardSum", path="damaged")
-    golden = Path("damaged/golden.safetensors")
-    golden.write_bytes(golden.read_bytes()[:-1])
-    Path("folder").mkdir()
-    async with driven("RewardSum") as app:
-        for reference, sentence in (
-            ("damaged", "damaged: its content does not match the hash in contract.yaml"),
-            ("folder", "folder has no contract.yaml"),
-            ("Pendulm-v1", "Pendulm-v1: no env of this id is registered"),
-            ("nowhere:make", "nowhere:make: the env is Python code, and importing"),
-            ("./missing.yaml", "./missing.yaml"),
-        ):
-            await compare(app, reference)
-            head = shown(app, "head")
-            assert "✕" in head
-            assert sentence in head
-            assert "Traceback" not in head
-            await app.press("n", "right", "enter")  # nothing is there to move in
-            await app.press("escape")
-            assert not isinstance(app.app.screen, ContractScreen)
-
-
-async def test_names_of_a_stranger_are_escaped() -> None:
+def test_names_of_a_stranger_are_escaped() -> None:
     freeze("RewardSum", CLIP)
     document = Path("contract/contract.yaml")
     text = document.read_text().replace("name: ClipTransform", 'name: "Cl\\e[31mip\\u202e"')
     document.write_text(text)
+    found = run(CompareContract(Pipeline.of("Pendulum-v1", "RewardSum"), "contract"))
+    assert "1 Cl\\x1b[31mip\\u202e" in texts(found)
+    line = list_lines(found)[start_line(found)]
+    assert not {"\x1b", "\u202e"} & set(texts(found) + details(found, line, 0, 60).plain)
+
+
+@pytest.mark.parametrize(
+    ("reference", "sentence"),
+    [
+        ("folder", "folder has no contract.yaml"),
+        ("Pendulm-v1", "Pendulm-v1: no env of this id is registered"),
+        ("nowhere:make", "nowhere:make: the env is Python code, and importing"),
+        ("./missing.yaml", "./missing.yaml"),
+    ],
+)
+def test_what_is_no_reference_gets_a_sentence(reference: str, sentence: str) -> None:
+    Path("folder").mkdir()
+    with pytest.raises(TdxError) as caught:
+        run(CompareContract(Pipeline.of("Pendulum-v1"), reference))
+    assert sentence in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+async def test_a_damaged_contract_leaves_the_view_empty_with_a_sentence() -> None:
+    freeze("RewardSum", path="damaged")
+    golden = Path("damaged/golden.safetensors")
+    golden.write_bytes(golden.read_bytes()[:-1])
     async with driven("RewardSum") as app:
-        await compare(app, "contract")
-        assert "1 Cl\\x1b[31mip\\u202e" in shown(app, "list")
-        assert "\x1b" not in app.text()
+        await compare(app, "damaged")
+        head = shown(app, "head")
+        assert "✕ damaged/golden.safetensors is damaged: its content does not match the" in head
+        await app.press("n", "right", "enter")  # nothing is there to move in
+        await app.press("escape")
+        assert not isinstance(app.app.screen, ContractScreen)
 
 
-async def test_freeze_writes_a_contract_and_asks_before_it_replaces_one() -> None:
-    async with driven(*CHAIN) as app:
+async def test_freeze_asks_before_it_replaces_and_an_evaluation_must_not_learn() -> None:
+    async with driven("VecNorm(in_keys=['observation'])") as app:
         await app.press("F", "enter")
         await app.settle()
-        assert "wrote contract (4 stages)" in app.notices
+        assert "wrote contract (1 stage)" in app.notices
         assert is_contract("contract")
         before = Path("contract/contract.yaml").stat().st_ino
         await app.press("F", "enter", "k")
-        await app.settle()
         assert Path("contract/contract.yaml").stat().st_ino == before
         await app.press("F", "enter", "r")
         await app.settle()
@@ -208,7 +212,11 @@ async def test_freeze_writes_a_contract_and_asks_before_it_replaces_one() -> Non
         await app.settle()
         assert any("exists and is not a contract" in notice for notice in app.notices)
         await compare(app, "contract")
-        assert "= same" in shown(app, "head")
+        assert "= same: Pendulum-v1 preprocesses as contract does" in shown(app, "head")
+        await app.press("e")
+        assert "≠ 1 difference" in shown(app, "head")
+        assert "as an evaluation" in shown(app, "head")
+        assert "TDX510 state still learning" in shown(app, "details")
 
 
 async def test_without_an_env_both_commands_say_what_to_do() -> None:

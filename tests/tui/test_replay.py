@@ -131,6 +131,14 @@ async def test_branch_repeats_up_to_the_shown_step() -> None:
         assert branch.tracer.last.tensordict["action"] == 0
 
 
+async def test_branch_typed_ahead_is_at_the_step_that_was_chosen() -> None:
+    async with playing("RewardSum") as app:
+        await app.press("n", "text:6", "enter")
+        await app.send("left", "left", "B")
+        await restarted(app, 1)
+        assert app.player.session.last == 4
+
+
 async def test_branch_needs_a_step() -> None:
     async with playing("RewardSum") as app:
         await app.press("B")

@@ -124,3 +124,22 @@ class _Words(gymnasium.ObservationWrapper[Any, Any, Any]):
 def make_words() -> gymnasium.Env[Any, Any]:
     """An env whose observation has a text."""
     return _Words(gymnasium.make("Pendulum-v1", disable_env_checker=True))
+
+
+class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Adds a text to the observation."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        text = gymnasium.spaces.Text(20)
+        self.observation_space = gymnasium.spaces.Dict(
+            {"mission": text, "state": env.observation_space}
+        )
+
+    def observation(self, observation: Any) -> Any:
+        return {"mission": "swing up", "state": observation}
+
+
+def make_mission() -> gymnasium.Env[Any, Any]:
+    """An env whose observation has a text."""
+    return _Mission(gymnasium.make("Pendulum-v1", disable_env_checker=True))

@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from tdx import __version__
 from tdx.cli.options import Function, Functions, configured_values
-from tdx.cli.typer_internals import FastCommand, FastGroup
+from tdx.cli.typer_internals import FastCommand, FastGroup, use_zsh_descriptions
 from tdx.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
 
 _DEFAULT_COMMAND = "run"
@@ -229,7 +229,7 @@ class _RootGroup(_Group):
     def build(self, name: str) -> Any:
         if name in _GROUPS:
             return _build_group(name, *_GROUPS[name])
-        return _build_command(name, _FAMILIES[name]()[name])
+        return _build_command(name, _FAMILIES[name]()[name], _CLASSES.get(name, _Command))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help, which needs the docstrings of the commands but not their options."""
@@ -294,6 +294,19 @@ class _DefaultCommand(_Command):
     context_class = _Context
 
 
+class _SchemaCommand(_Command):
+    """Lists the kinds of documents for ``--output`` without a kind."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        after = args[args.index("--output") + 1 :] if "--output" in args else ["pipeline"]
+        if not after or after[0].startswith("-"):
+            place = len(args) - len(after)
+            args = [*args[:place], "list", *args[place:]]
+        return super().parse_args(ctx, args)
+
+
+_CLASSES: Mapping[str, type[_Command]] = {"schema": _SchemaCommand}
+"""Class of each command that differs from the others."""
 _GROUPS: Mapping[str, tuple[type[_Group], str]] = {
     "inspect": (_Group, "Inspect the specs, data flow and values of a chain."),
     "list": (_Group, "List the available envs, transforms and dumps."),
@@ -305,13 +318,15 @@ _GROUPS: Mapping[str, tuple[type[_Group], str]] = {
         _ProfileGroup,
         "Measure the cost of each part of a rollout; compare two profiles.",
     ),
-    "config": (_Group, "Show and create the configuration file with defaults of options."),
+    "config": (_Group, "Show, set and edit defaults of options in the configuration file."),
 }
 """Class and help of each group."""
 
 
 def build_root() -> Any:
     """Build the whole command line as one command."""
+    if os.environ.get("_TDX_COMPLETE") == "complete_zsh":
+        use_zsh_descriptions()
     return get_command(typer.Typer(**_SETTINGS, cls=_RootGroup, callback=_root, epilog=_EXAMPLE))
 
 

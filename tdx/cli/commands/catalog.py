@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tdx.cli.completion import complete_env, complete_name
+from tdx.cli.completion import DUMP, complete_env, complete_name
 from tdx.cli.options import Functions, OutputOptions
 
 Search = Annotated[
@@ -33,7 +33,7 @@ EnvKwargs = Annotated[
     str | None,
     typer.Option("--env-kwargs", metavar="KWARGS", help="Arguments of the env: 'g=9.8'."),
 ]
-Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
+Folder = Annotated[str, DUMP]
 Follow = Annotated[
     bool,
     typer.Option("--follow", help="Show the progress first, until the dump is complete."),

@@ -6,7 +6,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,7 @@ from tdx.cli.runtime import json_text, write_verbatim
 from tdx.errors import ArgumentError, PipelineError
 
 if TYPE_CHECKING:
+    from tdx.cli.views.check import FixEntries
     from tdx.inspection.check_report import CheckReport
     from tdx.inspection.fixes import FixedPipeline
     from tdx.inspection.lint.rule import Rule
@@ -293,7 +294,7 @@ class FixOutput:
     """
 
     text: str | None
-    data: dict[str, Any]
+    data: FixEntries
     message: str | None = None
 
 
@@ -369,7 +370,7 @@ class Fixes:
 
     def output(self, *, fix: bool) -> FixOutput:
         """Return what to print; with ``fix`` the file has been written."""
-        data: dict[str, Any] = {
+        data: FixEntries = {
             "fixes": [{"code": code, "title": each.title} for code, each in self.result.fixes],
             "command": None if self.file is not None else self._command(),
             "diff": None if self.file is None else self._diff(),

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.completion import complete_dump_keys, complete_env, complete_export, complete_import
+from tdx.cli.completion import (
+    DUMP,
+    complete_dump_keys,
+    complete_env,
+    complete_export,
+    complete_import,
+)
 from tdx.cli.options import Functions, OutputOptions, integer_option, split_list
 from tdx.errors import ArgumentError
 
@@ -16,7 +22,7 @@ if TYPE_CHECKING:
 
 _FPS = 30
 
-Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
+Folder = Annotated[str, DUMP]
 To = Annotated[
     str | None,
     typer.Option(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +20,7 @@ from tdx.cli.options import (
     OutputOptions,
     PipelineOptions,
     TargetOptions,
+    format_option,
     integer_option,
 )
 from tdx.cli.pipelines import PolicyName, complete_key, complete_policy_key
@@ -27,8 +30,28 @@ if TYPE_CHECKING:
     from tdx.inspection.diff import DiffSide
 
 
+class ImageFormat(StrEnum):
+    """Output formats of data that can be drawn as an image."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+    MD = "md"
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOptions(DiagramOptions):
+    """Output options of commands whose result can be drawn as an image."""
+
+    format: Annotated[ImageFormat, format_option(ImageFormat)] = ImageFormat.TABLE  # type: ignore[assignment]
+
+
 Stages = Annotated[bool, typer.Option("--stages", help="Show the specs after each stage.")]
 Changes = Annotated[bool, typer.Option("--changes", help="Show only what each stage changes.")]
+Graph = Annotated[bool, typer.Option("--graph", help="Draw the chain as a diagram.")]
 Key = Annotated[
     str | None,
     typer.Option(
@@ -99,12 +122,12 @@ def inspect_spec(
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
-def inspect_chain(pipeline: TargetOptions, output: OutputOptions) -> None:
+def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = False) -> None:
     """Show what each stage of a chain reads, writes, drops and renames, without stepping it.
 
     tdx inspect chain Pendulum-v1 -t StepCounter -t RewardSum
 
-    tdx inspect chain pendulum.yaml --format json
+    tdx inspect chain pendulum.yaml --format svg > chain.svg
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
@@ -115,7 +138,17 @@ def inspect_chain(pipeline: TargetOptions, output: OutputOptions) -> None:
     with open_stack(config, pipeline) as stack:
         report = inspect_chain(stack, config.env.id)
         calls = [stage.call for stage in stack.stages]
-    write_view(chain_view(report, calls), output)
+    if output.format in (ImageFormat.MERMAID, ImageFormat.SVG):
+        from tdx.cli.views.graph import chain_diagram, chain_svg
+
+        draw = chain_svg if output.format is ImageFormat.SVG else chain_diagram
+        sys.stdout.write(draw(report, calls))
+    elif graph and output.format is ImageFormat.MD:
+        from tdx.cli.views.graph import chain_diagram
+
+        sys.stdout.write(f"```mermaid\n{chain_diagram(report, calls)}```\n")
+    else:
+        write_view(chain_view(report, calls, graph=graph), output.output)
 
 
 def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words = None) -> None:

@@ -165,6 +165,14 @@ AllWrappers = Annotated[
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run a few steps and estimate the total time.")
 ]
+Calibrate = Annotated[
+    bool,
+    typer.Option(
+        "--calibrate",
+        help="Measure the pipeline several times, and show the smallest change that a comparison "
+        "can find on this machine.",
+    ),
+]
 Sort = Annotated[
     str,
     typer.Option(
@@ -245,6 +253,7 @@ def profile(
     sync: Sync = False,
     all_wrappers: AllWrappers = False,
     dry_run: DryRun = False,
+    calibrate: Calibrate = False,
     sort: Sort = "chain",
     top: Top = None,
     histogram: Histograms = False,
@@ -284,10 +293,14 @@ def profile(
     rollout_options = (mode, passes, sweep, sync, marginal, advice)
     if request.config.is_factory and not any(rollout_options):
         request = replace(request, as_stack=True)
+    others = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
+    others |= {"--dry-run": dry_run, "--fail-if": fail_if}
     if sweep:
-        others = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
-        _refuse(files, others | {"--dry-run": dry_run, "--fail-if": fail_if})
+        _refuse("--sweep", files, others | {"--calibrate": calibrate}, kept="--html")
         return _sweep(request, sweep, files, output)
+    if calibrate:
+        _refuse("--calibrate", files, others)
+        return _calibrate(request, output)
     if dry_run:
         return _estimate(request, output)
     reference = Reference.read(baseline, fail_if, force, request.plan)
@@ -357,14 +370,31 @@ def _estimate(request: ProfileRequest, output: OutputOptions) -> int:
     return ExitCode.OK
 
 
-def _refuse(files: ProfileFiles, options: dict[str, Any]) -> None:
-    """Refuse options that do not work with ``--sweep``."""
-    conflicts = [option for option, value in options.items() if value]
-    conflicts += [option for option in files.requested if option != "--html"]
+def _calibrate(request: ProfileRequest, output: OutputOptions) -> int:
+    """Measure the pipeline several times, and show what a comparison can find."""
+    from tdx.cli.output import write_view
+    from tdx.cli.views.profile_comparisons import calibration_view
+    from tdx.profiling.calibration import CALIBRATION_RUNS, calibrate
+
+    request = replace(request, plan=replace(request.plan, passes=()))
+    profiles = []
+    for _ in range(CALIBRATION_RUNS):
+        result, _ = measure(request)
+        raise_error(profile_error(result))
+        profiles.append(result)
+    write_view(calibration_view(calibrate(profiles)), output)
+    return ExitCode.OK
+
+
+def _refuse(option: str, files: ProfileFiles, options: dict[str, Any], kept: str = "") -> None:
+    """Refuse options that do not work with another one."""
+    conflicts = [name for name, value in options.items() if value]
+    conflicts += [name for name in files.requested if name != kept]
     if conflicts:
+        also = f" and {kept} contain" if kept else " contains"
         raise ArgumentError(
-            f"--sweep and {conflicts[0]} cannot be combined",
-            hint="--format json and --html contain the whole sweep",
+            f"{option} and {conflicts[0]} cannot be combined",
+            hint=f"--format json{also} the whole result",
         )
 
 

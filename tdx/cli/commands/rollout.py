@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tdx.cli.completion import complete_transform
+from tdx.cli.completion import DUMP, complete_transform
 from tdx.cli.options import (
     AllowCode,
     Functions,
@@ -22,6 +22,7 @@ from tdx.cli.options import (
     split_list,
 )
 from tdx.cli.pipelines import PolicyName, complete_stored_keys
+from tdx.cli.runtime import report_interrupt
 from tdx.cli.shard_runs import ShardOptions, check_sharding, resume_sharded, roll_out_sharded
 from tdx.errors import ArgumentError, ExitCode, TdxError
 from tdx.untrusted import MAX_WORKERS
@@ -60,7 +61,7 @@ Workers = Annotated[
     int | None,
     integer_option(
         *("--workers", 1),
-        "Run N copies of the env in one process each; with --shards, record N shards at a time.",
+        "Run the envs in N processes, by default N envs; with --shards, record N shards at a time.",
         maximum=MAX_WORKERS,
     ),
 ]
@@ -78,7 +79,7 @@ Resume = Annotated[
     bool,
     typer.Option("--resume", help="Continue an interrupted dump; needs only --out."),
 ]
-Folder = Annotated[str, typer.Argument(metavar="DUMP", help="Folder of a dump.")]
+Folder = Annotated[str, DUMP]
 Stages = Annotated[
     list[str] | None,
     typer.Option(
@@ -143,6 +144,7 @@ def rollout(
         chunk_steps=chunk,
         raw=raw,
         allow_code=pipeline.allow_code,
+        workers=None if sharding.shards else workers,
     )
     if dry_run:
         _estimate(request, out, output, force)
@@ -164,12 +166,13 @@ def _with_workers(config: Pipeline, workers: int | None) -> Pipeline:
     if workers is None:
         return config
     env = config.env
-    if env.num_envs not in (None, workers):
+    envs = workers if env.num_envs is None else env.num_envs
+    if workers > envs:
         raise ArgumentError(
-            f"--workers {workers} conflicts with {env.num_envs} envs",
-            hint="each worker runs one env: remove one of the options",
+            f"--workers {workers} is more than the {envs} envs",
+            hint=f"each env runs in one process: pass at most --workers {envs}",
         )
-    return replace(config, env=replace(env, num_envs=workers, batching="parallel"))
+    return replace(config, env=replace(env, num_envs=envs, batching="parallel"))
 
 
 def _estimate(request: DumpRequest, out: str | None, output: OutputOptions, force: bool) -> None:
@@ -209,7 +212,7 @@ def _resume(
     changed = {f.name for f in fields(pipeline) if getattr(pipeline, f.name) != f.default}
     sharded = out is not None and is_sharded(Path(out))
     unused = replace(sharding, on=None, retries=None) if sharded else sharding
-    has_other_options |= policy is not None if sharded else workers is not None
+    has_other_options |= sharded and policy is not None
     if has_other_options or changed - _ALLOWED_WITH_RESUME or unused != ShardOptions():
         raise ArgumentError(
             "--resume reads all other options from the dump",
@@ -221,7 +224,9 @@ def _resume(
     if sharded:
         return resume_sharded(folder, sharding, workers, allow_code, output)
     with _report_saved_steps(folder), third_party_code(), progress_on(sys.stderr) as on_chunk:
-        manifest = resume(folder, policy=policy, allow_code=allow_code, on_chunk=on_chunk)
+        manifest = resume(
+            folder, policy=policy, allow_code=allow_code, workers=workers, on_chunk=on_chunk
+        )
     _show(folder, manifest, output)
     return None
 
@@ -244,7 +249,7 @@ def _report_saved_steps(folder: Path) -> Iterator[None]:
             error.hint = f"{error.hint}; {saved}" if error.hint else saved
         raise
     except KeyboardInterrupt:
-        print(f"interrupted{_after_interrupt(folder)}", file=sys.stderr)
+        report_interrupt(f"interrupted{_after_interrupt(folder)}")
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.options import DebugOptions, DialogOptions, Functions, OutputOptions, PipelineOptions
-from tdx.errors import ExitCode
+from tdx.cli.runtime import json_text
+from tdx.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
@@ -30,6 +32,27 @@ From = Annotated[
         metavar="FUNCTION",
         help="Convert the env that a function returns, with its wrappers: module:function or "
         "file.py:function. Needs --allow-code.",
+    ),
+]
+
+
+_LIST = "list"
+
+
+def _complete_kind(incomplete: str) -> list[tuple[str, str]]:
+    from tdx.cli.documents import DOCUMENTS
+
+    kinds = {_LIST: "all kinds"} | {name: command for name, (command, _) in DOCUMENTS.items()}
+    return [(name, text) for name, text in kinds.items() if name.startswith(incomplete)]
+
+
+OutputKind = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        metavar="KIND",
+        autocompletion=_complete_kind,
+        help="Kind of the JSON document, such as spec; list shows all kinds.",
     ),
 ]
 
@@ -65,7 +88,7 @@ def init(
         leaves = get_env_leaves(config.env, pipeline.allow_code)
     write_file(file, commented_pipeline(config, leaves, comments), force=force)
     if file != STDOUT:
-        print(f"wrote {file}; next: tdx check --pipeline {file}", file=sys.stderr)
+        print(f"wrote {file}; next: tdx check {file}", file=sys.stderr)
     return ExitCode.OK
 
 
@@ -95,7 +118,7 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
         print(line, file=sys.stderr)
     if file != STDOUT:
         code = "" if found.missing_env is None else " --allow-code"
-        print(f"wrote {file}; next: tdx check --pipeline {file}{code}", file=sys.stderr)
+        print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
     return ExitCode.OK if found.is_equal else ExitCode.FINDINGS
 
 
@@ -150,7 +173,7 @@ def config_show(output: OutputOptions) -> None:
     tdx config show --format json
     """
     from tdx.cli.output import write_view
-    from tdx.cli.views.catalog import config_view
+    from tdx.cli.views.setup import config_view
     from tdx.settings import load_settings
 
     write_view(config_view(load_settings()), output)
@@ -171,6 +194,91 @@ def config_init(debug: DebugOptions, force: Force = False) -> None:
     print(f"wrote {path}", file=sys.stderr)
 
 
+def _complete_setting(incomplete: str) -> list[tuple[str, str]]:
+    from tdx.settings import SETTINGS
+
+    return [(each.name, each.help) for each in SETTINGS if each.name.startswith(incomplete)]
+
+
+def _complete_value(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the values of the setting on the command line, if it has a limited number."""
+    from tdx.cli.completion import complete_device
+    from tdx.settings import SETTINGS
+
+    name = ctx.params.get("name")
+    if name == "device":
+        return complete_device(incomplete)
+    choices = next((each.choices for each in SETTINGS if each.name == name), ())
+    return [choice for choice in choices if choice.startswith(incomplete)]
+
+
+SettingName = Annotated[
+    str,
+    typer.Argument(metavar="NAME", autocompletion=_complete_setting, help="Name of the setting."),
+]
+NewValue = Annotated[
+    str, typer.Argument(metavar="VALUE", autocompletion=_complete_value, help="Its new value.")
+]
+
+
+def config_get(output: OutputOptions, name: SettingName) -> None:
+    """Print the value of a setting: from the environment, the file, or its default.
+
+    tdx config get format
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.views.setup import setting_view
+    from tdx.settings import load_settings
+
+    write_view(setting_view(load_settings().find(name)), output)
+
+
+def config_set(debug: DebugOptions, name: SettingName, value: NewValue) -> None:
+    """Set the value of a setting in the configuration file, which is created if it is missing.
+
+    tdx config set num_envs 4
+    """
+    from tdx.cli.output import write_file
+    from tdx.settings import config_path, edited_file, find_setting
+
+    path = config_path()
+    write_file(path, edited_file(name, value), force=True, create_folder=True)
+    print(f"set {name} in {path}", file=sys.stderr)
+    variable = find_setting(name).variable
+    if os.environ.get(variable):
+        print(f"notice: {variable} is set and overrides the file", file=sys.stderr)
+
+
+def config_edit(debug: DebugOptions) -> None:
+    """Open the configuration file in $VISUAL or $EDITOR, and check it afterwards.
+
+    tdx config edit
+    """
+    import shlex
+    import subprocess
+
+    from tdx.cli.output import write_file
+    from tdx.settings import config_path, config_template, load_settings
+
+    path = config_path()
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if editor is None:
+        raise ArgumentError("no editor is set", hint=f"set EDITOR, or open {path} yourself")
+    if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
+        hint = "use `tdx config set NAME VALUE` in scripts"
+        raise ArgumentError("an editor needs a terminal", hint=hint)
+    if not path.exists():
+        write_file(path, config_template(), create_folder=True)
+    try:
+        code = subprocess.call([*shlex.split(editor), str(path)])
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ArgumentError(f"cannot run {editor}: {reason}", hint="set EDITOR") from error
+    if code:
+        raise ArgumentError(f"{editor} exited with {code}", hint=f"{path} may be unchanged")
+    load_settings()
+
+
 def doctor(output: OutputOptions) -> int:
     """Check this machine: versions, devices, env packages, terminal, folders, shell.
 
@@ -182,7 +290,7 @@ def doctor(output: OutputOptions) -> int:
     """
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
-    from tdx.cli.views.catalog import doctor_view
+    from tdx.cli.views.setup import doctor_view
     from tdx.inspection.doctor import check_terminal, diagnose
 
     # third_party_code() replaces stdout.
@@ -193,22 +301,38 @@ def doctor(output: OutputOptions) -> int:
     return ExitCode.OK if report.ok else ExitCode.FINDINGS
 
 
-def schema(debug: DebugOptions) -> None:
-    """Print the JSON Schema of pipeline files, for completion in an editor.
+def schema(output: OutputOptions, kind: OutputKind = None) -> None:
+    """Print the JSON Schema of pipeline files, or of what a command prints with --format json.
 
     tdx schema
 
     tdx schema > tdx.schema.json
-    """
-    from tdx.pipeline.generate import SCHEMA_FILE
 
-    sys.stdout.write(SCHEMA_FILE.read_text(encoding="utf-8"))
+    tdx schema --output spec
+    """
+    if kind is None:
+        from tdx.pipeline.generate import SCHEMA_FILE
+
+        sys.stdout.write(SCHEMA_FILE.read_text(encoding="utf-8"))
+        return
+    from tdx.cli.documents import DOCUMENTS, document_schema
+
+    if kind == _LIST:
+        from tdx.cli.output import write_view
+        from tdx.cli.views.setup import kinds_view
+
+        write_view(kinds_view({name: command for name, (command, _) in DOCUMENTS.items()}), output)
+    else:
+        sys.stdout.write(json_text(document_schema(kind), sys.stdout, indent=2))
 
 
 COMMANDS: Functions = {
     "init": init,
     "config path": config_path,
     "config show": config_show,
+    "config get": config_get,
+    "config set": config_set,
+    "config edit": config_edit,
     "config init": config_init,
     "doctor": doctor,
     "schema": schema,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from tdx.text import escape_control_characters
 
@@ -173,6 +173,27 @@ def change_text(before: str, after: str) -> str:
 def fact(title: str, text: str, style: Style = "") -> Paragraph:
     """Return an indented line of a title and a text."""
     return Paragraph([Cell(f"{title}: ", "dim"), Cell(text, style)], indent=2)
+
+
+class StageCall(TypedDict):
+    """JSON entries of each stage of a chain."""
+
+    stage: int
+    transform: str
+    call: str
+
+
+def add_calls(data: dict[str, Any], calls: Sequence[str]) -> dict[str, Any]:
+    """Add the stages of a chain to a document about it, or their calls to its stages.
+
+    Args:
+        data: The document, which is changed.
+        calls: Each stage in the ``--t`` grammar.
+    """
+    stages: list[dict[str, Any]] = data.setdefault("stages", [{} for _ in calls])
+    for index, (stage, call) in enumerate(zip(stages, calls, strict=True)):
+        stage.update(StageCall(stage=index, transform=call.partition("(")[0], call=call))
+    return data
 
 
 def stage_list(calls: Sequence[str]) -> list[Paragraph]:

@@ -1,35 +1,48 @@
-"""Views of what is available: envs, transforms, settings and the machine."""
+"""Views of what is available: envs and transforms."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tdx.cli.output import table_width
 from tdx.cli.views import (
-    NONE,
     Block,
     Cell,
     Code,
     Column,
     Heading,
     Paragraph,
-    Style,
     Table,
     View,
     count_text,
 )
 from tdx.cli.views.specs import spec_table
 from tdx.pipeline.catalog import strip_markup
-from tdx.settings import Settings, SettingValue
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
-    from tdx.inspection.doctor import Diagnosis, DoctorReport, Status
     from tdx.inspection.env_details import EnvDetails
     from tdx.inspection.transform_example import TransformExample
     from tdx.pipeline.catalog import Parameter, TransformInfo
+
+
+class EnvEntries(TypedDict):
+    """JSON entries of an env in a list."""
+
+    id: str
+    package: str
+    installed: bool
+    hint: str | None
+    replaced_by: str | None
+
+
+class EnvsEntries(TypedDict):
+    """JSON entries of a list of envs."""
+
+    search: str
+    envs: list[EnvEntries]
 
 
 def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
@@ -39,7 +52,7 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
         envs: Envs to show.
         search: Words of the search.
     """
-    records: list[dict[str, Any]] = [
+    records: list[EnvEntries] = [
         {
             "id": env.id,
             "package": env.package,
@@ -118,6 +131,23 @@ def _env_facts(details: EnvDetails) -> Iterator[tuple[str, str]]:
     yield "render modes", f"{modes}{rate}" if modes else "none"
 
 
+class TransformRow(TypedDict):
+    """JSON entries of a transform in a list."""
+
+    name: str
+    category: str
+    time_behavior: str
+    summary: str
+    signature: str
+
+
+class TransformsEntries(TypedDict):
+    """JSON entries of a list of transforms."""
+
+    search: str
+    transforms: list[TransformRow]
+
+
 def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
     """Lay out a list of transforms.
 
@@ -125,7 +155,7 @@ def transforms_view(infos: Sequence[TransformInfo], search: str) -> View:
         infos: Transforms, grouped by category.
         search: Words of the search.
     """
-    records: list[dict[str, Any]] = [
+    records: list[TransformRow] = [
         {
             "name": info.name,
             "category": info.category,
@@ -171,6 +201,26 @@ def _category_titles(infos: Sequence[TransformInfo]) -> Iterator[str]:
 
 def _no_match(noun: str, search: str) -> Paragraph:
     return Paragraph([Cell(f"no {noun} matches {search!r}" if search else f"no {noun}s", "dim")])
+
+
+class ArgumentEntries(TypedDict):
+    """JSON entries of an argument; type and default are Python source."""
+
+    name: str
+    type: str
+    words: str
+    default: str | None
+    required: bool
+    parameter_kind: str
+    help: str
+
+
+class TransformEntries(TransformRow):
+    """JSON entries of the documentation of a transform."""
+
+    module: str
+    doc: str
+    arguments: list[ArgumentEntries]
 
 
 def transform_view(info: TransformInfo, example: TransformExample | None) -> View:
@@ -272,79 +322,3 @@ def paragraphs(doc: str) -> Iterator[str]:
     body = _SECTION.split(doc, maxsplit=1)[0].strip()
     for paragraph in re.split(r"\n\s*\n", body):
         yield strip_markup(" ".join(paragraph.split()))
-
-
-def config_view(settings: Settings) -> View:
-    """Lay out the settings and where their values come from.
-
-    Args:
-        settings: Settings to show.
-    """
-
-    def blocks(width: int) -> list[Block]:
-        state = "" if settings.exists else "missing; `tdx config init` creates it"
-        titles = ("setting", "value", "from", "meaning")
-        table = Table([Column(title) for title in titles], [_row(each) for each in settings.values])
-        return [Heading(str(settings.path), state, level=1), table]
-
-    def records() -> Iterator[dict[str, Any]]:
-        return (found.to_dict() for found in settings.values)
-
-    return View("config", settings.to_dict, records, blocks)
-
-
-def _row(setting: SettingValue) -> list[Cell]:
-    names = {"environment": setting.setting.variable, "file": "file", "default": "default"}
-    value = NONE if setting.value is None else str(setting.value)
-    is_set = setting.source != "default"
-    return [
-        Cell(setting.setting.name, "name"),
-        Cell(value, "changed" if is_set else "dim"),
-        Cell(names[setting.source], "" if is_set else "dim"),
-        Cell(setting.setting.help),
-    ]
-
-
-_STYLES: dict[Status, Style] = {"ok": "good", "warn": "changed", "fail": "bad"}
-
-
-def doctor_view(report: DoctorReport) -> View:
-    """Lay out the checks of a machine.
-
-    Args:
-        report: Report to show.
-    """
-
-    def blocks(width: int) -> list[Block]:
-        head = Heading("tdx doctor", _summary(report), level=1)
-        rows, group = [], ""
-        for each in report.diagnoses:
-            label = "" if each.group == group else each.group
-            group = each.group
-            status = Cell(each.status, _STYLES[each.status])
-            rows.append([Cell(label, "dim"), status, Cell(each.name), Cell(each.value)])
-        columns = [Column(fixed=True), Column(fixed=True), Column(fixed=True), Column()]
-        table = Table(columns, rows)
-        hints = [each for each in report.diagnoses if each.hint]
-        wide = [
-            [*row, Cell(each.hint or "", "dim")]
-            for row, each in zip(rows, report.diagnoses, strict=True)
-        ]
-        with_hints = Table([*columns, Column()], wide)
-        if table_width(with_hints) <= width:
-            return [head, with_hints]
-        return [head, table, *([Heading("hints")] if hints else []), *map(_hint, hints)]
-
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in report.diagnoses)
-
-    return View("doctor", report.to_dict, records, blocks)
-
-
-def _summary(report: DoctorReport) -> str:
-    counts = (("failure", report.count("fail")), ("warning", report.count("warn")))
-    return ", ".join(count_text(count, word) for word, count in counts if count) or "no problems"
-
-
-def _hint(diagnosis: Diagnosis) -> Paragraph:
-    return Paragraph([Cell(f"{diagnosis.name}: ", "name"), Cell(diagnosis.hint or "")])

@@ -16,12 +16,14 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
+    add_calls,
     change_text,
     count_text,
     stage_list,
 )
+from tdx.cli.views.graph import graph_blocks
 from tdx.cli.views.specs import spec_columns
-from tdx.inspection.chain import KeyFlow, KeyWrite, StageFlow
+from tdx.inspection.chain import KeyFlow, StageFlow
 from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.lineage import FlowNode, KeyVersion, Lineage
@@ -31,23 +33,23 @@ _LANES = ("forward", "inverse")
 _STAGE_TITLES = ("stage", "lane", "reads", "", "writes", "before", "after")
 
 
-def chain_view(report: ChainReport, calls: Sequence[str]) -> View:
+def chain_view(report: ChainReport, calls: Sequence[str], *, graph: bool = False) -> View:
     """Lay out the effects of each stage of a chain.
 
     Args:
         report: Report to show.
         calls: Each stage in the ``--t`` grammar.
+        graph: Draw the chain as a diagram instead of a table.
     """
 
     def data() -> dict[str, Any]:
-        whole = report.to_dict()
-        for stage, call in zip(whole["stages"], calls, strict=True):
-            stage["call"] = call
-        return whole
+        return add_calls(report.to_dict(), calls)
 
     def blocks(width: int) -> list[Block]:
         if not report.stages:
             return [_head(report), Paragraph([Cell("The chain has no stages.", "dim")])]
+        if graph:
+            return [_head(report), *graph_blocks(report, calls, width)]
         for whole in (True, False):
             table = _stage_table(report, _texts(report, whole=whole))
             if table_width(table) <= width:
@@ -72,7 +74,7 @@ def _texts(report: ChainReport, *, whole: bool) -> tuple[SpecText, SpecText]:
         for write in lane.writes
     ]
     before = [write.before for write in writes if write.before]
-    after = [write.after for write in writes if write.after and _differs(write)]
+    after = [write.after for write in writes if write.after and write.differs]
     return SpecText(before, whole=whole), SpecText(after, whole=whole)
 
 
@@ -115,12 +117,12 @@ def _effects(lane: KeyFlow, texts: tuple[SpecText, SpecText]) -> Iterator[list[C
     """Yield a row for each key that is written, renamed or dropped, or one empty row."""
     before, after = texts
     for write in lane.writes:
-        style: Style = "added" if write.new else "changed" if _differs(write) else ""
-        mark = "+" if write.new else "~" if _differs(write) else "="
+        style: Style = "added" if write.new else "changed" if write.differs else ""
+        mark = "+" if write.new else "~" if write.differs else "="
         source = _side(write.before, before)
         if write.source is not None and write.source != write.key and write.before:
             source = Cell(f"{format_key(write.source)}  {source.text}")
-        target = _side(write.after, after, style) if _differs(write) else Cell("=", "dim")
+        target = _side(write.after, after, style) if write.differs else Cell("=", "dim")
         yield [Cell(mark, style), Cell(format_key(write.key), style), source, target]
     for old, new in lane.renames:
         text = f"{format_key(old)} → {format_key(new)}"
@@ -133,14 +135,6 @@ def _effects(lane: KeyFlow, texts: tuple[SpecText, SpecText]) -> Iterator[list[C
 
 def _side(leaf: LeafSpec | None, text: SpecText, style: Style = "") -> Cell:
     return Cell(NONE, "dim") if leaf is None else Cell(text(leaf), style)
-
-
-def _differs(write: KeyWrite) -> bool:
-    before, after = write.before, write.after
-    if before is None or after is None:
-        return True
-    fields = ("kind", "shape", "dtype", "device", "domain")
-    return any(getattr(before, name) != getattr(after, name) for name in fields)
 
 
 def _narrow_stages(report: ChainReport, calls: Sequence[str]) -> Iterator[Block]:
@@ -218,7 +212,7 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
     """
 
     def data() -> dict[str, Any]:
-        return {**lineage.to_dict(), "calls": list(calls)}
+        return add_calls(lineage.to_dict(), calls)
 
     def blocks(width: int) -> list[Block]:
         head = Heading(lineage.env, _version_count(lineage), level=1)
@@ -228,7 +222,7 @@ def lineage_view(lineage: Lineage, calls: Sequence[str]) -> View:
                 return [head, *stage_list(calls), table]
         return [head, *stage_list(calls), *_narrow_versions(lineage.versions)]
 
-    return View("lineage", data, lambda: _version_records(lineage.versions), blocks)
+    return View("keys", data, lambda: _version_records(lineage.versions), blocks)
 
 
 def _version_count(lineage: Lineage) -> str:

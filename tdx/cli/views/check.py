@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TypedDict, get_args
 from urllib.parse import quote
 
 from tdx import __version__
@@ -27,6 +27,7 @@ from tdx.cli.views import (
 from tdx.errors import Where
 from tdx.inspection.check_report import Check, CheckReport, Finding
 from tdx.inspection.explanations import Explanation, explain_code
+from tdx.inspection.lint.rule import Severity
 from tdx.keys import format_key
 
 if TYPE_CHECKING:
@@ -48,9 +49,24 @@ _INDENT, _CODE_INDENT, _MIN_EXCERPT = 2, 2, 20
 _STATUS_STYLES: dict[str, Style] = {"passed": "good", "skipped": "dim", **SEVERITY_STYLES}
 
 
+class AppliedFix(TypedDict):
+    """JSON entries of a fix that was applied, or would be."""
+
+    code: str
+    title: str
+
+
+class FixEntries(TypedDict):
+    """JSON entries of the fixes of a pipeline: the fixed options, or a diff of the file."""
+
+    fixes: list[AppliedFix]
+    command: str | None
+    diff: str | None
+
+
 def check_view(
     report: CheckReport,
-    fixes: dict[str, Any] | None = None,
+    fixes: FixEntries | None = None,
     text: str | None = None,
     *,
     verbose: bool = False,
@@ -196,6 +212,22 @@ def explain_view(explained: Explanation) -> View:
         return [head, *prose, *_examples(explained)]
 
     return View("explanation", explained.to_dict, lambda: [explained.to_dict()], blocks)
+
+
+class CodeEntries(TypedDict):
+    """JSON entries of a code in the list of codes."""
+
+    code: str
+    family: str
+    name: str
+    severity: Severity
+    title: str
+
+
+class CodesEntries(TypedDict):
+    """JSON entries of the list of codes."""
+
+    codes: list[CodeEntries]
 
 
 def codes_view(explained: Sequence[Explanation]) -> View:

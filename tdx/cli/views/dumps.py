@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from tdx.cli.output import UNLIMITED, table_width
 from tdx.cli.views import (
@@ -14,6 +14,7 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
+    add_calls,
     count_text,
     stage_list,
 )
@@ -21,9 +22,12 @@ from tdx.inspection.leaf import shape_text
 from tdx.keys import format_key
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overview, summarize
-from tdx.rollouts.formats.interface import Exported, ExportedEntry, Imported
+from tdx.rollouts.formats.interface import Exported, ExportedEntry
 from tdx.rollouts.recording.request import Estimate
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout
+
+if TYPE_CHECKING:
+    from tdx.rollouts.formats.conversion import Imported
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MAX_EPISODES = 20
@@ -72,7 +76,7 @@ def sharded_view(result: ShardedRollout, manifest: Manifest) -> View:
     return View("sharded_rollout", lambda: whole, records, blocks, ("shard", "attempts", "message"))
 
 
-def dump_head(data: dict[str, Any], name: str | None = None) -> Heading:
+def dump_head(data: Mapping[str, Any], name: str | None = None) -> Heading:
     """Return the heading of a dump.
 
     Args:
@@ -88,7 +92,7 @@ def next_step(source: str | None) -> str:
     return "--resume continues it" if source is None else f"replay {source} again with --force"
 
 
-def dump_facts(data: dict[str, Any]) -> Table:
+def dump_facts(data: Mapping[str, Any]) -> Table:
     """Return the summary of a dump as a table."""
     goal, steps = data["goal"], f"{data['steps']:,}"
     if goal["steps"] is not None and goal["steps"] != data["steps"]:
@@ -126,7 +130,7 @@ def _shards_row(shards: dict[str, int] | None) -> dict[str, str]:
     return {"shards": f"{count:,}" if committed == count else f"{committed:,} of {count:,}"}
 
 
-def flat_summary(data: dict[str, Any]) -> dict[str, Any]:
+def flat_summary(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the summary of a dump as a flat record."""
     goal, shards = data["goal"], data["shards"] or {}
     rest = {name: value for name, value in data.items() if name not in ("goal", "shards")}
@@ -171,7 +175,7 @@ def dump_view(overview: Overview, name: str | None = None) -> View:
         overview: Overview of the dump.
         name: Name of the dump. ``None``: its path.
     """
-    data = overview.to_dict()
+    data = add_calls(overview.to_dict(), overview.calls)
     if name is not None:
         data["path"] = name
 
@@ -252,6 +256,13 @@ def _episodes(overview: Overview, width: int) -> Iterator[Block]:
     if len(shown) < len(episodes):
         more = f"{len(episodes) - len(shown):,} more: --format json shows all"
         yield Paragraph([Cell(more, "dim")])
+
+
+class DumpsEntries(TypedDict):
+    """JSON entries of a list of dumps."""
+
+    folder: str
+    dumps: list[Listed]
 
 
 def list_view(dumps: Sequence[Listed], root: str) -> View:

@@ -15,6 +15,7 @@ from tdx.cli.views import (
     Paragraph,
     Table,
     View,
+    add_calls,
     fact,
     stage_list,
 )
@@ -42,10 +43,7 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
     """
 
     def data() -> dict[str, Any]:
-        whole = report.to_dict()
-        for stage, call in zip(whole["stages"], calls, strict=True):
-            stage["call"] = call
-        return whole
+        return add_calls(report.to_dict(), calls)
 
     def blocks(width: int) -> list[Block]:
         stages = _stage_table(report)
@@ -58,7 +56,7 @@ def plan_view(report: PlanReport, calls: Sequence[str]) -> View:
         head = Heading(report.env, report.plan.executor, level=1)
         return [head, *_facts(report), *stage_blocks, Heading("versions"), *version_blocks]
 
-    return View("plan", data, lambda: _records(data()), blocks)
+    return View("plan", data, lambda: _records(report, data()), blocks)
 
 
 def _facts(report: PlanReport) -> Iterator[Paragraph]:
@@ -71,6 +69,12 @@ def _facts(report: PlanReport) -> Iterator[Paragraph]:
         yield fact("policy reads", ", ".join(plan.policy_reads) or "nothing")
     yield fact("actions", "one chunk at a time" if report.acts_by_chunk else "step by step")
     yield fact("env output", _ROWS[plan.rows])
+    if plan.processes is not None:
+        count = f"{plan.processes} process{'' if plan.processes == 1 else 'es'}"
+        if plan.why_stepwise:
+            yield fact("workers", f"{count}, step by step because {plan.why_stepwise}", "changed")
+        else:
+            yield fact("workers", f"{count}, one chunk at a time")
 
 
 def _stage_table(report: PlanReport) -> Table:
@@ -136,12 +140,13 @@ def _narrow_versions(report: PlanReport) -> Iterator[Block]:
         yield Paragraph([Cell("read by ", "dim"), _readers(report, version)], indent=4)
 
 
-def _records(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _records(report: PlanReport, data: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a record for each stage, then one for each version."""
     for stage in data["stages"]:
         yield {"record": "stage", "executor": data["executor"], **stage}
-    for version in data["versions"]:
-        yield {"record": "version", "executor": data["executor"], **version}
+    for version, entries in zip(report.plan.versions, data["versions"], strict=True):
+        places = {"writer": report.place(version.writer), "readers": report.readers(version)}
+        yield {"record": "version", "executor": data["executor"], **entries, **places}
 
 
 _NODE_STYLES = {

@@ -9,6 +9,7 @@ from typing import Any
 from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, Style, Table, View, count_text
 from tdx.cli.views.profile_table import micros, number_table
 from tdx.pipeline import format_stage
+from tdx.profiling.calibration import FIGURE, Calibration, DetectableChange
 from tdx.profiling.compare import (
     TOTAL_LABEL,
     FigureChange,
@@ -43,7 +44,7 @@ def comparison_view(
     def data() -> dict[str, Any]:
         return comparison_data(comparison)
 
-    return View("profile-comparison", data, lambda: _change_records(comparison), blocks)
+    return View("profile_comparison", data, lambda: _change_records(comparison), blocks)
 
 
 def verdict(comparison: ProfileComparison, limits: Sequence[Limit]) -> str:
@@ -154,6 +155,49 @@ def _change_records(comparison: ProfileComparison) -> Iterator[dict[str, Any]]:
     limits = {id(failure.change): failure.limit.text for failure in comparison.failures}
     for change in comparison.changes:
         yield {**_change_data(change), "limit": limits.get(id(change))}
+
+
+def calibration_view(calibration: Calibration) -> View:
+    """Lay out the smallest changes that profiles can show.
+
+    Args:
+        calibration: Calibration to show.
+    """
+
+    def row(change: DetectableChange) -> list[Cell]:
+        is_total = change.label == TOTAL_LABEL
+        name = _part_name(change.label)
+        return [
+            Cell(f"{change.mode}: {name}" if has_modes else name, "name"),
+            Cell("" if is_total else change.lane, "dim"),
+            Cell("mean" if is_total else FIGURE, "dim"),
+            Cell(micros(change.time_us)),
+            Cell(f"{change.share:.1%}", "dim"),
+            Cell(f"+{change.growth:.0%}" if math.isfinite(change.growth) else NONE),
+        ]
+
+    def blocks(width: int) -> list[Block]:
+        runs = f"{calibration.runs} runs of {count_text(calibration.repeats, 'repeat')}"
+        titles = ("part", "lane", "figure", "µs", "share", "smallest change")
+        rows = [row(change) for change in calibration.changes]
+        total = [each for each in calibration.changes if each.label == TOTAL_LABEL]
+        steps = ", ".join(f"{each.growth:.1%}" for each in total)
+        limit = Cell(f"--fail-if {calibration.limit}", "name")
+        return [
+            Heading(calibration.subject, runs, level=1),
+            number_table(titles, rows, width, ("part", "lane", "figure"), ("figure", "lane")),
+            Paragraph([Cell("whole step: ", "dim"), Cell(f"changes from {steps}")], indent=2),
+            Paragraph([Cell("suggested limit: ", "dim"), limit], indent=2),
+        ]
+
+    def data() -> dict[str, Any]:
+        return {**calibration.to_dict(), "limit": calibration.limit}
+
+    def records() -> Iterator[dict[str, Any]]:
+        return (change.to_dict() for change in calibration.changes)
+
+    has_modes = len({change.mode for change in calibration.changes}) > 1
+    return View("profile-calibration", data, records, blocks)
 
 
 _MARGINAL_TITLES = ("stage", "own time", "saved without it", "noise", "effect on others", "share")

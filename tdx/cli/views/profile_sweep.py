@@ -50,7 +50,7 @@ def sweep_view(subject: str, sweep: SweepResult) -> View:
             "growth": [_growth_data(each) for each in growth],
         }
 
-    return View("profile-sweep", data, lambda: _records(sweep), blocks)
+    return View("profile_sweep", data, lambda: _records(sweep), blocks)
 
 
 def sweep_blocks(sweep: SweepResult, width: int) -> Iterator[Block]:
@@ -213,7 +213,7 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
         table = number_table(titles, rows, width, ("mode",), ("steps", "samples"))
         return [Heading(plan.subject, about, level=1), table]
 
-    return View("profile-estimate", lambda: data, lambda: records, blocks)
+    return View("profile_estimate", lambda: data, lambda: records, blocks)
 
 
 def _time(seconds: float) -> str:

@@ -16,6 +16,7 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
+    add_calls,
     change_text,
     stage_list,
 )
@@ -191,10 +192,7 @@ def spec_view(
     each = stages or changes or key is not None
 
     def data() -> dict[str, Any]:
-        whole = selected.to_dict(each=each)
-        for stage, call in zip(whole["stages"], calls, strict=True):
-            stage["call"] = call
-        return whole
+        return add_calls(selected.to_dict(each=each), calls)
 
     def blocks(width: int) -> list[Block]:
         if changes:

@@ -16,6 +16,7 @@ from tdx.cli.views import (
     Style,
     Table,
     View,
+    add_calls,
     count_text,
     stage_list,
 )
@@ -42,7 +43,7 @@ def values_view(report: ValuesReport, calls: Sequence[str]) -> View:
     """
 
     def data() -> dict[str, Any]:
-        return {**report.to_dict(), "calls": list(calls)}
+        return add_calls(report.to_dict(), calls)
 
     def blocks(width: int) -> list[Block]:
         facts = f"{count_text(report.steps, 'step')}  {count_text(report.resets, 'reset')}"
@@ -204,7 +205,7 @@ def state_view(report: StateReport, calls: Sequence[str]) -> View:
     """
 
     def data() -> dict[str, Any]:
-        return {**report.to_dict(), "calls": list(calls)}
+        return add_calls(report.to_dict(), calls)
 
     def blocks(width: int) -> list[Block]:
         facts = f"after {count_text(report.steps, 'random step')}"

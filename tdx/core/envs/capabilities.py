@@ -32,6 +32,9 @@ class EnvCapabilities:
     _is_verified: ClassVar[bool] = False
     """True if the tests of the class prove that it writes none of its inputs in place."""
 
+    _chunk_workers: Any = None
+    """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if any."""
+
     planned: bool = True
     """If False, rollouts run step by step instead of by a plan."""
 
@@ -56,8 +59,8 @@ class EnvCapabilities:
         return None
 
     @property
-    def _chunk_workers(self) -> Any:
-        """A :class:`~tdx.core.planned.workers.ChunkWorkers`: processes of its rows, if any."""
+    def _row_states(self) -> Any:
+        """Object that saves and restores the states of rows in other processes, if any."""
         return None
 
     def _uses_global_generator(self) -> bool | None:

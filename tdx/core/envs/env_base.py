@@ -126,6 +126,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     batch_dims = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Same as ``ndim``.")
 
     _meter: Any = None
+    _step_part: Any = None
     """The meter of a profiled env; see :mod:`tdx.core.meter`."""
 
     _services: ClassVar[EnvServices]

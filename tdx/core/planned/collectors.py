@@ -21,7 +21,7 @@ from tdx.core.envs.rollout import StepLayout, reset_mismatch
 from tdx.core.meter import Meter, Part
 from tdx.core.planned.actions import ActionBlock, ActionSource, OpenLoopActions, PolicyActions
 from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten, stack_leaves
-from tdx.core.planned.stages import ImmediateStages
+from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.transforms.kernels import StepLimit
 from tdx.keys import NestedKey, sibling_key, split_key
 
@@ -68,6 +68,10 @@ class CollectorSetup:
 
 class RawRows(Protocol):
     """Rows of an env that can be stepped without TensorDicts; see ``EnvBase._raw_rows``."""
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the next step can be made without TensorDicts."""
 
     @property
     def has_array_observations(self) -> bool:

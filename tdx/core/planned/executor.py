@@ -13,8 +13,9 @@ A planned rollout in the order of its calls:
 
    a. The collector (:mod:`tdx.core.planned.collectors`; for Gymnasium
       ``tdx.envs.gym.collector``) steps the env before its chain. It takes actions from their
-      source (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step and
-      resets the rows that are done. The result is one *column* ``[T, *B, ...]`` per key.
+      source (:mod:`tdx.core.planned.actions`), runs the immediate stages after each step
+      (:mod:`tdx.core.planned.immediate`) and resets the rows that are done. The result is one
+      *column* ``[T, *B, ...]`` per key.
    b. :func:`run_deferred` (:mod:`tdx.core.planned.stages`) runs each deferred stage once over the
       whole :class:`~tdx.core.transforms.kernels.Chunk`: its ``_chunk_kernel``, which for a
       :class:`~tdx.RewardClipping` is its ``_apply_transform`` applied to the reward column.
@@ -83,8 +84,9 @@ from tdx.core.planned.columns import (
     steps_within,
 )
 from tdx.core.planned.compiled import CompiledStages, compiled_stages
+from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
-from tdx.core.planned.stages import ImmediateStages, run_deferred
+from tdx.core.planned.stages import run_deferred
 from tdx.core.planned.workers import WorkerRun
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError
@@ -367,11 +369,14 @@ class PlannedRun:
             return TensorDictCollector(base, limits, in_step)
         fused, meter = program.fused, env._meter
         kernel, part = (None, None) if fused is None else (fused.kernel, fused.part)
-        parts = None if meter is None else base_parts(base)
+        # A base with a part of its own for the conversion measures the env inside.
+        parts = None if meter is None or base._step_part is not None else base_parts(base)
         return self._raw.collector(CollectorSetup(limits, in_step, kernel, part, meter, parts))
 
     def accepts(self, start: TensorDictBase) -> bool:
         """Return True if the plan can start from a root, ``[*B]``."""
+        if self._raw is not None and not self._raw.is_ready:
+            return False
         leaves = flatten(start)
         if not all(isinstance(value, Tensor) for value in leaves.values()):
             return False

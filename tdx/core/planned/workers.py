@@ -20,13 +20,12 @@ from torch import Tensor
 
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import with_step
-from tdx.core.envs.policies import ActionCheck
 from tdx.core.envs.rollout import RolloutChunk, reset_done_rows
 from tdx.core.plan.build import Program
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions
-from tdx.core.planned.columns import as_tensordict, flatten
-from tdx.core.planned.copies import pack, unpack
-from tdx.core.planned.keyed_policy import KeyedPolicy
+from tdx.core.planned.columns import as_tensordict, flatten, group_dims
+from tdx.core.planned.copies import pack
+from tdx.core.planned.row_policies import check_policy_copy
 from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError, EnvError, TdxError, Where
 from tdx.keys import NestedKey
@@ -60,7 +59,8 @@ class ChunkTask:
 
     Args:
         length: Number of steps, ``T``.
-        root: Root before the first step, ``[k, ...]``.
+        root: Root before the first step, ``[k, ...]`` by key.
+        groups: Dims of nested groups of the root.
         actions: Actions ``[k, *B, T]``. ``None``: the policy acts.
         memory: Episode memory of the stages for these rows.
         batch: Root entries that the policy reads, ``[n, ...]``.
@@ -68,7 +68,8 @@ class ChunkTask:
     """
 
     length: int
-    root: TensorDictBase
+    root: Entries
+    groups: Groups
     actions: TensorDictBase | None
     memory: Memory
     batch: Entries
@@ -151,6 +152,7 @@ class WorkerRun:
         self._dim = len(env.batch_size)
         self._step_count = 0
         self._is_refused = False
+        self._first_copies: Copies | None = None
 
     def find_reason(self, start: TensorDictBase) -> str:
         """Return why the workers cannot run this rollout; empty if they can.
@@ -159,7 +161,7 @@ class WorkerRun:
             start: Root before the first step, ``[*B]``.
         """
         try:
-            copies = self._copies()
+            copies = self._first_copies = self._copies()
             if torch.is_grad_enabled() and any(each.requires_grad for each in copies.tensors):
                 return "gradients are recorded, which torch.no_grad() switches off"
             if self._policy is not None:
@@ -172,11 +174,25 @@ class WorkerRun:
         return ""
 
     def _copies(self) -> Copies:
-        chain, tensors = pack([stage.clone() for stage in self._stages])
+        chain, tensors = self._chain_copy()
         if self._policy is None:
             return Copies(chain, None, tensors, len(tensors))
         policy, more = pack(self._policy)
         return Copies(chain, policy, [*tensors, *more], len(tensors))
+
+    def _chain_copy(self) -> tuple[bytes, list[Tensor]]:
+        """Return the pickled stages, until one of them changes, and their tensors."""
+        modes = tuple(
+            (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
+            for stage in self._stages
+        )
+        # The specs forget what they cache when an argument of a stage changes.
+        cache = self._env._specs.cache
+        known: tuple[Any, tuple[bytes, list[Tensor]]] | None = cache.get("copy of the chain")
+        if known is None or known[0] != modes:
+            packed = pack([stage.clone() for stage in self._stages])
+            known = cache["copy of the chain"] = modes, packed
+        return known[1]
 
     def _check_policy(self, copies: Copies, root: Mapping[NestedKey, Tensor]) -> None:
         """Check a policy once: a check costs as much as a few steps."""
@@ -198,11 +214,13 @@ class WorkerRun:
         """Make up to ``length`` steps from a root ``[*B]``."""
         pieces: list[TensorDictBase] = []
         count, error = 0, None
+        copies = self._first_copies or self._copies()
+        self._first_copies = None
         while error is None and count < length and not self._is_refused:
             if pieces:
                 start = reset_done_rows(self._env, self._last_root(pieces[-1]), self._step_count)
             per_piece = max(1, int(_SECONDS / self._workers.seconds_per_step))
-            piece, error = self._piece(start, min(length - count, per_piece))
+            piece, error = self._piece(copies, start, min(length - count, per_piece))
             if piece is not None:
                 pieces.append(piece)
                 count += piece.shape[self._dim]
@@ -214,7 +232,7 @@ class WorkerRun:
         return RolloutChunk(data, count, False, error, lambda: self._last_root(pieces[-1]))
 
     def _piece(
-        self, start: TensorDictBase, length: int
+        self, copies: Copies, start: TensorDictBase, length: int
     ) -> tuple[TensorDictBase | None, Exception | None]:
         """Make a piece of a chunk, ``[*B, T]``; ``None`` if its first step raises the error."""
         actions, error = None, None
@@ -225,7 +243,7 @@ class WorkerRun:
         parts: Sequence[ChunkPart] = ()
         if length:
             before = time.perf_counter()
-            found = self._workers.run(self._copies(), self._tasks(start, actions, length))
+            found = self._workers.run(copies, self._tasks(start, actions, length))
             if found is None:
                 keep(0)
                 self._is_refused = True
@@ -246,18 +264,17 @@ class WorkerRun:
     def _tasks(
         self, start: TensorDictBase, actions: TensorDictBase | None, length: int
     ) -> list[ChunkTask]:
-        batch: Entries = {}
+        root, groups, batch = flatten(start), group_dims(start), dict[NestedKey, Tensor]()
         if self._policy is not None:
-            root = flatten(start)
-            batch = {key: root[key].detach().clone() for key in self._policy.reads}
+            batch = {key: root[key].detach() for key in self._policy.reads}
         generator = None if self._policy is None else torch.get_rng_state()
         memory = read_memory(self._stages)
         return [
             ChunkTask(
                 length,
-                # Copies: a view would be sent with all that it is a view of.
-                start[rows.start : rows.stop].detach().clone(),
-                None if actions is None else actions[rows.start : rows.stop].clone(),
+                {key: value[rows.start : rows.stop].detach() for key, value in root.items()},
+                groups,
+                None if actions is None else actions[rows.start : rows.stop],
                 map_memory(memory, _row_selector(rows)),
                 batch,
                 generator,
@@ -279,7 +296,7 @@ class WorkerRun:
 
 
 def _row_selector(rows: range) -> Callable[[Tensor], Tensor]:
-    return lambda value: value[rows.start : rows.stop].clone()
+    return lambda value: value[rows.start : rows.stop]
 
 
 def _ignore(used: int) -> None:
@@ -362,79 +379,3 @@ def _values(memory: Memory) -> Iterator[Any]:
 
 def _has_rows(value: Any, rows: int) -> bool:
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == rows
-
-
-# Policies
-
-
-def check_policy_copy(
-    data: bytes,
-    tensors: Sequence[Tensor],
-    env: EnvBase,
-    root: Mapping[NestedKey, Tensor],
-    groups: Sequence[range],
-) -> None:
-    """Check that a copy of a policy acts for each row alone, and remembers nothing.
-
-    Args:
-        data: Pickle of the :class:`KeyedPolicy`.
-        tensors: Its tensors.
-        env: The env that it acts in.
-        root: Root entries, ``[*B, ...]``.
-        groups: Rows of each process.
-
-    Raises:
-        ArgumentError: The action of a row depends on other rows or on earlier calls.
-    """
-    state = torch.get_rng_state()
-    copies = [each.detach().clone() for each in tensors]
-    policy: KeyedPolicy = unpack(data, copies)
-    packed = pack(policy)[0]
-    given = {key: root[key].detach().clone() for key in policy.reads if key in root}
-    if len(given) < len(policy.reads):
-        raise ArgumentError("the policy reads entries that a reset does not return", hint="")
-    try:
-        with torch.no_grad():
-            whole = policy.act({key: value.clone() for key, value in given.items()})
-            after = torch.get_rng_state()
-            ActionCheck(env)(whole.get)
-            for rows in groups:
-                torch.set_rng_state(state)
-                act = act_for_rows(policy, rows, {k: torch.zeros_like(v) for k, v in given.items()})
-                found = act({k: v[rows.start : rows.stop].clone() for k, v in given.items()})
-                same = all(torch.equal(found[k], whole[k][rows.start : rows.stop]) for k in whole)
-                if not same or not torch.equal(torch.get_rng_state(), after):
-                    raise ArgumentError(
-                        "the action that the policy takes for a row depends on the other rows, or "
-                        "on random numbers of its own",
-                        hint="",
-                    )
-    finally:
-        torch.set_rng_state(state)
-    is_unchanged = all(map(torch.equal, copies, tensors))
-    if not is_unchanged or pack(policy)[0] != packed:
-        raise ArgumentError("the policy changes when it acts", hint="")
-
-
-def act_for_rows(
-    policy: KeyedPolicy, rows: range, batch: Mapping[NestedKey, Tensor]
-) -> Callable[[Mapping[NestedKey, Tensor]], Entries]:
-    """Return a policy as a function of some rows, which it is called with as part of the batch.
-
-    Kernels may round in another way for another number of rows, and a policy draws random numbers
-    for the whole batch.
-
-    Args:
-        policy: The policy for the batch.
-        rows: The rows.
-        batch: Entries of the batch, ``[n, ...]``, which complete the rows.
-    """
-    around = {key: (value[: rows.start], value[rows.stop :]) for key, value in batch.items()}
-
-    def act(root: Mapping[NestedKey, Tensor]) -> Entries:
-        given = {
-            key: torch.cat((before, root[key], after)) for key, (before, after) in around.items()
-        }
-        return {key: value[rows.start : rows.stop] for key, value in policy.act(given).items()}
-
-    return act

@@ -17,7 +17,7 @@ from tdx.core.tracing.traces import (
     Versions,
 )
 from tdx.keys import NestedKey
-from tdx.tensordicts import Structure, restore_structure
+from tdx.tensordicts import Structure, read, restore_structure
 
 Outcome = Literal["returned", "raised", "settled"]
 Entries = dict[NestedKey, Any]
@@ -49,14 +49,14 @@ class CallLog:
         hook: ``reset`` or ``step``.
     """
 
-    __slots__ = ("calls", "given", "hook", "result", "returned")
+    __slots__ = ("calls", "given", "hook", "kept", "result")
     result: Structure
 
     def __init__(self, hook: Hook) -> None:
         self.hook = hook
         self.given: Entries = {}
         self.calls: list[Call] = []
-        self.returned: tuple[Place, Entries] | None = None
+        self.kept: Place | None = None
 
     def keep(self, tensor: Tensor, copy: Tensor | None) -> None:
         """Replace a tensor that was overwritten by a copy of its old value.
@@ -92,9 +92,10 @@ class _Builder:
         given = self._write("inverse", self._log.given, "given")
         for call in self._log.calls:
             self._add(*call)
-        if self._log.returned is not None:
-            self._add_returned(*self._log.returned)
         tensordict = restore_structure(self._log.result)
+        if self._log.kept is not None:
+            after = read(tensordict, "next") if self._log.hook == "step" else tensordict
+            self._add_kept(self._log.kept, dict(after.items()))
         return BuiltFields(given, tuple(self._stages), tensordict)
 
     def _add(
@@ -126,7 +127,7 @@ class _Builder:
         undeclared = tuple([key for key in written if not declares(key, lane)])
         self._append(place, lane, took, reads, written, dropped, undeclared)
 
-    def _add_returned(self, place: Place, entries: Entries) -> None:
+    def _add_kept(self, place: Place, entries: Entries) -> None:
         """Add the known entries that changed after the last call."""
         current = self._lanes["forward"]
         changed = {

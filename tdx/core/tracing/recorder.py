@@ -20,7 +20,13 @@ from tdx.core.tracing.calls import CallLog, Entries, Overwritten
 from tdx.core.tracing.traces import Direction, Hook, Place, ValueVersion
 from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey
-from tdx.tensordicts import flat_entries, plain_entries, read, unstack_parts
+from tdx.tensordicts import (
+    flat_entries,
+    note_structure,
+    plain_entries,
+    read,
+    unstack_parts,
+)
 
 
 class Leaves:
@@ -216,26 +222,27 @@ class Recorder:
         self.log.calls.append((place, direction, 0, "settled", written, dropped, over))
         self.overhead_ns += self._clock() - entered
 
-    def finish(self, place: Place, result: Any) -> None:
-        """Record what a reset or step returned, as far as the entries existed before.
+    def finish(self, place: Place, result: TensorDictBase) -> None:
+        """Record what a reset or step returned.
 
         Args:
-            place: The place to attribute changes to.
-            result: The output of the chain, ``[*B]``.
+            place: The place to attribute changes of known entries to.
+            result: Result of ``env.reset()`` or ``env.step()``, ``[*B]``.
         """
+        self.log.result = note_structure(result)
         if not self._values:
             return
-        entries = flat_entries(result)
-        if entries is None or self._is_overwritten():
-            known = self._forward
-            kept = {key: value for key, value in self._read(result).items() if key in known}
-            over = self._note_overwrites(place) if self._is_overwritten() else {}
-            written, dropped = self._update(known, kept)
-            over = self._remaining(over)
-            self.log.calls.append((place, "forward", 0, "settled", written, dropped, over))
-        else:
+        after = read(result, "next") if self._hook == "step" else result
+        if flat_entries(after) is not None and not self._is_overwritten():
             # Nearly always unchanged, which is found out when the trace is read.
-            self.log.returned = place, entries.copy()
+            self.log.kept = place
+            return
+        known = self._forward
+        kept = {key: value for key, value in self._read(after).items() if key in known}
+        over = self._note_overwrites(place) if self._is_overwritten() else {}
+        written, dropped = self._update(known, kept)
+        over = self._remaining(over)
+        self.log.calls.append((place, "forward", 0, "settled", written, dropped, over))
 
     def _changes(
         self, current: Entries, tensordict: TensorDictBase

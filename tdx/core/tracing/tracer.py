@@ -31,7 +31,7 @@ from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
 from tdx.core.tracing.traces import DeferredTrace, Hook, Place, StepTrace, TraceHistory
 from tdx.core.tracing.walk import GIVEN, KEPT, TracedWalk, policy_place
 from tdx.errors import ArgumentError, EnvError, TdxError
-from tdx.tensordicts import new_tensordict, note_structure, read
+from tdx.tensordicts import new_tensordict, note_structure
 
 OnStep = Callable[[StepTrace], Any]
 _HOOKS = ("_completed_step", "_completed_reset")
@@ -389,14 +389,15 @@ class Tracer:
     ) -> StepTrace:
         if result is None:
             result = new_tensordict({}, self.env.batch_size, self.env.device)
-        if error is None:
-            after = read(result, "next") if phase == "step" else result
+        if error is not None:
+            record.log.result = note_structure(result)
+        else:
             if not record.has_env:
                 # A batch of different envs resets itself, which is not traced.
+                after = result.get("next") if phase == "step" else result
                 record.settle(self._walk.env_place, "forward", after)
-            record.finish(KEPT, after)
+            record.finish(KEPT, result)
         self._copies = record.copies
-        record.log.result = note_structure(result)
         trace = DeferredTrace.of(
             record.log.build,
             index=self.traces,

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.core.transforms.kernels import Array, ArrayForm, ArrayKernel, quiet
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.transform import Transform
 from tdx.core.transforms.validation import check_finite, check_number
 from tdx.errors import ArgumentError, ChainError
+from tdx.keys import NestedKey
 from tdx.specs import TensorSpec
 
 SMALLEST_SCALE = 1e-6
@@ -159,6 +162,33 @@ class AffineTransform(Transform):
         if loc is None:
             self._require_initialized()
         return (tensor - loc) / scale if standardize else tensor * scale + loc
+
+    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+        if type(self)._affine is not AffineTransform._affine:
+            return None
+        constants = []
+        for name in ("loc", "scale"):
+            held = self._buffers[name]
+            if held is None or held.device.type != "cpu" or held.requires_grad:
+                return None
+            array = held.numpy()
+            fits = np.broadcast_shapes(array.shape, form.shape) == form.shape
+            if not fits or array.dtype != form.dtype or form.dtype.kind != "f":
+                return None
+            # An operand of the same shape costs less than one that is broadcast.
+            constants.append(np.broadcast_to(array, form.shape).copy())
+        loc, scale = constants
+
+        def run(value: Array, out: Array) -> None:
+            multiply(value, scale, out)
+            add(out, loc, out)
+
+        def run_standard(value: Array, out: Array) -> None:
+            subtract(value, loc, out)
+            divide(out, scale, out)
+
+        multiply, add, subtract, divide = np.multiply, np.add, np.subtract, np.divide
+        return ArrayKernel(form, quiet(run_standard if self.standard_normal else run))
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         if not self.initialized:

@@ -169,12 +169,14 @@ def _decayed_sums(
         return torch.from_numpy(after)
     multiply, add = np.multiply, np.add
     empty = () if may_be_empty is None else _empty_places(column, may_be_empty.numpy())
-    state = state.copy()
-    for index in range(len(column)):
-        weight = 1.0 if index in empty else decay
-        row = after[index]
-        multiply(state, weight, out=row)
-        add(row, column[index], out=row)
+    after[:] = column
+    rows, carried = after.reshape(len(after), -1), state.reshape(-1).copy()
+    # Operands of the same shape cost less than a number.
+    weights, none = np.full_like(carried, decay), np.ones_like(carried)
+    state = carried
+    for index, row in enumerate(rows):
+        multiply(state, none if index in empty else weights, carried)
+        add(carried, row, row)
         state = row
     return torch.from_numpy(after)
 

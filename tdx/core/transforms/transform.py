@@ -12,6 +12,8 @@ from tensordict.nn import dispatch
 from tdx.core.transforms.chain_member import ChainMember
 from tdx.core.transforms.images import LinearImage
 from tdx.core.transforms.kernels import (
+    ArrayForm,
+    ArrayKernel,
     ChunkKernel,
     DictStep,
     StepLimit,
@@ -268,6 +270,10 @@ class Transform(ChainMember):
         This function may keep an entry for later steps without copying it.
         """
         return self._step_dict()
+
+    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+        """Return the step of one in-key for arrays of a form; ``None`` if there is no such form."""
+        return None
 
     def _chunk_kernel(self) -> ChunkKernel | None:
         """Return the data hooks as a function of a chunk; ``None`` to run step by step."""

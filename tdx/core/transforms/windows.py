@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Self
 
 import torch
@@ -13,6 +14,9 @@ from torch import Tensor
 from tdx.core.transforms.episodes import Window, known_steps, stored_window
 from tdx.core.transforms.families import ObservationTransform
 from tdx.core.transforms.kernels import (
+    Array,
+    ArrayForm,
+    ArrayKernel,
     Chunk,
     ChunkKernel,
     DictStep,
@@ -142,6 +146,41 @@ class WindowTransform(ObservationTransform):
                 fields[out_key] = push(in_key, newest)
 
         return step
+
+    def _combine_arrays(self, window: list[Array], out: Array) -> None:
+        """Write :meth:`_combine` of arrays to another one; overridden only together with it."""
+        raise NotImplementedError
+
+    def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
+        kind: Any = type(self)
+        memory, combine = self._earlier.get(in_key), self._combine_arrays
+        if not _has_array_form(kind):
+            return None
+        if memory is not None and any(not _has_form(entry, form) for entry in memory):
+            return None
+        earlier: list[Array] | None = None
+
+        def load() -> None:
+            nonlocal earlier
+            held = self._earlier.get(in_key)
+            earlier = None if held is None else [entry.numpy() for entry in held]
+
+        def run(value: Array, out: Array) -> None:
+            nonlocal earlier
+            if earlier is None:
+                before = self._before_reset(torch.from_numpy(value.copy()))
+                earlier = [before.numpy()] * (self._size - 1)
+            earlier.append(value)
+            combine(earlier, out)
+            del earlier[0]
+
+        def store() -> None:
+            if earlier is not None:
+                # Copies: they outlive the chunk, which a view would keep in memory.
+                self._earlier[in_key] = [torch.from_numpy(entry.copy()) for entry in earlier]
+
+        shape = tuple(self._combined_shape(torch.Size(form.shape)))
+        return ArrayKernel(ArrayForm(shape, form.dtype), run, load, store)
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
@@ -355,3 +394,24 @@ def _concatenate(parts: list[Tensor]) -> Tensor:
         return torch.cat(parts)
     out = new_column((sum(map(len, parts)), *parts[0].shape[1:]), parts[0])
     return torch.cat(parts, out=out)
+
+
+def _has_form(entry: Tensor, form: ArrayForm) -> bool:
+    """Return True if a tensor can be used as an array of a form."""
+    return (
+        entry.device.type == "cpu"
+        and not entry.requires_grad
+        and tuple(entry.shape) == form.shape
+        and entry.numpy().dtype == form.dtype
+    )
+
+
+@cache
+def _has_array_form(kind: Any) -> bool:
+    """Return True if a class has an array form, and no subclass overrides what it stands for."""
+    names = ("_combine_arrays", "_combine", "_combined_shape", "_pad", "_before_reset", "_push")
+    form, *others = (
+        next(index for index, each in enumerate(kind.__mro__) if name in vars(each))
+        for name in names
+    )
+    return kind.__mro__[form] is not WindowTransform and all(form <= other for other in others)

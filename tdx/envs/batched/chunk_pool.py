@@ -21,16 +21,22 @@ class ChunkPool:
 
     Args:
         pool: The worker processes.
+        block: Shared memory of the steps that the parent requests.
         reason: Why they cannot run chunks; empty if they can.
     """
 
-    def __init__(self, pool: WorkerPool, reason: str) -> None:
-        self._pool = pool
+    saved_seconds = 0.1
+    """Duration of the shortest chunk before which the states of the envs are saved."""
+
+    def __init__(self, pool: WorkerPool, block: TensorBlock | None, reason: str) -> None:
+        self._pool, self._block = pool, block
         self.reason = reason
         self.seconds_per_step = float("inf")
         self._blueprint: Blueprint | None = None
         self._weights: list[Tensor] = []
+        self._copies_block: TensorBlock | None = None
         self._memory: list[Tensor] = []
+        self._restarted: set[int] = set()
 
     @property
     def groups(self) -> Sequence[range]:
@@ -45,11 +51,13 @@ class ChunkPool:
     def run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:
         """See :class:`~tdx.core.planned.workers.ChunkWorkers`."""
         self._send_copies(copies)
+        is_saved = tasks[0].length * self.seconds_per_step >= self.saved_seconds
         messages = {
-            index: protocol.pack(protocol.CHUNK, (task, rows))
+            index: protocol.pack(protocol.CHUNK, (task, rows, is_saved))
             for index, (task, rows) in enumerate(zip(tasks, self.groups, strict=True))
         }
-        replies = self._pool.request(messages)
+        self._restarted.clear()
+        replies = self._pool.request(messages, self._recover)
         reports: list[Report | None] = [protocol.unpack(replies[index]) for index in messages]
         if any(report is None for report in reports):
             self.reason = "the plan of the chain does not fit the rows of a process"
@@ -57,6 +65,28 @@ class ChunkPool:
         complete = [report for report in reports if report is not None]
         self._fetch(complete)
         return [self._part(index, report) for index, report in enumerate(complete)]
+
+    def _recover(self, index: int) -> bool:
+        """Restart a process that has exited, with its envs as they were before the chunk.
+
+        Returns:
+            False if their states are not known, or if the process has exited twice.
+        """
+        snapshot = self._pool.snapshots.pop(index, None)
+        states = None if snapshot is None else protocol.unpack(snapshot)
+        if states is None or None in states or index in self._restarted:
+            return False
+        self._restarted.add(index)
+        self._pool.restart(index)
+        self._pool.attach(protocol.ATTACH, {index: (self._block, self.groups[index][0])})
+        content = (self._blueprint, self._copies_block)
+        self._pool.attach(protocol.COPIES, {index: content})
+        # Its memory is exchanged with its result.
+        if self._memory:
+            self._memory[index] = torch.empty(0, dtype=torch.uint8)
+        restored = protocol.pack(protocol.RESTORE_STATE, dict(enumerate(states)))
+        self._pool.request({index: restored})
+        return True
 
     def _send_copies(self, copies: Copies) -> None:
         """Update the weights in shared memory, and send what else has changed."""
@@ -68,7 +98,7 @@ class ChunkPool:
             self._copy_weights(copies)
             everyone = range(len(self.groups))
             self._pool.attach(protocol.COPIES, dict.fromkeys(everyone, (blueprint, block)))
-            self._blueprint = blueprint
+            self._blueprint, self._copies_block = blueprint, block
         else:
             self._copy_weights(copies)
 

@@ -19,15 +19,15 @@ from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.envs.policies import ActionSequence
 from tdx.core.envs.rollout import RolloutChunk
-from tdx.core.planned.columns import flatten, group_dims
+from tdx.core.planned.columns import as_tensordict, flatten, group_dims
 from tdx.core.planned.copies import unpack
 from tdx.core.planned.executor import PlannedRun, cached_program
 from tdx.core.planned.keyed_policy import KeyedPolicy
+from tdx.core.planned.row_policies import act_for_rows
 from tdx.core.planned.workers import (
     ChunkTask,
     Groups,
     Memory,
-    act_for_rows,
     read_memory,
     write_memory,
 )
@@ -130,14 +130,15 @@ class ChunkRunner:
             return None
         run = PlannedRun(env, program, policy, "never")
         stages = flatten_chain(env)[1]
-        if not run.accepts(task.root):
+        root = as_tensordict(task.root, env.batch_size, env.device, task.groups)
+        if not run.accepts(root):
             return None
         write_memory(stages, task.memory)
         before = torch.get_rng_state()
         if task.generator is not None:
             torch.set_rng_state(task.generator)
         with torch.no_grad():
-            chunk = run.chunk(task.root, task.length)
+            chunk = run.chunk(root, task.length)
         after = None if task.generator is None else torch.get_rng_state()
         torch.set_rng_state(before)
         return self._report(chunk, read_memory(stages), after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,15 +16,15 @@ from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.envs.batched.env_creator import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData
-from tdx.envs.batched.serial import SerialEnv
-from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
-from tdx.envs.batched.worker_pool import (
+from tdx.envs.batched.process_options import (
     ProcessOptions,
-    WorkerPool,
     resolve_process_count,
     resolve_start_method,
     split_rows,
 )
+from tdx.envs.batched.serial import SerialEnv
+from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
+from tdx.envs.batched.worker_pool import WorkerPool
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 from tdx.tensordicts import read
@@ -285,8 +286,13 @@ class ParallelEnv(BatchedEnv):
     @property
     def _chunk_workers(self) -> ChunkPool:
         if self._chunks is None:
-            self._chunks = ChunkPool(self._pool, self._stepwise_reason())
+            memory = None if self._memory is None else self._memory.block
+            self._chunks = ChunkPool(self._pool, memory, self._stepwise_reason())
         return self._chunks
+
+    @property
+    def _row_states(self) -> RowStates:
+        return RowStates(self._request_all, self._request)
 
     def _stepwise_reason(self) -> str:
         """Return why the processes cannot run chunks; empty if they can."""
@@ -373,3 +379,24 @@ def _drop_keys(
 def _copy_for_sending(row: TensorDictBase) -> TensorDictBase:
     # A view would be sent with the whole memory that it is a view of.
     return row.detach().cpu().clone()
+
+
+@dataclass(frozen=True, slots=True)
+class RowStates:
+    """The states of the envs in the workers.
+
+    Args:
+        request_all: Sends a command to all envs.
+        request: Sends a command with an argument for each env.
+    """
+
+    request_all: Callable[[bytes], list[Any]]
+    request: Callable[[bytes, Mapping[int, Any]], Any]
+
+    def save(self) -> list[dict[str, Any] | None]:
+        """Return the state of each env; ``None`` where it is not known."""
+        return self.request_all(protocol.SAVE_STATE)
+
+    def restore(self, states: Sequence[dict[str, Any]]) -> None:
+        """Reset each env, and put it into a state."""
+        self.request(protocol.RESTORE_STATE, dict(enumerate(states)))

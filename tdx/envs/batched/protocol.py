@@ -10,12 +10,15 @@ a reply without content stands for ``None`` from each.
 
 from __future__ import annotations
 
+import io
 import pickle
 import traceback
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import torch
+from torch import Tensor
 
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.errors import EnvError, TdxError, WorkerError
@@ -35,6 +38,8 @@ COPIES = b"C"
 MEMORY = b"M"
 CHUNK = b"K"
 FETCH = b"F"
+SAVE_STATE = b"w"
+RESTORE_STATE = b"W"
 CLOSE = b"q"
 
 COMMANDS = {
@@ -53,6 +58,8 @@ COMMANDS = {
     MEMORY: "the exchange of memory",
     CHUNK: "a rollout",
     FETCH: "a rollout",
+    SAVE_STATE: "the copy of the env's state",
+    RESTORE_STATE: "the copy of the env's state",
     CLOSE: "close",
 }
 
@@ -60,14 +67,38 @@ DONE = b"k"
 VALUE = b"v"
 REFUSED = b"x"
 FAILED = b"e"
+SNAPSHOT = b"z"
+"""Sent before the reply: the states of the envs, from which their chunk can be run again."""
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles tensors as arrays, which takes a tenth of the time."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is not Tensor or obj.dtype not in _AS_ARRAYS or obj.requires_grad:
+            return NotImplemented
+        if obj.device.type == "cpu" and obj.layout is torch.strided:
+            return torch.from_numpy, (obj.numpy(),)
+        return NotImplemented
+
+
+_AS_ARRAYS = frozenset(
+    (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.float32, torch.float64),
+    )
+)
 
 
 def pack(kind: bytes, content: Any) -> bytes:
     """Create a message with content."""
+    file = io.BytesIO()
+    file.write(kind)
     try:
-        return kind + pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
+        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(content)
     except (pickle.PicklingError, AttributeError, TypeError):
         return kind + cloudpickle.dumps(content)
+    return file.getvalue()
 
 
 def unpack(message: bytes) -> Any:

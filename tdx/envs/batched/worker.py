@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.core.planned.actions import uses_global_generator
 from tdx.envs.batched import protocol
 from tdx.envs.batched.chunk_runner import ChunkRunner
 from tdx.envs.batched.env_creator import EnvFactory
+from tdx.envs.batched.env_state import restore_env_state, save_env_state
 from tdx.envs.batched.metadata import EnvMetaData, is_method
 from tdx.envs.batched.shared_memory import RowBuffers
 
@@ -178,6 +180,8 @@ class _Server:
             protocol.STATE_DICT: self._state_dict,
             protocol.LOAD_STATE_DICT: self._load_state_dict,
             protocol.TRAIN: self._train,
+            protocol.SAVE_STATE: self._save_state,
+            protocol.RESTORE_STATE: self._restore_state,
         }
 
     def serve(self) -> None:
@@ -223,7 +227,11 @@ class _Server:
             raise
 
     def _run_chunk(self, content: Any) -> bytes:
-        report = self._chunks.run(*content)
+        task, rows, is_saved = content
+        if is_saved:
+            states = [self._save_state(env, None) for env in self._rows.envs]
+            _send(self._connection, protocol.pack(protocol.SNAPSHOT, states))
+        report = self._chunks.run(task, rows)
         if report is None:
             return protocol.DONE
         # A partial reset returns the latest output of the rows that it leaves alone.
@@ -282,6 +290,14 @@ class _Server:
 
     def _train(self, env: EnvBase, mode: bool) -> Any:
         env.train(mode)
+
+    def _save_state(self, env: EnvBase, _: None) -> Any:
+        # The stages of a chain have a state of their own.
+        return None if isinstance(env, TransformedEnv) else save_env_state(env)
+
+    def _restore_state(self, env: EnvBase, state: dict[str, Any]) -> None:
+        env.reset()
+        restore_env_state(env, state)
 
 
 class _RefusedError(Exception):

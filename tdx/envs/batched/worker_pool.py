@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import pickle
 import selectors
 import signal
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from typing import Any
@@ -23,94 +21,15 @@ import torch
 from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
+from tdx.envs.batched.process_options import ProcessOptions, describe_workers
 from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
-from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError, did_you_mean
+from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError
 
 _STARTING = "startup"
 _CREATING = "env construction"
 _IMPORT_TIMEOUT = 120.0
 _TERMINATE_TIMEOUT = 2.0
 _EXIT_TIMEOUT = 1.0
-
-
-@dataclass(frozen=True)
-class ProcessOptions:
-    """Options of worker processes.
-
-    Args:
-        start_method: ``forkserver``, ``spawn`` or ``fork``.
-        threads: Number of torch threads of each worker.
-        daemon: True for daemon processes, which cannot have child processes.
-        timeout: Seconds without a reply from any worker until they count as hung. ``None``: no
-            limit.
-        shutdown_timeout: Seconds for the workers to close their envs.
-    """
-
-    start_method: str
-    threads: int
-    daemon: bool
-    timeout: float | None
-    shutdown_timeout: float
-
-
-def resolve_start_method(name: str | None) -> str:
-    """Validate the start method, or choose the default.
-
-    The default is ``forkserver``: workers are forked from a clean process that has imported torch
-    and runs no threads. ``fork`` would copy the parent, including locks held by threads that do
-    not exist in the copy and a CUDA state that cannot be used there. ``spawn`` is as safe, but
-    imports torch in each worker.
-
-    Raises:
-        ArgumentError: The start method is not available on this system.
-    """
-    known = multiprocessing.get_all_start_methods()
-    if name is None:
-        return "forkserver" if "forkserver" in known else "spawn"
-    if name not in known:
-        raise ArgumentError(
-            f"mp_start_method {name!r} is not available on this system",
-            hint=did_you_mean(name, known, f"use one of {', '.join(known)}"),
-        )
-    return name
-
-
-def resolve_process_count(processes: int | None, num_workers: int) -> int:
-    """Validate the number of processes, or choose the default: one per core that may be used.
-
-    There is at most one process per env.
-
-    Raises:
-        ArgumentError: It is not an integer of at least 1.
-    """
-    if processes is None:
-        processes = usable_cores()
-    elif type(processes) is not int or processes < 1:
-        raise ArgumentError(
-            f"processes must be an integer of at least 1, got {processes!r}",
-            hint="pass the number of processes, or leave it out for one per core",
-        )
-    return min(processes, num_workers)
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def split_rows(num_workers: int, processes: int) -> list[range]:
-    """Return the envs of each process: consecutive ones, as equal in number as possible."""
-    bounds = [num_workers * index // processes for index in range(processes + 1)]
-    return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
-
-
-def describe_workers(rows: range) -> str:
-    """Return the name of a process in messages, by the envs in it."""
-    if len(rows) == 1:
-        return f"worker {rows[0]}"
-    return f"the process of workers {rows[0]} to {rows[-1]}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +57,13 @@ class WorkerPool:
     ) -> None:
         self.options = options
         self.groups = tuple(groups)
+        self.snapshots: dict[int, bytes] = {}
+        self._factories = factories
         self._workers: list[_Worker] = []
         # Replies that arrived before they were requested.
         self._early: dict[int, bytes] = {}
+        # Operation during which a process has exited.
+        self._exited: dict[int, str] = {}
         self._selector = selectors.DefaultSelector()
         # Runs when the pool is collected, and at exit before multiprocessing waits for children.
         self._finalizer = Finalize(
@@ -150,7 +73,7 @@ class WorkerPool:
             exitpriority=100,
         )
         try:
-            self._start(factories)
+            self._start()
             self.metadata: list[EnvMetaData] = self._await_ready()
         except BaseException:
             self.kill()
@@ -165,35 +88,30 @@ class WorkerPool:
         pids = [worker.process.pid for worker in self._workers]
         return [pid for pid in pids if pid is not None]
 
-    def _start(self, factories: Sequence[EnvFactory]) -> None:
-        context = multiprocessing.get_context(self.options.start_method)
+    def _start(self) -> None:
         # Started first, because starting it would deliver the delayed interrupts.
         resource_tracker.ensure_running()
         if self.options.start_method == "forkserver":
             prepare_fork_server()
-        for index, rows in enumerate(self.groups):
-            settings = WorkerSettings(
-                # Distinct for each env, and it follows torch.manual_seed.
-                seed=(torch.initial_seed() + 1 + rows[0]) % 2**63,
-                num_threads=self.options.threads,
-                environ=dict(os.environ),
-            )
+        for index in range(len(self.groups)):
             # A worker that is not in the list yet would not be ended by an interrupt.
             with delay_interrupts():
-                group = [factories[row] for row in rows]
-                self._workers.append(self._start_one(context, index, group, settings))
+                self._workers.append(self._start_one(index))
 
-    def _start_one(
-        self,
-        context: BaseContext,
-        index: int,
-        factories: Sequence[EnvFactory],
-        settings: WorkerSettings,
-    ) -> _Worker:
+    def _start_one(self, index: int) -> _Worker:
+        context: Any = multiprocessing.get_context(self.options.start_method)
+        rows = self.groups[index]
+        settings = WorkerSettings(
+            # Distinct for each env, and it follows torch.manual_seed.
+            seed=(torch.initial_seed() + 1 + rows[0]) % 2**63,
+            num_threads=self.options.threads,
+            environ=dict(os.environ),
+        )
+        factories = [self._factories[row] for row in rows]
         mine, theirs = context.Pipe()
         inherited = [worker.connection for worker in self._workers] + [mine]
         others = inherited if self.options.start_method == "fork" else []
-        process = context.Process(  # type: ignore[attr-defined]
+        process = context.Process(
             target=run_worker,
             args=(factories, theirs, settings, others),
             name=f"tdx-worker-{index}",
@@ -202,7 +120,7 @@ class WorkerPool:
         try:
             process.start()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            name = describe_workers(self.groups[index])
+            name = describe_workers(rows)
             raise ArgumentError(
                 f"create_env_fn of {name} cannot be sent to a process: {error}",
                 hint="create objects that cannot be pickled inside the function",
@@ -211,7 +129,19 @@ class WorkerPool:
             theirs.close()
         self._selector.register(mine, selectors.EVENT_READ, (index, False))
         self._selector.register(process.sentinel, selectors.EVENT_READ, (index, True))
-        return _Worker(index, self.groups[index], process, mine)
+        return _Worker(index, rows, process, mine)
+
+    def restart(self, index: int) -> None:
+        """Start a process again that has exited; its envs are new ones."""
+        old = self._workers[index]
+        self._unregister(old)
+        self._exited.pop(index, None)
+        old.connection.close()
+        with delay_interrupts():
+            _terminate([old])
+            self._workers[index] = self._start_one(index)
+        self._gather([index], _STARTING, _IMPORT_TIMEOUT)
+        self._gather([index], _CREATING, self.options.timeout)
 
     def _await_ready(self) -> list[EnvMetaData]:
         indices = range(len(self._workers))
@@ -221,22 +151,33 @@ class WorkerPool:
         replies = self._gather(indices, _CREATING, limit)
         return [each for index in indices for each in protocol.unpack(replies[index])]
 
-    def request(self, messages: Mapping[int, bytes]) -> dict[int, bytes]:
+    def request(
+        self, messages: Mapping[int, bytes], recover: Callable[[int], bool] | None = None
+    ) -> dict[int, bytes]:
         """Send a message to workers, and wait for their replies.
 
         Args:
             messages: Message for each process, by index.
+            recover: Called with the index of a process that has exited; returns True if it was
+                restarted and gets the message again.
 
         Raises:
             WorkerError: A worker raised an error or exited. All are ended.
             WorkerTimeoutError: A worker did not reply in time. All are ended.
         """
         operation = ""
+        self.snapshots.clear()
         try:
             for index, message in messages.items():
                 operation = protocol.COMMANDS[message[:1]]
                 self._send(index, message, operation)
-            return self._gather(messages, operation, self.options.timeout)
+            while True:
+                try:
+                    return self._wait(messages, operation, self.options.timeout)
+                except _ExitedError as exited:
+                    if recover is None or not recover(exited.index):
+                        raise self._exit_error(exited.index, exited.operation) from None
+                    self._send(exited.index, messages[exited.index], operation)
         except BaseException:
             self.kill()
             raise
@@ -270,8 +211,18 @@ class WorkerPool:
     def _gather(
         self, workers: Iterable[int], operation: str, limit: float | None
     ) -> dict[int, bytes]:
+        try:
+            return self._wait(workers, operation, limit)
+        except _ExitedError as exited:
+            raise self._exit_error(exited.index, exited.operation) from None
+
+    def _wait(
+        self, workers: Iterable[int], operation: str, limit: float | None
+    ) -> dict[int, bytes]:
         """Wait for the replies of some workers. The limit restarts with each reply."""
         requested = set(workers)
+        for index in requested & self._exited.keys():
+            raise _ExitedError(index, self._exited[index])
         replies = {index: self._early.pop(index) for index in requested if index in self._early}
         pending = requested - set(replies)
         deadline = None if limit is None else time.monotonic() + limit
@@ -290,14 +241,27 @@ class WorkerPool:
                 has_started = operation == _STARTING and index not in pending
                 current = _CREATING if has_started else operation
                 if reply is None:
-                    raise self._exit_error(index, current)
+                    self._unregister(self._workers[index])
+                    self._exited[index] = current
+                    if index in pending:
+                        self._early.update(replies)
+                        raise _ExitedError(index, current)
+                    break
                 if reply[:1] == protocol.FAILED:
                     raise _reply_error(self.groups[index], reply, current)
+                if reply[:1] == protocol.SNAPSHOT:
+                    self.snapshots[index] = reply
+                    continue
                 (replies if index in pending else self._early)[index] = reply
                 pending.discard(index)
                 # A reply shows that the machine is only slow.
                 deadline = None if limit is None else time.monotonic() + limit
         return replies
+
+    def _unregister(self, worker: _Worker) -> None:
+        for source in (worker.connection, worker.process.sentinel):
+            if source in self._selector.get_map():
+                self._selector.unregister(source)
 
     def _receive(self, index: int) -> bytes | None:
         try:
@@ -326,6 +290,14 @@ class WorkerPool:
         with delay_interrupts():
             _terminate(self._workers)
             self._finalizer()
+
+
+class _ExitedError(Exception):
+    """A process has exited during an operation."""
+
+    def __init__(self, index: int, operation: str) -> None:
+        super().__init__(index, operation)
+        self.index, self.operation = index, operation
 
 
 def _reply_error(rows: range, reply: bytes, operation: str) -> BaseException:

@@ -13,8 +13,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask
 from tdx.core.planned.collectors import Stop
 from tdx.core.planned.columns import CollectedSteps, flatten
-from tdx.core.planned.stages import ImmediateStages
-from tdx.envs.gym.observation_store import ObservationStore, create_store
+from tdx.core.planned.immediate import ImmediateStages
 from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.envs.gym.values import WrongValueError
 from tdx.keys import NestedKey
@@ -59,12 +58,11 @@ class ChunkRecorder:
     def __init__(self, settings: RowSettings, limits: list[int], stop: Stop, length: int) -> None:
         self.settings, self.limits, self.length = settings, limits, length
         self.stops = stop == "any"
-        self.keep = settings.envs[0].copier(length * len(settings.envs))
+        self.store = settings.envs[0].create_store(length * len(settings.envs))
         self.count = self.tried = 0
         self.stopped = False
         self.error: Exception | None = None
         self.observations: Any = []
-        self.store: ObservationStore | None = None
         self.rewards: list[Any] = []
         self.ends: list[tuple[int, int, bool, bool]] = []
         self.times: list[int] = []
@@ -73,24 +71,11 @@ class ChunkRecorder:
         self.inputs: dict[NestedKey, Tensor] = {}
         self.has_reset_first = False
 
-    def putter(self) -> Callable[[int, Any], Any]:
-        """Return the function that copies an observation to its position in the chunk."""
-        env_count, env = len(self.settings.envs), self.settings.envs[0]
-        if env.block is None:
-            # Setting an item of an array takes a third of the time of any other copy.
-            self.store = create_store(env.conversion, self.length * env_count)
-        if self.store is not None:
-            return self.store.putter()
-        add, keep = self.observations.append, self.keep
-        return lambda position, observation: add(keep(observation))
-
     def convert(self) -> None:
         """Convert the values of the loop; a wrong value ends the chunk before its step."""
         env_count = len(self.settings.envs)
         self._reward_rows = self._convert_or_cut(lambda: reward_rows(self.rewards))
-        if self.store is not None:
-            store = self.store
-            self.observations = self._convert_or_cut(lambda: store.rows(self.count * env_count))
+        self.observations = self._convert_or_cut(lambda: self.store.rows(self.count * env_count))
 
     def _convert_or_cut(self, convert: Callable[[], Any]) -> Any:
         while True:
@@ -110,7 +95,6 @@ class ChunkRecorder:
         index: int,
         ended_rows: list[tuple[int, bool, bool]],
         root: dict[NestedKey, Any] | None = None,
-        observed: Sequence[Any] = (),
     ) -> bool:
         """Record the rows that ended and reset them; return True if the rollout stops instead.
 
@@ -118,7 +102,6 @@ class ChunkRecorder:
             index: Step after which the rows ended.
             ended_rows: Index, ``terminated`` and ``truncated`` of each of these rows.
             root: Root entries, which are updated if there was a reset. ``None``: not needed.
-            observed: Observation of each row in this step, needed with ``root``.
         """
         self.ends.extend((index, row, bool(term), bool(trunc)) for row, term, trunc in ended_rows)
         if self.stops:
@@ -127,6 +110,8 @@ class ChunkRecorder:
         if index + 1 < self.length:
             self._reset_rows(index, [row for row, _, _ in ended_rows])
             if root is not None:
+                env_count = len(self.settings.envs)
+                observed = self.store.rows((index + 1) * env_count)[-env_count:]
                 root.update(self._root_after_reset(root, observed))
         return False
 

@@ -50,7 +50,7 @@ class Conversion:
 
     name: str
     observation: Codec
-    array: ArrayForm | None
+    array: EntryForm | None
     entries: tuple[EntryPart, ...]
     action: Codec
     action_keys: tuple[NestedKey, ...]
@@ -163,7 +163,7 @@ def _check_keys(observation: Composite, action: Composite, name: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayForm:
+class EntryForm:
     """Form of an observation that is a single array.
 
     Args:
@@ -175,6 +175,13 @@ class ArrayForm:
     key: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+
+    def check(self, observation: Any) -> Any:
+        """Return an array of this form unchanged, anything else converted."""
+        is_array = type(observation) is np.ndarray
+        if is_array and observation.shape == self.shape and observation.dtype is self.dtype:
+            return observation
+        return self.convert(observation)
 
     def convert(self, observation: Any) -> Array:
         """Convert an observation to a new array of this form.
@@ -202,12 +209,19 @@ class EntryPart:
     name: Any
     key: str
     encode: Encode
-    form: ArrayForm | None
+    form: EntryForm | None
+
+    def encode_entry(self, value: Any) -> dict[str, Any]:
+        """Convert its value to an entry by key."""
+        try:
+            return {self.key: self.encode(value)}
+        except WrongValueError as wrong:
+            raise wrong.below(self.key) from None
 
 
 def _observation_codec(
     space: spaces.Space[Any], layout: Layout
-) -> tuple[Codec, ArrayForm | tuple[EntryPart, ...] | None]:
+) -> tuple[Codec, EntryForm | tuple[EntryPart, ...] | None]:
     """Create the codec of an observation, whose ``encode`` returns the root entries by key.
 
     Entries of a dict space have their own keys. An image (integers, ``[H, W, 3]``) is at
@@ -225,26 +239,16 @@ def _observation_codec(
         )
         encode_entries = dict_encoder([(part.name, part.key, part.encode) for part in parts])
         return Codec(codec.spec, encode_entries, codec.decode), parts
-    key, encode_value = "pixels" if is_image(space) else "observation", codec.encode
-    spec, form = Composite({key: codec.spec}, shape=layout.lead), _array_form(key, codec)
-
-    def encode(value: Any) -> dict[str, Any]:
-        try:
-            return {key: encode_value(value)}
-        except WrongValueError as wrong:
-            raise wrong.below(key) from None
-
-    return Codec(spec, encode, codec.decode), form
+    part = _entry_part(None, "pixels" if is_image(space) else "observation", codec)
+    spec = Composite({part.key: codec.spec}, shape=layout.lead)
+    return Codec(spec, part.encode_entry, codec.decode), part.form
 
 
 def _entry_part(name: Any, key: str, codec: Codec) -> EntryPart:
-    return EntryPart(name, key, codec.encode, _array_form(key, codec))
-
-
-def _array_form(key: str, codec: Codec) -> ArrayForm | None:
-    if codec.array_dtype is None:
-        return None
-    return ArrayForm(key, tuple(codec.spec.shape), codec.array_dtype)
+    form = None
+    if codec.array_dtype is not None:
+        form = EntryForm(key, tuple(codec.spec.shape), codec.array_dtype)
+    return EntryPart(name, key, codec.encode, form)
 
 
 def is_image(space: spaces.Space[Any]) -> bool:

@@ -278,7 +278,7 @@ def log_mujoco_warnings(entry_point: object) -> Iterator[None]:
     if mujoco is None or mujoco.get_mju_user_warning() is not None:
         yield
         return
-    mujoco.set_mju_user_warning(_log)
+    mujoco.set_mju_user_warning(log_mujoco_warning)
     try:
         yield
     finally:
@@ -294,7 +294,9 @@ def _find_mujoco(needed: bool) -> Any:
     return module if hasattr(module, "get_mju_user_warning") else None
 
 
-def _log(text: str) -> None:
+def log_mujoco_warning(text: str) -> None:
+    """Log a warning of MuJoCo once per process; a deprecation concerns the model, not its user."""
     if text not in _logged_warnings:
         _logged_warnings.add(text)
-        _LOG.warning("warning: MuJoCo: %s", text)
+        level = logging.DEBUG if "deprecated" in text else logging.WARNING
+        _LOG.log(level, "warning: MuJoCo: %s", text.strip())

@@ -181,6 +181,8 @@ class GymWrapper(EnvBase):
 
     @property
     def _raw_rows(self) -> GymRows | None:
+        if isinstance(self._stepper, VectorEnvRows):
+            return self._stepper.raw_rows(self._layout)
         raw = self._stepper.raw
         return None if raw is None else GymRows((raw,), torch.Size())
 

@@ -3,30 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, Protocol, overload
 
 import numpy as np
 import torch
 
-from tdx.envs.gym.conversion import ArrayForm, Conversion, EntryPart
-from tdx.envs.gym.numeric_spaces import Array
+from tdx.core.planned.columns import flatten
+from tdx.core.planned.immediate import iter_rows
+from tdx.core.transforms.kernels import Array, ArrayForm
+from tdx.envs.gym.conversion import Conversion, EntryForm, EntryPart
 from tdx.envs.gym.values import WrongValueError, find_lost_number
+from tdx.keys import NestedKey
+from tdx.tensordicts import new_tensordict
 
 Put = Callable[[int, Any], Any]
+Read = Callable[[], dict[NestedKey, Any]]
+Arrays = MutableMapping[NestedKey, Array]
 
 
 class ObservationStore(Protocol):
     """Memory for observations of many steps."""
 
-    def putter(self) -> Put:
+    def putter(self, widens: bool = True) -> Put:
         """Return the function that stores an observation at a position.
 
         The function raises ``WrongValueError`` for an observation that is not in the space.
         Positions are written in order, from 0.
+
+        Args:
+            widens: Store float64 values of a float32 space as they are; :meth:`rows` converts them
+                together, which costs less than a conversion in each step.
         """
 
-    def rows(self, length: int) -> Sequence[Any]:
+    @property
+    def forms(self) -> Mapping[NestedKey, ArrayForm]:
+        """Form of each entry that is stored as an array, by key."""
+
+    def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
+        """Return the function that returns the entries of the next step, ``[*B, ...]``.
+
+        It needs a putter that does not widen.
+
+        Args:
+            rows: Number of observations of a step. ``None``: one, without a batch dim.
+            arrays: Where it puts the arrays of the step, by key.
+            wanted: Keys of which tensors are needed; entries of others may be missing.
+        """
+
+    def rows(self, length: int) -> Any:
         """Return the first observations, in the dtypes of the space.
 
         Raises:
@@ -34,13 +59,13 @@ class ObservationStore(Protocol):
         """
 
 
-def create_store(conversion: Conversion, length: int) -> ObservationStore | None:
-    """Return memory for ``length`` observations; ``None`` if none of them contains an array."""
+def create_store(conversion: Conversion, length: int) -> ObservationStore:
+    """Return memory for ``length`` observations."""
     if conversion.array is not None:
         return ArrayStore(conversion.array, length)
-    if any(part.form is not None for part in conversion.entries):
-        return EntryStore(conversion, length)
-    return None
+    if conversion.entries:
+        return EntryStore(conversion.entries, conversion.observation.encode, length)
+    return EncodedStore(conversion.observation.encode)
 
 
 _DOUBLE = np.dtype(np.float64)
@@ -57,11 +82,16 @@ class ArrayStore:
         length: Number of observations.
     """
 
-    def __init__(self, form: ArrayForm, length: int) -> None:
+    def __init__(self, form: EntryForm, length: int) -> None:
         self._form = form
         self._rows: Array = np.empty((length, *form.shape), form.dtype)
 
-    def putter(self) -> Put:
+    @property
+    def forms(self) -> Mapping[NestedKey, ArrayForm]:
+        """See :class:`ObservationStore`."""
+        return {self._form.key: ArrayForm(self._form.shape, self._form.dtype)}
+
+    def putter(self, widens: bool = True) -> Put:
         """See :class:`ObservationStore`."""
         shape, convert = self._form.shape, self._form.convert
         rows, dtype = self._rows, self._form.dtype
@@ -72,7 +102,7 @@ class ArrayStore:
                 if observation.dtype is dtype and observation.shape == shape:
                     rows[position] = observation
                     return
-                if not position and _is_wider(observation.dtype, dtype):
+                if not position and widens and _is_wider(observation.dtype, dtype):
                     dtype = observation.dtype
                     self._rows = rows = np.empty(rows.shape, dtype)
                     put(position, observation)
@@ -82,6 +112,22 @@ class ArrayStore:
             rows[position] = convert(observation)
 
         return put
+
+    def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
+        """See :class:`ObservationStore`."""
+        key: NestedKey = self._form.key
+        block = self._rows if rows is None else split_rows(self._rows, rows)
+        tensors, views = iter_rows(torch.from_numpy(block)), iter(block)
+
+        def read_array() -> dict[NestedKey, Any]:
+            arrays[key] = next(views)
+            return {}
+
+        def read() -> dict[NestedKey, Any]:
+            arrays[key] = next(views)
+            return {key: next(tensors)}
+
+        return read if key in wanted else read_array
 
     def rows(self, length: int) -> Array:
         """See :class:`ObservationStore`; the observations are one array ``[length, ...]``."""
@@ -102,8 +148,81 @@ class ArrayStore:
         raise AssertionError("the conversion of a single row did not fail")
 
 
+def split_rows(column: Array, rows: int) -> Array:
+    """Return the observations ``[T * n, ...]`` of ``n`` envs by step, ``[T, n, ...]``."""
+    return column.reshape(-1, rows, *column.shape[1:])
+
+
 def _is_wider(found: object, dtype: np.dtype[Any]) -> bool:
     return found is _DOUBLE and dtype.kind == "f" and dtype.itemsize < _DOUBLE.itemsize
+
+
+class MappedStore(ArrayStore):
+    """Memory for images that are mapped when they are stored.
+
+    Args:
+        form: Form of the image.
+        length: Number of images.
+        function: Maps an image; its second argument is the output array.
+        shape: Shape of a mapped image, float32.
+    """
+
+    def __init__(
+        self,
+        form: EntryForm,
+        length: int,
+        function: Callable[[Any, Array], Any],
+        shape: tuple[int, ...],
+    ) -> None:
+        super().__init__(EntryForm(form.key, shape, np.dtype(np.float32)), length)
+        self._source, self._function = form, function
+
+    def putter(self, widens: bool = True) -> Put:
+        """See :class:`ObservationStore`."""
+        check, function, rows = self._source.check, self._function, self._rows
+
+        def put(position: int, image: Any) -> None:
+            function(check(image), rows[position])
+
+        return put
+
+
+class EncodedStore:
+    """List of observations that are encoded one by one.
+
+    Args:
+        encode: Converts an observation to its entries.
+    """
+
+    def __init__(self, encode: Callable[[Any], dict[str, Any]]) -> None:
+        self._encode = encode
+        self._encoded: list[dict[str, Any]] = []
+
+    @property
+    def forms(self) -> Mapping[NestedKey, ArrayForm]:
+        """See :class:`ObservationStore`."""
+        return {}
+
+    def putter(self, widens: bool = True) -> Put:
+        """See :class:`ObservationStore`."""
+        add, encode = self._encoded.append, self._encode
+        return lambda position, observation: add(encode(observation))
+
+    def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
+        """See :class:`ObservationStore`."""
+        encoded = self._encoded
+
+        def read() -> dict[NestedKey, Any]:
+            last = encoded[-1] if rows is None else stack_entries(encoded[-rows:])
+            if all(isinstance(value, torch.Tensor) for value in last.values()):
+                return {key: value for key, value in last.items()}  # noqa: C416 - widens the key
+            return flatten(new_tensordict(last, torch.Size(() if rows is None else (rows,)), None))
+
+        return read
+
+    def rows(self, length: int) -> Sequence[Any]:
+        """See :class:`ObservationStore`."""
+        return self._encoded[:length]
 
 
 class EntryStore:
@@ -112,24 +231,30 @@ class EntryStore:
     An entry that is an array is stored in an array of its own, any other in a list.
 
     Args:
-        conversion: Conversion of the observations.
+        parts: The entries.
+        encode: Converts a whole observation.
         length: Number of observations.
     """
 
-    def __init__(self, conversion: Conversion, length: int) -> None:
-        self._encode = conversion.observation.encode
-        self._parts = conversion.entries
-        self._stores: dict[str, ArrayStore] = {}
-        self._lists: dict[str, list[Any]] = {}
-        for part in self._parts:
-            if part.form is None:
-                self._lists[part.key] = []
-            else:
-                self._stores[part.key] = ArrayStore(part.form, length)
+    def __init__(
+        self, parts: Sequence[EntryPart], encode: Callable[[Any], Any], length: int
+    ) -> None:
+        self._parts, self._encode = parts, encode
+        self._stores: dict[str, ArrayStore | EncodedStore] = {
+            part.key: EncodedStore(part.encode_entry)
+            if part.form is None
+            else ArrayStore(part.form, length)
+            for part in parts
+        }
 
-    def putter(self) -> Put:
+    @property
+    def forms(self) -> Mapping[NestedKey, ArrayForm]:
         """See :class:`ObservationStore`."""
-        puts = [(part.name, self._entry_putter(part)) for part in self._parts]
+        return {key: form for each in self._stores.values() for key, form in each.forms.items()}
+
+    def putter(self, widens: bool = True) -> Put:
+        """See :class:`ObservationStore`."""
+        puts = [(part.name, self._stores[part.key].putter(widens)) for part in self._parts]
 
         def put(position: int, observation: Any) -> None:
             try:
@@ -144,25 +269,25 @@ class EntryStore:
 
         return put
 
-    def _entry_putter(self, part: EntryPart) -> Put:
-        if part.form is not None:
-            return self._stores[part.key].putter()
-        add, encode, key = self._lists[part.key].append, part.encode, part.key
+    def reader(self, rows: int | None, arrays: Arrays, wanted: Collection[NestedKey]) -> Read:
+        """See :class:`ObservationStore`."""
+        readers = [store.reader(rows, arrays, wanted) for store in self._stores.values()]
 
-        def put(position: int, value: Any) -> None:
-            try:
-                add(encode(value))
-            except WrongValueError as wrong:
-                raise wrong.below(key) from None
+        def read() -> dict[NestedKey, Any]:
+            fields: dict[NestedKey, Any] = {}
+            for read_entry in readers:
+                fields.update(read_entry())
+            return fields
 
-        return put
+        return read
 
     def rows(self, length: int) -> EntryRows:
         """See :class:`ObservationStore`."""
-        columns: dict[str, Sequence[Any]] = {}
-        for part in self._parts:
-            store = self._stores.get(part.key)
-            columns[part.key] = self._lists[part.key] if store is None else store.rows(length)
+        columns: dict[str, Any] = {}
+        for key, store in self._stores.items():
+            found = store.rows(length)
+            is_array = isinstance(store, ArrayStore)
+            columns[key] = found if is_array else [encoded[key] for encoded in found]
         return EntryRows(columns, range(length))
 
 
@@ -174,7 +299,7 @@ class EntryRows(Sequence[Mapping[str, Any]]):
         places: Places of the observations in the columns.
     """
 
-    def __init__(self, columns: Mapping[str, Sequence[Any]], places: range) -> None:
+    def __init__(self, columns: Mapping[str, Any], places: range) -> None:
         self._columns, self._places = columns, places
 
     def __len__(self) -> int:
@@ -203,6 +328,11 @@ class EntryRows(Sequence[Mapping[str, Any]]):
             key: as_entry(part) if isinstance(part, np.ndarray) else torch.stack(list(part))
             for key, part in parts.items()
         }
+
+
+def stack_entries(encoded: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Stack encoded observations to entries ``[T, ...]``."""
+    return {key: torch.stack([each[key] for each in encoded]) for key in encoded[0]}
 
 
 def as_entry(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,15 @@ from gymnasium.error import ResetNeeded
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.envs.gym.conversion import ArrayForm, Conversion, Raw, root_spec
+from tdx.envs.gym.conversion import Conversion, EntryForm, Raw, root_spec
 from tdx.envs.gym.numeric_spaces import Array, Codec
-from tdx.envs.gym.observation_store import EntryRows
+from tdx.envs.gym.observation_store import (
+    EntryRows,
+    MappedStore,
+    ObservationStore,
+    create_store,
+    stack_entries,
+)
 from tdx.envs.gym.values import WrongValueError, as_numbers, cast_numbers, wrong_value_error
 from tdx.errors import TdxError
 from tdx.tensordicts import make_tensordict_factory, read
@@ -181,23 +188,21 @@ class RawEnv:
         reset: Resets the env with the pending seed, and returns the observation.
         keep: Copies an observation, so that it shares no memory with the env.
         stack: Converts copied observations to entries ``[T, ...]``.
-        one: Converts one copied observation to entries.
         decode: Converts the actions in a TensorDict ``[T]`` to a sequence for ``step``.
         decode_value: Converts the entry ``action`` for ``step``. ``None``: the action has several
             entries.
         conversion: Conversion of single values from and to TensorDicts.
-        block: Returns ``keep`` for a number of observations, with memory allocated for all.
+        create_store: Returns memory for a number of observations.
     """
 
     step: Callable[[Any], Raw]
     reset: Callable[[], Any]
     keep: Callable[[Any], Any]
     stack: Callable[[Sequence[Any]], dict[str, Any]]
-    one: Callable[[Any], dict[str, Any]]
     decode: Callable[[TensorDictBase], Sequence[Any]]
     decode_value: Callable[[Tensor], Any] | None
     conversion: Conversion
-    block: Callable[[int], Callable[[Any], Any]] | None = None
+    create_store: Callable[[int], ObservationStore]
 
     @property
     def flat(self) -> bool:
@@ -222,24 +227,13 @@ class RawEnv:
         form = self.conversion.array
         assert form is not None
 
-        def check(observation: Any) -> Any:
-            is_array = type(observation) is np.ndarray
-            if is_array and observation.shape == form.shape and observation.dtype is form.dtype:
-                return observation
-            return form.convert(observation)
+        def create(length: int) -> ObservationStore:
+            return MappedStore(form, length, function, shape)
 
-        def block(length: int) -> Callable[[Any], Any]:
-            rows = iter(np.empty((length, *shape), np.float32))
-            return lambda observation: function(check(observation), next(rows))
+        def keep(observation: Any) -> Any:
+            return function(form.check(observation), None)
 
-        def keep(observation: Any, out: Any = None) -> Any:
-            return function(check(observation), out)
-
-        return replace(self, keep=keep, block=block)
-
-    def copier(self, length: int) -> Callable[[Any], Any]:
-        """Return :attr:`keep` for a number of observations, which are stored contiguously."""
-        return self.keep if self.block is None else self.block(length)
+        return replace(self, keep=keep, create_store=create)
 
     def step_with_first_reset(self) -> Callable[[Any], Raw]:
         """Return the step; it resets an env that was never reset, as a single step does."""
@@ -285,60 +279,34 @@ def create_raw_env(
     many: Callable[[TensorDictBase], Any] = action.decode_rows or decode
     if action.array_dtype is not None:
         many = _array_action
-    return RawEnv(env.step, reset, *functions, many, action.decode_value, conversion)
+    create = partial(create_store, conversion)
+    return RawEnv(env.step, reset, *functions, many, action.decode_value, conversion, create)
 
 
-_Functions = tuple[
-    Callable[[Any], Any],
-    Callable[[Sequence[Any]], dict[str, Any]],
-    Callable[[Any], dict[str, Any]],
-]
+_Functions = tuple[Callable[[Any], Any], Callable[[Sequence[Any]], dict[str, Any]]]
 
 
-def _array_functions(form: ArrayForm) -> _Functions:
-    """Return ``keep``, ``stack`` and ``one`` for observations that are single arrays."""
-    tensor, array = torch.from_numpy, np.array
-    key, shape, dtype = form.key, form.shape, form.dtype
+def _array_functions(form: EntryForm) -> _Functions:
+    """Return ``keep`` and ``stack`` for observations that are single arrays."""
+    tensor, array, key = torch.from_numpy, np.array, form.key
 
     def keep(observation: Any) -> Any:
-        try:
-            if observation.dtype is dtype and observation.shape == shape:
-                return array(observation)
-        except AttributeError:
-            pass
-        return form.convert(observation)
+        checked = form.check(observation)
+        return array(checked) if checked is observation else checked
 
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
-        if isinstance(rows, np.ndarray):
-            return {key: tensor(rows)}
-        block = rows[0].base if len(rows) > 1 else None
-        if block is not None and rows[1].base is block and len(rows) <= len(block):
-            first, last = rows[0], rows[-1]
-            if _address(first) == _address(block) and _address(last) == _address(
-                block[len(rows) - 1]
-            ):
-                return {key: tensor(block[: len(rows)])}
-        return {key: tensor(array(rows))}
+        return {key: tensor(rows if isinstance(rows, np.ndarray) else array(rows))}
 
-    def one(row: Any) -> dict[str, Any]:
-        return {key: tensor(row)}
-
-    return keep, stack, one
-
-
-def _address(row: Any) -> int:
-    return int(row.__array_interface__["data"][0])
+    return keep, stack
 
 
 def _entry_functions(codec: Codec) -> _Functions:
-    """Return ``keep``, ``stack`` and ``one`` for observations that are encoded one by one."""
+    """Return ``keep`` and ``stack`` for observations that are encoded one by one."""
 
     def stack(rows: Sequence[Any]) -> dict[str, Any]:
-        if isinstance(rows, EntryRows):
-            return rows.stack()
-        return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+        return rows.stack() if isinstance(rows, EntryRows) else stack_entries(rows)
 
-    return codec.encode, stack, lambda row: dict(row)
+    return codec.encode, stack
 
 
 # Rewards

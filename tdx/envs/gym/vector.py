@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -15,16 +16,20 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
+from tdx.core.planned.columns import as_tensordict
 from tdx.envs.gym.autoreset import (
     RESETS_ROWS,
     AutoresetMode,
     Build,
     create_without_autoreset,
 )
-from tdx.envs.gym.conversion import Conversion, reward_space_of
+from tdx.envs.gym.collector import GymRows
+from tdx.envs.gym.conversion import Conversion, create_conversion, reward_space_of
 from tdx.envs.gym.infos import merge_final_info
-from tdx.envs.gym.single_env import PendingSeed, reward_rows
+from tdx.envs.gym.numeric_spaces import Layout
+from tdx.envs.gym.single_env import PendingSeed, RawEnv, create_raw_env, reward_rows
 from tdx.errors import EnvError, Where
+from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict, read, write
 
 Rows = np.ndarray[Any, np.dtype[np.bool_]]
@@ -52,9 +57,6 @@ class VectorEnvRows:
     step_fields: ClassVar[None] = None
     """``None``: its step returns no plain dict."""
 
-    raw: ClassVar[None] = None
-    """``None``: it cannot be stepped without TensorDicts, since ended rows repeat their values."""
-
     def __init__(self, env: Any, seed: PendingSeed, conversion: Conversion) -> None:
         self._env = env
         self._seed = seed
@@ -73,7 +75,50 @@ class VectorEnvRows:
     def use(self, conversion: Conversion) -> None:
         """Replace the conversion."""
         self._conversion = conversion
+        self._raw: tuple[RawEnv | None, ...] | None = None
         self._act, self._finish = conversion.action_decoder(), conversion.result_finisher()
+
+    def raw_rows(self, layout: Layout) -> GymRows | None:
+        """Return the envs of the rows without TensorDicts; ``None`` if they cannot be stepped so.
+
+        Args:
+            layout: Layout of the vector env.
+        """
+        if type(self._env) is not SyncRows:
+            return None
+        if self._raw is None:
+            self._raw = self._create_raw(replace(layout, rows=None))
+        envs = tuple(env for env in self._raw if env is not None)
+        if len(envs) < self._rows:
+            return None
+        size = self._conversion.batch_size
+        return GymRows(envs, size, self.take_last_step, lambda: self.is_ready)
+
+    def _create_raw(self, layout: Layout) -> tuple[RawEnv | None, ...]:
+        known, size = self._conversion, torch.Size(())
+        conversions = [
+            replace(
+                create_conversion(env, known.name, layout, size, known.device),
+                readers=known.readers,
+            )
+            for env in self._env.envs
+        ]
+        pairs = zip(self._env.envs, conversions, strict=True)
+        # Rows that reset by themselves have no seed: a pending one needs a step of the vector env.
+        return tuple(create_raw_env(env, lambda: None, conversion) for env, conversion in pairs)
+
+    @property
+    def is_ready(self) -> bool:
+        """True if the next step is the step of each row, and the next reset has no seed."""
+        is_held = self._ended.any() or self._over.any()
+        return self._current is not None and self._seed.value is None and not is_held
+
+    def take_last_step(self, last: Mapping[NestedKey, torch.Tensor]) -> None:
+        """Take over the output ``[N, ...]`` of the last step that the rows made by themselves."""
+        self._over = last["done"].reshape(-1).numpy().copy()
+        self._ended = self._over.copy()
+        size = self._conversion.batch_size
+        self._last = as_tensordict(last, size, _CPU) if self._over.any() else None
 
     def step(self, tensordict: TensorDictBase) -> TensorDict:
         """Step every row that has not ended."""

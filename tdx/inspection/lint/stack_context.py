@@ -122,11 +122,15 @@ class StackContext:
     reset_rows: int = 0
     violations: Sequence[ValueViolation] = ()
     declared: Collection[int] = ()
+    _known_stages: tuple[int, Sequence[StageInfo]] | None = None
 
     @property
     def stages(self) -> Sequence[StageInfo]:
-        """Stages of the stack, innermost first."""
-        return self.stack.stages
+        """Stages of the stack, innermost first, as they are after the steps so far."""
+        known = self._known_stages
+        if known is None or known[0] != self.steps:
+            known = self._known_stages = self.steps, self.stack.stages
+        return known[1]
 
     @property
     def batch_dims(self) -> int:

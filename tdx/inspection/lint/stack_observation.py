@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from tdx.core import StepTrace, ValueVersion
-from tdx.inspection.leaf import composite_leaves
+from tdx.inspection.leaf import KnownLeaves, composite_leaves
 from tdx.inspection.lint.linter import LintFinding, lint
 from tdx.inspection.lint.stack_context import (
     MIN_PAIRS,
@@ -50,9 +50,11 @@ def observe_stack(
         on_step: Called with each trace.
     """
     stack = context.stack
+    known: KnownLeaves = {}
+    specs = stack.specs()
     context.leaves = [
-        {leaf.key: leaf for leaf in composite_leaves(each.input_spec, each.output_spec)}
-        for each in stack.specs()
+        {leaf.key: leaf for leaf in composite_leaves(each.input_spec, each.output_spec, known)}
+        for each in specs
     ]
     context.before = stack.state()
     limits = [each for stage in stack.stages if (each := step_limit(stage)) is not None]
@@ -166,7 +168,7 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
 
 def _count_rows(context: StackContext, trace: StepTrace, ended: Tensor | None) -> Tensor | None:
     """Count the stepped and the only reset sub-envs of a step; return the ended ones."""
-    if "truncated" not in trace.after(len(context.stack.stages)):
+    if "truncated" not in trace.after(len(context.leaves) - 1):
         # Its sub-envs are reset within the step that ends the episode.
         return None
     done, reward = (trace.env_tensordict.get(name, None) for name in ("done", "reward"))

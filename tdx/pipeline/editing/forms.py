@@ -422,7 +422,7 @@ _ENV_HELP = {
     "from_pixels": "add rendered frames under pixels",
     "pixels_only": "with from_pixels, leave every other observation out",
     "num_envs": "how many envs run at once; empty for one without a batch dimension",
-    "batching": "vector: the env's own batch; serial: a loop; parallel: a process each",
+    "batching": "vector: the env's own batch; serial: a loop; parallel: worker processes",
     "device": "where the tensors live; empty for the CPU",
     "seed": "the seed that the env gets when it is built",
     "worker_timeout": "with parallel: how long to wait for a process that does not answer",

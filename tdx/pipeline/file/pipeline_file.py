@@ -75,7 +75,7 @@ class PipelineFile:
         if name == STDIN:
             name = "<stdin>"
             if sys.stdin is None:
-                raise PipelineError("standard input is closed", hint="--pipeline FILE reads a file")
+                raise PipelineError("standard input is closed", hint="name a file instead of -")
         try:
             # The file may be endless: read no more than a pipeline can have.
             if name == "<stdin>":

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 from tensordict import TensorDictBase
@@ -18,7 +18,7 @@ from tdx.pipeline import Pipeline, format_stage, read_pipeline
 from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA, MANIFEST, RAW, SHARDS
-from tdx.rollouts.dump.manifest import Manifest
+from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.shard_plan import is_sharded
 from tdx.rollouts.dump.sharded import RecentlyUsed, ShardedFolder, ShardedSteps
 from tdx.serialization import Entries, Entry, Result, key_entry, to_plain
@@ -115,6 +115,49 @@ def _no_steps(folder: Path) -> StorageError:
     )
 
 
+class ShardCount(TypedDict):
+    """JSON entries of the number of shards of a dump."""
+
+    committed: int
+    count: int
+
+
+class DumpSummary(TypedDict):
+    """JSON entries of a dump in a list of dumps."""
+
+    path: str
+    env: str
+    complete: bool
+    steps: int
+    goal: Goal
+    shards: ShardCount | None
+    batch_size: list[int]
+    episodes_ended: int
+    not_stored: list[str]
+    mean_return: float | None
+    mean_length: float | None
+    seed: int
+    policy: str
+    source: str | None
+    chunks: int
+    bytes: int
+
+
+class UnreadableDump(TypedDict):
+    """JSON entries of a folder in a list of dumps that cannot be read."""
+
+    path: str
+
+
+class StateTensor(TypedDict):
+    """JSON entries of a tensor that a stage keeps."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    values: list[float]
+
+
 @dataclass(frozen=True, slots=True)
 class Histogram(Result):
     """Histogram of values.
@@ -182,8 +225,8 @@ class Overview(Result):
     """
 
     json_entries: ClassVar[Entries] = (
-        *(Entry("summary", inline=True), "calls", Entry("versions", "manifest.versions")),
-        *(Entry("transforms", "manifest.transforms"), "returns", "lengths", "entries", "episodes"),
+        *(Entry("summary", inline=True), Entry("versions", "manifest.versions")),
+        *(Entry("state", "chain_state"), "returns", "lengths", "entries", "episodes"),
     )
 
     path: str
@@ -200,12 +243,21 @@ class Overview(Result):
         return [each for each in self.episodes if each.finished]
 
     @property
-    def summary(self) -> dict[str, Any]:
+    def chain_state(self) -> list[StateTensor]:
+        """Tensors that the stages kept at the end, as JSON entries."""
+        tensors: dict[str, Any] = self.manifest.transforms
+        return [
+            StateTensor(name=name, dtype=each["dtype"], shape=each["shape"], values=each["values"])
+            for name, each in tensors.items()
+        ]
+
+    @property
+    def summary(self) -> DumpSummary:
         """Result of :func:`summarize`."""
         return summarize(self.path, self.manifest)
 
 
-def summarize(path: str, manifest: Manifest) -> dict[str, Any]:
+def summarize(path: str, manifest: Manifest) -> DumpSummary:
     """Return the row of a dump in a list of dumps, as plain data."""
     index, shards = manifest.episodes, manifest.shards
     mean_return, mean_length = index.means()
@@ -294,11 +346,11 @@ class Listed(Result):
     json_entries: ClassVar[Entries] = (Entry("columns", inline=True), "problem")
 
     path: str
-    summary: dict[str, Any] | None
+    summary: DumpSummary | None
     problem: str | None
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> DumpSummary | UnreadableDump:
         """Columns of the dump in a list of dumps, as plain data."""
         return self.summary or {"path": self.path}
 

@@ -309,7 +309,7 @@ def _write(root: int, file: str, offset: int, column: Tensor, *, sync: bool = Fa
     try:
         if os.fstat(descriptor).st_nlink != 1:
             raise StorageError(
-                f"{file!r} has a second name outside the dump, whose content would change",
+                f"{file!r} is a hard link to a file outside the dump, which would change too",
                 hint="copy the dump with `cp -r`, and resume the copy",
             )
         for data in _blocks(column):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO
+from typing import IO, ClassVar
 
 from tdx.confined_files import open_folder
 from tdx.errors import (
@@ -17,7 +17,7 @@ from tdx.errors import (
     StorageError,
     UnknownNameError,
 )
-from tdx.rollouts.dump.reading import Dump, open_dump, summarize
+from tdx.rollouts.dump.reading import Dump, DumpSummary, open_dump, summarize
 from tdx.rollouts.dump.writing import Progress, check_target, ignore_progress
 from tdx.rollouts.formats import (
     hdf5,
@@ -42,7 +42,6 @@ from tdx.rollouts.formats.interface import (
     ExportOptions,
     ExportPlan,
     Format,
-    Imported,
     detect_format,
     export_formats,
     find_format,
@@ -51,9 +50,33 @@ from tdx.rollouts.formats.interface import (
 from tdx.rollouts.formats.jsonl import write_lines
 from tdx.rollouts.formats.targets import check_export_target, check_no_link, replace_atomically
 from tdx.rollouts.recording.engines import process_pool
+from tdx.serialization import Entries, Entry, Result
 
 _PARALLEL_BYTES = 2**28
 """Size of a sharded dump from which starting processes is worth its time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported(Result):
+    """Result of an import.
+
+    Args:
+        source: File or folder that was read.
+        format: Name of its format.
+        path: Folder of the new dump.
+        summary: Result of :func:`~tdx.rollouts.dump.reading.summarize`.
+        notes: Remarks for the user.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *(Entry("summary", inline=True), Entry("imported", "source"), "format", "notes"),
+    )
+
+    source: str
+    format: str
+    path: str
+    summary: DumpSummary
+    notes: tuple[str, ...]
 
 
 def export_dump(

@@ -328,4 +328,4 @@ def check_note(note: Any, path: Path) -> dict[str, Any]:
 
 
 def _invalid_note(path: Path) -> StorageError:
-    return StorageError(f"the note of tdx in {path} is invalid", hint="export the dump again")
+    return StorageError(f"the metadata of tdx in {path} is invalid", hint="export the dump again")

@@ -274,29 +274,6 @@ class Exported(Result):
     entries: tuple[ExportedEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Imported(Result):
-    """Result of an import.
-
-    Args:
-        source: File or folder that was read.
-        format: Name of its format.
-        path: Folder of the new dump.
-        summary: Result of :func:`~tdx.rollouts.dump.reading.summarize`.
-        notes: Remarks for the user.
-    """
-
-    json_entries: ClassVar[Entries] = (
-        *(Entry("summary", inline=True), Entry("imported", "source"), "format", "notes"),
-    )
-
-    source: str
-    format: str
-    path: str
-    summary: dict[str, Any]
-    notes: tuple[str, ...]
-
-
 class ColumnReader(ABC):
     """Reads the columns of a file from the first step to the last.
 

@@ -176,13 +176,13 @@ class OwnReader(ColumnReader):
         self._leaves = manifest.data.leaves
         self._paths = {each["name"]: tuple(each["key"]) for each in self.note["columns"]}
         if self._paths.keys() and not self._leaves.keys() >= set(self._paths.values()):
-            raise StorageError(f"the note in {path} names unknown entries", hint="export it again")
+            raise StorageError(f"metadata in {path} names unknown entries", hint="export it again")
         self._one_hot = self._check_one_hot(path)
         self._check_size(path, size)
         self._episodes: list[list[tuple[int, Episode]]] = [[] for _ in range(self._envs)]
         for number, each in enumerate(manifest.episodes):
             if not 0 <= each.row < self._envs:
-                raise StorageError(f"the note in {path} has row {each.row}", hint="export it again")
+                raise StorageError(f"metadata in {path} has row {each.row}", hint="export it again")
             self._episodes[each.row].append((number, each))
         self._current: dict[int, tuple[int, dict[str, Any]]] = {}
 
@@ -193,7 +193,8 @@ class OwnReader(ColumnReader):
             shape = self._leaves.get(self._paths.get(name, ()), (None, ()))[1]
             if not shape or shape[-1] != count:
                 raise StorageError(
-                    f"the note in {path} has wrong categories for {name!r}", hint="export it again"
+                    f"metadata in {path} has wrong categories for {name!r}",
+                    hint="export it again",
                 )
         return dict(found)
 

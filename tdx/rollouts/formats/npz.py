@@ -99,7 +99,7 @@ class _Reader(ColumnReader):
     def _read(self, member: IO[bytes], info: zipfile.ZipInfo) -> bytes:
         if info.file_size > MAX_NOTE_BYTES:
             raise StorageError(
-                f"the note in {self._path} has {info.file_size:,} bytes",
+                f"the metadata in {self._path} has {info.file_size:,} bytes",
                 hint=f"{MAX_NOTE_BYTES:,} can be read",
             )
         return member.read(info.file_size)

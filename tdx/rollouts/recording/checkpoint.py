@@ -1,36 +1,23 @@
 """State of a rollout between two chunks, from which it is resumed: plain values, without pickle.
 
-The state of an env is known for Gymnasium envs written in Python (their attributes are numbers,
-arrays and random number generators), alone, in ``SyncVectorEnv`` or in ``SerialEnv``, and for tdx's
-native envs. An env that keeps anything else, such as a simulator in C or a process, is unknown: a
-rollout of it is resumed by running it again.
+A rollout of an env whose state is not known (:mod:`tdx.envs.batched.env_state`) is resumed by
+running it again.
 """
 
 from __future__ import annotations
 
-import functools
-import logging
-import random
-import re
-import sys
-import types
-from collections import deque
-from collections.abc import Iterator, Mapping
-from enum import Enum
+from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
-import numpy as np
 import torch
-from gymnasium.envs.registration import EnvSpec
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from tdx import transforms
 from tdx.core import TransformedEnv
 from tdx.data.layout import Layout
-from tdx.envs import CartPoleEnv, EnvBase, GymEnv, GymWrapper, PendulumEnv, SerialEnv
-from tdx.envs.gym.vector import SyncRows, VectorEnvRows
+from tdx.envs import EnvBase
+from tdx.envs.batched.env_state import restore_env_state, save_env_state
 from tdx.errors import ArgumentError
 from tdx.rollouts.dump.entries import flatten_tensors, unflatten_tensors
 from tdx.rollouts.recording.raw_envs import RecordingEnv
@@ -46,19 +33,6 @@ _RUNS_USER_CODE = (transforms.CallableTransform, transforms.BurnInTransform)
 _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 Memory = dict[str, dict[str, Any]]
 """Tensors of the stages by stage and attribute."""
-_CONSTANT_TYPES = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-    functools.partial,
-    re.Pattern,
-    Enum,
-    logging.Logger,
-    EnvSpec,
-    np.dtype,
-)
 
 
 def read_chain_state(env: EnvBase) -> dict[str, Tensor]:
@@ -125,11 +99,15 @@ class Checkpointer:
             "device_rng": _get_device_rng(env.device),
             "chain": self._changes(),
             "memory": save_memory(env.transform),
-            "env": save_env_state(env) if is_known else None,
+            "env": save_env_state(self._stepped_env()) if is_known else None,
             "root": leaves,
             "groups": _find_groups(root),
             "raw_root": dict(base.root) if isinstance(base, RecordingEnv) else None,
         }
+
+    def _stepped_env(self) -> EnvBase:
+        base = self._env.base_env
+        return base.inner if isinstance(base, RecordingEnv) else base
 
     def _next_root(self, chunk: TensorDictBase) -> TensorDictBase:
         last = chunk[(*[slice(None)] * len(self._env.batch_size), -1)]
@@ -147,7 +125,7 @@ class Checkpointer:
         """
         env = self._env
         env.reset()
-        restore_env_state(env, state["env"])
+        restore_env_state(self._stepped_env(), state["env"])
         if isinstance(env.base_env, RecordingEnv):
             env.base_env.resume_from(state["raw_root"])
         if state["chain"]:
@@ -243,185 +221,3 @@ def _copy(value: Any, device: torch.device | None = None) -> Any:
     if isinstance(value, list):
         return [_copy(each, device) for each in value]
     return value.clone() if device is None else value.to(device)
-
-
-class _UnknownStateError(Exception):
-    """An env has a part whose state cannot be saved."""
-
-
-def save_env_state(env: EnvBase) -> dict[str, Any] | None:
-    """Return the state of an env; ``None`` if it has more than plain values.
-
-    Args:
-        env: The env, with or without a chain.
-    """
-    try:
-        return {name: _save(part) for name, part in _parts(env)}
-    except _UnknownStateError:
-        return None
-
-
-def restore_env_state(env: EnvBase, state: dict[str, Any]) -> None:
-    """Put an env into a state that :func:`save_env_state` returned.
-
-    Args:
-        env: An env that was built in the same way, and reset.
-        state: The state.
-
-    Raises:
-        ValueError, TypeError: The state is of another env.
-    """
-    parts = dict(_parts(env))
-    if parts.keys() != state.keys():
-        raise ValueError("the env has other parts")
-    for name, part in parts.items():
-        _restore(part, state[name])
-
-
-def _parts(env: EnvBase, name: str = "env") -> Iterator[tuple[str, Any]]:
-    """Yield every part with a state, by a name that is the same in every copy of the env."""
-    if isinstance(env, TransformedEnv):
-        yield from _parts(env.base_env, name)
-    elif isinstance(env, RecordingEnv):
-        yield from _parts(env.inner, name)
-    elif type(env) is SerialEnv:
-        for index, each in enumerate(env._envs):
-            yield from _parts(each, f"{name}/{index}")
-    elif type(env) in (GymEnv, GymWrapper):
-        yield f"{name}/seed", env._seed
-        if isinstance(env._stepper, VectorEnvRows):
-            yield f"{name}/rows", env._stepper
-        yield from _gym_parts(env._env, f"{name}/gym")
-    elif type(env) in (PendulumEnv, CartPoleEnv):
-        yield f"{name}/native", env
-    else:
-        raise _UnknownStateError
-
-
-def _gym_parts(env: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(env, gymnasium.vector.VectorEnv):
-        sync = gymnasium.vector.SyncVectorEnv
-        if not isinstance(env, sync) or type(env) not in (sync, SyncRows):
-            raise _UnknownStateError
-        for index, each in enumerate(env.envs):
-            yield from _gym_parts(each, f"{name}/{index}")
-    else:
-        while isinstance(env, gymnasium.Wrapper):
-            yield name, env
-            env, name = env.env, f"{name}/env"
-    yield name, env
-    for space in ("action_space", "observation_space"):
-        yield f"{name}/{space}", getattr(env, space)
-
-
-def _attributes(part: Any) -> dict[str, Any]:
-    """Return the attributes of a part that may change while it runs."""
-    if isinstance(part, gymnasium.Space):
-        return {"_np_random": part._np_random}
-    if isinstance(part, VectorEnvRows):
-        names = ("_ended", "_over", "_last")
-        return {name: getattr(part, name) for name in names}
-    if isinstance(part, EnvBase):
-        kinds = (Tensor, torch.Generator)
-        return {name: each for name, each in vars(part).items() if isinstance(each, kinds)}
-    if not hasattr(part, "__dict__"):
-        return {"value": part.value}
-    return dict(vars(part))
-
-
-def _save(part: Any) -> dict[str, Any]:
-    attributes = _attributes(part)
-    return {name: _encode(value) for name, value in attributes.items() if not _is_shared(value)}
-
-
-def _is_shared(value: Any) -> bool:
-    """Return True if every copy of the env has this value, or saves it as another part."""
-    if isinstance(value, (list, tuple)) and value:
-        return all(_is_shared(each) for each in value)
-    parts = (gymnasium.Env, gymnasium.vector.VectorEnv, gymnasium.Space, *_CONSTANT_TYPES)
-    return isinstance(value, (*parts, *_rendering_types()))
-
-
-def _rendering_types() -> tuple[type, ...]:
-    """Return the classes that Gymnasium envs render with: every frame is rendered from scratch."""
-    pygame = sys.modules.get("pygame")
-    if pygame is None:
-        return ()
-    return (pygame.Surface, pygame.time.Clock, pygame.Rect)
-
-
-def _encode(value: Any) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str, np.generic)):
-        return value
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject and not value.dtype.names:
-        return value.copy()
-    if isinstance(value, np.random.Generator):
-        return {"$generator": _encode(value.bit_generator.state)}
-    if isinstance(value, torch.Generator):
-        return {"$torch": value.get_state()}
-    if isinstance(value, random.Random):
-        return {"$random": value.getstate()}
-    if isinstance(value, TensorDictBase):
-        entries = [(str(key), _encode(value.get(key))) for key in value.keys()]
-        return {"$entries": (entries, list(value.batch_size))}
-    if type(value) in (list, tuple, deque, set):
-        kind = type(value).__name__
-        return {"$" + kind: [_encode(each) for each in value]}
-    if isinstance(value, dict):
-        return {"$dict": [(_encode(key), _encode_value(each)) for key, each in value.items()]}
-    raise _UnknownStateError
-
-
-def _encode_value(value: Any) -> Any:
-    return {"$same": None} if _is_shared(value) else _encode(value)
-
-
-def _restore(part: Any, state: dict[str, Any]) -> None:
-    now = _attributes(part)
-    for name, value in state.items():
-        if callable(getattr(type(part), str(name), None)):
-            raise TypeError(f"{name!r} is not an attribute that holds state")
-        restored = _decode(value, now.get(name))
-        if isinstance(part, EnvBase):
-            is_tensor = isinstance(restored, Tensor)
-            part.__dict__[name] = restored.to(part.device) if is_tensor else restored
-        else:
-            setattr(part, name, restored)
-
-
-def _decode(value: Any, now: Any) -> Any:
-    """Return the value that :func:`_encode` encoded.
-
-    Args:
-        value: The encoded value.
-        now: The current value, which replaces what cannot be encoded.
-    """
-    if not isinstance(value, dict):
-        return value
-    ((kind, content),) = value.items()
-    if kind == "$same":
-        return now
-    if kind == "$generator":
-        generator: Any = now if isinstance(now, np.random.Generator) else np.random.default_rng()
-        generator.bit_generator.state = _decode(content, None)
-        return generator
-    if kind == "$torch":
-        now.set_state(content)
-        return now
-    if kind == "$random":
-        now = now if isinstance(now, random.Random) else random.Random()
-        now.setstate(content)
-        return now
-    if kind == "$entries":
-        entries, batch = content
-        return TensorDict({key: _decode(each, None) for key, each in entries}, batch)
-    if kind == "$dict":
-        known = now if isinstance(now, dict) else {}
-        pairs = ((_decode(key, None), each) for key, each in content)
-        return {key: _decode(each, known.get(key)) for key, each in pairs}
-    makers = {"$list": list, "$tuple": tuple, "$deque": deque, "$set": set}
-    before = list(now) if isinstance(now, (list, tuple)) else []
-    rows = [*before, *[None] * (len(content) - len(before))]
-    return makers[kind](_decode(each, row) for each, row in zip(content, rows, strict=False))

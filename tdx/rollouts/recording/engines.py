@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from tdx.envs.batched.process_options import resolve_start_method, usable_cores
 from tdx.envs.batched.worker import end_with_parent, ignore_interrupts
-from tdx.envs.batched.worker_pool import prepare_fork_server, resolve_start_method
+from tdx.envs.batched.worker_pool import prepare_fork_server
 from tdx.errors import (
     ArgumentError,
     MissingPackageError,
@@ -73,7 +74,7 @@ class LocalEngine:
     """
 
     def __init__(self, job: ShardJob, workers: int | None = None) -> None:
-        self.slots: int | None = workers or _count_cores()
+        self.slots: int | None = workers or usable_cores()
         self._job = job
         self._idle: list[ProcessPoolExecutor] = []
         self._running: dict[Future[TdxError | None], tuple[int, ProcessPoolExecutor]] = {}
@@ -134,15 +135,11 @@ def process_pool(workers: int) -> ProcessPoolExecutor:
     if method == "forkserver":
         prepare_fork_server()
     return ProcessPoolExecutor(
-        min(workers, _count_cores()),
+        min(workers, usable_cores()),
         multiprocessing.get_context(method),
         _prepare_process,
         (dict(os.environ), os.getcwd()),
     )
-
-
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _prepare_process(environ: dict[str, str], folder: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict
 
 import torch
 
@@ -16,6 +16,8 @@ from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import EnvBase
 from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.pipeline import Pipeline, write_pipeline
+from tdx.pipeline.build import check_arguments
+from tdx.pipeline.envs import make_env
 from tdx.rollouts.dump.entries import (
     check_storable,
     describe_specs,
@@ -36,7 +38,7 @@ from tdx.rollouts.policies.policy import (
     load_policy,
 )
 from tdx.serialization import Entries, Entry, Result
-from tdx.stacks.building import build_env
+from tdx.stacks.building import build_env, convert_to_env
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class DumpRequest:
         raw: Whether to store the raw steps of the base env too, so that other chains can be
             replayed over them.
         allow_code: Whether Python objects may be imported.
+        workers: Number of processes that run the envs of a ``parallel`` batch, which changes no
+            value. ``None``: as many as cores.
     """
 
     pipeline: Pipeline
@@ -64,6 +68,7 @@ class DumpRequest:
     chunk_steps: int | None = None
     raw: bool = False
     allow_code: bool = False
+    workers: int | None = None
 
 
 def prepare_dump(
@@ -142,7 +147,7 @@ def _check_keys(keys: tuple[str, ...], env: TransformedEnv) -> None:
 
 @contextmanager
 def build_seeded_env(
-    pipeline: Pipeline, seed: int | None, allow_code: bool
+    pipeline: Pipeline, seed: int | None, allow_code: bool, workers: int | None = None
 ) -> Iterator[tuple[TransformedEnv, int]]:
     """Build an env, seed it, and restore torch's global random state afterwards.
 
@@ -150,6 +155,8 @@ def build_seeded_env(
         pipeline: Env and chain.
         seed: The seed. ``None``: that of the pipeline, or a random one.
         allow_code: Whether Python objects may be imported.
+        workers: Number of processes that run the envs of a ``parallel`` batch. ``None``: as many
+            as cores.
 
     Yields:
         The env, and its seed.
@@ -157,7 +164,12 @@ def build_seeded_env(
     chosen = pipeline.env.seed if seed is None else seed
     if chosen is None:
         chosen = int.from_bytes(os.urandom(4), "little") >> 1
-    env = build_env(pipeline, allow_code)
+    base = None
+    if workers is not None:
+        for error in check_arguments(pipeline, allow_code):
+            raise error
+        base = make_env(pipeline.env, allow_code, convert_to_env, workers)
+    env = build_env(pipeline, allow_code, base)
     devices = [env.device] if env.device.type == "cuda" else []
     try:
         with torch.random.fork_rng(devices=devices), torch.no_grad():
@@ -166,6 +178,13 @@ def build_seeded_env(
             yield env, chosen
     finally:
         env.close()
+
+
+class FileSize(TypedDict):
+    """JSON entries of a file of a dump."""
+
+    file: str
+    step_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +201,7 @@ class Estimate(Result):
     json_entries: ClassVar[Entries] = (
         *("path", "goal", Entry("seed", "manifest.seed"), Entry("policy", "manifest.policy")),
         *(Entry("chunk_steps", "manifest.chunk_steps"), "step_bytes", Entry("bytes", "size")),
-        "entries",
+        Entry("entries", "file_sizes"),
     )
 
     path: str
@@ -194,6 +213,11 @@ class Estimate(Result):
     def goal(self) -> Goal:
         """Length of the rollout."""
         return self.manifest.goal
+
+    @property
+    def file_sizes(self) -> list[FileSize]:
+        """Number of bytes per step of each file, as JSON entries."""
+        return [{"file": file, "step_bytes": size} for file, size in self.entries.items()]
 
     @property
     def size(self) -> int | None:
@@ -208,7 +232,10 @@ def estimate(request: DumpRequest, folder: Path, *, force: bool = False) -> Esti
         TdxError: The request is invalid.
     """
     check_target(folder, force)
-    with build_seeded_env(request.pipeline, request.seed, request.allow_code) as (env, seed):
+    with build_seeded_env(request.pipeline, request.seed, request.allow_code, request.workers) as (
+        env,
+        seed,
+    ):
         _, manifest = prepare_dump(request, env, seed)
         step = env.fake_tensordict()
         if manifest.keys is not None:

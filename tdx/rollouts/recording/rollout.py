@@ -54,7 +54,10 @@ def roll_out(
             finished before are in the dump.
     """
     check_target(folder, force)
-    with build_seeded_env(request.pipeline, request.seed, request.allow_code) as (env, seed):
+    with build_seeded_env(request.pipeline, request.seed, request.allow_code, request.workers) as (
+        env,
+        seed,
+    ):
         policy, manifest = prepare_dump(request, env, seed)
         with create_dump(folder, manifest, force=force) as writer:
             policy.copy_to(folder)
@@ -112,6 +115,7 @@ def resume(
     *,
     policy: str | None = None,
     allow_code: bool = False,
+    workers: int | None = None,
     on_chunk: OnChunk = ignore_progress,
 ) -> Manifest:
     """Resume an interrupted rollout; the result equals that of an uninterrupted one.
@@ -120,6 +124,8 @@ def resume(
         folder: Folder of the dump.
         policy: Policy that the dump was recorded with, if the dump has no copy of its file.
         allow_code: Whether Python objects that the pipeline names may be imported.
+        workers: Number of processes that run the envs of a ``parallel`` batch. ``None``: as many
+            as cores.
         on_chunk: Called after each chunk.
 
     Raises:
@@ -138,7 +144,7 @@ def resume(
             )
         _check_stored(root, folder, manifest)
         pipeline = read_pipeline(manifest.pipeline, str(folder / MANIFEST))
-        with build_seeded_env(pipeline, manifest.seed, allow_code) as (env, _):
+        with build_seeded_env(pipeline, manifest.seed, allow_code, workers) as (env, _):
             recorded = _load_policy(manifest, folder, env, policy, allow_code)
             if manifest.keeps_raw:
                 env.base_env = RecordingEnv(env.base_env)

@@ -163,7 +163,10 @@ class Workers:
         except ArgumentError:
             raise
         except Exception as error:
-            raise ArgumentError(f"a copy cannot be loaded: {get_first_line(error)}") from error
+            raise ArgumentError(
+                f"a copy cannot be loaded: {get_first_line(error)}",
+                hint="use a vector env without worker processes",
+            ) from error
 
     @contextmanager
     def recording(self) -> Iterator[None]:

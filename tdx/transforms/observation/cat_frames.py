@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -17,6 +18,7 @@ from tdx.core.transforms.episodes import (
     known_steps,
     padded_entries,
 )
+from tdx.core.transforms.kernels import Array
 from tdx.core.transforms.spec_maps import require_keys, require_leaf
 from tdx.core.transforms.validation import check_integer
 from tdx.core.transforms.windows import WindowTransform
@@ -114,6 +116,9 @@ class CatFrames(WindowTransform):
 
     def _combine(self, window: Window, out: Tensor | None = None) -> Tensor:
         return torch.cat(window, self.dim, out=out)
+
+    def _combine_arrays(self, window: list[Array], out: Array) -> None:
+        np.concatenate(window, self.dim, out)
 
     def _combined_shape(self, shape: torch.Size) -> torch.Size:
         sizes = list(shape)

@@ -11,7 +11,9 @@ from tdx.errors import TdxError
 from tdx.inspection.check_report import Finding, check_pipeline
 from tdx.inspection.lineage import Lineage, inspect_keys
 from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
+from tdx.keys import NestedKey
 from tdx.pipeline.model import Pipeline
+from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
@@ -146,6 +148,51 @@ def _split_version(env: str) -> tuple[str, int]:
     """Split ``Pendulum-v1`` into its name and its version; -1 without a version."""
     name, mark, version = env.rpartition("-v")
     return (name, int(version)) if mark and version.isdigit() else (env, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureNorm(Request[tuple[StageConfig, ...]]):
+    """Measure the normalizer at the end of a chain; the answer replaces it.
+
+    Args:
+        pipeline: The chain up to the normalizer.
+        steps: Number of random steps.
+        allow_code: Allow importing Python objects.
+    """
+
+    pipeline: Pipeline
+    steps: int
+    allow_code: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FindUnstorable(Request[tuple[NestedKey, ...]]):
+    """Find the entries of the env's output that a dump cannot store."""
+
+    pipeline: Pipeline
+    allow_code: bool = False
+
+
+def measure_norm(request: MeasureNorm, job: Job) -> tuple[StageConfig, ...]:
+    """Measure the statistics of a normalizer in random steps."""
+    from tdx.inspection import measured_norms
+
+    return measured_norms.measure_norm(
+        request.pipeline, request.steps, allow_code=request.allow_code
+    )
+
+
+def find_unstorable(request: FindUnstorable, job: Job) -> tuple[NestedKey, ...]:
+    """Return the entries that are not tensors, and that an ``ExcludeTransform`` can drop."""
+    from tdx.rollouts.dump import entries
+    from tdx.stacks.building import build_env
+
+    env = build_env(request.pipeline, request.allow_code)
+    try:
+        found = entries.find_unstorable(env)
+        return tuple(key for key in found if key in env.output_spec["full_observation_spec"])
+    finally:
+        env.close()
 
 
 PROGRESS = "progress"

@@ -35,13 +35,17 @@ from tdx.tui.backend.messages import (
 from tdx.tui.backend.requests import (
     CheckChain,
     DumpRollout,
+    FindUnstorable,
     InspectChain,
     ListEnvs,
+    MeasureNorm,
     ObserveKeys,
     check_chain,
     dump_rollout,
+    find_unstorable,
     inspect_chain,
     list_env_choices,
+    measure_norm,
     observe_keys,
 )
 from tdx.tui.contract.messages import CompareContract, FreezeContract
@@ -87,6 +91,8 @@ _HANDLERS: dict[type[Request[Any]], Handler] = {
     ListEnvs: list_env_choices,
     ObserveKeys: observe_keys,
     DumpRollout: dump_rollout,
+    MeasureNorm: measure_norm,
+    FindUnstorable: find_unstorable,
     RunSession: _run_session,
     MeasurePipeline: _measure_pipeline,
     FindAdvice: _find_advice,

@@ -150,7 +150,10 @@ cannot be created."""
         if row.kind == "stage":
             return self._stage_segments(row, width)
         if row.kind == "key":
-            detail = _truncate(row.detail, width - len(row.title) - 7)
+            room = width - len(row.title) - 7
+            # Without room for both, the shape comes before the dtype.
+            detail = row.detail if len(row.detail) <= room else row.detail.partition(" ")[0]
+            detail = _truncate(detail, room)
             return [
                 self._styled_segment(f"     {row.title}", "key"),
                 self._styled_segment(f"  {detail}", "line"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from textwrap import dedent
@@ -34,6 +35,7 @@ from tdx.tui.specs.tree import ColumnWidths, key_label, specs_at
 from tdx.tui.tab_body import ProblemPanel, TabBody
 from tdx.tui.workspace import Workspace
 
+_CONTINUED = re.compile(r"\n {2,}(?=\S)")
 _HELP_HEIGHT, _MIN_ABOUT = 6, 5
 _FACTORY_FIELDS = ("kwargs", "seed")
 """Settings of an env that a function of another library creates."""
@@ -307,15 +309,23 @@ def describe_stage(workspace: Workspace, width: int) -> Content:
     specs, stage = specs_at(workspace), workspace.stage
     shown = [each for each in specs.changes if stage is None or each.change != "same"]
     names = [format_key(each.key) for each in shown]
-    leaves = [leaf for each in shown for leaf in (each.before, each.after) if leaf is not None]
+    leaves = [leaf for each in shown if (leaf := each.after or each.before) is not None]
     widths = ColumnWidths.of(map(len, names), leaves, width)
     title = "Changes" if stage is not None else "Keys"
     parts = [Content.styled(title, "bold $foreground")] if shown else []
-    lines = (key_label(*each, widths, 0) for each in zip(names, shown, strict=True))
-    parts += [line.truncate(width, ellipsis=True) for line in lines]
+    for name, change in zip(names, shown, strict=True):
+        parts += _wrap_label(key_label(name, change, widths, 0), width)
     info = None if stage is None else load_catalog().find(stage.config.name)
     parts += [] if info is None else [Content(""), *_behavior_lines(info.doc)]
     return Content("\n").join(parts)
+
+
+def _wrap_label(label: Content, width: int) -> list[Content]:
+    """Put the previous specs of a changed key on a line of their own if they do not fit."""
+    at = label.plain.find("← ")
+    lines = [label] if at < 0 or label.cell_length <= width else label.divide([at])
+    indented = [lines[0], *(Content("    ").append(each) for each in lines[1:])]
+    return [each.truncate(width, ellipsis=True) for each in indented]
 
 
 def _behavior_lines(docstring: str) -> Iterator[Content]:
@@ -328,7 +338,8 @@ def _behavior_lines(docstring: str) -> Iterator[Content]:
         is_section = head.endswith(":") and rest.startswith("    ")
         if is_section:
             yield Content.styled(head.removesuffix(":"), "bold $foreground")
-        yield Content(dedent(rest) if is_section else " ".join(block.split("\n")))
+        text = dedent(rest) if is_section else " ".join(block.split("\n"))
+        yield Content(text if head.startswith("Example") else _CONTINUED.sub(" ", text))
         yield Content("")
 
 

@@ -98,7 +98,7 @@ class ContractCommands:
             text = f"{problem.message}{hint}"
             self._screen.app.notify(text, title="Not frozen", severity="error", timeout=10)
             return
-        self._last = request.path
+        self._last = min(request.path, os.path.relpath(request.path), key=len)
         self._screen.app.notify(text, title="Frozen", timeout=6)
 
 

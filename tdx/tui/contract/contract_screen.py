@@ -28,15 +28,24 @@ class ContractScreen(ModalScreen[None]):
         reference: Folder of a contract, pipeline file, function or env.
     """
 
+    HELP = """## Contract
+
+The stages of both sides are paired by what they do, each with the keys that are compared after it;
+`←` marks an action on its way to the env. `▶` marks the first difference, `≠` a difference, `↳`
+what follows from an earlier one, `-` and `+` stages and keys of one side, `?` what is random, and
+`·` what does not change what a policy reads or does. The details show the values of both sides in
+one golden step."""
     BINDINGS = [
-        Binding("escape,q", "back", "back", id="contract.back", key_display="esc"),
-        Binding("n", "next(1)", "go to the next difference", id="contract.next"),
-        Binding("N", "next(-1)", "go to the previous difference", id="contract.previous"),
-        Binding("left", "step(-1)", "show the previous step", id="contract.step_back"),
-        Binding("right", "step(1)", "show the next step", id="contract.step"),
-        Binding("e", "evaluation", "compare as an evaluation", id="contract.evaluation"),
-        Binding("r", "compare", "compare again", id="contract.again"),
-        Binding("ctrl+k", "cancel", "cancel", id="contract.cancel", priority=True),
+        Binding("escape,q", "back", "back", id="comparison.back", key_display="esc"),
+        Binding("n", "next(1)", "go to the next difference", id="comparison.next"),
+        Binding("N", "next(-1)", "go to the previous difference", id="comparison.previous"),
+        Binding("left", "step(-1)", "show the previous step", id="comparison.step_back"),
+        Binding("right", "step(1)", "show the next step", id="comparison.step"),
+        Binding("e", "evaluation", "compare as an evaluation", id="comparison.evaluation"),
+        Binding("r", "compare", "compare again", id="comparison.again"),
+        # The bindings of the app do not reach through a modal screen.
+        Binding("f1", "app.help", "help", id="comparison.help", show=False),
+        Binding("ctrl+k", "cancel", "cancel", id="comparison.cancel", priority=True),
     ]
 
     def __init__(self, workspace: Workspace, reference: str) -> None:

@@ -233,7 +233,7 @@ class HistoryBrowser:
         if state is None:
             return
         if target == "trace":
-            self.show_trace(self._current(state) + by)
+            self.show_trace(self.current(state) + by)
         elif target == "episode":
             self._show_episode(state, by)
         elif target == "problem":
@@ -260,7 +260,7 @@ class HistoryBrowser:
 
     def _show_episode(self, state: LiveState, by: int) -> None:
         """Show the start of an earlier or later episode."""
-        now, starts = self._current(state), state.episode_starts
+        now, starts = self.current(state), state.episode_starts
         if by < 0:
             self.show_trace(max((each for each in starts if each < now), default=state.first))
         else:
@@ -271,7 +271,7 @@ class HistoryBrowser:
         if not traces:
             self._owner.notify(otherwise, timeout=2)
         else:
-            after: Sequence[int] = [each for each in traces if each > state.shown]
+            after: Sequence[int] = [each for each in traces if each > self.current(state)]
             self.show_trace(after[0] if after else traces[0])
 
     def toggle_earlier(self) -> None:
@@ -289,7 +289,8 @@ class HistoryBrowser:
         """Compare with the shown trace; if it is marked already, with the previous trace."""
         state = self._session.state
         if state is not None and self._session.connection.is_open:
-            mark = None if state.reference == state.shown else state.shown
+            shown = self.current(state)
+            mark = None if state.reference == shown else shown
             self._session.connection.send(CompareWith(mark))
             self._session.show_message(
                 "comparing with the previous trace"
@@ -297,7 +298,7 @@ class HistoryBrowser:
                 else f"comparing with trace {mark}"
             )
 
-    def _current(self, state: LiveState) -> int:
+    def current(self, state: LiveState) -> int:
         return state.shown if self.requested is None else self.requested
 
     def _show_cached_trace(self, state: LiveState, index: int) -> None:

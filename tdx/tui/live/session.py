@@ -136,7 +136,7 @@ class SessionController:
         if state is None or not state.steps or not self.connection.is_open:
             self.show_message("nothing to branch from: make a step first")
         else:
-            self.start(repeat=True, until=state.shown)
+            self.start(repeat=True, until=self.history.current(state))
 
     def restart_after_edit(self, draft: Draft) -> None:
         """Restart when the chain has changed and no further edit follows for a moment."""

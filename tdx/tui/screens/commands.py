@@ -42,6 +42,11 @@ TITLES = {
     "screen.theme": "Change the theme",
     "screen.copy": "Copy the pipeline",
     "screen.check": "Check with steps",
+    "screen.compare": "Compare with a contract",
+    "screen.freeze": "Freeze a contract",
+    "screen.measure": "Measure the statistics of the normalizer",
+    "screen.exclude": "Exclude what cannot be stored",
+    "screen.source": "Open the source in an editor",
     "screen.hints": "Show or hide the first steps",
     "screen.cancel": "Cancel the inspection, or restart its worker",
     "screen.details": "Show all errors",
@@ -110,6 +115,8 @@ TARGETS = {
     "screen.redo": "redo",
     "screen.check": "env",
     "screen.copy": "env",
+    **dict.fromkeys(("screen.compare", "screen.freeze", "screen.exclude"), "env"),
+    "screen.measure": "stage",
     **dict.fromkeys(
         ("chain.switch", "chain.remove", "chain.duplicate", "chain.move_up", "chain.move_down"),
         "stage",
@@ -146,7 +153,7 @@ class CommandProvider(Provider):
         """Return a command for every key binding that applies, whatever has the focus."""
         known: set[str] = set()
         screen = self.screen
-        for node in (screen.app, screen, *screen.walk_children()):
+        for node in (*screen.walk_children(), screen, screen.app):
             # A pane that another one covers is brought back by its commands.
             if not (node.display or node.has_class("pane")):
                 continue

@@ -24,6 +24,7 @@ from tdx.tui.chain_status import ENV
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.compose.chain_pane import ChainList, ChainPane
 from tdx.tui.compose.dialogs import ComposeDialogs
+from tdx.tui.compose.repairs import Repairs
 from tdx.tui.compose.stage_tab import StageTab
 from tdx.tui.compositor import use_partial_compositor
 from tdx.tui.contract.commands import ContractCommands
@@ -125,8 +126,11 @@ class MainScreen(FocusGuard):
         Binding("y", "copy", "copy", id="screen.copy", show=False),
         Binding("k", "check", "check with steps", id="screen.check", show=False),
         Binding("h", "hints", "first steps", id="screen.hints", show=False),
-        Binding("C", "contract('compare')", "compare with …", id="contract.compare", show=False),
-        Binding("F", "contract('freeze')", "freeze …", id="contract.freeze", show=False),
+        Binding("M", "measure", "measure statistics", id="screen.measure", show=False),
+        Binding("X", "exclude", "exclude unstorable", id="screen.exclude", show=False),
+        Binding("o", "open_source", "open the source", id="screen.source", show=False),
+        Binding("C", "compare", "compare with …", id="screen.compare", show=False),
+        Binding("F", "freeze", "freeze a contract", id="screen.freeze", show=False),
         Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
         Binding("escape", "home", "chain", id="screen.home", show=False),
         Binding("f12", "details", "details", id="screen.details", show=False),
@@ -147,6 +151,7 @@ class MainScreen(FocusGuard):
         self.panes = PaneLayout(self)
         self.dialogs = ComposeDialogs(self, workspace)
         self.contracts = ContractCommands(self, workspace)
+        self.repairs = Repairs(self, workspace)
 
     def compose(self) -> ComposeResult:
         yield StatusBar(self.workspace)
@@ -321,9 +326,24 @@ class MainScreen(FocusGuard):
     def _pick_keys(self, event: StageTab.PickKeys) -> None:
         self.dialogs.pick_keys(event.row)
 
-    def action_contract(self, command: str) -> None:
-        """Compare the chain with a contract, or write one."""
-        self.contracts.compare() if command == "compare" else self.contracts.freeze()
+    def action_compare(self) -> None:
+        self.contracts.compare()
+
+    def action_freeze(self) -> None:
+        self.contracts.freeze()
+
+    def action_measure(self) -> None:
+        self.repairs.measure()
+
+    def action_exclude(self) -> None:
+        self.repairs.exclude()
+
+    def action_open_source(self) -> None:
+        self.repairs.open_source()
+
+    def is_applicable(self, action: str) -> bool:
+        """Return False for a measurement if no normalizer is selected."""
+        return action != "measure" or self.repairs.can_measure
 
     def action_check(self) -> None:
         self.workspace.check_with_steps(self._report_check)

@@ -46,10 +46,7 @@ class LineagePane(Static):
         self._ticket: Ticket[Lineage | None] | None = None
         self._waiting: asyncio.Task[None] | None = None
         self._is_slow = False
-
-    def on_mount(self) -> None:
-        self.workspace.edited.subscribe(self, lambda _: self._forget())
-        self.workspace.code_reloaded.subscribe(self, lambda _: self._forget())
+        self._is_subscribed = False
 
     def on_unmount(self) -> None:
         self._forget()
@@ -104,6 +101,10 @@ class LineagePane(Static):
         is_current = overview is not None and status.revision == workspace.editor.revision
         if overview is None or overview.stack is None or overview.after is None or not is_current:
             return self._observed
+        if not self._is_subscribed:
+            self._is_subscribed = True
+            workspace.edited.subscribe(self, lambda _: self._forget())
+            workspace.code_reloaded.subscribe(self, lambda _: self._forget())
         if self._revision != status.revision:
             self._forget()
             self._revision = status.revision

@@ -44,9 +44,9 @@ class PlaceSpecs:
         return sorted(found, key=lambda change: PARTS.index(change.part))
 
     def leaves(self) -> Iterator[LeafSpec]:
-        """Return all specs, before and after."""
+        """Return the spec of each key: the one after the stage, or that of a removed key."""
         for change in self.changes:
-            yield from (side for side in (change.before, change.after) if side is not None)
+            yield from [side for side in (change.after, change.before) if side is not None][:1]
 
 
 def specs_at(workspace: Workspace, at: int | None = None) -> PlaceSpecs:
@@ -93,7 +93,8 @@ def _make_unchanged(leaves: Sequence[LeafSpec]) -> tuple[KeyChange, ...]:
 
 LinePath = tuple[str, ...]
 LineKind = Literal["place", "lane", "part", "group", "key", "nothing"]
-_MIN_KEY = 10
+_MIN_KEY, _MAX_DOMAIN = 10, 16
+"""Width that a key keeps, and width for which keys are shortened."""
 _GAPS = 6
 """Width of the sign and the spaces between the columns."""
 LANES: tuple[Direction, ...] = ("forward", "inverse")
@@ -244,7 +245,8 @@ class ColumnWidths:
         device = max(map(len, devices)) if len(devices) > 1 else 0
         if room is not None:
             domain = max((len(domain_text(leaf, whole=False)) for leaf in known), default=0)
-            key = min(key, max(_MIN_KEY, room - shape - dtype - device - domain - _GAPS))
+            left = room - shape - dtype - device - min(domain, _MAX_DOMAIN) - _GAPS
+            key = min(key, max(_MIN_KEY, left))
         return cls(key, shape, dtype, device)
 
 

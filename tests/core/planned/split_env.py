@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from tdx import EnvBase, SerialEnv
 from tdx.core.planned.workers import ChunkPart, ChunkTask, Copies
@@ -56,18 +56,12 @@ class SplitEnv(SerialEnv):
             runner.take_memory(memory)
             runner.write(report.layout)
             runner.take_memory(TensorBlock({"": Field(torch.Size((0,)), torch.uint8)}))
-            entries: dict[object, Tensor] = entry_views(memory.tensors()[""], report.layout)  # type: ignore[assignment]
-            error = None if report.failure is None else report.failure.original(rows[0])
-            parts.append(
-                ChunkPart(
-                    report.length,
-                    entries,
-                    report.groups,
-                    report.memory,
-                    error,
-                    report.generator,  # type: ignore[arg-type]
-                )
-            )
+            entries = entry_views(memory.tensors()[""], report.layout)
+            error: Any = None
+            if report.failure is not None:
+                error = report.failure.original(rows[0])
+            state = (report.groups, report.memory, error, report.generator)
+            parts.append(ChunkPart(report.length, entries, *state))
             for row, last in zip(rows, runner.last_rows(), strict=True):
                 self._last_rows[row] = last
         self.chunks.append(tasks[0].length)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 from tensordict import TensorDictBase
@@ -22,13 +25,17 @@ from tdx import (
     Compose,
     EnvBase,
     GymEnv,
+    GymWrapper,
     InitTracker,
     ObservationNorm,
     PendulumEnv,
     RenameTransform,
     RewardSum,
+    SerialEnv,
     StepCounter,
     TensorDictPrimer,
+    TimeBehavior,
+    Transform,
     TransformedEnv,
     Unbounded,
 )
@@ -261,3 +268,124 @@ def test_a_policy_that_reads_what_it_wrote(base: str) -> None:
         )
     compared(*results)
     assert results[0]["memory"].flatten().max() == 12
+
+
+# Stages whose results the policy reads run on arrays
+
+
+class Spikes(gymnasium.Env[Any, Any]):
+    """Observes numbers that overflow, infinity and NaN; episodes end at different steps."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    numbers = (3.0e38, float("inf"), float("nan"), -1.0, 0.25)
+
+    def __init__(self, length: int = 4) -> None:
+        self.count, self.length = 0, length
+
+    def _observed(self) -> Any:
+        return np.full(3, self.numbers[self.count % 5], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return self._observed(), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        return self._observed(), 1.0, self.count % self.length == 0, False, {}
+
+
+class Positive(nn.Module):
+    def forward(self, observation: Tensor) -> Tensor:
+        return nn.functional.one_hot((observation[..., 0] > 0).long(), 2)
+
+
+class Doubled(Transform):
+    """Has no form for arrays."""
+
+    time_behavior = TimeBehavior.POINTWISE
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        return tensor * 2
+
+
+class Halved(ObservationNorm):
+    """Has a map of its own, and so none of the array form of its base."""
+
+    time_behavior = TimeBehavior.POINTWISE
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        return tensor / 2
+
+
+class Newest(CatFrames):
+    """Repeats the newest frame."""
+
+    time_behavior = TimeBehavior.SCAN
+
+    def _combine(self, window: Any, out: Tensor | None = None) -> Tensor:
+        return super()._combine([window[-1]] * len(window), out)
+
+
+ARRAY_CHAINS: dict[str, Callable[[], list[Transform]]] = {
+    "between others": lambda: [
+        Doubled(in_keys=["observation"], out_keys=["twice"]),
+        ObservationNorm(0.5, 3.0, in_keys=["twice"]),
+        CatFrames(2, -1, ["observation"]),
+        CatFrames(2, -1, ["observation"], ["far"]),
+        ObservationNorm(0.5, 3.0),
+    ],
+    "frames of frames": lambda: [
+        CatFrames(2, -1, ["observation"]),
+        CatFrames(3, -1, ["observation"]),
+    ],
+    "own kernels": lambda: [Halved(0.0, 1.0), Newest(3, -1, ["observation"])],
+    "several keys": lambda: [
+        ObservationNorm(0.5, 3.0, ["observation", "observation"], ["a", "b"]),
+        CatFrames(2, -1, ["b"], ["observation"], padding="constant", padding_value=7.0),
+    ],
+    "standard": lambda: [
+        ObservationNorm(torch.tensor([0.5, 1.0, 2.0]), 3.0, standard_normal=True),
+        CatFrames(4, -1, ["observation"]),
+        RewardSum(),
+    ],
+}
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+@pytest.mark.parametrize("name", sorted(ARRAY_CHAINS))
+def test_stages_on_arrays_are_those_on_tensors(name: str, rows: int | None) -> None:
+    def rolled_out(planned: bool) -> list[TensorDictBase]:
+        base: Any = GymWrapper(Spikes())
+        if rows is not None:
+            makers = [partial(GymWrapper, Spikes(3 + row)) for row in range(rows)]
+            base = SerialEnv(rows, makers)
+        env = TransformedEnv(base, Compose(*ARRAY_CHAINS[name]()), planned=planned)
+        policy = Positive()
+        # Three chunks, and a rollout that continues with the same stages.
+        parts = list(env.iter_rollout(20, policy, chunk_steps=7, break_when_any_done=False))
+        parts.append(env.rollout(6, policy, auto_reset=False, tensordict=env.reset()))
+        return parts
+
+    for ours, theirs in zip(rolled_out(True), rolled_out(False), strict=True):
+        compared(ours, theirs)
+
+
+def test_what_a_policy_keeps_of_its_input_does_not_change() -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[Tensor] = []
+
+        def forward(self, observation: Tensor) -> Tensor:
+            self.seen.append(observation)
+            return observation[..., :1]
+
+    policy = Keeps()
+    env = TransformedEnv(
+        GymEnv("Pendulum-v1"),
+        Compose(ObservationNorm(0.1, 0.1), CatFrames(2, -1, ["observation"])),
+    )
+    chunks = list(env.iter_rollout(20, policy, chunk_steps=8))
+    whole = torch.cat([chunk["observation"] for chunk in chunks])
+    assert torch.equal(torch.stack(policy.seen), whole)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule
 from torch import nn
 
@@ -97,7 +96,7 @@ class Gaussian(nn.Module):
         return mean + torch.randn_like(mean)
 
 
-def rolled_out(env: TransformedEnv, policy: Any) -> list[TensorDictBase]:
+def rolled_out(env: TransformedEnv, policy: Any) -> list[Any]:
     """Chunks, a rollout after them, and steps made by hand after that."""
     env.set_seed(3)
     torch.manual_seed(5)
@@ -108,7 +107,7 @@ def rolled_out(env: TransformedEnv, policy: Any) -> list[TensorDictBase]:
         for _ in range(3):
             done, root = env.step_and_maybe_reset(env.rand_action(root))
             parts.append(done)
-    return [*parts, torch.rand(2)]  # type: ignore[list-item]
+    return [*parts, torch.rand(2)]
 
 
 def assert_equal(mine: list[Any], other: list[Any]) -> None:
@@ -133,7 +132,7 @@ CASES: dict[str, tuple[Callable[[], EnvBase], Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("sizes", [(5,), (2, 3), (1, 1, 1, 1, 1)])
+@pytest.mark.parametrize("sizes", [(5,), (1, 3, 1)])
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_rows_that_run_apart(name: str, sizes: tuple[int, ...]) -> None:
     make, policy = CASES[name]
@@ -152,11 +151,14 @@ def test_rows_in_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of(env, ["observation"])
     assert (plan.processes, plan.why_stepwise) == (2, "")
     calls: list[int] = []
-    chunks = env.base_env._chunk_workers
+    chunks: Any = env.base_env._chunk_workers
     run = chunks.run
-    monkeypatch.setattr(
-        chunks, "run", lambda *args: (calls.append(args[1][0].length), run(*args))[1]
-    )
+
+    def counted_run(copies: Any, tasks: Any) -> Any:
+        calls.append(tasks[0].length)
+        return run(copies, tasks)
+
+    monkeypatch.setattr(chunks, "run", counted_run)
     mine = rolled_out(env, policy())
     env.close()
     # Pieces of a second: the first has one step.
@@ -263,7 +265,7 @@ class Own(RewardScaling):
         super().__init__(0.0, 2.0, in_keys=in_keys)
 
     def _apply_transform(self, reward: torch.Tensor) -> torch.Tensor:
-        return reward - reward.mean()
+        return reward * 2
 
 
 def test_a_rollout_that_stops_at_a_done_flag_runs_step_by_step() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -14,10 +16,13 @@ from tensordict import TensorDictBase, assert_close
 
 from tdx import CatFrames, GymEnv, InitTracker, RewardSum, StepCounter, TransformedEnv
 from tdx.envs.batched import ParallelEnv, SerialEnv
-from tdx.envs.batched.worker_pool import resolve_process_count, split_rows
+from tdx.envs.batched.chunk_pool import ChunkPool
+from tdx.envs.batched.process_options import resolve_process_count, split_rows
+from tdx.envs.gym import GymWrapper
 from tdx.errors import ArgumentError, WorkerError
 from tdx.keys import NestedKey
 from tests.envs.batched.conftest import MakeBatch
+from tests.envs.batched.processes import all_end
 from tests.envs.batched.test_faults import one_faulty
 from tests.envs.mocks import CountingEnv, FaultyEnv, TwoGroupsEnv
 
@@ -95,7 +100,7 @@ class UnreadableEnv(CountingEnv):
 def test_a_process_that_is_killed_is_named_by_its_envs(make_parallel: MakeBatch) -> None:
     env = make_parallel(4, lambda: FaultyEnv("none"), processes=2)
     os.kill(env.worker_pids[1], signal.SIGKILL)
-    with pytest.raises(WorkerError, match="the process of workers 2 to 3 was killed by SIGKILL"):
+    with pytest.raises(WorkerError, match=r"the process of workers . to . was killed by SIGKILL"):
         steps_of(env)
     assert env.is_closed
 
@@ -119,3 +124,59 @@ def test_the_number_of_processes_is_checked() -> None:
     for wrong in (0, -1, 1.5, True, "2"):
         with pytest.raises(ArgumentError, match="processes must be an integer of at least 1"):
             ParallelEnv(2, CountingEnv, processes=wrong)  # type: ignore[arg-type]
+
+
+class DyingEnv(gymnasium.Env[Any, Any]):
+    """Kills its process once, at a step, and marks that it has."""
+
+    observation_space = gymnasium.spaces.Box(-100.0, 100.0, (1,), np.float64)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, marker: str, at: int) -> None:
+        self.marker, self.at, self.count = marker, at, 0.0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.count = 0.0
+        return np.array([self.np_random.random()]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        if self.count == self.at and not Path(self.marker).exists():
+            Path(self.marker).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        seen = np.array([self.np_random.random() + float(action)])
+        return seen, self.count, self.count >= 20, False, {}
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_process_that_dies_costs_its_chunk(
+    make_parallel: MakeBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    monkeypatch.setattr(DyingEnv, "uses_own_generator", True, raising=False)
+    # Durations decide if states are saved.
+    monkeypatch.setattr(ChunkPool, "saved_seconds", 0.0 if saved else float("inf"))
+    found = []
+    for marker in (tmp_path / "killed", tmp_path):
+
+        def make(marker: Path = marker) -> GymWrapper:
+            return GymWrapper(DyingEnv(str(marker), 13))
+
+        env = TransformedEnv(make_parallel(4, make, processes=2), RewardSum())
+        env.set_seed(1)
+        torch.manual_seed(2)
+        batch: Any = env.base_env
+        pids = batch.worker_pids
+        if not saved:
+            with pytest.raises(WorkerError, match=r"the process of workers . to . was killed by"):
+                list(env.iter_rollout(60, chunk_steps=30))
+            assert all_end(pids)
+            return
+        found.append(torch.cat(list(env.iter_rollout(60, chunk_steps=30)), 1))
+        assert (pids != batch.worker_pids) == (marker == tmp_path / "killed")
+        assert len(set(batch.worker_pids)) == 2
+        found.append(env.rollout(3, break_when_any_done=False))
+        env.close()
+        assert all_end(pids)
+    assert (found[0] == found[2]).all()
+    assert (found[1] == found[3]).all()

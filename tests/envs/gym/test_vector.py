@@ -11,6 +11,8 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from tensordict import TensorDictBase
 
+from tdx import EnvBase, RewardSum, TransformedEnv
+from tdx.core.plan import plan_of
 from tdx.envs.gym import GymEnv, GymWrapper
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode, create_without_autoreset
 from tdx.errors import EnvError
@@ -200,3 +202,38 @@ def test_atari_vector_env(mode: AutoresetMode) -> None:
         following = rollout["observation"][row, step + 1]
         assert not torch.equal(following, rollout["next", "observation"][row, step])
     assert np.array_equal(done[0], done[1])
+
+
+# Rollouts step the envs of the rows themselves
+
+
+def steps_in_both_ways(env: EnvBase, steps: int) -> list[TensorDictBase]:
+    """A rollout that may end with ended rows, steps without resets, and another rollout."""
+    env.set_seed(0)
+    torch.manual_seed(0)
+    parts = [env.rollout(steps, break_when_any_done=False)]
+    root = env.step_mdp(parts[-1][..., -1])
+    for _ in range(3):
+        # Ended rows repeat their values.
+        step = env.rand_step(root)
+        parts.append(step)
+        root = env.step_mdp(step)
+    parts.append(env.rollout(9, auto_reset=False, tensordict=root, break_when_any_done=False))
+    # The seed is that of the next reset, of some rows here.
+    env.set_seed(3)
+    root = env.step_mdp(parts[-1][..., -1])
+    parts.append(env.rollout(30, auto_reset=False, tensordict=root, break_when_any_done=False))
+    return parts
+
+
+@pytest.mark.parametrize("steps", range(8, 14))
+def test_rollouts_and_steps_of_a_vector_env_alternate(steps: int) -> None:
+    def make(planned: bool) -> TransformedEnv:
+        base = GymEnv("CartPole-v1", num_envs=3, max_episode_steps=11)
+        return TransformedEnv(base, RewardSum(), planned=planned)
+
+    assert plan_of(make(True)).rows == "raw"
+    ours, theirs = (steps_in_both_ways(make(planned), steps) for planned in (True, False))
+    for mine, other in zip(ours, theirs, strict=True):
+        assert set(mine.keys(True, True)) == set(other.keys(True, True))
+        assert bool((mine == other).all())

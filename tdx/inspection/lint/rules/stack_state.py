@@ -91,12 +91,12 @@ def normalizer_without_key(context: StackContext) -> Iterator[Violation]:
 
 @stack_rule(
     "TDX486",
-    "statistics have another width than the data",
+    "statistics and observations differ in size",
     "warning",
     why="""
-    The mean and variance of the normalizer have another number of features than the observation:
-    statistics of another robot or another set of sensors, of which a part is applied to features
-    that it was not computed from.
+    The mean and variance of the normalizer and the observation differ in their number of features.
+    They belong to another robot or another set of sensors, so some of them are applied to features
+    that they were not computed from.
 
     Load the statistics of this env, or compute them again.
     """,
@@ -154,10 +154,10 @@ def statistics_of_another_width(context: StackContext) -> Iterator[Violation]:
 
 @stack_rule(
     "TDX487",
-    "statistics are fresh in evaluation",
+    "evaluation starts without statistics",
     "warning",
     why="""
-    The running statistics have counted no value, or one, and do not change, so observations pass
+    The running statistics are those of at most one value and do not change, so observations pass
     nearly unchanged. The policy was trained on normalized ones: its success rate drops without an
     error. The rule applies with `--eval`, or `tdx.check(env, evaluation=True)`.
 

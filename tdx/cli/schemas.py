@@ -1,0 +1,238 @@
+"""JSON Schema of dataclasses, results and typed dicts, from their annotations and docstrings."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from inspect import get_annotations, getattr_static, getdoc, getmodule
+from pathlib import PurePath
+from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
+
+from tdx.pipeline.catalog import markdown, parse_argument_help
+from tdx.serialization import Entry, Result
+
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_NUMBER: Schema = {
+    "description": "JSON has no infinite numbers and no NaN: they are strings.",
+    "anyOf": [{"type": "number"}, {"enum": ["inf", "-inf", "nan"]}],
+}
+_SCALARS: Mapping[object, Schema] = {
+    Any: {},
+    object: {},
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"$ref": "#/$defs/Number"},
+    str: {"type": "string"},
+    type(None): {"type": "null"},
+}
+
+
+class SchemaBuilder:
+    """Builds the schema of types; named types become definitions.
+
+    Attributes:
+        definitions: Schemas by name of the type.
+
+    Example:
+        >>> SchemaBuilder().schema_of(tuple[int, ...])
+        {'type': 'array', 'items': {'type': 'integer'}}
+    """
+
+    def __init__(self) -> None:
+        self.definitions: dict[str, Schema] = {"Number": _NUMBER}
+
+    def schema_of(self, kind: Any) -> Schema:
+        """Return the schema of the plain data of a type.
+
+        Args:
+            kind: Annotation: a class, or a type with arguments.
+
+        Raises:
+            TypeError: JSON has no representation of the type.
+        """
+        if kind in _SCALARS:
+            return dict(_SCALARS[kind])
+        inner = get_args(kind)
+        match get_origin(kind):
+            case typing.Union | types.UnionType:
+                return _any_of([self.schema_of(each) for each in inner])
+            case typing.Literal:
+                return {"enum": list(inner)}
+            case origin if isinstance(origin, type):
+                return self._container(origin, inner)
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return {"enum": [member.value for member in kind]}
+        if isinstance(kind, type) and issubclass(kind, PurePath):
+            return {"type": "string"}
+        if is_typeddict(kind) or (is_dataclass(kind) and isinstance(kind, type)):
+            return self._reference(kind)
+        if hasattr(kind, "to_dict"):
+            return self.schema_of(get_type_hints(kind.to_dict)["return"])
+        raise TypeError(f"no JSON Schema for {kind!r}")
+
+    def _container(self, origin: type, inner: tuple[Any, ...]) -> Schema:
+        if issubclass(origin, Mapping) and get_origin(inner[0]) is typing.Literal:
+            names = get_args(inner[0])
+            return closed_object(dict.fromkeys(names, self.schema_of(inner[1])), list(names))
+        if issubclass(origin, Mapping):
+            return {"type": "object", "additionalProperties": self.schema_of(inner[1])}
+        if origin is tuple and inner[-1] is not ...:
+            items = [self.schema_of(each) for each in inner]
+            return {"type": "array", "prefixItems": items, "items": False}
+        return {"type": "array", "items": self.schema_of(inner[0])}
+
+    def _reference(self, kind: Any) -> Schema:
+        if kind.__name__ not in self.definitions:
+            self.definitions[kind.__name__] = {}  # Ends a recursion.
+            self.definitions[kind.__name__] = self.object_schema(kind)
+        return {"$ref": f"#/$defs/{kind.__name__}"}
+
+    def object_schema(self, kind: Any) -> Schema:
+        """Return the schema of a dataclass, result or typed dict without a definition of its own.
+
+        Args:
+            kind: The class.
+        """
+        if isinstance(kind, type) and issubclass(kind, Result) and kind.json_entries:
+            entries = [Entry(e) if isinstance(e, str) else e for e in kind.json_entries]
+            properties, required = self._entries(kind, entries)
+        elif is_typeddict(kind):
+            # Python does not find NotRequired in annotations that are strings.
+            marked = get_type_hints(kind, include_extras=True)
+            optional = {n for n, hint in marked.items() if get_origin(hint) is NotRequired}
+            hints = get_type_hints(kind)
+            properties = {name: self.schema_of(hint) for name, hint in hints.items()}
+            required = [name for name in hints if name in kind.__required_keys__ - optional]
+        else:
+            properties, required = self._fields(kind)
+        return closed_object(properties, required)
+
+    def _fields(self, kind: Any) -> tuple[dict[str, Schema], list[str]]:
+        hints, helps = get_type_hints(kind), parse_argument_help(getdoc(kind) or "")
+        kept = [each for each in fields(kind) if not each.metadata.get("omit")]
+        properties = {
+            each.name: _described(self.schema_of(hints[each.name]), helps.get(each.name))
+            for each in kept
+        }
+        return properties, [each.name for each in kept if not each.metadata.get("omit_empty")]
+
+    def _entries(self, kind: type, entries: list[Entry]) -> tuple[dict[str, Schema], list[str]]:
+        properties: dict[str, Schema] = {}
+        required: list[str] = []
+        for entry in entries:
+            hint, text = _find_annotation(kind, entry)
+            if entry.inline:
+                inner, names = self._inline(hint)
+                properties |= inner
+                required += names
+                continue
+            schema = self._without(hint, entry.without) if entry.without else self.schema_of(hint)
+            if entry.omit_none:
+                schema = _without_null(schema)
+            properties[entry.name] = _described(schema, text)
+            if not (entry.optional or entry.omit_none):
+                required.append(entry.name)
+        return properties, required
+
+    def _inline(self, hint: Any) -> tuple[dict[str, Schema], list[str]]:
+        """Return the properties of a class, or of all classes of a union."""
+        options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else [hint]
+        schemas = [self.object_schema(option) for option in options]
+        properties = {name: value for each in schemas for name, value in each["properties"].items()}
+        shared = [name for name in properties if all(name in s["required"] for s in schemas)]
+        return properties, shared
+
+    def add_entries(self, array: Schema | None, added: Schema) -> Schema:
+        """Return the schema of the objects in an array, with more entries.
+
+        Args:
+            array: Schema of the array. ``None``: there is none, so the objects have no entries.
+            added: Schema of an object with the other entries.
+        """
+        items = {"properties": {}, "required": []} if array is None else array["items"]
+        if "$ref" in items:
+            items = self.definitions.pop(items["$ref"].rpartition("/")[2])
+        required = dict.fromkeys([*items["required"], *added["required"]])
+        return closed_object({**items["properties"], **added["properties"]}, list(required))
+
+    def _without(self, hint: Any, names: tuple[str, ...]) -> Schema:
+        """Return the schema of a class, or of ``None``, without some of its entries."""
+        kinds = [each for each in get_args(hint) or (hint,) if each is not type(None)]
+        name = f"{kinds[0].__name__}Without{''.join(each.title() for each in names)}"
+        schema = self.object_schema(kinds[0])
+        kept = {key: value for key, value in schema["properties"].items() if key not in names}
+        required = [key for key in schema["required"] if key not in names]
+        self.definitions[name] = closed_object(kept, required)
+        reference = {"$ref": f"#/$defs/{name}"}
+        return reference if len(get_args(hint)) < 2 else _any_of([reference, {"type": "null"}])
+
+
+def closed_object(properties: Mapping[str, Schema], required: list[str]) -> Schema:
+    """Return the schema of an object that has no other properties."""
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _any_of(options: list[Schema]) -> Schema:
+    """Return the union of schemas; simple types become a list."""
+    if all(set(option) == {"type"} for option in options):
+        return {"type": [option["type"] for option in options]}
+    flat = [each for option in options for each in option.get("anyOf", [option])]
+    return {"anyOf": flat}
+
+
+def _without_null(schema: Schema) -> Schema:
+    """Return the schema of a value that is not ``None``."""
+    if isinstance(schema.get("type"), list):
+        kinds = [kind for kind in schema["type"] if kind != "null"]
+        return {"type": kinds[0] if len(kinds) == 1 else kinds}
+    options = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
+    return options[0] if len(options) == 1 else {**schema, "anyOf": options} if options else schema
+
+
+def _described(schema: Schema, text: str | None) -> Schema:
+    return {**schema, "description": markdown(text)} if text else schema
+
+
+def _find_annotation(kind: type, entry: Entry) -> tuple[Any, str | None]:
+    """Return the type of the value of an entry, and its description."""
+    if entry.type is not None:
+        return entry.type, parse_argument_help(getdoc(kind) or "").get(entry.name)
+    path = (entry.attribute or entry.name).split(".")
+    owner: Any = kind
+    is_optional = False
+    for position, name in enumerate(path):
+        hint, text = _attribute(owner, name)
+        if position < len(path) - 1:
+            is_optional |= type(None) in get_args(hint)
+            owner = next(each for each in get_args(hint) or (hint,) if each is not type(None))
+    if entry.convert is not None:
+        is_optional |= type(None) in get_args(hint)
+        hint = get_type_hints(entry.convert)["return"]
+    return (hint | None if is_optional else hint), text
+
+
+def _attribute(owner: type, name: str) -> tuple[Any, str | None]:
+    """Return the annotation and the description of a field or a property."""
+    declared = getattr_static(owner, name, None)
+    if isinstance(declared, property):
+        getter: Callable[..., Any] = declared.fget  # type: ignore[assignment]
+        return get_type_hints(getter)["return"], next(_paragraphs(getter.__doc__), None)
+    # Other annotations may name what their module imports for type checking only.
+    source = next(each for each in owner.__mro__ if name in get_annotations(each))
+    only = types.SimpleNamespace(__annotations__={name: get_annotations(source)[name]})
+    hints = get_type_hints(only, vars(getmodule(source)))
+    return hints[name], parse_argument_help(getdoc(owner) or "").get(name)
+
+
+def _paragraphs(doc: str | None) -> Iterator[str]:
+    for paragraph in (doc or "").split("\n\n"):
+        yield " ".join(paragraph.split())

@@ -1,0 +1,268 @@
+"""A chain as a diagram: in the terminal, as Mermaid and as SVG.
+
+Outputs of the env flow down on the left, actions flow up on the right. An edge lists what the stage
+above it changes; the first one lists every output of the env.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tdx.cli.html import arrow, box, label, svg_image, text_width
+from tdx.cli.output import mermaid_label
+from tdx.cli.views import Block, Cell, Paragraph, Style
+from tdx.inspection.chain import StageFlow
+from tdx.inspection.chain_report import ChainReport
+from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
+from tdx.keys import NestedKey, format_key
+from tdx.text import escape_control_characters
+
+MAX_WIDTH = 100
+"""Columns of a diagram in a wide terminal or a pipe."""
+_MIN_WIDTH = 40
+_MARKS: dict[str, tuple[str, Style]] = {
+    "new": ("+", "added"),
+    "changed": ("~", "changed"),
+    "same": ("=", ""),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A key on an edge.
+
+    Args:
+        mark: ``+``, ``~``, ``→``, ``-``, or a space.
+        key: The key, or what stands for several.
+        spec: Its spec.
+        style: Style of the mark and the key.
+    """
+
+    mark: str
+    key: str
+    spec: str = ""
+    style: Style = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """Both directions between two nodes."""
+
+    down: tuple[_Line, ...]
+    up: tuple[_Line, ...]
+
+
+def _nodes(report: ChainReport, calls: Sequence[str]) -> list[str]:
+    stages = [f"{index} {call}" for index, call in enumerate(calls)]
+    return [escape_control_characters(text) for text in (report.env, *stages, "output")]
+
+
+def _name(key: NestedKey) -> str:
+    """Return a key as it is shown; escaped before the layout depends on its width."""
+    return escape_control_characters(format_key(key))
+
+
+def _edges(report: ChainReport) -> list[_Edge]:
+    first = _Edge(tuple(_listed(list(report.outputs.values()))), _actions(report, None))
+    return [first, *(_edge_after(report, stage) for stage in report.stages)]
+
+
+def _listed(leaves: Sequence[LeafSpec]) -> Iterator[_Line]:
+    text = SpecText(leaves, whole=False)
+    return (_Line(" ", _name(leaf.key), text(leaf)) for leaf in leaves)
+
+
+def _edge_after(report: ChainReport, stage: StageFlow) -> _Edge:
+    written = {write.key for write in stage.forward.writes}
+    renamed = {new for _, new in stage.forward.renames}
+    text = SpecText([leaf for key, leaf in stage.outputs.items() if key in written], whole=False)
+    lines = []
+    for write in stage.forward.writes:
+        leaf = stage.outputs.get(write.key, write.after)
+        mark, style = _MARKS["new" if write.new else "changed" if write.differs else "same"]
+        spec = "" if leaf is None else text(leaf)
+        lines.append(_Line(mark, _name(write.key), spec, style))
+    for old, new in stage.forward.renames:
+        lines.append(_Line("→", f"{_name(new)} (from {_name(old)})", "", "changed"))
+    lines += [_Line("-", _name(key), "", "gone") for key in stage.forward.drops]
+    same = len(set(stage.outputs) - written - renamed)
+    if same:
+        noun = "key" if same == 1 else "keys"
+        lines.append(_Line(" ", f"{same} {'other ' if lines else ''}{noun} unchanged", "", "dim"))
+    return _Edge(tuple(lines), _actions(report, stage))
+
+
+def _actions(report: ChainReport, stage: StageFlow | None) -> tuple[_Line, ...]:
+    """Return the actions below a node if the node changes them, or if it is the last one."""
+    inputs = report.inputs if stage is None else stage.inputs
+    changes = stage is None or not stage.inverse.is_empty
+    if not changes:
+        return ()
+    actions = [leaf for leaf in inputs.values() if leaf.part == "action"]
+    text = SpecText(actions, whole=False)
+    style: Style = "" if stage is None else "changed"
+    mark = " " if stage is None else "~"
+    return tuple(_Line(mark, _name(leaf.key), text(leaf), style) for leaf in actions)
+
+
+def graph_blocks(report: ChainReport, calls: Sequence[str], width: int) -> list[Block]:
+    """Return the diagram of a chain with box drawing characters.
+
+    Args:
+        report: Data flow of the chain.
+        calls: Each stage in the ``--t`` grammar.
+        width: Maximum columns.
+    """
+    nodes, edges = _nodes(report, calls), _edges(report)
+    wanted = max(
+        *(len(node) + 4 for node in nodes),
+        *(_edge_width(edge) for edge in edges),
+    )
+    inner = max(_MIN_WIDTH, min(wanted, width, MAX_WIDTH)) - 2
+    blocks: list[Block] = []
+    for index, node in enumerate(nodes):
+        top = "╭" + "─" * inner + "╮" if index == 0 else "╭─▼" + "─" * (inner - 4) + "┴─╮"
+        bottom = "╰─┬" + "─" * (inner - 4) + "▲─╯"
+        if index == len(nodes) - 1:
+            bottom = "╰" + "─" * inner + "╯"
+        blocks.append(Paragraph([Cell(top)]))
+        blocks += [
+            Paragraph([Cell("│ "), Cell(part.ljust(inner - 2), "name"), Cell(" │")])
+            for part in _wrap(node, inner - 2)
+        ]
+        blocks.append(Paragraph([Cell(bottom)]))
+        if index < len(edges):
+            blocks += _edge_blocks(edges[index], inner)
+    return blocks
+
+
+def _edge_width(edge: _Edge) -> int:
+    key = max((len(line.key) for line in edge.down), default=0)
+    down = max(key + 2 + len(line.spec) if line.spec else len(line.key) for line in edge.down)
+    up = max((len(f"{line.key}  {line.spec}") for line in edge.up), default=0)
+    return max(down, up) + 12 if edge.down else up + 12
+
+
+def _edge_blocks(edge: _Edge, inner: int) -> Iterator[Paragraph]:
+    """Yield the lines of an edge: first what flows up, on the right, then what flows down."""
+    space = inner - 4  # Between the two arrows.
+    for line in edge.up:
+        text = _cut(f"{line.mark} {line.key}  {line.spec}", space - 2)
+        yield _between(Cell(" " * (space - 1 - len(text))), Cell(text, line.style), Cell(" "))
+    key = max((len(line.key) for line in edge.down if line.spec), default=0)
+    for line in edge.down:
+        name = line.key.ljust(key) if line.spec else line.key
+        head = _cut(f"{line.mark} {name}", space - 2)
+        rest = _cut(f"  {line.spec}", space - 2 - len(head)) if line.spec else ""
+        fill = Cell(" " * (space - 1 - len(head) - len(rest)))
+        yield _between(Cell(" "), Cell(head, line.style), Cell(rest), fill)
+
+
+def _between(*cells: Cell) -> Paragraph:
+    return Paragraph([Cell("  │"), *cells, Cell("│")])
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    """Split a call that is wider than its box."""
+    return [text[start : start + width] for start in range(0, max(len(text), 1), width)]
+
+
+def chain_diagram(report: ChainReport, calls: Sequence[str]) -> str:
+    """Return a chain as a Mermaid flow chart.
+
+    Args:
+        report: Data flow of the chain.
+        calls: Each stage in the ``--t`` grammar.
+    """
+    nodes, edges = _nodes(report, calls), _edges(report)
+    lines = ["flowchart TD"]
+    last = len(nodes) - 1
+    for index, node in enumerate(nodes):
+        text = f'["{mermaid_label(node)}"]'
+        lines.append(f"    n{index}({text})" if index in (0, last) else f"    n{index}{text}")
+    for index, edge in enumerate(edges):
+        lines.append(f"    n{index} -->{_mermaid_text(edge.down)} n{index + 1}")
+        lines.append(f"    n{index + 1} -.->{_mermaid_text(edge.up)} n{index}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _mermaid_text(lines: Sequence[_Line]) -> str:
+    text = "<br>".join(mermaid_label(_plain(line)) for line in lines)
+    return f'|"{text}"|' if text else ""
+
+
+def _plain(line: _Line) -> str:
+    spec = f"  {' '.join(line.spec.split())}" if line.spec else ""
+    return f"{line.mark} {line.key}{spec}".strip()
+
+
+_LINE_HEIGHT, _BOX_HEIGHT, _MARGIN, _PADDING = 17.0, 30.0, 12.0, 24.0
+_STYLE = """
+text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#24292f;white-space:pre}
+.ground{fill:#fff}.box{fill:#f6f8fa;stroke:#8c959f}.end{fill:#ddf4ff;stroke:#54aeff}
+.name{font-weight:600}.edge{stroke:#8c959f;stroke-width:1.5}.head{fill:#8c959f}
+.dim{fill:#656d76}.added{fill:#116329}.changed{fill:#7d4e00}.gone{fill:#a40e26}
+@media(prefers-color-scheme:dark){text{fill:#e6edf3}.ground{fill:#0d1117}
+.box{fill:#161b22;stroke:#6e7681}.end{fill:#0c2d6b;stroke:#388bfd}
+.edge{stroke:#6e7681}.head{fill:#6e7681}
+.dim{fill:#8d96a0}.added{fill:#56d364}.changed{fill:#e3b341}.gone{fill:#ff7b72}}
+"""
+
+
+def chain_svg(report: ChainReport, calls: Sequence[str]) -> str:
+    """Return a chain as an SVG image with the colors of a light and a dark theme.
+
+    Args:
+        report: Data flow of the chain.
+        calls: Each stage in the ``--t`` grammar.
+    """
+    nodes, edges = _nodes(report, calls), _edges(report)
+    left = max((text_width(_aligned(line, e.down)) for e in edges for line in e.down), default=0.0)
+    right = max((text_width(_aligned(line, e.up)) for e in edges for line in e.up), default=0.0)
+    width = max(*(text_width(node) + 2 * _MARGIN for node in nodes), left + right + 110)
+    x_up = _MARGIN + width - right - 40
+    parts: list[str] = []
+    top = _MARGIN
+    for index, node in enumerate(nodes):
+        kind = "box end" if index in (0, len(nodes) - 1) else "box"
+        parts += [
+            box(_MARGIN, top, width, _BOX_HEIGHT, kind),
+            label(2 * _MARGIN, top + 20, node, "name"),
+        ]
+        top += _BOX_HEIGHT
+        if index < len(edges):
+            edge = edges[index]
+            height = max(len(edge.down), len(edge.up), 1) * _LINE_HEIGHT + _PADDING
+            parts += [arrow(_MARGIN + 16, top, top + height), arrow(x_up, top + height, top)]
+            parts += _labels(_MARGIN + 30, top, edge.down)
+            parts += _labels(x_up + 14, top, edge.up)
+            top += height
+    full, height = width + 2 * _MARGIN, top + _MARGIN
+    ground = f'<rect class="ground" width="{full:.0f}" height="{height:.0f}"/>'
+    image = svg_image(full, height, [f"<style>{_STYLE}</style>", ground, *parts], _title(report))
+    image = image.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return escape_control_characters(f"{image}\n", keep="\n")
+
+
+def _title(report: ChainReport) -> str:
+    return f"chain of {report.env}, batch {shape_text(report.after.batch_size)}"
+
+
+def _aligned(line: _Line, lines: Sequence[_Line]) -> str:
+    key = max((len(each.key) for each in lines if each.spec), default=0)
+    spec = f"  {line.spec}" if line.spec else ""
+    text = f"{line.mark} {line.key.ljust(key) if spec else line.key}{spec}"
+    return text.strip() if all(each.mark == " " for each in lines) else text
+
+
+def _labels(x: float, top: float, lines: Sequence[_Line]) -> list[str]:
+    first = top + _PADDING / 2 + 12
+    return [
+        label(x, first + index * _LINE_HEIGHT, _aligned(line, lines), line.style)
+        for index, line in enumerate(lines)
+    ]

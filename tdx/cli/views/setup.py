@@ -1,0 +1,140 @@
+"""Views of the settings, the machine and the kinds of documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from tdx.cli.output import table_width
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Column,
+    Heading,
+    Paragraph,
+    Style,
+    Table,
+    View,
+    count_text,
+)
+from tdx.settings import Settings, SettingValue
+
+if TYPE_CHECKING:
+    from tdx.inspection.doctor import Diagnosis, DoctorReport, Status
+
+
+def setting_view(setting: SettingValue) -> View:
+    """Show the value of one setting; nothing if it has none.
+
+    Args:
+        setting: Setting to show.
+    """
+    shown = [] if setting.value is None else [Paragraph([Cell(str(setting.value))])]
+    return View("setting", setting.to_dict, lambda: [setting.to_dict()], lambda width: shown)
+
+
+def config_view(settings: Settings) -> View:
+    """Lay out the settings and where their values come from.
+
+    Args:
+        settings: Settings to show.
+    """
+
+    def blocks(width: int) -> list[Block]:
+        state = "" if settings.exists else "missing; `tdx config init` creates it"
+        titles = ("setting", "value", "from", "meaning")
+        table = Table([Column(title) for title in titles], [_row(each) for each in settings.values])
+        return [Heading(str(settings.path), state, level=1), table]
+
+    def records() -> Iterator[dict[str, Any]]:
+        return (found.to_dict() for found in settings.values)
+
+    return View("config", settings.to_dict, records, blocks)
+
+
+def _row(setting: SettingValue) -> list[Cell]:
+    names = {"environment": setting.setting.variable, "file": "file", "default": "default"}
+    value = NONE if setting.value is None else str(setting.value)
+    is_set = setting.source != "default"
+    return [
+        Cell(setting.setting.name, "name"),
+        Cell(value, "changed" if is_set else "dim"),
+        Cell(names[setting.source], "" if is_set else "dim"),
+        Cell(setting.setting.help),
+    ]
+
+
+_STYLES: dict[Status, Style] = {"ok": "good", "warn": "changed", "fail": "bad"}
+
+
+def doctor_view(report: DoctorReport) -> View:
+    """Lay out the checks of a machine.
+
+    Args:
+        report: Report to show.
+    """
+
+    def blocks(width: int) -> list[Block]:
+        head = Heading("tdx doctor", _summary(report), level=1)
+        rows, group = [], ""
+        for each in report.diagnoses:
+            label = "" if each.group == group else each.group
+            group = each.group
+            status = Cell(each.status, _STYLES[each.status])
+            rows.append([Cell(label, "dim"), status, Cell(each.name), Cell(each.value)])
+        columns = [Column(fixed=True), Column(fixed=True), Column(fixed=True), Column()]
+        table = Table(columns, rows)
+        hints = [each for each in report.diagnoses if each.hint]
+        wide = [
+            [*row, Cell(each.hint or "", "dim")]
+            for row, each in zip(rows, report.diagnoses, strict=True)
+        ]
+        with_hints = Table([*columns, Column()], wide)
+        if table_width(with_hints) <= width:
+            return [head, with_hints]
+        return [head, table, *([Heading("hints")] if hints else []), *map(_hint, hints)]
+
+    def records() -> Iterator[dict[str, Any]]:
+        return (each.to_dict() for each in report.diagnoses)
+
+    return View("doctor", report.to_dict, records, blocks)
+
+
+def _summary(report: DoctorReport) -> str:
+    counts = (("failure", report.count("fail")), ("warning", report.count("warn")))
+    return ", ".join(count_text(count, word) for word, count in counts if count) or "no problems"
+
+
+def _hint(diagnosis: Diagnosis) -> Paragraph:
+    return Paragraph([Cell(f"{diagnosis.name}: ", "name"), Cell(diagnosis.hint or "")])
+
+
+class KindEntries(TypedDict):
+    """JSON entries of a kind of document."""
+
+    name: str
+    command: str
+
+
+class KindsEntries(TypedDict):
+    """JSON entries of the kinds of documents."""
+
+    kinds: list[KindEntries]
+
+
+def kinds_view(commands: Mapping[str, str]) -> View:
+    """Lay out the kinds of JSON documents.
+
+    Args:
+        commands: Command that prints each kind.
+    """
+    records: list[KindEntries] = [
+        {"name": name, "command": command} for name, command in commands.items()
+    ]
+
+    def blocks(width: int) -> list[Block]:
+        rows = [[Cell(each["name"], "name"), Cell(each["command"])] for each in records]
+        return [Table([Column("kind", fixed=True), Column("printed by")], rows)]
+
+    return View("kinds", lambda: {"kinds": records}, lambda: records, blocks)

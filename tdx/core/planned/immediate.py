@@ -1,0 +1,368 @@
+"""The immediate stages of a planned rollout, which run in each step since the next one needs them.
+
+A stage with an :class:`~tdx.core.transforms.kernels.ArrayKernel` whose input is an array of the
+env, or the result of another such stage, runs on NumPy arrays and writes its result into the
+memory of the whole chunk. Any other stage runs on the dict of a step, or on TensorDicts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tdx.core.chain import PlannedStage, implements_together, step_form_inplace
+from tdx.core.envs.failures import with_stage
+from tdx.core.planned.columns import as_tensordict, flatten
+from tdx.core.transforms import Transform
+from tdx.core.transforms.callable_transform import CallableTransform
+from tdx.core.transforms.kernels import Array, ArrayForm, ArrayKernel, Columns, DictStep
+from tdx.errors import EnvError
+from tdx.keys import NestedKey, format_key, normalize_key
+
+_Values = list[Any]
+
+
+class ImmediateStages:
+    """Runs the immediate stages along with the env, and keeps what they write.
+
+    Args:
+        stages: The immediate stages, in order.
+        batch_size: Batch size of the env, ``[*B]``.
+        device: Device of the env.
+        on_dicts: True if each of them runs on a dict of root entries.
+        reads: Keys that the policy reads.
+        deferred: The deferred stages, which may read what the immediate ones write.
+
+    Attributes:
+        arrays: Arrays of the current step by key. The loop puts those of the env there.
+        wanted: Keys of the env of which the policy or a stage without an array kernel needs
+            tensors.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[PlannedStage],
+        batch_size: torch.Size,
+        device: torch.device,
+        on_dicts: bool,
+        reads: Sequence[NestedKey] = (),
+        deferred: Sequence[PlannedStage] = (),
+    ) -> None:
+        self.stages = tuple(stages)
+        self._batch_size, self._device = batch_size, device
+        self._on_dicts, self._policy_reads = on_dicts, tuple(reads)
+        self.reads = frozenset((*reads, *(key for each in stages for key in each.reads or ())))
+        self._deferred = tuple(deferred)
+        self._kept = {planned.index: self._keys_to_keep(planned) for planned in self.stages}
+        self._kernels: dict[int, list[_ArrayCall]] = {}
+        self.clear()
+
+    def _keys_to_keep(self, planned: PlannedStage) -> tuple[NestedKey, ...]:
+        """Return the keys that a stage writes, except those overwritten before they are read."""
+        kept = []
+        for key in planned.writes or ():
+            overwrites = [
+                each.index
+                for each in self.stages
+                if each.index > planned.index and key in (each.writes or ())
+            ]
+            end = min(overwrites, default=None)
+            if end is None or any(
+                planned.index < each.index < end and key in (each.reads or ())
+                for each in self._deferred
+            ):
+                kept.append(key)
+        return tuple(kept)
+
+    def clear(self) -> None:
+        """Forget everything written so far, after :meth:`finish`."""
+        self.finish()
+        self._steps: dict[int, dict[NestedKey, _Values]] = {
+            planned.index: {key: [] for key in self._kept[planned.index]} for planned in self.stages
+        }
+        self._resets: dict[int, dict[NestedKey, _Values]] = {
+            planned.index: {} for planned in self.stages
+        }
+        self.arrays: dict[NestedKey, Array] = {}
+        self._kernels = {}
+        self._build_calls()
+
+    def begin(self, forms: Mapping[NestedKey, ArrayForm], length: int) -> None:
+        """Prepare for a chunk.
+
+        Args:
+            forms: Form of each entry of the env that :attr:`arrays` contains in each step.
+            length: Maximum number of steps.
+        """
+        known = dict(forms)
+        for planned in self.stages if self._on_dicts else ():
+            found = _array_kernels(planned, known)
+            overwritten = tuple(known) if planned.writes is None else planned.writes
+            for key in (*planned.drops, *overwritten):
+                known.pop(key, None)
+            if found is not None:
+                pairs = zip(planned.stage._pairs, found, strict=True)
+                calls = [_ArrayCall(kernel, keys, length, self.arrays) for keys, kernel in pairs]
+                self._kernels[planned.index] = calls
+                known.update({call.out_key: call.kernel.form for call in calls})
+        self._build_calls()
+        self._load()
+
+    def _build_calls(self) -> None:
+        """Make the flat list for the step loop: what to call, and where to append its results."""
+        calls: list[tuple[PlannedStage, DictStep | None, list[Any]]] = []
+        wanted = set(self._policy_reads)
+        for planned in reversed(self.stages):
+            if planned.index in self._kernels:
+                for each in reversed(self._kernels[planned.index]):
+                    calls.append((planned, each.step_form(each.out_key in wanted), []))
+                    wanted.discard(each.out_key)
+                continue
+            kept = self._steps[planned.index].items()
+            appends = [(key, values.append) for key, values in kept]
+            calls.append((planned, step_form_inplace(planned), appends))
+            wanted.difference_update(planned.writes or ())
+            wanted.update(planned.reads or (), planned.root)
+        self._calls, self.wanted = calls[::-1], frozenset(wanted)
+
+    def _load(self) -> None:
+        for calls in self._kernels.values():
+            for each in calls:
+                each.kernel.load()
+
+    def finish(self) -> None:
+        """Return the state of array kernels to their stages; call it after the last step."""
+        for calls in self._kernels.values():
+            for each in calls:
+                each.kernel.store()
+
+    def step(
+        self, root: Mapping[NestedKey, Any], fields: dict[NestedKey, Any]
+    ) -> dict[NestedKey, Any]:
+        """Run the stages on one step.
+
+        Args:
+            root: Input of the step, by key.
+            fields: Output of the env, by key; written to.
+
+        Returns:
+            The output after these stages, by key.
+        """
+        if not self._on_dicts:
+            return self._step_tensordict(root, fields)
+        planned = None
+        try:
+            for planned, step_form, keep in self._calls:  # noqa: B007 - the handler names it
+                step_form(root, fields)  # type: ignore[misc, arg-type]
+                if keep:
+                    for key, append in keep:
+                        append(fields[key])
+        except Exception as error:
+            assert planned is not None
+            failure = with_stage(error, planned.index, planned.name)
+            raise failure from failure.__cause__
+        return fields
+
+    def _step_tensordict(
+        self, root: Mapping[NestedKey, Any], fields: dict[NestedKey, Any]
+    ) -> dict[NestedKey, Any]:
+        given = as_tensordict(root, self._batch_size, self._device)
+        output = as_tensordict(fields, self._batch_size, self._device)
+        for planned in self.stages:
+            before = set(flatten(output)) if planned.is_opaque else set()
+            output = self._call_hook(planned, planned.stage._step, given, output)
+            written = flatten(output)
+            kept = self._steps[planned.index]
+            if planned.is_opaque:
+                warn_of_undeclared(planned, written.keys() - before)
+            for key in written if planned.is_opaque else kept:
+                kept.setdefault(key, []).append(written[key])
+        return flatten(output)
+
+    @staticmethod
+    def _call_hook(
+        planned: PlannedStage,
+        hook: Callable[..., Any],
+        given: TensorDictBase,
+        output: TensorDictBase,
+    ) -> TensorDictBase:
+        try:
+            result: TensorDictBase = hook(given, output)
+        except Exception as error:
+            failure = with_stage(error, planned.index, planned.name)
+            raise failure from failure.__cause__
+        return result
+
+    def reset(
+        self,
+        root: Mapping[NestedKey, Any],
+        fields: dict[NestedKey, Any],
+        masks: Mapping[NestedKey, Tensor],
+    ) -> dict[NestedKey, Any]:
+        """Run the stages on one reset of some rows.
+
+        Args:
+            root: Entries of the rows before the reset, by key.
+            fields: Output of the env's reset, by key.
+            masks: Reset masks by key.
+
+        Returns:
+            The output after these stages, by key.
+        """
+        self.finish()
+        given = as_tensordict({**root, **masks}, self._batch_size, self._device)
+        output: TensorDictBase = as_tensordict(fields, self._batch_size, self._device)
+        for planned in self.stages:
+            output = self._call_hook(planned, planned.stage._reset, given, output)
+            written = flatten(output)
+            kept = self._resets[planned.index]
+            for key in written if planned.is_opaque else planned.writes or ():
+                if key in written:
+                    kept.setdefault(key, []).append(written[key])
+        self._load()
+        return flatten(output)
+
+    def columns(self, steps: int, resets: int) -> tuple[dict[int, Columns], dict[int, Columns]]:
+        """Return what each stage wrote in the first steps and resets, by its index and key.
+
+        Raises:
+            EnvError: A stage wrote an entry in some of them only.
+        """
+        columns = _stack(self._steps, steps)
+        for index, calls in self._kernels.items():
+            kept = self._kept[index]
+            columns[index] |= {
+                each.out_key: torch.from_numpy(each.block[:steps])
+                for each in calls
+                if each.out_key in kept and steps
+            }
+        return columns, _stack(self._resets, resets)
+
+
+def _array_kernels(
+    planned: PlannedStage, forms: Mapping[NestedKey, ArrayForm]
+) -> list[ArrayKernel] | None:
+    """Return the kernel of each key pair of a stage; ``None`` if one has no form for arrays.
+
+    Args:
+        planned: The stage.
+        forms: Form of each entry that is an array.
+    """
+    stage, hooks = planned.stage, ("_step", "_call", "_step_dict", "_apply_transform")
+    if not implements_together(type(stage), "_array_kernel", hooks):
+        return None
+    if tuple(stage.in_keys) != planned.reads or tuple(stage.out_keys) != planned.writes:
+        return None
+    known, found = dict(forms), []
+    for in_key, out_key in stage._pairs:
+        kernel = stage._array_kernel(in_key, known[in_key]) if in_key in known else None
+        if kernel is None:
+            return None
+        known[out_key] = kernel.form
+        found.append(kernel)
+    return found
+
+
+class _ArrayCall:
+    """An array kernel with the memory for its results in a chunk.
+
+    Args:
+        kernel: The kernel.
+        keys: In-key and out-key.
+        length: Maximum number of steps.
+        arrays: Arrays of the current step by key.
+    """
+
+    def __init__(
+        self,
+        kernel: ArrayKernel,
+        keys: tuple[NestedKey, NestedKey],
+        length: int,
+        arrays: dict[NestedKey, Array],
+    ) -> None:
+        self.kernel, self._arrays = kernel, arrays
+        self.in_key, self.out_key = keys
+        self.block: Array = np.empty((length, *kernel.form.shape), kernel.form.dtype)
+
+    def step_form(self, writes_tensor: bool) -> DictStep:
+        """Return the step on plain dicts, which writes a tensor there if one is needed."""
+        views, arrays, run = iter(self.block), self._arrays, self.kernel.run
+        in_key, out_key = self.in_key, self.out_key
+        if not writes_tensor:
+
+            def step(root: Mapping[Any, Any], fields: dict[Any, Any]) -> None:
+                out = next(views)
+                run(arrays[in_key], out)
+                arrays[out_key] = out
+
+            return step
+        tensors = iter_rows(torch.from_numpy(self.block))
+
+        def step_with_tensor(root: Mapping[Any, Any], fields: dict[Any, Any]) -> None:
+            out = next(views)
+            run(arrays[in_key], out)
+            arrays[out_key] = out
+            fields[out_key] = next(tensors)
+
+        return step_with_tensor
+
+
+def iter_rows(column: Tensor) -> Iterator[Tensor]:
+    """Iterate over a column ``[T, ...]`` by step, in blocks of which each is split at once."""
+    for start in range(0, len(column), _SPLIT):
+        yield from column[start : start + _SPLIT].unbind(0)
+
+
+_SPLIT = 256
+
+
+_WARNED: WeakSet[Transform] = WeakSet()
+
+
+def warn_of_undeclared(planned: PlannedStage, added: Collection[NestedKey]) -> None:
+    """Warn once about a stage that writes entries that its specs do not declare.
+
+    Args:
+        planned: The stage. A plain function has no specs and is skipped.
+        added: Entries that did not exist before the stage.
+    """
+    stage = planned.stage
+    if not added or isinstance(stage, CallableTransform) or stage in _WARNED:
+        return
+    env = stage.parent
+    if env is None:
+        return
+    declared = stage.transform_output_spec(env.output_spec)
+    known = {normalize_key(key) for part in declared.values() for key in part.keys(True, True)}
+    undeclared = sorted(format_key(key) for key in added if key not in known)
+    if undeclared:
+        _WARNED.add(stage)
+        warnings.warn(
+            f"stage {planned.index} ({planned.name}) writes {', '.join(undeclared)}, which its "
+            "specs do not declare; everything up to it runs step by step",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _stack(kept: dict[int, dict[NestedKey, _Values]], count: int) -> dict[int, Columns]:
+    return {
+        index: {key: _column(values, count) for key, values in columns.items() if values and count}
+        for index, columns in kept.items()
+    }
+
+
+def _column(values: _Values, count: int) -> Tensor:
+    if len(values) < count or any(value.shape != values[0].shape for value in values):
+        raise EnvError(
+            "the steps of this rollout differ in shape or keys and cannot be one block",
+            hint="pass planned=False to the env and return_contiguous=False to rollout",
+        )
+    return torch.stack(values[:count])

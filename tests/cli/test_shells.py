@@ -1,0 +1,131 @@
+"""Completion in bash, zsh and fish themselves; CI installs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tui.tmux import Terminal
+
+SCRIPT_VARIABLE = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
+CASES = {
+    "a device": ("tdx inspect spec --device cu", ["cuda", "cuda:0", "cuda:1"]),
+    "a dump": ("tdx verify runs/pen", ["runs/pendulum"]),
+    "entries of a dump": ("tdx export runs/pendulum --keys next.r", ["next.reward", "next.return"]),
+    "keys of a stage": (
+        "tdx inspect spec Pendulum-v1 -t \"CatFrames(4, -1, in_keys=['",
+        ["in_keys=['observation'", "in_keys=['reward'"],
+    ),
+    "the second key of a stage": (
+        "tdx inspect spec Pendulum-v1 -t \"CatFrames(4, -1, in_keys=['reward', 'obs",
+        ["in_keys=['reward', 'observation'"],
+    ),
+}
+"""Typed line, and what a shell shows or inserts."""
+START = {
+    "bash": ("bash --noprofile --norc -i", "PS1='> '; source complete.bash"),
+    "zsh": (
+        "zsh -f -i",
+        "PS1='> '; autoload -U compinit; compinit -u -D; source complete.zsh; setopt no_auto_menu",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with completion scripts, a dump, and a cache of the keys of Pendulum-v1."""
+    folder = tmp_path_factory.mktemp("shells")
+    for shell in ("bash", "zsh", "fish"):
+        environ = {**os.environ, SCRIPT_VARIABLE: "1"}
+        command = [sys.executable, "-m", "tdx", "--show-completion", shell]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+        (folder / f"complete.{shell}").write_text(done.stdout.replace("__main__.py", "tdx"))
+    dump = folder / "runs" / "pendulum"
+    dump.mkdir(parents=True)
+    (dump / "manifest.json").write_text("{}")
+    leaves = [{"key": ["next", "reward"]}, {"key": ["next", "return"]}, {"key": ["action"]}]
+    line = {"tracks": {"data": {"leaves": leaves}}}
+    (dump / "chunks.jsonl").write_text(json.dumps(line) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def environ(folder: Path) -> dict[str, str]:
+    """Environment of the shells; finds ``tdx`` and the cache."""
+    script = folder / "bin" / "tdx"
+    script.parent.mkdir()
+    code = "import sys; sys.argv[0] = 'tdx'; from tdx.cli import main; sys.exit(main())"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -c {shlex.quote(code)} "$@"\n')
+    script.chmod(0o755)
+    return {
+        "PATH": f"{script.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "HOME": str(folder),
+        "TERM": "xterm",
+    }
+
+
+@pytest.fixture(scope="module")
+def completed_in_fish(folder: Path, environ: dict[str, str]) -> dict[str, list[str]]:
+    """What fish offers for each line; its first call fills the cache of keys."""
+    lines = "; ".join(f"complete -C {shlex.quote(line)}; echo ---" for line, _ in CASES.values())
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"source complete.fish; {lines}"],
+        cwd=folder,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    parts = done.stdout.split("---\n")
+    return {name: part.splitlines() for name, part in zip(CASES, parts, strict=False)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fish(completed_in_fish: dict[str, list[str]], name: str) -> None:
+    offered = completed_in_fish[name]
+    for text in CASES[name][1]:
+        assert any(text in each for each in offered), offered
+
+
+@pytest.fixture(scope="module", params=START)
+def shell(
+    request: pytest.FixtureRequest,
+    folder: Path,
+    environ: dict[str, str],
+    completed_in_fish: dict[str, list[str]],
+) -> Iterator[Terminal]:
+    """An interactive shell with the completion of tdx."""
+    program, setup = START[request.param]
+    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in environ.items())
+    with tempfile.TemporaryDirectory(prefix="tmux") as socket:
+        terminal = Terminal(socket)
+        command = f"exec env {settings} {program}"
+        terminal.tmux("new-session", "-d", "-x", "150", "-y", "50", "-c", str(folder), command)
+        try:
+            terminal.type(f"{setup}; echo rea''dy")
+            terminal.press("Enter")
+            terminal.sees("ready")
+            yield terminal
+        finally:
+            terminal.close()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bash_and_zsh(shell: Terminal, name: str) -> None:
+    """The first TAB inserts what the candidates share; later ones list them."""
+    line, wanted = CASES[name]
+    shell.type(line)
+    shell.press(*["Tab"] * (3 if len(wanted) > 1 else 1))
+    shell.sees(*wanted)
+    shell.press("C-u", "C-l")
+    shell.sees(">", gone="tdx")
