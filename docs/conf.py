@@ -17,6 +17,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
+    "docstrings",
     "reference",
     "examples",
 ]
@@ -30,6 +31,7 @@ smartquotes_action = "D"
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 autodoc_class_signature = "mixed"
+autodoc_preserve_defaults = True
 napoleon_use_rtype = False
 python_maximum_signature_line_length = 88
 add_module_names = False

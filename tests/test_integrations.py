@@ -88,6 +88,11 @@ def test_findings_of_clean_files_are_an_empty_run(repository: Path, action: Modu
     assert only["results"] == []
 
 
+def test_file_without_a_report_leaves_a_valid_one(repository: Path, action: ModuleType) -> None:
+    assert action.main(["findings", "--out", "tdx.sarif", "pipelines/missing.yaml"]) == 2
+    assert json.loads((repository / "tdx.sarif").read_text()) == {"version": "2.1.0", "runs": []}
+
+
 def test_changes_name_stages_specs_and_cost_of_changed_files(
     repository: Path, action: ModuleType
 ) -> None:

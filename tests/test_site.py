@@ -17,15 +17,20 @@ from tdx.pipeline import load_catalog
 FOLDER = Path(__file__).parents[1] / "docs" / "site"
 
 
-@pytest.fixture(scope="module")
-def reference() -> ModuleType:
-    """The generator; Sphinx imports it in the same way."""
-    spec = spec_from_file_location("reference", FOLDER / "reference.py")
+def load_extension(name: str) -> ModuleType:
+    """Import an extension of Sphinx from the folder of the site."""
+    spec = spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def reference() -> ModuleType:
+    """The generator of the reference."""
+    return load_extension("reference")
 
 
 def test_page_of_a_transform_has_arguments_and_specs_before_and_after(
@@ -59,3 +64,21 @@ def test_every_public_name_is_in_the_reference(reference: ModuleType) -> None:
     transforms = set(load_catalog().names)
     modules = {"testing", "functional"}
     assert set(tdx.__all__) - transforms - modules - shown == set()
+
+
+def test_sentences_with_a_colon_are_no_types() -> None:
+    docstrings = load_extension("docstrings")
+    text = [
+        "Names. Default: none.",
+        "",
+        "Returns:",
+        "    Position: an index.",
+        "",
+        "Args:",
+        "    x: A.",
+    ]
+    lines = list(text)
+    docstrings.hide_colons(None, "property", "tdx.Stack.notes", None, None, lines)
+    assert [number for number, line in enumerate(lines) if ": " in line] == [6]
+    docstrings.restore_colons(None, "property", "tdx.Stack.notes", None, None, lines)
+    assert lines == text

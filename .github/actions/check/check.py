@@ -46,7 +46,8 @@ def write_findings(files: list[str], options: list[str], out: Path) -> int:
             runs += report["runs"]
     # A code host accepts one run per tool and category.
     results = [result for run in runs for result in run["results"]]
-    text = json.dumps({**report, "runs": [{**runs[-1], "results": results}] if runs else []})
+    merged = [{**runs[-1], "results": results}] if runs else []
+    text = json.dumps({"version": "2.1.0", **report, "runs": merged})
     out.write_text(text, encoding="utf-8")
     return status
 
