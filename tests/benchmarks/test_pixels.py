@@ -30,8 +30,8 @@ def _register_games() -> None:
     gymnasium.register_envs(pytest.importorskip("ale_py"))
 
 
-def pixels_rollout(library: Library, frames: int, envs: int = 1) -> Run:
-    """A rollout of the game under four transforms; seeded."""
+def pixels_env(library: Library, envs: int = 1) -> Any:
+    """The game under four transforms, seeded."""
     lib = load(library)
 
     def make() -> Any:
@@ -48,6 +48,12 @@ def pixels_rollout(library: Library, frames: int, envs: int = 1) -> Run:
     )
     env.set_seed(0)
     assert env.rollout(3)["next", "pixels"].shape[-3:] == (4, 84, 84)
+    return env
+
+
+def pixels_rollout(library: Library, frames: int, envs: int = 1) -> Run:
+    """A rollout of that env."""
+    env = pixels_env(library, envs)
     return Run(lambda: env.rollout(frames), frames * envs)
 
 
