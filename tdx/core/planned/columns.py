@@ -243,7 +243,10 @@ def last_root(
 
 
 def _below_next(columns: Columns) -> Columns:
-    return {("next", *split_key(key)): value for key, value in columns.items()}
+    return {
+        ("next", *((key,) if isinstance(key, str) else key)): value
+        for key, value in columns.items()
+    }
 
 
 def _time_last(columns: Columns, lead: int) -> Columns:
