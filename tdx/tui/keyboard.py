@@ -202,6 +202,8 @@ CATALOG_PANE, CHAIN_PANE, TABS_PANE = "catalog-pane", "chain-pane", "tabs-pane"
 _MIN_WIDTH = 18
 _MIN_CHAIN = 30
 """Minimum width of the chain, as in the style sheet."""
+_MAX_SHARE = 1 / 3
+"""Share of the screen that the chain takes at most."""
 _CATALOG_WIDTH = 30
 _MIN_TABS = 50
 """Width of the tabs that a wider chain leaves."""
@@ -244,6 +246,7 @@ class PaneLayout:
             return
         total = self._screen.size.width
         room = total - _MIN_TABS - (0 if self._is_narrow else _CATALOG_WIDTH)
+        room = min(room, int(total * _MAX_SHARE))
         pane = self._screen.query_one(f"#{CHAIN_PANE}")
         pane.styles.width = max(_MIN_CHAIN, min(self._chain_width + 2, room))
 

@@ -15,6 +15,7 @@ import pytest
 from textual.geometry import Offset
 from textual.widgets import Input
 
+from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Request
 from tdx.tui.backend.requests import ListEnvs
@@ -49,6 +50,10 @@ class WalkingBackend(PlayingBackend):
         if not is_known or kwargs.get("worker", "look") != "look":
             return super().ask(request, **kwargs)
         return InlineBackend.ask(self, request, **kwargs)
+
+
+async def _stay(app: TdxApp) -> None:
+    """Do not quit."""
 
 
 class Walk:
@@ -131,6 +136,7 @@ async def test_any_keys_and_clicks_leave_the_app_usable(
     size: tuple[int, int], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(TdxApp, "action_quit", _stay)
     async with playing(*CHAIN, whole=True, size=size, backend=WalkingBackend()) as app:
         walk = Walk(app, random.Random(size[0] + 1000 * SEED))
         for number in range(1, STEPS + 1):

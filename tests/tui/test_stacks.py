@@ -60,7 +60,7 @@ async def test_the_wrappers_are_stages_with_arguments_and_specs() -> None:
         assert "after 2 RescaleAction" in specs
         assert "~ action [1] float32 -1 … 1 ← -2 … 2" in specs
         await app.press("escape", "end", "2")
-        assert "~ observation [4, 3] float32" in app.text("SpecsTab")
+        assert "~ observation [4,3] float32" in app.text("SpecsTab")
         assert "observation@2 by 4 FrameStackObservation" in app.text("#lineage")
 
 
