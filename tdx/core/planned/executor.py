@@ -259,7 +259,8 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
     run = PlannedRun(env, program, policy, "any" if request.break_when_any_done else "never")
     if not run.accepts(start):
         return None
-    return run if request.breaks else run_in_workers(env, program, run.inputs, run, start)
+    is_here = request.breaks or program.plan.processes is None
+    return run if is_here else run_in_workers(env, program, run.inputs, run, start)
 
 
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:

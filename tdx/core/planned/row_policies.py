@@ -14,6 +14,8 @@ from tdx.core.planned.keyed_policy import KeyedPolicy
 from tdx.errors import ArgumentError, TdxError, summarize_error
 from tdx.keys import NestedKey
 
+_HINT = "the rollout requests each step from the workers"
+
 
 def check_policy_copy(
     data: bytes,
@@ -40,7 +42,7 @@ def check_policy_copy(
     packed = pack(policy)[0]
     given = {key: root[key].detach().clone() for key in policy.reads if key in root}
     if len(given) < len(policy.reads):
-        raise ArgumentError("the policy reads entries that a reset does not return", hint="")
+        raise ArgumentError("the policy reads entries that a reset does not return", hint=_HINT)
     # Other values in the other rows.
     others = {
         key: torch.zeros_like(value) if value.any() else torch.ones_like(value)
@@ -60,18 +62,18 @@ def check_policy_copy(
                     raise ArgumentError(
                         "the action that the policy takes for a row depends on the other rows, or "
                         "on random numbers of its own",
-                        hint="",
+                        hint=_HINT,
                     )
     except TdxError:
         raise
     except Exception as error:
         # The rollout raises it again, and names the step.
-        raise ArgumentError(f"the policy raised {summarize_error(error)}", hint="") from error
+        raise ArgumentError(f"the policy raised {summarize_error(error)}", hint=_HINT) from error
     finally:
         torch.set_rng_state(state)
     is_unchanged = all(map(torch.equal, copies, tensors))
     if not is_unchanged or pack(policy)[0] != packed:
-        raise ArgumentError("the policy changes when it acts", hint="")
+        raise ArgumentError("the policy changes when it acts", hint=_HINT)
 
 
 def act_for_rows(

@@ -136,7 +136,7 @@ class Run(Protocol):
 def run_in_workers(
     env: EnvBase, program: Program, inputs: ActionSource, stepwise: Run, start: TensorDictBase
 ) -> Run:
-    """Return the run of the workers of an env if there are any that can run it, else ``stepwise``.
+    """Return the run in the workers of an env if they can run its chunks, else ``stepwise``.
 
     Args:
         env: The env with its chain.
@@ -145,8 +145,7 @@ def run_in_workers(
         stepwise: Run in this process.
         start: Root before the first step, ``[*B]``.
     """
-    plan = program.plan
-    if plan.processes is None or plan.why_stepwise or env._meter is not None:
+    if program.plan.why_stepwise or env._meter is not None:
         return stepwise
     run = WorkerRun(env, program, inputs, stepwise)
     return stepwise if run.find_reason(start) else run

@@ -116,6 +116,9 @@ class ChainMember(nn.Module):
 
     # Batch size and device
 
+    _mixes_rows: ClassVar[bool] = False
+    """True if the values of a row depend on the other rows of the batch."""
+
     _changes_batch: bool = False
     """True if downstream stages have another batch size or device than upstream ones."""
 

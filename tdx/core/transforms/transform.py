@@ -92,9 +92,6 @@ class Transform(ChainMember):
     _needs_declared_input: ClassVar[bool] = False
     """True if the batched envs of its library pass on actions and declared state only."""
 
-    _mixes_rows: ClassVar[bool] = False
-    """True if the values of a row depend on the other rows of the batch."""
-
     _joins: ClassVar[bool] = False
     """True if all in-keys are mapped to a single out-key."""
 
