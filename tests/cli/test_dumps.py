@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,10 +47,14 @@ def in_form(tdx: Tdx, golden: Golden, form: str, code: int, name: str, *argument
 
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("form", FORMS)
-def test_each_command_in_each_format(tdx: Tdx, golden: Golden, form: str) -> None:
+def test_each_command_in_each_format(
+    tdx: Tdx, golden: Golden, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = (*RUN, *STORED, "--steps", "60", "--chunk", "25")
     in_form(tdx, golden, form, 0, "rollout", *made, "--out", "runs/cart")
-    in_form(tdx, golden, form, 0, "rollout_dry", *made, "--out", "runs/other", "--dry-run")
+    with monkeypatch.context() as patch:
+        patch.setattr("tdx.rollouts.recording.request.measure_speed", lambda *_: 85_000.0)
+        in_form(tdx, golden, form, 0, "rollout_dry", *made, "--out", "runs/other", "--dry-run")
     in_form(tdx, golden, form, 0, "dump", "show", "runs/cart")
     in_form(tdx, golden, form, 0, "verify", "verify", "runs/cart")
     plain = ("rollout", "--env", "CartPole-v1", "--seed", "0", "--steps", "30")
@@ -139,6 +144,41 @@ def test_diff_of_a_dump_and_a_pipeline(tdx: Tdx) -> None:
     ]
     more = tdx("diff", "cart", "same.yaml", "--steps", "61")
     assert (more.code, more.err.splitlines()[0]) == (2, "error: cart has 60 steps, not 61")
+
+
+@pytest.mark.usefixtures("folder")
+def test_time_estimate_of_a_dry_run(tdx: Tdx) -> None:
+    Path("actions.json").write_text("[[0.5], [-0.5], [1.0]]")
+    long = json.loads(tdx(*RUN, "--steps", "10000000", "--dry-run", "--format", "json").out)
+    assert long["steps_per_second"] > 100
+    assert long["seconds"] == pytest.approx(1e7 / long["steps_per_second"], rel=0.01)
+    text = tdx(*RUN, "--steps", "10000000", "--dry-run").out
+    assert re.search(r"  about \d+ (h|min|s)\b.* at [\d,]+ steps/s  nothing is written", text)
+    for arguments, has_speed in (
+        ((*RUN, "--episodes", "3"), True),
+        ((*RUN, "--steps", "1"), False),
+        ((*RUN, "--steps", "100", "--shards", "2"), False),
+        (("rollout", "Pendulum-v1", "--policy", "sequence:actions.json"), True),
+    ):
+        found = json.loads(tdx(*arguments, "--dry-run", "--format", "json").out)
+        assert (found["steps_per_second"] is not None) == has_speed, arguments
+        assert (found["seconds"] is not None) == (has_speed and "--episodes" not in arguments)
+    assert not Path("dump").exists()
+
+
+def test_dry_run_reports_an_env_that_fails_in_a_step(
+    tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    Path("broken_env.py").write_text(
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        "class Broken(PendulumEnv):\n"
+        "    def step(self, action):\n"
+        "        raise ValueError('no torque')\n"
+    )
+    run = ("rollout", "broken_env:Broken", "--allow-code", "--steps", "10", "--dry-run")
+    outcome = tdx(*run)
+    assert (outcome.code, "no torque" in outcome.err) == (3, True)
 
 
 def test_progress_line() -> None:

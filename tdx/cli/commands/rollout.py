@@ -72,7 +72,10 @@ Raw = Annotated[
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Write nothing; show the size of the dump.")
+    bool,
+    typer.Option(
+        "--dry-run", help="Write nothing; show the size of the dump and the time it takes."
+    ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing dump.")]
 Resume = Annotated[
@@ -147,7 +150,7 @@ def rollout(
         workers=None if sharding.shards else workers,
     )
     if dry_run:
-        _estimate(request, out, output, force)
+        _estimate(request, out, output, force, sharding.shards is not None)
         return None
     assert out is not None
     if sharding.shards is not None:
@@ -175,14 +178,18 @@ def _with_workers(config: Pipeline, workers: int | None) -> Pipeline:
     return replace(config, env=replace(env, num_envs=envs, batching="parallel"))
 
 
-def _estimate(request: DumpRequest, out: str | None, output: OutputOptions, force: bool) -> None:
+def _estimate(
+    request: DumpRequest, out: str | None, output: OutputOptions, force: bool, is_sharded: bool
+) -> None:
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.dumps import estimate_view
     from tdx.rollouts import estimate
 
     with third_party_code():
-        result = estimate(request, Path(out or "dump"), force=force or out is None)
+        result = estimate(
+            request, Path(out or "dump"), force=force or out is None, measure=not is_sharded
+        )
     write_view(estimate_view(result), output)
 
 

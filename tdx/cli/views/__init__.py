@@ -165,6 +165,23 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def duration_text(seconds: float) -> str:
+    """Return an estimated duration, without digits that an estimate cannot have.
+
+    Example:
+        >>> [duration_text(each) for each in (0.25, 42.3, 123, 725, 12_345)]
+        ['0.2 s', '42 s', '2 min 3 s', '12 min', '3 h 26 min']
+    """
+    if seconds < 1:
+        return f"{max(seconds, 0.1):.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60:,} h {minutes % 60} min"
+    if minutes >= 10:
+        return f"{minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def change_text(before: str, after: str) -> str:
     """Return ``before → after``, or one of them if they are equal."""
     return before if before == after else f"{before} → {after}"

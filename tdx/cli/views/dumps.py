@@ -16,6 +16,7 @@ from tdx.cli.views import (
     View,
     add_calls,
     count_text,
+    duration_text,
     stage_list,
 )
 from tdx.inspection.leaf import shape_text
@@ -139,10 +140,10 @@ def flat_summary(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def estimate_view(estimate: Estimate) -> View:
-    """Lay out the estimated size of a dump.
+    """Lay out the estimated size of a dump and the time that it takes.
 
     Args:
-        estimate: Estimated size.
+        estimate: Estimated size and speed.
     """
     steps = estimate.goal.steps
     records: list[dict[str, Any]] = [
@@ -153,7 +154,7 @@ def estimate_view(estimate: Estimate) -> View:
     def blocks(width: int) -> list[Block]:
         total = "" if estimate.size is None else f", {size_text(estimate.size)} in total"
         sizes = f"{estimate.step_bytes:,} bytes per step{total}"
-        facts = f"{estimate.goal}  {sizes}  nothing is written"
+        facts = "  ".join([str(estimate.goal), sizes, *_speed(estimate), "nothing is written"])
         rows = [
             [Cell(each["file"], "name"), Cell(f"{each['step_bytes']:,}"), Cell(_total_text(each))]
             for each in records
@@ -162,6 +163,14 @@ def estimate_view(estimate: Estimate) -> View:
         return [Heading(estimate.path, facts, level=1), Table(columns, rows)]
 
     return View("rollout_estimate", estimate.to_dict, lambda: records, blocks)
+
+
+def _speed(estimate: Estimate) -> Iterator[str]:
+    speed = estimate.steps_per_second
+    if speed is not None:
+        rate = f"{speed:,.0f} steps/s" if speed >= 10 else f"{speed:.1f} steps/s"
+        seconds = estimate.seconds
+        yield rate if seconds is None else f"about {duration_text(seconds)} at {rate}"
 
 
 def _total_text(record: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, View
+from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, View, duration_text
 from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import Estimate, ProfilePlan
@@ -204,20 +204,13 @@ def estimate_view(plan: ProfilePlan, estimates: Sequence[Estimate]) -> View:
                 Cell(each.mode, "name"),
                 Cell(f"{each.steps:,}"),
                 Cell(micros(each.step_us)),
-                Cell(_time(each.seconds)),
+                Cell(duration_text(each.seconds)),
                 Cell(f"{each.saved_bytes / _MIB:,.1f} MiB"),
             ]
             for each in estimates
         ]
-        about = f"about {_time(seconds)}; nothing is measured"
+        about = f"about {duration_text(seconds)}; nothing is measured"
         table = number_table(titles, rows, width, ("mode",), ("steps", "samples"))
         return [Heading(plan.subject, about, level=1), table]
 
     return View("profile_estimate", lambda: data, lambda: records, blocks)
-
-
-def _time(seconds: float) -> str:
-    if seconds < 1:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,8 +1,9 @@
-"""Request of a rollout: its env, policy and manifest, and an estimate of the dump's size."""
+"""Request of a rollout: its env, policy and manifest, and an estimate of its size and time."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -189,18 +190,20 @@ class FileSize(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Estimate(Result):
-    """Size of a dump, before its first step.
+    """Size of a dump and duration of its rollout, before its first step.
 
     Args:
         path: Folder of the dump.
         manifest: Manifest without steps.
         step_bytes: Number of bytes per step of all envs.
         entries: Number of bytes per step, by file.
+        steps_per_second: Measured speed, in steps of each env. ``None``: not measured.
     """
 
     json_entries: ClassVar[Entries] = (
         *("path", "goal", Entry("seed", "manifest.seed"), Entry("policy", "manifest.policy")),
         *(Entry("chunk_steps", "manifest.chunk_steps"), "step_bytes", Entry("bytes", "size")),
+        *("seconds", "steps_per_second"),
         Entry("entries", "file_sizes"),
     )
 
@@ -208,6 +211,7 @@ class Estimate(Result):
     manifest: Manifest
     step_bytes: int
     entries: dict[str, int]
+    steps_per_second: float | None = None
 
     @property
     def goal(self) -> Goal:
@@ -224,19 +228,34 @@ class Estimate(Result):
         """Number of bytes in all; ``None`` if the goal is a number of episodes."""
         return None if self.goal.steps is None else self.goal.steps * self.step_bytes
 
+    @property
+    def seconds(self) -> float | None:
+        """Estimated duration; ``None`` without a speed or if the goal is a number of episodes."""
+        if self.goal.steps is None or self.steps_per_second is None:
+            return None
+        return round(self.goal.steps / self.steps_per_second, 3)
 
-def estimate(request: DumpRequest, folder: Path, *, force: bool = False) -> Estimate:
-    """Estimate what :func:`~tdx.rollouts.recording.rollout.roll_out` writes, without a step.
+
+def estimate(
+    request: DumpRequest, folder: Path, *, force: bool = False, measure: bool = True
+) -> Estimate:
+    """Estimate what :func:`~tdx.rollouts.recording.rollout.roll_out` writes and how long it takes.
+
+    Args:
+        request: What to roll out.
+        folder: Folder of the dump, which is not created.
+        force: Whether an existing dump may be replaced.
+        measure: Whether a few steps are run to measure the speed.
 
     Raises:
-        TdxError: The request is invalid.
+        TdxError: The request is invalid, or the env fails in the measured steps.
     """
     check_target(folder, force)
     with build_seeded_env(request.pipeline, request.seed, request.allow_code, request.workers) as (
         env,
         seed,
     ):
-        _, manifest = prepare_dump(request, env, seed)
+        policy, manifest = prepare_dump(request, env, seed)
         step = env.fake_tensordict()
         if manifest.keys is not None:
             step = select_entries(step, manifest.keys)
@@ -246,4 +265,34 @@ def estimate(request: DumpRequest, folder: Path, *, force: bool = False) -> Esti
             raw = env.base_env.fake_tensordict()
             track = Track.of(RAW, raw.unsqueeze(raw.ndim), raw.ndim)
             entries |= {track.file(path): track.step_bytes(path) for path in track.leaves}
-    return Estimate(str(folder), manifest, sum(entries.values()), entries)
+        speed = measure_speed(env, policy, manifest) if measure else None
+    return Estimate(str(folder), manifest, sum(entries.values()), entries, speed)
+
+
+_MEASURED_SECONDS = 0.25
+
+
+def measure_speed(env: TransformedEnv, policy: NamedPolicy, manifest: Manifest) -> float | None:
+    """Measure the steps per second of a rollout in chunks of growing size.
+
+    The first chunk of each rollout resets the env and is not measured.
+
+    Args:
+        env: Env with its chain.
+        policy: Policy of the rollout.
+        manifest: Manifest without steps.
+
+    Returns:
+        Steps of each env per second; ``None`` if the rollout is shorter than two steps.
+    """
+    limits = [n for n in (manifest.goal.steps, policy.steps) if n is not None]
+    longest = min([manifest.chunk_steps, *(n // 2 for n in limits)])
+    start, size, speed = time.perf_counter(), 1, None
+    while size <= longest and time.perf_counter() - start < _MEASURED_SECONDS:
+        chunks = env.iter_rollout(2 * size, policy.start_at(0), chunk_steps=size, auto_reset=True)
+        next(chunks)
+        before = time.perf_counter()
+        measured = next(chunks).shape[len(manifest.batch_size)]
+        speed = measured / max(time.perf_counter() - before, 1e-9)
+        size *= 2
+    return None if speed is None else round(speed, 1)
