@@ -76,6 +76,15 @@ def test_command_that_only_reads_the_catalog_is_light(arguments: list[str]) -> N
     assert not loaded_by(RUN_MAIN, *arguments) & HEAVY
 
 
+def test_help_of_the_program_imports_no_command() -> None:
+    shown = f"{RUN_MAIN}\nsys.exit(str([n for n in sys.modules if n.startswith('tdx.cli')]))"
+    command = [sys.executable, "-c", shown, "--help"]
+    printed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stderr
+    assert "tdx.cli.process" in printed
+    assert "tdx.cli.options" not in printed
+    assert "tdx.cli.commands." not in printed
+
+
 def test_list_of_envs_loads_neither_torch_nor_textual() -> None:
     assert not loaded_by(RUN_MAIN, "list", "envs") & (HEAVY - {"gymnasium", "numpy"})
 

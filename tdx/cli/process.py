@@ -11,11 +11,10 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import typer
 
-from tdx.cli.options import CheckFormat, Color, Format, configured_values
 from tdx.cli.runtime import (
     SCHEMA_VERSION,
     InterruptWatch,
@@ -36,6 +35,9 @@ from tdx.errors import (
     did_you_mean,
 )
 from tdx.text import escape_control_characters
+
+if TYPE_CHECKING:
+    from tdx.cli.options import Color
 
 PROGRAM = "tdx"
 
@@ -178,23 +180,38 @@ class ErrorStyle:
         return cls(
             format=_value_of("--format", arguments),
             debug="--debug" in arguments,
-            color=Color(color) if color in list(Color) else None,
+            color=_parse_color(color),
         )
 
     @property
     def is_json(self) -> bool:
         """True if the output would have been JSON."""
+        from tdx.cli.options import CheckFormat, Format
+
         output = self.format or _configured("format")
         return output in (Format.JSON, Format.JSONL, CheckFormat.SARIF)
 
     def use_color(self, stream: TextIO) -> bool:
         """Return True if output to ``stream`` is colored."""
+        from tdx.cli.options import Color
+
         return (self.color or Color(_configured("color") or "auto")).is_enabled(stream)
 
 
 def _configured(name: str) -> str | None:
     """Return a default that the user configured; ``None`` if the settings are broken."""
+    from tdx.cli.options import configured_values
+
     return configured_values([name], tolerant=True).get(name)
+
+
+def _parse_color(text: str | None) -> Color | None:
+    if text is None:
+        return None
+    # `tdx --help` does without the options of the commands, which take longer to import.
+    from tdx.cli.options import Color
+
+    return Color(text) if text in list(Color) else None
 
 
 def _value_of(option: str, arguments: Sequence[str]) -> str | None:

@@ -77,7 +77,6 @@ PENDULUM = (*SPEC, "--env", "Pendulum-v1")
             *(2, "invalid value 'mermad' for --format", "mermaid?"),
         ),
         (("inspect", "chain", *PENDULUM[2:], "--t", "StepCouter"), 2, "stage 0", "StepCounter?"),
-        (("inspect", "chain", *PENDULUM[2:], "--format", "mermaid"), 2, "--format", "table"),
         (("show", "transform", "StepCouter"), 2, "StepCouter", "StepCounter?"),
         (("show", "transform"), 2, "NAME", "--help"),
     ],

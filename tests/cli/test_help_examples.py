@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tdx.cli.commands import EXAMPLE, build_root
+from tdx.cli.commands import EXAMPLE, ROOT_COMMANDS, build_root
 from tdx.cli.process import run
 from tests.rollouts.recordings import in_memory
 
@@ -80,6 +80,12 @@ def test_each_group_has_examples(tdx: Tdx) -> None:
     for group in ("inspect", "list", "show", "profile", "config"):
         shown = tdx(group, "--help").out
         assert len(re.findall(r"^ +tdx |=\S+ tdx ", shown, re.MULTILINE)) >= 2
+
+
+@pytest.mark.parametrize("name", [path for path in COMMANDS if " " not in path])
+def test_summary_in_the_help_of_the_program(name: str) -> None:
+    """The table of summaries repeats the docstrings, which are not imported for that help."""
+    assert COMMANDS[name].help.partition("\n\n")[0] == ROOT_COMMANDS[name][1]
 
 
 def test_paragraphs_are_not_broken_in_the_help(tdx: Tdx, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,19 +9,22 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from importlib import import_module
 from inspect import Parameter, Signature, getdoc, signature
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from tdx import __version__
-from tdx.cli.options import Function, Functions, configured_values
 from tdx.cli.typer_internals import FastCommand, FastGroup, use_zsh_descriptions
 from tdx.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
+
+if TYPE_CHECKING:
+    from tdx.cli.options import Function, Functions
 
 _DEFAULT_COMMAND = "run"
 """Command of a group that runs if none is named."""
@@ -41,89 +44,79 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def _inspect() -> Functions:
-    from tdx.cli.commands.inspect import COMMANDS
-
-    return COMMANDS
-
-
-def _check() -> Functions:
-    from tdx.cli.commands.check import COMMANDS
-
-    return COMMANDS
-
-
-def _profile() -> Functions:
-    from tdx.cli.commands.profile import COMMANDS
-
-    return COMMANDS
-
-
-def _report() -> Functions:
-    from tdx.cli.commands.report import COMMANDS
-
-    return COMMANDS
-
-
-def _rollout() -> Functions:
-    from tdx.cli.commands.rollout import COMMANDS
-
-    return COMMANDS
-
-
-def _contracts() -> Functions:
-    from tdx.cli.commands.contracts import COMMANDS
-
-    return COMMANDS
-
-
-def _export() -> Functions:
-    from tdx.cli.commands.export import COMMANDS
-
-    return COMMANDS
-
-
-def _catalog() -> Functions:
-    from tdx.cli.commands.catalog import COMMANDS
-
-    return COMMANDS
-
-
-def _setup() -> Functions:
-    from tdx.cli.commands.setup import COMMANDS
-
-    return COMMANDS
-
-
-def _tui() -> Functions:
-    from tdx.cli.commands.tui import COMMANDS
-
-    return COMMANDS
-
-
-_FAMILIES: Mapping[str, Callable[[], Functions]] = {
-    "tui": _tui,
-    "serve": _tui,
-    "inspect": _inspect,
-    "check": _check,
-    "explain": _check,
-    "freeze": _contracts,
-    "diff": _inspect,
-    "profile": _profile,
-    "report": _report,
-    "rollout": _rollout,
-    "replay": _rollout,
-    "verify": _rollout,
-    "export": _export,
-    "import": _export,
-    "list": _catalog,
-    "show": _catalog,
-    "schema": _setup,
-    "init": _setup,
-    "config": _setup,
-    "doctor": _setup,
+ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "tui": ("tui", "Build, inspect, step and profile a chain in a terminal app."),
+    "serve": ("tui", "Serve the terminal app to a browser."),
+    "inspect": ("inspect", "Inspect the specs, data flow and values of a chain."),
+    "check": (
+        "check",
+        "Check a pipeline: build it, compare its output with its specs, and apply the lint rules.",
+    ),
+    "explain": (
+        "check",
+        "Explain an error or rule: what is wrong, why it matters, and how to fix it.",
+    ),
+    "freeze": (
+        "contracts",
+        "Write a contract: what the stages of an env do, and the state that they have.",
+    ),
+    "diff": (
+        "inspect",
+        "Compare two pipelines: stages, specs, and with --steps the values of seeded rollouts.",
+    ),
+    "profile": ("profile", "Measure the cost of each part of a rollout; compare two profiles."),
+    "report": (
+        "report",
+        "Write a self-contained report for a pipeline: an HTML page, Markdown or an SVG diagram.",
+    ),
+    "rollout": (
+        "rollout",
+        "Run a pipeline and write the steps to a dump on disk, in chunks and constant memory.",
+    ),
+    "replay": (
+        "rollout",
+        "Apply another chain to the data of a dump; equals a rollout with that chain.",
+    ),
+    "verify": (
+        "rollout",
+        "Read a whole dump and check its checksums and its values against the manifest "
+        "and the specs.",
+    ),
+    "export": ("export", "Convert a dump to another format without losing precision or metadata."),
+    "import": (
+        "export",
+        "Convert a file in another format to a dump: from tdx export, or from another source.",
+    ),
+    "list": ("catalog", "List the available envs, transforms and dumps."),
+    "show": (
+        "catalog",
+        "Show an env, the documentation of a transform, or the contents of a dump.",
+    ),
+    "schema": (
+        "setup",
+        "Print the JSON Schema of pipeline files, or of what a command prints with --format json.",
+    ),
+    "init": (
+        "setup",
+        "Create a commented pipeline file for an env; on a terminal, ask for the env "
+        "and the stages.",
+    ),
+    "config": ("setup", "Show, set and edit defaults of options in the configuration file."),
+    "doctor": (
+        "setup",
+        "Check this machine: versions, devices, env packages, terminal, folders, shell.",
+    ),
 }
-"""Commands and groups in the order of the help, with the import of their functions."""
+"""Module and summary of each command and group, in the order of the help.
+
+The help of ``tdx`` shows the summaries without importing the commands.
+"""
+
+
+def _functions(name: str) -> Functions:
+    """Import the functions of the module of a command or group."""
+    module = import_module(f"tdx.cli.commands.{ROOT_COMMANDS[name][0]}")
+    return cast("Functions", module.COMMANDS)
 
 
 class _WithDefaults:
@@ -145,6 +138,8 @@ class _WithDefaults:
 
 def _output_defaults(parameters: Collection[str | None], *, tolerant: bool) -> dict[str, Any]:
     """Return the configured defaults of the output options among some parameters."""
+    from tdx.cli.options import configured_values
+
     names = [name for name in _OUTPUT_SETTINGS if name in parameters]
     return configured_values(names, tolerant=tolerant)
 
@@ -171,7 +166,7 @@ class _Group(_WithDefaults, FastGroup):
     def functions(self) -> Functions:
         """Functions of the commands by name."""
         prefix = f"{self.name} "
-        functions = _FAMILIES[str(self.name)]()
+        functions = _functions(str(self.name))
         return {
             path.removeprefix(prefix): function
             for path, function in functions.items()
@@ -195,7 +190,7 @@ class _Group(_WithDefaults, FastGroup):
         texts = [getdoc(function) or "" for function in self.functions.values()]
         found = [[p for p in text.split("\n\n") if EXAMPLE.match(p)] for text in texts]
         lines = [f"  {examples[0]}" for examples in found if examples][:_GROUP_EXAMPLES]
-        text = _GROUPS[str(self.name)][1]
+        text = ROOT_COMMANDS[str(self.name)][1]
         self.help = "\n".join([text, "", "Examples:", *lines])
         super().format_help(ctx, formatter)
 
@@ -219,23 +214,22 @@ class _RootGroup(_Group):
     """The commands of ``tdx``, in the order in which a user needs them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(_FAMILIES)
+        return list(ROOT_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands and cmd_name in _FAMILIES:
+        if cmd_name not in self.commands and cmd_name in ROOT_COMMANDS:
             self.commands[cmd_name] = self.build(cmd_name)
         return self.commands.get(cmd_name)
 
     def build(self, name: str) -> Any:
         if name in _GROUPS:
-            return _build_group(name, *_GROUPS[name])
-        return _build_command(name, _FAMILIES[name]()[name], _CLASSES.get(name, _Command))
+            return _build_group(name, _GROUPS[name])
+        return _build_command(name, _functions(name)[name], _CLASSES.get(name, _Command))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, which needs the docstrings of the commands but not their options."""
-        for name in _FAMILIES:
-            text = _GROUPS[name][1] if name in _GROUPS else getdoc(_FAMILIES[name]()[name])
-            self.commands[name] = TyperCommand(name, help=text)
+        """Write the help with the summaries of the commands."""
+        for name, (_, summary) in ROOT_COMMANDS.items():
+            self.commands[name] = TyperCommand(name, help=summary)
         TyperGroup.format_help(self, ctx, formatter)
 
 
@@ -307,20 +301,14 @@ class _SchemaCommand(_Command):
 
 _CLASSES: Mapping[str, type[_Command]] = {"schema": _SchemaCommand}
 """Class of each command that differs from the others."""
-_GROUPS: Mapping[str, tuple[type[_Group], str]] = {
-    "inspect": (_Group, "Inspect the specs, data flow and values of a chain."),
-    "list": (_Group, "List the available envs, transforms and dumps."),
-    "show": (
-        _ShowGroup,
-        "Show an env, the documentation of a transform, or the contents of a dump.",
-    ),
-    "profile": (
-        _ProfileGroup,
-        "Measure the cost of each part of a rollout; compare two profiles.",
-    ),
-    "config": (_Group, "Show, set and edit defaults of options in the configuration file."),
+_GROUPS: Mapping[str, type[_Group]] = {
+    "inspect": _Group,
+    "list": _Group,
+    "show": _ShowGroup,
+    "profile": _ProfileGroup,
+    "config": _Group,
 }
-"""Class and help of each group."""
+"""Class of each group."""
 
 
 def build_root() -> Any:
@@ -330,13 +318,13 @@ def build_root() -> Any:
     return get_command(typer.Typer(**_SETTINGS, cls=_RootGroup, callback=_root, epilog=_EXAMPLE))
 
 
-def _build_group(name: str, group_class: type[_Group], help: str) -> Any:
+def _build_group(name: str, group_class: type[_Group]) -> Any:
     return get_command(
         typer.Typer(
             **_SETTINGS,
             name=name,
             cls=group_class,
-            help=help,
+            help=ROOT_COMMANDS[name][1],
             callback=_no_callback,
             add_completion=False,
         )
