@@ -11,9 +11,8 @@ import re
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from importlib import import_module
 from inspect import Parameter, Signature, getdoc, signature
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -115,8 +114,28 @@ The help of ``tdx`` shows the summaries without importing the commands.
 
 def _functions(name: str) -> Functions:
     """Import the functions of the module of a command or group."""
-    module = import_module(f"tdx.cli.commands.{ROOT_COMMANDS[name][0]}")
-    return cast("Functions", module.COMMANDS)
+    match ROOT_COMMANDS[name][0]:
+        case "inspect":
+            from tdx.cli.commands.inspect import COMMANDS
+        case "check":
+            from tdx.cli.commands.check import COMMANDS
+        case "contracts":
+            from tdx.cli.commands.contracts import COMMANDS
+        case "profile":
+            from tdx.cli.commands.profile import COMMANDS
+        case "report":
+            from tdx.cli.commands.report import COMMANDS
+        case "rollout":
+            from tdx.cli.commands.rollout import COMMANDS
+        case "export":
+            from tdx.cli.commands.export import COMMANDS
+        case "catalog":
+            from tdx.cli.commands.catalog import COMMANDS
+        case "setup":
+            from tdx.cli.commands.setup import COMMANDS
+        case _:
+            from tdx.cli.commands.tui import COMMANDS
+    return COMMANDS
 
 
 class _WithDefaults:
