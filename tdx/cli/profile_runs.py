@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -67,11 +66,11 @@ def silence_kineto() -> None:
 
 
 def subject_of(config: Pipeline) -> str:
-    """Return the pipeline as options, without the seed and the policy."""
-    from tdx.pipeline import to_flags
+    """Return the arguments for the pipeline, without the seed and the policy."""
+    from tdx.pipeline import to_command
 
     bare = replace(config, policy=None, env=replace(config.env, seed=None))
-    return shlex.join(to_flags(bare))
+    return to_command(bare, "tdx profile").removeprefix("tdx profile ")
 
 
 def measure(

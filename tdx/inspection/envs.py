@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ class EnvList:
     """Result of a search for envs.
 
     Args:
-        envs: Envs, sorted by name; of several versions the newest comes first.
+        envs: Envs, sorted by name; of several versions the newest comes first. Names that equal or
+            start with a word of the search come before the others.
         broken: Env packages that are installed but cannot be imported; their envs are missing.
     """
 
@@ -58,7 +60,16 @@ def find_envs(search: str = "", *, missing: bool = False) -> EnvList:
         if (missing or env.installed)
         and all(word in f"{env.id} {env.package}".casefold() for word in words)
     )
-    return EnvList(tuple(envs), survey.broken)
+    return EnvList(tuple(sorted(envs, key=lambda env: _search_rank(env.id, words))), survey.broken)
+
+
+def _search_rank(env_id: str, words: Sequence[str]) -> int:
+    """Return 0 if a word is the name of an env, 1 if its name starts with a word, else 2."""
+    whole = env_id.casefold()
+    name = re.sub(r"-v\d+$", "", whole.rpartition("/")[2])
+    if any(word in (whole, name) for word in words):
+        return 0
+    return 1 if any(name.startswith(word) for word in words) else 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,13 @@ def to_command(pipeline: Pipeline, command: str = "tdx inspect spec") -> str:
 
     Example:
         >>> to_command(Pipeline.of("Pendulum-v1", "StepCounter(max_steps=200)"))
-        "tdx inspect spec --env Pendulum-v1 --t 'StepCounter(max_steps=200)'"
+        "tdx inspect spec Pendulum-v1 -t 'StepCounter(max_steps=200)'"
     """
-    return f"{command} {shlex.join(to_flags(pipeline))}"
+    flag, *words = to_flags(pipeline)
+    if pipeline.env.id.startswith("-"):
+        # As an argument it would be read as an option.
+        words.insert(0, flag)
+    return f"{command} {shlex.join('-t' if each == '--t' else each for each in words)}"
 
 
 def from_flags(flags: Sequence[str]) -> Pipeline:

@@ -206,7 +206,7 @@ def test_missing_device_is_a_finding(tdx: Tdx, tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["--diff", "--fix"])
 def test_fixed_command_line(tdx: Tdx, option: str) -> None:
     outcome = tdx("check", *CLIPPED[:6], option, "--unsafe-fixes")
-    wanted = "tdx check --env Pendulum-v1 --t 'RewardScaling(0, 0.1)' --t 'RewardClipping(-1, 1)'\n"
+    wanted = "tdx check Pendulum-v1 -t 'RewardScaling(0, 0.1)' -t 'RewardClipping(-1, 1)'\n"
     assert outcome.out == wanted
     assert "fixed 1 issue: TDX421" in outcome.err
     assert outcome.code == (0 if option == "--fix" else ExitCode.FINDINGS)

@@ -127,7 +127,7 @@ def test_real_profile_in_each_format(tdx: Tdx, tmp_path: Path) -> None:
     assert "whole step" in shown.out
     saved = read_profile(names["save"])
     assert [mode.mode for mode in saved.modes] == ["planned", "eager"]
-    assert saved.subject == "--env Pendulum-v1 --t RewardSum"
+    assert saved.subject == "Pendulum-v1 -t RewardSum"
     assert saved.settings.seed == 0
     assert all(mode.steps.tolist() == [8, 8] for mode in saved.modes)
     assert format_profile(saved) == Path(names["save"]).read_text()

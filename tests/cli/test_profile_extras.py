@@ -50,9 +50,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     kept = {
         "base": sample_profile(),
         "slow": sample_profile(mode_profile(scale=2)),
-        "other": Profile(
-            "--env CartPole-v1", (), sample_profile().settings, MACHINE, (mode_profile(),)
-        ),
+        "other": Profile("CartPole-v1", (), sample_profile().settings, MACHINE, (mode_profile(),)),
     }
     for name, profile in kept.items():
         Path(f"{name}.json").write_text(format_profile(profile), encoding="utf-8")
@@ -112,7 +110,7 @@ def test_calibration(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--baseline", "other.json"), "pipeline: --env CartPole-v1 and --env Pendulum-v1"),
+        (("--baseline", "other.json"), "pipeline: CartPole-v1 and Pendulum-v1"),
         (("--baseline", "base.json", "--steps", "41"), "steps: 40 and 41"),
         (("--baseline", "gone.json"), "cannot read gone.json"),
         (("--fail-if", "p95:10%"), "needs a profile to compare with"),

@@ -18,6 +18,7 @@ from tdx.pipeline import (
     from_python,
     parse_stage,
     read_pipeline,
+    to_command,
     to_flags,
     to_python,
     write_pipeline,
@@ -144,3 +145,9 @@ def test_flag_errors(flags: list[str], message: str) -> None:
 def test_text_stays_short() -> None:
     text = "StepCounter(max_steps=200)"
     assert format_stage(parse_stage(text)) == text
+
+
+def test_command_names_the_env_as_its_argument() -> None:
+    pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
+    assert to_command(pipeline, "tdx check") == "tdx check Pendulum-v1 -t RewardSum"
+    assert to_command(Pipeline.of("-odd")) == "tdx inspect spec --env -odd"

@@ -124,7 +124,7 @@ def on_device(mode: ModeProfile) -> ModeProfile:
 def sample_profile(*modes: ModeProfile) -> Profile:
     """A whole profile; of one eager mode by default."""
     return Profile(
-        subject="--env Pendulum-v1 --t RewardSum --t ActionScaling",
+        subject="Pendulum-v1 -t RewardSum -t ActionScaling",
         stages=("RewardSum", "ActionScaling"),
         settings=Settings(STEPS, 10, REPEATS, "random", "cpu", 4, 0),
         machine=MACHINE,

@@ -173,7 +173,7 @@ def test_rows_of_only_one_profile_are_listed() -> None:
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        (replace(sample_profile(), subject="--env CartPole-v1"), "pipeline: --env Pend"),
+        (replace(sample_profile(), subject="CartPole-v1"), "pipeline: Pend"),
         (replace(sample_profile(), stages=("RewardSum",)), "stages: RewardSum, ActionScaling and"),
         (
             replace(sample_profile(), machine=replace(MACHINE, processor="other")),

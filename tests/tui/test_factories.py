@@ -208,7 +208,7 @@ async def test_a_copied_command_permits_the_code() -> None:
         await app.press("y")
         assert "Python" not in app.text()
         await app.press("enter")
-        assert app.app.clipboard == f"tdx inspect spec --env {MAKE} --allow-code"
+        assert app.app.clipboard == f"tdx inspect spec {MAKE} --allow-code"
 
 
 async def test_reloading_imports_the_code_again(

@@ -216,7 +216,7 @@ def test_settings_are_read_from_the_file(
 async def test_pipeline_is_copied_in_each_form() -> None:
     async with driven("StepCounter(max_steps=5)") as app:
         for form, text in [
-            ("command", "tdx inspect spec --env Pendulum-v1 --t 'StepCounter(max_steps=5)'"),
+            ("command", "tdx inspect spec Pendulum-v1 -t 'StepCounter(max_steps=5)'"),
             ("yaml", "StepCounter: {max_steps: 5}"),
             ("python", "StepCounter(max_steps=5)"),
         ]:

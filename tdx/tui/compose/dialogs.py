@@ -115,7 +115,7 @@ class ComposeDialogs:
             self._screen.notify("no pipeline yet; press e to choose an env", timeout=2)
             return
         forms = [
-            Choice("command", "command line", "tdx inspect spec --env … --t …"),
+            Choice("command", "command line", "tdx inspect spec … -t …"),
             Choice("yaml", "YAML", "a pipeline file"),
         ]
         # The program of a factory is the code of the user.
