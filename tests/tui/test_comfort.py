@@ -108,7 +108,7 @@ async def test_theme_of_the_user_is_taken_and_a_broken_one_is_noticed(tmp_path: 
     async with driven(preferences=load_preferences()) as app:
         assert app.app.theme == "mine"
         assert app.app.current_theme.primary == "#123456"
-        assert app.notices == [
+        assert "\n".join(app.notices).splitlines() == [
             'themes.no_primary: the field primary is missing (write primary = "#6ea8fe")',
             "themes.misspelt: unknown field 'backgrund' (did you mean background?)",
             "themes.no_colour: primary cannot be 'blueish' (use a color such as #6ea8fe)",

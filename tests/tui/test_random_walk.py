@@ -38,6 +38,8 @@ STEPS = int(os.environ.get("TDX_WALK_STEPS", "25"))
 SEED = int(os.environ.get("TDX_WALK_SEED", "0"))
 _EXPECTED_ERRORS = ("env ", "stage ", "Not opened", "Not checked")
 """Start of the errors of what the walk may have typed: an env, arguments, a file."""
+_ATTEMPTS = 50
+"""How often a fact is looked at again, 10 ms apart, before it counts as broken."""
 _CHECK_UNDO = 100
 """Steps between two checks that all edits can be undone."""
 
@@ -67,6 +69,7 @@ class Walk:
     def __init__(self, app: Live, choose: random.Random) -> None:
         self.app, self.choose = app, choose
         self.pressed: list[str] = []
+        self.base = app.stages
 
     async def step(self) -> str | None:
         """Press a key or click; return what does not hold. ``None``: all facts do."""
@@ -85,6 +88,12 @@ class Walk:
         await self.app.delivered()
         if expected is not None and isinstance(where, Input) and where.value != expected:
             return f"the text is {where.value!r} instead of {expected!r}"
+        if not self.app.app.workspace.editor.done:
+            self.base = self.app.stages  # a file or a sample may have been opened
+        for _ in range(_ATTEMPTS):
+            if self._broken_rule() is None:
+                break
+            await asyncio.sleep(0.01)  # a form is being built
         return self._broken_rule()
 
     async def _click(self) -> None:
@@ -113,7 +122,7 @@ class Walk:
         before, count = self.app.stages, len(workspace.editor.done)
         for _ in range(count):
             workspace.undo()
-        if self.app.stages != [*CHAIN]:
+        if self.app.stages != self.base:
             return f"all edits are undone, but the chain is {self.app.stages}"
         for _ in range(count):
             workspace.redo()
