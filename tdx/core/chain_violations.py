@@ -161,7 +161,10 @@ class _Walk:
 
     def _is_changed(self, result: TensorDictBase, key: NestedKey, leaf: TensorSpec) -> bool:
         """Return False if an earlier place had this very value under an equal spec."""
-        value, identity = read(result, key), spec_identity(leaf)
+        try:
+            value, identity = read(result, key), spec_identity(leaf)
+        except RuntimeError:  # entries of unlike agents, which have no common shape
+            return True
         if not isinstance(value, Tensor) or identity is None or value.is_inference():
             return True
         now, known = (value, value._version, identity), self._checked.get(key)

@@ -24,12 +24,12 @@ from tdx.envs.gym.autoreset import (
     create_without_autoreset,
 )
 from tdx.envs.gym.collector import GymRows
-from tdx.envs.gym.conversion import Conversion, create_conversion, reward_space_of
+from tdx.envs.gym.conversion import Conversion, create_conversion, reward_space_of, root_spec
 from tdx.envs.gym.infos import merge_final_info
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.single_env import PendingSeed, RawEnv, create_raw_env, reward_rows
 from tdx.errors import EnvError, Where
-from tdx.keys import NestedKey
+from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import new_tensordict, read, write
 
 Rows = np.ndarray[Any, np.dtype[np.bool_]]
@@ -71,6 +71,8 @@ class VectorEnvRows:
         self._last: TensorDictBase | None = None
         self._current: tuple[Any, Any] | None = None
         """Last observation and info of the env."""
+        self._unseen: TensorDictBase | None = None
+        """Last observations, if the rows made steps that the vector env did not see."""
 
     def use(self, conversion: Conversion) -> None:
         """Replace the conversion."""
@@ -119,6 +121,9 @@ class VectorEnvRows:
         self._ended = self._over.copy()
         size = self._conversion.batch_size
         self._last = as_tensordict(last, size, _CPU) if self._over.any() else None
+        keys = root_spec(self._conversion.observation).keys(True, True)
+        seen = {key: last[key].clone() for key in map(normalize_key, keys)}
+        self._unseen = as_tensordict(seen, size, _CPU)
 
     def step(self, tensordict: TensorDictBase) -> TensorDict:
         """Step every row that has not ended."""
@@ -137,7 +142,7 @@ class VectorEnvRows:
             fields["reward"] = self._reward(reward)
         except Exception as error:
             raise self._conversion.failure(tensordict, "step", error) from error
-        self._over, self._current = over, current
+        self._over, self._current, self._unseen = over, current, None
         fields.update(self._flags(self._over, terminated, truncated))
         return self._hold_ended_rows(self._finish_result(fields, info))
 
@@ -203,8 +208,13 @@ class VectorEnvRows:
         none = np.zeros(self._rows, np.bool_)
         fields.update(self._flags(none, none, none))
         result = self._finish_result(fields, info)
-        if tensordict is not None and rows is not None and not rows.all():
-            keep_rows(result, tensordict, ~rows)
+        if tensordict is None or rows is None or rows.all():
+            self._unseen = None
+            return result
+        if self._unseen is not None:
+            keep_rows(result, self._unseen, ~rows)
+            self._unseen = result.select(*self._unseen.keys(True, True))
+        keep_rows(result, tensordict, ~rows)
         return result
 
     def _reset_env(
