@@ -78,7 +78,7 @@ def test_reports_without_stages_of_the_pipeline(tdx: Tdx) -> None:
 
 def test_keys_and_values_name_every_stage(tdx: Tdx) -> None:
     keys = data_of(tdx, "inspect", "keys", *named(make_env), "--t", "RewardSum")
-    assert [call.partition("(")[0] for call in keys["calls"]] == NAMES
+    assert [each["call"].partition("(")[0] for each in keys["stages"]] == NAMES
     values = tdx("inspect", "values", *named(make_env), "--t", "RewardSum")
     assert "3 RewardSum" in values.out
     assert "2 ActionScaling (inverse)" in values.out

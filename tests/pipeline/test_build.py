@@ -150,7 +150,8 @@ def test_values_are_resolved() -> None:
             ["RewardSum", "CatFrames(4, -1, in_keys=['pixels'])"],
             KeyNotFoundError,
             "stage 1 (CatFrames), key 'pixels': a reset of the env at this stage has no key"
-            " 'pixels' (existing keys: done, episode_reward, observation, terminated, truncated)",
+            " 'pixels' (existing keys: done, episode_reward, observation, terminated, truncated;"
+            " select one with in_keys)",
         ),
         (
             ["RewardScaling(0, 1, in_keys=['rewad'])"],
