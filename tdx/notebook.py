@@ -11,6 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tdx.cli.views import Block, Cell, Code, Column, Heading, Paragraph, Table, escape_blocks
+from tdx.errors import TdxError
 
 if TYPE_CHECKING:
     from tdx.contracts import Contract
@@ -75,7 +76,8 @@ def to_html(value: object) -> str | None:
 
     Supported are pipelines, envs with their chains, :class:`~tdx.Compose`, specs, stacks, spec
     reports, stack reports, profiles, dumps, contracts and reports about contracts. No env is
-    stepped. The fragment has at most 100 kB, and neither a script nor a link to another host.
+    stepped. For what cannot be shown, such as a closed env, its error is shown. The fragment has at
+    most 100 kB, and neither a script nor a link to another host.
 
     Args:
         value: Value to show.
@@ -88,7 +90,11 @@ def to_html(value: object) -> str | None:
         >>> "RewardSum" in to_html(Pipeline.of("Pendulum-v1", "RewardSum"))
         True
     """
-    blocks = _blocks(value)
+    try:
+        blocks = _blocks(value)
+    except TdxError as error:
+        # A closed env, or a dump whose pipeline is invalid.
+        blocks = [Heading(type(value).__name__, level=1), _error(error)]
     return None if blocks is None else render_blocks(blocks)
 
 
@@ -272,7 +278,7 @@ def _spec(spec: TensorSpec) -> list[Block]:
     text = SpecText(leaves)
     rows = [[Cell(format_key(leaf.key)), Cell(leaf.kind), Cell(text(leaf))] for leaf in leaves]
     if not isinstance(spec, Composite):
-        return [head, Table([Column(), Column()], [row[1:] for row in rows])]
+        return [head, Table([Column()], [row[2:] for row in rows])]
     return [head, Table([Column("key"), Column("class"), Column("spec")], rows)]
 
 
@@ -297,8 +303,7 @@ def _stack(value: EnvBase | Stack) -> list[Block]:
     try:
         blocks = list(spec_view(compare_specs(stack), calls).blocks(UNLIMITED))
     except Exception as error:  # Stages are code of the user.
-        message = Paragraph([Cell(f"{type(error).__name__}: {error}", "bad")])
-        return [Heading(stack.name, level=1), *stage_list(calls), Heading("error"), message]
+        return [Heading(stack.name, level=1), *stage_list(calls), Heading("error"), _error(error)]
     return [*blocks, *_notes(stack.notes)]
 
 
@@ -345,6 +350,10 @@ def _contract(contract: Contract) -> list[Block]:
     head = Heading(f"Contract of {contract.env}", aside, level=1)
     table = Table([Column(title) for title in titles], rows)
     return [head, table, fact("libraries", versions), *_notes(contract.notes)]
+
+
+def _error(error: Exception) -> Paragraph:
+    return Paragraph([Cell(f"{type(error).__name__}: {error}", "bad")])
 
 
 def _notes(notes: Sequence[str]) -> list[Paragraph]:

@@ -178,6 +178,12 @@ def test_chain_with_a_mistake_shows_its_stages_and_the_error() -> None:
     assert "<script>alert(1)" in text
 
 
+def test_closed_env_is_shown_with_its_error() -> None:
+    env = GymEnv("Pendulum-v1")
+    env.close()
+    assert "EnvError: the GymEnv is closed" in read(to_html(env)).text
+
+
 class WideEnv(EnvBase):
     """Env with many keys."""
 
