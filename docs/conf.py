@@ -20,6 +20,7 @@ extensions = [
     "docstrings",
     "reference",
     "examples",
+    "notebooks",
 ]
 exclude_patterns = ["site"]
 

@@ -10,9 +10,14 @@ import sys
 
 import lazy_loader
 
+from tdx.html_repr import set_html_renderer
+
 __version__ = "0.1.0"
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+# The renderer and the views that it uses are loaded when a notebook shows a value.
+set_html_renderer(lambda value: _load("to_html")(value))
 
 # Names of earlier versions of the API, which tutorials and the reference documents still use.
 _RENAMED = {

@@ -160,6 +160,8 @@ from .rollouts.policies.mlp_files import save_mlp_policy as save_mlp_policy
 from .rollouts.recording.rollout import record_dump as record_dump
 from .rollouts.recording.sharded_rollout import record_shards as record_shards
 
+from .notebook import to_html as to_html
+
 # transforms: generated
 from .transforms.action.action_chunk_transform import ActionChunkTransform as ActionChunkTransform
 from .transforms.action.action_discretizer import ActionDiscretizer as ActionDiscretizer

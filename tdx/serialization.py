@@ -17,6 +17,7 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
+from tdx.html_repr import repr_html
 from tdx.keys import NestedKey, format_key
 
 T = TypeVar("T")
@@ -103,6 +104,7 @@ class Result:
     """
 
     __slots__ = ()
+    _repr_html_ = repr_html
     json_entries: ClassVar[Entries] = ()
 
     def to_dict(self) -> dict[str, Any]:

@@ -45,6 +45,7 @@ API_PAGES: Mapping[str, tuple[str, str]] = {
     "profiling": ("Profiling", "What a chain costs."),
     "rollouts": ("Rollouts and dumps", "Record, read and convert rollouts."),
     "contracts": ("Contracts", "Freeze preprocessing, and compare it."),
+    "notebook": ("Notebooks", "HTML of a value."),
     "errors": ("Errors", "One family, with a code and a hint."),
 }
 """Title and summary of the page of each package that has public names."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tdx.contracts.values import EXACT, Tolerance, Values
+from tdx.html_repr import repr_html
 from tdx.keys import NestedKey, format_key, normalize_key
 
 VERSION = 1
@@ -154,6 +155,8 @@ class Contract:
         values: Golden values by direction, stage and key.
         notes: What the contract does not cover, each a sentence.
     """
+
+    _repr_html_ = repr_html
 
     kind: str
     env: str

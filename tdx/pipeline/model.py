@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
+from tdx.html_repr import repr_html
 from tdx.pipeline.grammar import parse_stage
 from tdx.pipeline.values import CodeReference, StageConfig, Value
 
@@ -112,6 +113,8 @@ class Pipeline:
         >>> [stage.name for stage in pipeline.transforms]
         ['StepCounter', 'RewardSum']
     """
+
+    _repr_html_ = repr_html
 
     env: EnvConfig
     transforms: tuple[StageConfig, ...] = ()

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tdx.core.meter import UNATTRIBUTED, Lane, Part
 from tdx.errors import ArgumentError
+from tdx.html_repr import repr_html
 from tdx.profiling.machine import Machine
 
 Numbers = npt.NDArray[np.float64]
@@ -368,6 +369,8 @@ class Profile:
         machine: Machine of the measurement.
         modes: Measurements of each mode.
     """
+
+    _repr_html_ = repr_html
 
     subject: str
     stages: tuple[str, ...]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tdx.errors import CheckError, SpecError
+from tdx.html_repr import repr_html
 from tdx.keys import NestedKey
 from tdx.specs.arguments import (
     TORCH_FUNCTIONS,
@@ -53,6 +54,7 @@ class TensorSpec:
         True
     """
 
+    _repr_html_ = repr_html
     domain: str | None = None
     _shape: torch.Size
     _device: torch.device | None
@@ -168,8 +170,7 @@ class TensorSpec:
         Raises:
             CheckError: It does not; the message says why.
         """
-        reason = self.why_not_in(value)
-        if reason is not None:
+        if (reason := self.why_not_in(value)) is not None:
             raise CheckError(
                 f"the value is not in its {type(self).__name__} spec: {reason}",
                 hint="project(value) returns the nearest value in the spec",
@@ -245,8 +246,7 @@ class TensorSpec:
             ignore_device: True to leave a tensor on its device.
 
         Raises:
-            SpecError: The shapes differ by more than dimensions of size 1, or an integer does
-                not fit the dtype.
+            SpecError: The shapes differ by more than sizes of 1, or an integer does not fit.
         """
         assert self._dtype is not None
         found = to_dtype(to_tensor(val), self._dtype)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tdx.html_repr import repr_html
 from tdx.keys import NestedKey
 from tdx.stacks.driver import OnTrace
 from tdx.stacks.stack import Direction, Stack, StageInfo
@@ -37,6 +38,8 @@ class NativeStack(Stack):
         >>> [stage.name for stage in stack.stages], len(stack.specs())
         (['RewardSum'], 2)
     """
+
+    _repr_html_ = repr_html
 
     kind = "tdx"
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from tensordict import TensorDictBase
 
 from tdx.core.envs.spec_violations import SpecViolation
+from tdx.html_repr import repr_html
 from tdx.keys import NestedKey
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
@@ -19,6 +20,8 @@ class EnvCapabilities:
 
     The defaults hold for any env. A subclass overrides what it can do.
     """
+
+    _repr_html_ = repr_html
 
     _writes_all_outputs: ClassVar[bool] = False
     """True if ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""

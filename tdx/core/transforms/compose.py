@@ -19,6 +19,7 @@ from tdx.core.transforms.callable_transform import (
 )
 from tdx.core.transforms.transform import Transform
 from tdx.errors import ArgumentError, StageIndexError, TdxError
+from tdx.html_repr import repr_html
 from tdx.keys import NestedKey
 from tdx.specs import Composite
 
@@ -45,6 +46,7 @@ class Compose(Transform):
         RewardScaling(loc=1.0000, scale=2.0000, keys=['reward'])
     """
 
+    _repr_html_ = repr_html
     _is_verified = True
 
     def __init__(

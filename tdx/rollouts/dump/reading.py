@@ -13,6 +13,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.errors import StorageError, TdxError
+from tdx.html_repr import repr_html
 from tdx.keys import NestedKey, format_key, split_key
 from tdx.pipeline import Pipeline, format_stage, read_pipeline
 from tdx.rollouts.dump.entries import list_keys, list_skipped
@@ -44,6 +45,8 @@ class Dump:
         shards: Committed shards of a sharded dump, each a dump of its own; they are opened when
             they are used.
     """
+
+    _repr_html_ = repr_html
 
     path: Path
     manifest: Manifest

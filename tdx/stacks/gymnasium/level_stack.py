@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tdx.core import StageSpecs
 from tdx.errors import EnvError, SpecError, TdxError, Where, get_first_line
+from tdx.html_repr import repr_html
 from tdx.specs import Binary, Composite
 from tdx.stacks.driver import OnTrace
 from tdx.stacks.gymnasium.calls import (
@@ -45,6 +46,7 @@ class LevelStack(Stack):
         workers: Its sub-envs in worker processes. ``None``: it has none.
     """
 
+    _repr_html_ = repr_html
     free_keys = (INFO,)
     attaches_to_runs = True
     recorder: Callable[[OnEvents, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
