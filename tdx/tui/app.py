@@ -128,8 +128,14 @@ class TdxApp(App[None]):
         """Return the bindings that a keymap can name, grouped by widget class."""
         from tdx.tui.contract.contract_screen import ContractScreen
         from tdx.tui.files.dump_screen import DumpScreen
+        from tdx.tui.files.watch_screen import WatchScreen
 
-        loaded: list[type] = [ContractScreen, DumpScreen, *(tab.load() for tab in TABS)]
+        loaded: list[type] = [
+            ContractScreen,
+            DumpScreen,
+            WatchScreen,
+            *(tab.load() for tab in TABS),
+        ]
         kinds: tuple[type, ...] = (
             *type(self).__mro__,
             *_all_subclasses(Screen),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -14,6 +16,7 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from tdx import GRUModule, MultiCategorical, TensorDictPrimer, get_primers_from_module
+from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.inspection.check_report import check_pipeline
 from tdx.pipeline import Pipeline, build_env, load_catalog, read_pipeline
 
@@ -145,3 +148,54 @@ def test_recurrent_policy_runs_with_the_primer_of_its_module() -> None:
     (declared,) = (stage for stage in env.transform if isinstance(stage, TensorDictPrimer))
     wanted = primer.primers["recurrent_state"].expand(2, 1, 64)
     assert declared.primers["recurrent_state"] == wanted
+
+
+@pytest.fixture
+def _same_threads() -> Iterator[None]:
+    """Restore the number of torch threads after a training."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_same_threads")
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_ppo_trains_the_same_weights_in_processes(
+    env_id: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chunks, run = [], ChunkPool.run
+
+    def count(self: ChunkPool, *arguments: Any) -> Any:
+        chunks.append(run(self, *arguments))
+        return chunks[-1]
+
+    monkeypatch.setattr(ChunkPool, "run", count)
+    module = import_module("sample_pipelines.ppo")
+    found = [
+        module.main(["--env", env_id, "--backend", backend, "--envs", "3", "--steps", "768"])
+        for backend in ("serial", "parallel")
+    ]
+    assert len(chunks) >= 2
+    assert None not in chunks
+    assert found[0].returns == found[1].returns
+    for serial, parallel in zip(*(each.policy.parameters() for each in found), strict=True):
+        assert torch.equal(serial, parallel)
+    assert capsys.readouterr().out.count("768 steps in") == 2
+
+
+def test_ppo_steps_the_envs_of_stable_baselines3(monkeypatch: pytest.MonkeyPatch) -> None:
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
+    # The same interface without processes.
+    monkeypatch.setattr(vec_env, "SubprocVecEnv", vec_env.DummyVecEnv)
+    module = import_module("sample_pipelines.ppo")
+    collector = module.SB3Collector("CartPole-v1", 2)
+    with torch.no_grad():
+        steps = collector.collect(module.Policy(module.TASKS["CartPole-v1"]))
+    collector.close()
+    following, done = steps["next", "observation"][:, :-1], steps["next", "done"][:, :-1, 0]
+    is_followed = (following == steps["observation"][:, 1:]).all(-1)
+    assert torch.equal(is_followed, ~done)
+    assert done.any()
+    lengths = done[0].nonzero().flatten().diff(prepend=torch.tensor([-1]))
+    assert torch.equal(steps["next", "episode_reward"][0, :-1, 0][done[0]].long(), lengths)
+    assert torch.equal(steps["next", "terminated"], steps["next", "done"])

@@ -34,7 +34,7 @@ async def test_help_elsewhere_has_the_keys() -> None:
 _WITHOUT_COMMAND = {"app.palette", "screen.home", *(f"screen.tab{n}" for n in range(1, 10))}
 _CURSOR_KEYS = ("up", "down", "first", "last", "leave", "add", "end_search")
 _DIALOGS = (
-    *("choose", "pick", "ask", "read", "path", "dump", "advice", "values", "manual"),
+    *("choose", "pick", "ask", "read", "path", "dump", "watch", "advice", "values", "manual"),
     "comparison",
 )
 

@@ -56,6 +56,14 @@ class ChunkPool:
 
     def run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:
         """See :class:`~tdx.core.planned.workers.ChunkWorkers`."""
+        try:
+            return self._run(copies, tasks)
+        except BaseException:
+            # The processes have ended, or their envs are ahead of the rollout.
+            self._close()
+            raise
+
+    def _run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:
         self._send_copies(copies)
         is_saved = tasks[0].length * self.seconds_per_step >= self.saved_seconds
         messages = {

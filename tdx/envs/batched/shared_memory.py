@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -74,10 +77,12 @@ class TensorBlock:
             try:
                 self._memory.share_memory_()
             except RuntimeError as error:
+                _remove_failed_allocation(error)
                 raise WorkerError(
                     f"{self._memory.nbytes:,} bytes of shared memory cannot be allocated: "
                     f"{get_first_line(error)}",
-                    hint="free space in /dev/shm, or pass a smaller chunk_steps to iter_rollout",
+                    hint="free space in /dev/shm, pass a smaller chunk_steps to iter_rollout, or "
+                    "use SerialEnv",
                 ) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -94,6 +99,14 @@ class TensorBlock:
     def _view(self, name: Any, field: Field) -> Tensor:
         start = self._offsets[name]
         return self._memory[start : start + field.nbytes].view(field.dtype).view(field.shape)
+
+
+def _remove_failed_allocation(error: RuntimeError) -> None:
+    """Remove the file that torch leaves in /dev/shm if it cannot be allocated."""
+    found = re.search(r"</(torch_[\d_]+)>", str(error))
+    if found is not None:
+        with suppress(OSError):
+            os.unlink(f"/dev/shm/{found[1]}")
 
 
 def _rebuild_block(state: tuple[Any, Any], handle: bytes, copy: Tensor | None) -> TensorBlock:

@@ -18,15 +18,18 @@ from typing import Any
 
 import torch
 
+from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.process_options import ProcessOptions, describe_workers
 from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
-from tdx.errors import ArgumentError, WorkerError, WorkerTimeoutError
+from tdx.errors import ArgumentError, TdxError, WorkerError, WorkerTimeoutError
 
 _STARTING = "startup"
 _CREATING = "env construction"
+_IN_MAIN_PROCESS = "SerialEnv, or --batching serial, runs the envs in the main process"
+_CREATING_HINT = f"{ENV_ERROR_HINT}; {_IN_MAIN_PROCESS}"
 _IMPORT_TIMEOUT = 120.0
 _TERMINATE_TIMEOUT = 2.0
 _EXIT_TIMEOUT = 1.0
@@ -120,10 +123,10 @@ class WorkerPool:
         try:
             process.start()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            name = describe_workers(rows)
             raise ArgumentError(
-                f"create_env_fn of {name} cannot be sent to a process: {error}",
-                hint="create objects that cannot be pickled inside the function",
+                f"create_env_fn of worker {rows[0]} cannot be sent to a process: {error}",
+                hint="create objects that cannot be pickled inside the function; "
+                f"{_IN_MAIN_PROCESS}",
             ) from error
         finally:
             theirs.close()
@@ -304,9 +307,11 @@ def _reply_error(rows: range, reply: bytes, operation: str) -> BaseException:
     failure: protocol.Failure = protocol.unpack(reply)
     index = rows[min(failure.place, len(rows) - 1)]
     # Raise the error that creating the env in this process would raise.
-    if operation == _CREATING and failure.is_tdx_error():
-        return failure.original(index)
-    return failure.to_worker_error(index, operation)
+    is_original = operation == _CREATING and failure.is_tdx_error()
+    error = failure.original(index) if is_original else failure.to_worker_error(index, operation)
+    if operation == _CREATING and isinstance(error, TdxError) and error.hint == ENV_ERROR_HINT:
+        error.hint = _CREATING_HINT
+    return error
 
 
 def _describe_exit(code: int | None) -> str:

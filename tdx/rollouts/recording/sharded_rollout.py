@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tdx.errors import ArgumentError, EnvError, TdxError
@@ -107,11 +108,9 @@ def roll_out_shards(
         TdxError: The request is invalid or differs from the existing shards, the engine is not
             available, or the folder cannot be written.
     """
-    create = find_engine(engine)
+    create_engine = _engine_of(engine, folder, request.allow_code, workers)
     with open_shards(request, folder, count, alone=True, force=force) as plan:
-        job = ShardJob(os.path.abspath(folder), request.allow_code)
-        run = _Run(plan, folder, lambda: create(job, workers), retries, on_progress)
-        return run.finish()
+        return _Run(plan, folder, create_engine, retries, on_progress).finish()
 
 
 def resume_shards(
@@ -137,12 +136,18 @@ def resume_shards(
         TdxError: The dump is damaged, another process records it, the engine is not available, or
             the folder cannot be written.
     """
-    create = find_engine(engine)
+    create_engine = _engine_of(engine, folder, allow_code, workers)
     plan = ShardPlan.load(folder)
     with lock_for_writing(folder):
-        job = ShardJob(os.path.abspath(folder), allow_code)
-        run = _Run(plan, folder, lambda: create(job, workers), retries, on_progress)
-        return run.finish()
+        return _Run(plan, folder, create_engine, retries, on_progress).finish()
+
+
+def _engine_of(
+    name: str, folder: Path, allow_code: bool, workers: int | None
+) -> Callable[[], Engine]:
+    """Return a function that creates the named engine, for the shards in a folder."""
+    job = ShardJob(os.path.abspath(folder), allow_code)
+    return partial(find_engine(name), job, workers)
 
 
 def roll_out_shard(

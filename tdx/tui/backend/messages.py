@@ -84,6 +84,7 @@ _TITLES = {
     "live": "the rollout",
     "profile": "the profile",
     "dump": "the dump",
+    "watch": "the progress of a dump",
     "contract": "contracts",
 }
 

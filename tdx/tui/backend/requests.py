@@ -17,6 +17,7 @@ from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.messages import Job, Request
 
 if TYPE_CHECKING:
+    from tdx.rollouts.dump.progress import ShardProgress
     from tdx.rollouts.dump.writing import Progress
 
 
@@ -302,3 +303,57 @@ def _load_result(folder: Path) -> DumpResult:
     goal = manifest.goal
     progress = DumpProgress(manifest.steps, len(manifest.episodes), goal.steps, goal.episodes)
     return DumpResult(str(folder), progress, manifest.complete, manifest.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpState:
+    """Progress of a dump that other processes record.
+
+    Args:
+        share: Recorded share, from 0 to 1.
+        text: Description for the user: shards by their state, and steps.
+        is_complete: True if everything is recorded; only in the last one.
+    """
+
+    share: float
+    text: str
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FollowDump(Request[DumpState]):
+    """Push the :class:`DumpState` of a dump every second, until it is complete."""
+
+    path: str
+
+
+def report_dump(request: FollowDump, job: Job) -> DumpState:
+    """Follow a dump until it is complete or the job is cancelled."""
+    from tdx.rollouts.dump.progress import follow_dump
+
+    state = DumpState(0.0, "", False)
+    for progress in follow_dump(request.path):
+        state = _dump_state(progress)
+        job.push(PROGRESS, state)
+        if job.is_cancelled:
+            return state
+    return replace(state, is_complete=True)
+
+
+def _dump_state(progress: Progress | ShardProgress) -> DumpState:
+    from tdx.rollouts.dump.progress import ShardProgress
+
+    goal = progress.goal
+    if not isinstance(progress, ShardProgress):
+        plain = DumpProgress(progress.steps, progress.episodes, goal.steps, goal.episodes)
+        return DumpState(plain.share, plain.text, False)
+    parts = [
+        f"{progress.committed:,} of {progress.shards:,} shards",
+        f"{progress.running:,} running",
+        f"{progress.failed:,} failed",
+    ]
+    share = progress.committed / progress.shards
+    if goal.steps is not None:
+        parts.append(f"{progress.steps:,} of {goal.steps:,} steps")
+        share = min(1.0, progress.steps / max(goal.steps, 1))
+    return DumpState(share, "  ".join(parts), False)

@@ -36,6 +36,7 @@ from tdx.tui.backend.requests import (
     CheckChain,
     DumpRollout,
     FindUnstorable,
+    FollowDump,
     InspectChain,
     ListEnvs,
     MeasureNorm,
@@ -47,6 +48,7 @@ from tdx.tui.backend.requests import (
     list_env_choices,
     measure_norm,
     observe_keys,
+    report_dump,
 )
 from tdx.tui.contract.messages import CompareContract, FreezeContract
 from tdx.tui.live.messages import RunSession
@@ -91,6 +93,7 @@ _HANDLERS: dict[type[Request[Any]], Handler] = {
     ListEnvs: list_env_choices,
     ObserveKeys: observe_keys,
     DumpRollout: dump_rollout,
+    FollowDump: report_dump,
     MeasureNorm: measure_norm,
     FindUnstorable: find_unstorable,
     RunSession: _run_session,

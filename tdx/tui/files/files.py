@@ -15,7 +15,7 @@ from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.tui.files.document import Autosave, CurrentDocument, DiskWatch
 from tdx.tui.files.dump_screen import DumpJob
-from tdx.tui.files.path_screen import PathScreen, suggest_name
+from tdx.tui.files.path_screen import PathScreen, is_dump, suggest_name
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
 
 if TYPE_CHECKING:
@@ -153,7 +153,9 @@ class Files:
         self._ask_to_save("Restore another session?", self.autosave.choose)
 
     def _open_chosen(self, path: str | None) -> None:
-        if path is not None:
+        if path is not None and is_dump(path):
+            self.watch_dump(path)
+        elif path is not None:
             name = Path(path).name
             self._ask_to_save(f"Open {name}?", lambda: self.open_path(path))
 
@@ -312,6 +314,12 @@ class Files:
         from tdx.tui.files.dump_screen import DumpScreen
 
         self._app.push_screen(DumpScreen(self.dump_job, self.workspace))
+
+    def watch_dump(self, path: str) -> None:
+        """Show the progress of a dump that any process records."""
+        from tdx.tui.files.watch_screen import WatchScreen
+
+        self._app.push_screen(WatchScreen(path, self.workspace))
 
     # ------------------------------------------------------------------ recent files
 

@@ -35,6 +35,11 @@ def suggest_name(env: str) -> str:
     return env.rpartition("/")[2].rpartition(":")[2].partition("-v")[0].lower()
 
 
+def is_dump(path: str) -> bool:
+    """Return True if a path is that of a folder with a dump."""
+    return os.path.isfile(os.path.join(os.path.expanduser(path), "manifest.json"))
+
+
 @dataclass(frozen=True, slots=True)
 class PathEntry:
     """An entry of the list.
@@ -87,7 +92,7 @@ class PathScreen(ModalScreen[str | None]):
 
     Args:
         title: Question.
-        purpose: ``open`` accepts existing files, ``save`` any name.
+        purpose: ``open`` accepts existing files and dumps, ``save`` any name.
         text: Initial text.
         recent: Files to offer while nothing is typed.
     """
@@ -142,7 +147,12 @@ class PathScreen(ModalScreen[str | None]):
         path = Path(typed).expanduser()
         if self._purpose == "save" and not typed.endswith("/"):
             return f"writes {path.absolute()}" + (", which already exists" if path.exists() else "")
+        if self._is_dump(typed):
+            return "a dump: Enter shows its progress"
         return "" if self._entries or path.exists() else "no such file or folder"
+
+    def _is_dump(self, typed: str) -> bool:
+        return self._purpose == "open" and is_dump(typed)
 
     def action_walk(self, by: int) -> None:
         options = self.query_one("#path-list", OptionList)
@@ -166,7 +176,7 @@ class PathScreen(ModalScreen[str | None]):
         typed = event.value.strip()
         at = self.query_one("#path-list", OptionList).highlighted
         if (typed and not typed.endswith("/") and (self._purpose == "save" and at is None)) or (
-            typed and Path(typed).expanduser().is_file()
+            typed and (Path(typed).expanduser().is_file() or self._is_dump(typed))
         ):
             self._take(typed)
         elif at is not None:

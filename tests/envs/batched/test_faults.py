@@ -15,7 +15,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.batched import ParallelEnv
 from tdx.envs.gym import GymWrapper
-from tdx.errors import ArgumentError, EnvNotFoundError, WorkerError, WorkerTimeoutError
+from tdx.errors import ArgumentError, EnvError, EnvNotFoundError, WorkerError, WorkerTimeoutError
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.batched.processes import (
     all_end,
@@ -189,8 +189,19 @@ def test_unpicklable_function_is_rejected(make_parallel: MakeBatch) -> None:
         with lock:
             return CountingEnv()
 
-    with pytest.raises(ArgumentError, match="worker 0 cannot be sent to a process"):
-        make_parallel(2, locked, mp_start_method="forkserver")
+    with pytest.raises(ArgumentError, match="worker 0 cannot be sent to a process") as caught:
+        make_parallel(2, locked, mp_start_method="forkserver", processes=1)
+    assert "SerialEnv" in str(caught.value.hint)
+
+
+def test_an_env_that_needs_the_main_process(make_parallel: MakeBatch) -> None:
+    def display() -> EnvBase:
+        raise EnvError("the display is open in another process", hint=ENV_ERROR_HINT)
+
+    for make in (display, one_faulty("make-raise")):
+        with pytest.raises((WorkerError, EnvError)) as caught:
+            make_parallel(2, make, processes=1)
+        assert "SerialEnv" in str(caught.value.hint)
 
 
 def test_close_leaves_no_process_or_shared_memory(make_parallel: MakeBatch) -> None:

@@ -190,6 +190,8 @@ def test_a_process_that_dies_costs_its_chunk(
             with pytest.raises(WorkerError, match=r"the process of workers . to . was killed by"):
                 list(env.iter_rollout(60, chunk_steps=30))
             assert all_end(pids)
+            assert batch.is_closed
+            assert env.rollout(3, break_when_any_done=False).shape == (4, 3)
             return
         found.append(torch.cat(list(env.iter_rollout(60, chunk_steps=30)), 1))
         assert (pids != batch.worker_pids) == (marker == tmp_path / "killed")
@@ -241,5 +243,8 @@ def test_full_shared_memory_is_one_sentence(
     with pytest.raises(WorkerError, match=r"[\d,]+ bytes of shared memory .*No space") as caught:
         env.rollout(20_000, break_when_any_done=False)
     assert "/dev/shm" in str(caught.value.hint)
-    env.close()
+    # The envs are ahead of the rollout.
+    assert env.is_closed
     assert all_end(pids)
+    monkeypatch.undo()
+    assert env.rollout(3, break_when_any_done=False).shape == (2, 3)

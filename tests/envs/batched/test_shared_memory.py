@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import resource
+from pathlib import Path
 
 import pytest
 import torch
 
 from tdx.envs.batched.shared_memory import Field, TensorBlock
+from tdx.errors import WorkerError
 
 DTYPES = [torch.bool, torch.uint8, torch.float16, torch.float64, torch.complex64]
 
@@ -46,3 +50,19 @@ def test_pickled_unshared_block_is_a_copy() -> None:
     twin: TensorBlock = pickle.loads(pickle.dumps(block))
     twin.tensors()["scalar"].fill_(9)
     assert int(block.tensors()["scalar"]) == 1
+
+
+def test_failed_allocation_leaves_no_file() -> None:
+    def files() -> set[Path]:
+        return set(Path("/dev/shm").glob(f"torch_{os.getpid()}_*"))
+
+    before, limits = files(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Fails as a full /dev/shm does.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(WorkerError, match="1,000,000 bytes of shared memory") as caught:
+            TensorBlock({"": Field(torch.Size((1_000_000,)), torch.uint8)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "/dev/shm" in str(caught.value.hint)
+    assert files() <= before

@@ -7,12 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from tdx import open_dump
+from tdx import open_dump, record_shards
 from tdx.errors import ArgumentError
 from tdx.pipeline import Pipeline
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Job
-from tdx.tui.backend.requests import DumpProgress, DumpRollout, dump_rollout
+from tdx.tui.backend.requests import (
+    DumpProgress,
+    DumpRollout,
+    DumpState,
+    FollowDump,
+    dump_rollout,
+    report_dump,
+)
 from tests.tui.files.filing import Filer, filing
 
 
@@ -91,3 +98,34 @@ def test_what_is_finished_stays_when_it_is_cancelled(tmp_path: Path) -> None:
         dump_rollout(
             DumpRollout(pipeline, str(tmp_path / "d"), episodes=1), Job(lambda *_: None, {})
         )
+
+
+async def test_a_folder_of_shards_is_watched(tmp_path: Path) -> None:
+    folder = tmp_path / "many"
+    pipeline = Pipeline.of("Pendulum-v1")
+    record_shards(pipeline, folder, shards=2, shard=1, steps=20, seed=0)
+    (folder / "shards" / "00000.failed").write_text("the belt slipped\n")
+    states: list[DumpState] = []
+
+    def receive(topic: str, value: DumpState) -> None:
+        states.append(value)
+        job.cancel()
+
+    job = Job(receive, {})
+    assert report_dump(FollowDump(str(folder)), job) == states[0]
+    assert states[0].text == "1 of 2 shards  0 running  1 failed  10 of 20 steps"
+    assert (states[0].share, states[0].is_complete) == (0.5, False)
+    record_shards(pipeline, folder, shards=2, shard=0, steps=20, seed=0)
+    async with filing(tmp_path) as app:
+        await app.press("ctrl+o")
+        app.app.screen.query_one("#path-input").value = str(folder)  # type: ignore[attr-defined]
+        await app.settle()
+        assert "Enter shows its progress" in app.text("#path-note")
+        await app.press("enter")
+        await app.settle()
+        assert "complete 2 of 2 shards 0 running 0 failed 20 of 20 steps" in app.text("#watch-note")
+        await app.press("escape")
+        (folder / "manifest.json").write_text("{")
+        app.app.files.watch_dump(str(folder))
+        await app.settle()
+        assert "is not valid JSON" in app.text("#watch-note")
