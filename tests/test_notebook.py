@@ -117,7 +117,7 @@ def measured() -> object:
 
 
 VALUES: Mapping[str, tuple[Callable[[], object], str]] = {
-    "pipeline": (lambda: Pipeline.of("Pendulum-v1", "RewardSum"), "tdx inspect spec --env"),
+    "pipeline": (lambda: Pipeline.of("Pendulum-v1", "RewardSum"), "tdx inspect spec Pendulum-v1"),
     "env": (lambda: GymEnv("Pendulum-v1"), "observation"),
     "chain": (chain_env, "episode_reward"),
     "compose": (lambda: chain_env().transform, "RewardScaling(loc=0.0000"),
