@@ -174,11 +174,10 @@ def duration_text(seconds: float) -> str:
     """
     if seconds < 1:
         return f"{max(seconds, 0.1):.1f} s"
+    if seconds >= 600:
+        hours, minutes = divmod(round(seconds / 60), 60)
+        return f"{hours:,} h {minutes} min" if hours else f"{minutes} min"
     minutes, rest = divmod(round(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60:,} h {minutes % 60} min"
-    if minutes >= 10:
-        return f"{minutes} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
