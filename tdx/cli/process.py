@@ -44,6 +44,8 @@ PROGRAM = "tdx"
 _GYMNASIUM_PREFIX = re.compile(r"\x1b\[\d*m|WARN: ")
 _FOR_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 """Warnings that concern the code of a library rather than its users."""
+_CAST_BOUNDS = "precision lowered by casting"
+"""Gymnasium warns of it for each space with bounds in Python numbers, also in its own wrappers."""
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
@@ -152,6 +154,8 @@ def _short_warnings() -> Iterator[None]:
         if issubclass(category, _FOR_DEVELOPERS) and not filename.startswith(_PACKAGE):
             return
         text = " ".join(_GYMNASIUM_PREFIX.sub("", str(message)).split())
+        if _CAST_BOUNDS in text:
+            return
         print(f"warning: {text}", file=file or sys.stderr)
 
     with warnings.catch_warnings():

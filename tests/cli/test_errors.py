@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from gymnasium import spaces
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
 from tdx.errors import EnvError
 
@@ -183,6 +186,25 @@ def test_gymnasium_warning_is_one_plain_line(tdx: Tdx) -> None:
     assert line.startswith(
         "warning: The environment is being initialised with render_mode='humann'"
     )
+
+
+def test_warnings_for_authors_of_libraries_are_not_shown(
+    tdx: Tdx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reset = PendulumEnv.reset
+
+    def warn(self: PendulumEnv, **kwargs: Any) -> Any:
+        warnings.warn("old name", DeprecationWarning, stacklevel=1)
+        spaces.Box(-1.0, np.array([1.0]), (1,))
+        warnings.warn("the motor is warm", UserWarning, stacklevel=1)
+        return reset(self, **kwargs)
+
+    monkeypatch.setattr(PendulumEnv, "reset", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        outcome = tdx("check", "Pendulum-v1")
+    assert outcome.code == 0
+    assert set(outcome.err.splitlines()) == {"warning: the motor is warm"}
 
 
 def test_no_command_shows_the_help(tdx: Tdx) -> None:
