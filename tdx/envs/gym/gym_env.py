@@ -19,7 +19,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.gym.gym_wrapper import GymWrapper, check_frame_skip, wrap_env
-from tdx.envs.gym.providers import find_requirement, install_hint
+from tdx.envs.gym.providers import find_requirement, install_hint, is_installed
 from tdx.envs.gym.registry import find_env, find_replacement_hint
 from tdx.envs.gym.vector import make_vector_env
 from tdx.envs.gym.wrappers import AnyEnv, CheckedValues
@@ -225,10 +225,8 @@ def _construction_error(name: str, entry_point: object, error: Exception) -> Tdx
         return error
     where = Where(env=name)
     if isinstance(error, (ImportError, DependencyNotInstalled)):
-        hint = _loading_hint(name, entry_point)
-        return MissingPackageError(
-            f"cannot load the env: {summarize_error(error)}", hint=hint, where=where
-        )
+        message, hint = _loading_problem(name, entry_point, error)
+        return MissingPackageError(message, hint=hint, where=where)
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
         keyword = str(error).partition("unexpected keyword argument")[2].split("'")[1]
         return ArgumentError(
@@ -244,12 +242,19 @@ def _construction_error(name: str, entry_point: object, error: Exception) -> Tdx
     )
 
 
-def _loading_hint(name: str, entry_point: object) -> str:
+def _loading_problem(name: str, entry_point: object, error: Exception) -> tuple[str, str]:
+    """Return the message and the hint for an env whose code cannot be imported."""
+    message = f"cannot load the env: {summarize_error(error)}"
     moved_hint = find_replacement_hint(name)
     if moved_hint is not None:
-        return moved_hint
+        return message, moved_hint
     needed = find_requirement(entry_point)
-    return install_hint(needed[1]) if needed else "install it, or see the documentation of the env"
+    if needed is None:
+        return message, "install it, or see the documentation of the env"
+    module, package = needed
+    if not is_installed(module):
+        message = f"the env needs the package {module}, which is not installed"
+    return message, install_hint(package)
 
 
 def _list_arguments(entry_point: object) -> list[str]:

@@ -36,11 +36,7 @@ class Provider:
     @property
     def installed(self) -> bool:
         """True if the module is found; importing it may still fail."""
-        name = self.module.partition(".")[0]
-        try:
-            return name in sys.modules or find_spec(name) is not None
-        except (ImportError, ValueError):
-            return False
+        return is_installed(self.module)
 
     @property
     def hint(self) -> str:
@@ -143,6 +139,15 @@ REQUIREMENTS = (
     ("gymnasium.envs.phys2d", "jax", "gymnasium[jax]"),
     ("gymnasium.envs.tabular", "jax", "gymnasium[jax]"),
 )
+
+
+def is_installed(module: str) -> bool:
+    """Return True if a module is found; importing it may still fail."""
+    name = module.partition(".")[0]
+    try:
+        return name in sys.modules or find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def install_hint(package: str) -> str:

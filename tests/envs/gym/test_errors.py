@@ -85,6 +85,7 @@ def test_install_hints_of_known_packages() -> None:
     }
 
 
+@pytest.mark.parametrize("is_installed", [False, True])
 @pytest.mark.parametrize(
     ("module", "entry_point", "hint"),
     [
@@ -94,7 +95,7 @@ def test_install_hints_of_known_packages() -> None:
     ],
 )
 def test_an_env_whose_class_cannot_be_imported(
-    module: str, entry_point: str, hint: str, monkeypatch: pytest.MonkeyPatch
+    module: str, entry_point: str, hint: str, is_installed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: object, **__: object) -> None:
         raise gymnasium.error.DependencyNotInstalled(f"{module} is not installed\nsee the docs")
@@ -102,12 +103,13 @@ def test_an_env_whose_class_cannot_be_imported(
     spec = gymnasium.envs.registration.EnvSpec("Absent-v0", entry_point=entry_point)
     monkeypatch.setitem(gymnasium.registry, "Absent-v0", spec)
     monkeypatch.setattr(gymnasium, "make", missing)
+    monkeypatch.setattr("tdx.envs.gym.gym_env.is_installed", lambda name: is_installed)
     with pytest.raises(MissingPackageError) as caught:
         GymEnv("Absent-v0")
-    assert str(caught.value) == (
-        f"env Absent-v0: cannot load the env: DependencyNotInstalled: {module} is not installed "
-        f"({hint})"
-    )
+    message = f"cannot load the env: DependencyNotInstalled: {module} is not installed"
+    if module != "other" and not is_installed:
+        message = f"the env needs the package {module}, which is not installed"
+    assert str(caught.value) == f"env Absent-v0: {message} ({hint})"
 
 
 @pytest.mark.parametrize("env_id", ["HalfCheetah-v3", "Pusher-v2"])
