@@ -62,8 +62,7 @@ class KeyWrite(Result):
         """True if the spec of the key differs from that of ``source``."""
         if self.before is None or self.after is None:
             return True
-        fields = ("kind", "shape", "dtype", "device", "domain")
-        return any(getattr(self.before, name) != getattr(self.after, name) for name in fields)
+        return bool(self.before.differing_fields(self.after))
 
 
 @dataclass(frozen=True, slots=True)

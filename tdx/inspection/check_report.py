@@ -181,7 +181,7 @@ def check_pipeline(
     Args:
         pipeline: The pipeline.
         allow_code: Allow importing the Python objects that it names.
-        rules: Lint rules to apply. Defaults to those that the pipeline selects.
+        rules: Lint rules to apply. Defaults to the selection of the pipeline.
         steps: Allow stepping the env.
         base: Env that the pipeline names, if it exists already. It stays open.
         evaluation: The env is used for evaluation: report normalizers that keep learning.

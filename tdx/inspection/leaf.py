@@ -19,6 +19,8 @@ OUTPUT_PARTS: tuple[Part, ...] = ("observation", "reward", "done")
 INPUT_PARTS: tuple[Part, ...] = ("action", "state")
 PARTS: tuple[Part, ...] = (*OUTPUT_PARTS, *INPUT_PARTS)
 """Parts of an env, in the order in which they are reported."""
+Field = Literal["kind", "shape", "dtype", "device", "domain"]
+_FIELDS: tuple[Field, ...] = ("kind", "shape", "dtype", "device", "domain")
 MAX_LISTED_BOUNDS = 1_000
 """Largest number of bounds that are listed element by element."""
 Numbers = Any
@@ -80,6 +82,10 @@ class LeafSpec(Result):
     dtype: str
     device: str
     domain: Domain
+
+    def differing_fields(self, other: LeafSpec) -> tuple[Field, ...]:
+        """Return the fields in which two specs differ, without their keys."""
+        return tuple(name for name in _FIELDS if getattr(self, name) != getattr(other, name))
 
 
 def composite_leaves(

@@ -40,7 +40,7 @@ def measure_norm(
         allow_code: Allow importing the Python objects that it names.
 
     Raises:
-        ArgumentError: The last stage is no normalizer, or its statistics are too large.
+        ArgumentError: The last stage is not a normalizer, or its statistics are too large.
         TdxError: The env cannot be made or stepped.
 
     Example:
@@ -60,7 +60,10 @@ def measure_norm(
             env.set_seed(seed)
             norms = list(env.transform)[-len(parts) :]
             if all(isinstance(each, ObservationNorm) for each in norms):
-                return tuple(map(_measure_fixed, norms, parts, [steps] * len(parts)))
+                return tuple(
+                    _measure_fixed(norm, part, steps)
+                    for norm, part in zip(norms, parts, strict=True)
+                )
             if isinstance(norms[-1], RunningNorm):
                 env.rollout(steps, break_when_any_done=False)
                 return tuple(_fixed_stages(norms[-1]))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.errors import KeyNotFoundError, did_you_mean
-from tdx.inspection.leaf import PARTS, KnownLeaves, LeafSpec, Part, composite_leaves
+from tdx.inspection.leaf import PARTS, Field, KnownLeaves, LeafSpec, Part, composite_leaves
 from tdx.keys import NestedKey, format_key
 from tdx.serialization import Entries, Entry, Result, key_entry
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tdx.stacks.stack import Stack
 
 Change = Literal["same", "added", "gone", "changed"]
-Field = Literal["kind", "shape", "dtype", "device", "domain"]
-_FIELDS: tuple[Field, ...] = ("kind", "shape", "dtype", "device", "domain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,7 @@ class KeyChange(Result):
         """Fields in which the two specs differ."""
         if self.before is None or self.after is None:
             return ()
-        return tuple(
-            name for name in _FIELDS if getattr(self.before, name) != getattr(self.after, name)
-        )
+        return self.before.differing_fields(self.after)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class TransformExample(Result):
     Args:
         stage: Changes of the specs, or of stored data.
         pipeline: Env and chain that end with the transform; ``None`` if no env fits.
-        code: Python code of the example if there is no pipeline.
+        code: Python code of the example, without a pipeline.
     """
 
     json_entries: ClassVar[Entries] = (

@@ -87,9 +87,10 @@ def calibrate(profiles: Sequence[Profile]) -> Calibration:
     false_growth = 0.0
     for before, after in permutations(profiles, 2):
         for change in compare_profiles(before, after).changes:
-            if change.is_significant and change.figure in (FIGURE, "mean"):
-                is_shown = change.figure == FIGURE or change.label == TOTAL_LABEL
-                false_growth = max(false_growth, change.ratio - 1 if is_shown else 0.0)
+            is_shown = change.figure == FIGURE or change.label == TOTAL_LABEL
+            # A growth from zero has no ratio.
+            if is_shown and change.is_significant and change.before_us:
+                false_growth = max(false_growth, change.ratio - 1)
     changes = tuple(change for found in modes for change in _list_changes(found))
     repeats = first.settings.repeats
     return Calibration(first.subject, len(profiles), repeats, changes, false_growth)

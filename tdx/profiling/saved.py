@@ -33,7 +33,7 @@ from tdx.untrusted import parse_json, read_limited
 SCHEMA_VERSION = 1
 """Increased when old documents can no longer be read."""
 KIND = "profile"
-ENCODING = "base64 of zlib of the differences between neighbours, int64, little-endian"
+ENCODING = "base64 of zlib of the differences between neighbors, int64, little-endian"
 MAX_PROFILE_BYTES = 2**28
 """Maximum size of a saved profile."""
 MAX_SAMPLE_BYTES = 2**28

@@ -177,7 +177,7 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 
 
 def unsupported_error(target: Any) -> ArgumentError:
-    """Return the error for an object that is no stack; it lists what is supported."""
+    """Return the error for an unsupported object; it lists what is supported."""
     hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
     kinds = [*(each.title for each in KINDS), *(each.name for each in _entry_points())]
     return ArgumentError(

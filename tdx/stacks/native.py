@@ -345,7 +345,7 @@ def _direction(stage: Transform) -> Direction:
 
 
 def copy_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Return copies of the parameters and buffers of a module, those that have a shape."""
+    """Return copies of the parameters and buffers of a module that have a shape."""
     from torch.nn.parameter import is_lazy
 
     found = {**dict(module.named_parameters()), **dict(module.named_buffers())}

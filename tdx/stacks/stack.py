@@ -277,7 +277,7 @@ class Stack(Protocol):
         return ()
 
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
-        """Write tensors of :meth:`state` back; return the names of those that do not exist.
+        """Write tensors of :meth:`state` back; return the names of unknown ones.
 
         Args:
             state: Tensors by stage and name.

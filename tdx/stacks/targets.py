@@ -27,7 +27,7 @@ def open_target(env: EnvConfig, allow_code: bool) -> Stack:
 
     Raises:
         CodeNotAllowedError: Code is not allowed.
-        ArgumentError: The factory is not callable, or returns an object that is no stack.
+        ArgumentError: The factory is not callable, or returns an unsupported object.
         EnvError: The factory raises, or returns nothing.
     """
     reference = env.code

@@ -163,6 +163,22 @@ def test_a_calibration_states_the_smallest_change_that_is_found() -> None:
         calibrate([sample_profile()])
 
 
+def test_a_calibration_ignores_a_growth_from_zero() -> None:
+    mode = mode_profile()
+    (row,) = [each for each in mode.rows if each.part.name == "RewardSum"]
+    rare = replace(row, times_ns=np.where(np.arange(len(row.times_ns)) % 3, 0, row.times_ns))
+    rows = tuple(rare if each is row else each for each in mode.rows)
+    free = with_mode(replace(mode, rows=rows))
+    (change,) = [
+        each
+        for each in compare_profiles(free, sample_profile()).changes
+        if (each.label, each.figure) == ("0 RewardSum", "p50")
+    ]
+    assert change.is_significant
+    assert change.ratio == float("inf")
+    assert calibrate([free, sample_profile()]).limit == "p50:5%"
+
+
 def test_rows_of_only_one_profile_are_listed() -> None:
     short = mode_profile()
     found = compare_profiles(sample_profile(), with_mode(replace(short, rows=short.rows[:-1])))

@@ -318,7 +318,7 @@ def chosen(recipes: dict[str, Recipe], env_name: str, everything: bool = False) 
     Args:
         recipes: The wrappers.
         env_name: Name of the env.
-        everything: Return all that take it. Otherwise each wrapper is tested on one env.
+        everything: Return all wrappers that take it. Otherwise each wrapper is tested on one env.
     """
     found = []
     for index, (name, recipe) in enumerate(recipes.items()):

@@ -64,8 +64,8 @@ class PlanStage:
         index: Position in the chain, from 0.
         name: Class name of the transform.
         behavior: Time behavior: ``pointwise``, ``scan`` or ``control``.
-        when: ``now``: in each step. ``later``: once per chunk. ``fused``: on each image as it
-            arrives, as one operator with its neighbors.
+        when: ``immediate``: in each step. ``deferred``: once per chunk. ``fused``: on each image as
+            it arrives, as one operator with its neighbors.
         why: Reason why it runs then.
         reads: Names of the versions that it reads.
         writes: Names of the versions that it writes.

@@ -202,7 +202,7 @@ class StepTrace:
             direction: Direction of the version.
 
         Raises:
-            KeyNotFoundError: There is no version of that name.
+            KeyNotFoundError: Unknown version.
         """
         found = {each.name: each for each in self.versions() if each.lane == direction}
         last = {format_key(each.key): each for each in found.values()}

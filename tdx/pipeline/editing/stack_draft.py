@@ -49,7 +49,7 @@ class StackFacts:
         can_extend: True if a chain of tdx transforms can be added after the wrappers.
         runs_as_chain: True if rollouts of tdx run its stages: in modes, with policies that take
             TensorDicts, and into dumps.
-        takes_env_settings: True if settings of the env apply besides its arguments and its seed.
+        takes_env_settings: True if env settings other than its arguments and its seed apply.
     """
 
     env: str

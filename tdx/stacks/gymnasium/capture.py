@@ -1,6 +1,6 @@
 """Copies of what a call received and returned, taken while the env runs.
 
-Taking them is all that a step waits for: they become tensors when a trace is read. This module
+A step only takes the copies; they become tensors when a trace is read. This module
 imports no torch, so that a worker process that records stays small.
 """
 

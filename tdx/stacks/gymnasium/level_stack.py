@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -161,11 +161,11 @@ class LevelStack(Stack):
         return [level.index for level in self.levels if level.in_workers and level.index >= 0]
 
     @abstractmethod
-    def copy_core(self, envs: Sequence[Any]) -> Any:
+    def copy_core(self, env_fns: list[Callable[[], Any]]) -> Any:
         """Return a vector env in this process, like the one whose sub-envs are in workers.
 
         Args:
-            envs: Its sub-envs.
+            env_fns: Functions that return its sub-envs.
         """
         ...
 
@@ -175,7 +175,7 @@ class LevelStack(Stack):
         if self.workers is None or not self.remote_stages:
             yield self
             return
-        core = self.copy_core(self.workers.copy_envs())
+        core = self.copy_core([partial(_identity, env) for env in self.workers.copy_envs()])
         outer = [level.owner for level in self.levels if level.index > self.workers.core_index]
         changes = [(owner, _inner_name(owner), core) for owner in outer[:1]]
         create: Any = type(self)
@@ -249,6 +249,10 @@ class LevelStack(Stack):
     def close(self) -> None:
         """See :class:`~tdx.stacks.Stack`."""
         self.target.close()
+
+
+def _identity(env: Any) -> Any:
+    return env
 
 
 def _inner_name(wrapper: Any) -> str:

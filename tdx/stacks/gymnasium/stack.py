@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 class GymnasiumStack(LevelStack):
     """A Gymnasium env with its wrappers; each wrapper is a stage.
 
-    Specs are those of the spaces, and values those that the wrappers return: an action of a
+    Specs describe the spaces, and values are what the wrappers return: an action of a
     ``Discrete`` space is its index, a reward a number.
 
     Args:
@@ -78,12 +77,12 @@ class GymnasiumStack(LevelStack):
         """Return copies of the numbers that a level keeps."""
         return level_state(level)
 
-    def copy_core(self, envs: Sequence[Any]) -> SyncVectorEnv:
+    def copy_core(self, env_fns: list[Callable[[], Any]]) -> SyncVectorEnv:
         """Return a ``SyncVectorEnv`` like the ``AsyncVectorEnv`` of the stack."""
         core = core_of(self.target)
         mode = attributes_of(core).get("observation_mode", "same")
         kwargs = {"autoreset_mode": core.metadata["autoreset_mode"]} if RESETS_ROWS else {}
-        return SyncVectorEnv([partial(_same, env) for env in envs], observation_mode=mode, **kwargs)
+        return SyncVectorEnv(env_fns, observation_mode=mode, **kwargs)
 
     def driver(self, policy: Any = None) -> GymnasiumDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
@@ -126,10 +125,6 @@ class GymnasiumStack(LevelStack):
         from tdx.stacks.gymnasium.converted import wrap_level
 
         return wrap_level(self.levels[last + 1].owner, key)
-
-
-def _same(env: Any) -> Any:
-    return env
 
 
 class GymnasiumDriver(LevelDriver):

@@ -250,7 +250,13 @@ class WorkerAgent:
         ]
 
     def _copy(self) -> bytes:
-        """Return the env as bytes, with its state and its generators, but without open files."""
+        """Return the env as bytes, with its state and its generators, but without open files.
+
+        Raises:
+            RuntimeError: The env is being traced or profiled, so that its methods are replaced.
+        """
+        if self._is_attached:
+            raise RuntimeError("its env is being traced or profiled")
         (instance_dict(self._env) or {}).pop(AGENT, None)
         stream = io.BytesIO()
         _EnvPickler(stream).dump(self._env)

@@ -33,7 +33,7 @@ class VecCall(Call):
     """One call of a method of a VecEnv.
 
     Args:
-        part: Name of the method; ``method`` is ``step`` for those that belong to a step.
+        part: Name of the method; ``method`` is ``step`` if it belongs to a step.
     """
 
     part: Part = "step"

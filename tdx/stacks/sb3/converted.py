@@ -146,7 +146,7 @@ class SteppedVecEnv(VectorEnv[Any, Any, Any]):
         return self._venv.reset(), {}
 
     def step(self, actions: Any) -> Any:
-        """Step all rows; ``final_obs`` has the last observations of those that are done."""
+        """Step all rows; ``final_obs`` has the last observations of the done rows."""
         observation, rewards, dones, self.infos = self._venv.step(actions)
         truncated = np.array([bool(info.get("TimeLimit.truncated")) for info in self.infos])
         final = np.full(self.num_envs, None, dtype=object)

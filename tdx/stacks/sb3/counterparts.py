@@ -81,7 +81,7 @@ def _list_entries(place: Place, space: Space[Any]) -> Iterator[tuple[str | None,
 
 
 def _normalize(wrapper: Any, place: Place, inside: Space[Any]) -> Counterpart | Missing:
-    """Return normalization by fixed statistics; those that still change differ from tdx."""
+    """Return normalization by fixed statistics; running statistics differ from tdx."""
     entries = list(_list_entries(place, inside))
     keys = wrapper.norm_obs_keys
     entries = [each for each in entries if keys is None or each[0] in keys]

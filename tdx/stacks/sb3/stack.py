@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,11 +88,11 @@ class StableBaselines3Stack(LevelStack):
         """Return copies of the numbers that a level keeps."""
         return level_state(level)
 
-    def copy_core(self, envs: Sequence[Any]) -> Any:
+    def copy_core(self, env_fns: list[Callable[[], Any]]) -> Any:
         """Return a ``DummyVecEnv`` like the ``SubprocVecEnv`` of the stack."""
         from stable_baselines3.common.vec_env import DummyVecEnv
 
-        return DummyVecEnv([partial(_same, env) for env in envs])
+        return DummyVecEnv(env_fns)
 
     def driver(self, policy: Any = None) -> VecEnvDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations, or is an algorithm."""
@@ -131,10 +131,6 @@ class StableBaselines3Stack(LevelStack):
         from tdx.stacks.sb3.converted import level_at, wrap_level
 
         return wrap_level(level_at(self.levels, last), key)
-
-
-def _same(env: Any) -> Any:
-    return env
 
 
 def _lanes_of(level: Level, owner: Any) -> Mapping[str, Lane]:

@@ -113,7 +113,7 @@ def _stage(name: str, arguments: Mapping[str, Any]) -> Counterpart | Missing:
 
 
 def _keys(transform: Any, *defaults: NestedKey) -> dict[str, Any]:
-    """Return the keys of a transform, without those that are the defaults of tdx.
+    """Return the keys of a transform, without the defaults of tdx.
 
     Args:
         transform: The transform.
@@ -340,7 +340,7 @@ def _write_spec(spec: Any) -> Value:
 
 
 def _vec_norm(transform: Any) -> Counterpart | Missing:
-    """Return a normalizer with fixed statistics; those that still change differ from tdx."""
+    """Return a normalizer with fixed statistics; running statistics differ from tdx."""
     if not transform.frozen:
         keys = _keys(transform, "observation", "reward")
         suggestion = _stage("VecNorm", {"decay": transform.decay, "eps": transform.eps, **keys})

@@ -15,6 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNorm
 import tdx
 from tdx.cli.process import run as run_command
 from tdx.core import StepTrace
+from tdx.errors import ArgumentError
 from tdx.stacks import open_stack
 from tests.stacks.sb3.envs import assert_equal, run
 from tests.stacks.worker_envs import make_long, make_row, make_slow, make_without_tdx
@@ -69,6 +70,17 @@ def test_measured_run_equals_the_bare_run(method: str) -> None:
         assert env.env_method("list_traces") == [[]]
     assert_equal(found, expected)
     assert "wrapper Slow" in [row.part.label for row in measured.result.modes[0].rows]
+
+
+def test_envs_are_not_copied_while_they_are_traced() -> None:
+    with opened(make_row) as env:
+        traces: list[StepTrace] = []
+        with open_stack(env).attach(traces.append):
+            with pytest.raises(ArgumentError, match="being traced or profiled"):
+                tdx.freeze(env)
+            run(env, 2)
+        assert len(traces) == 3
+        assert tdx.freeze(env).stages
 
 
 def test_stages_values_and_state() -> None:

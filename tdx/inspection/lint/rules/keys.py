@@ -244,7 +244,7 @@ def env_entry_overwritten_unread(context: LintContext) -> Iterator[Violation]:
     "reward is dropped",
     "warning",
     why="""
-    There is no reward after this stage. A learner cannot use the rollouts, and losses and
+    The reward is missing after this stage. A learner cannot use the rollouts, and losses and
     returns fail because of the missing key.
 
     Remove the reward from `ExcludeTransform`, or omit `keep_rewards` of `SelectTransform`.

@@ -41,8 +41,8 @@ class Arm(gym.Env):
     "keys of a normalizer match no observation",
     "warning",
     why="""
-    The normalizer is told to normalize keys that the observation does not have, and passes the rest
-    on unchanged. No error is raised, and the policy reads raw values.
+    The keys of the normalizer do not exist in the observation, so it returns the observation
+    unchanged. No error is raised, and the policy reads raw values.
 
     Name the keys as the env does: `tdx inspect spec` lists them.
     """,
