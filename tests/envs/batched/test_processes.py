@@ -151,11 +151,19 @@ class DyingEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.count += 1
-        if self.count == self.at and not Path(self.marker).exists():
-            Path(self.marker).touch()
+        if self.count == self.at and _is_first(Path(self.marker)):
             os.kill(os.getpid(), signal.SIGKILL)
         seen = np.array([self.np_random.random() + float(action)])
         return seen, self.count, self.count >= 20, False, {}
+
+
+def _is_first(marker: Path) -> bool:
+    """Return True for the first of all processes that asks."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 class BreakingEnv(DyingEnv):
@@ -201,6 +209,27 @@ def test_a_process_that_dies_costs_its_chunk(
         assert all_end(pids)
     assert (found[0] == found[2]).all()
     assert (found[1] == found[3]).all()
+
+
+def test_processes_that_die_in_one_chunk_are_all_restarted(
+    make_parallel: MakeBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChunkPool, "saved_seconds", 0.0)
+
+    def make(marker: Path) -> GymWrapper:
+        return GymWrapper(DyingEnv(str(marker), 13))
+
+    found = []
+    for names in (("first", "second"), (".", ".")):
+        markers = [{"marker": tmp_path / name} for name in (".", names[0], names[1], ".")]
+        env = make_parallel(4, make, create_env_kwargs=markers, processes=2)
+        env.set_seed(1)
+        torch.manual_seed(2)
+        pids = set(env.worker_pids)
+        found.append(torch.cat(list(env.iter_rollout(60, chunk_steps=30)), 1))
+        is_restarted = pids.isdisjoint(env.worker_pids)
+        assert is_restarted == (names[0] == "first")
+    assert (found[0] == found[1]).all()
 
 
 def test_steps_before_an_error_are_returned(make_parallel: MakeBatch) -> None:
