@@ -411,6 +411,9 @@ def test_missing_shard_of_a_complete_dump(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="00004 is missing") as refused:
         open_dump(folder)
     assert "record" in str(refused.value.hint)
+    shutil.rmtree(folder / "shards")
+    with pytest.raises(StorageError, match="the shards of the dump are missing"):
+        open_dump(folder)
 
 
 def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
