@@ -20,6 +20,7 @@ import pytest
 
 from tdx import ArgumentError, StorageError, TdxError, open_dump
 from tdx.confined_files import open_folder
+from tdx.envs.batched.worker import delay_interrupts
 from tdx.errors import OutputError
 from tdx.rollouts import DumpRequest, Goal, roll_out, roll_out_shard, roll_out_shards, verify
 from tdx.rollouts.dump.folder import lock_for_writing
@@ -31,7 +32,6 @@ from tdx.rollouts.dump.shard_plan import (
     write_shard_index,
 )
 from tdx.rollouts.dump.writing import ignore_progress
-from tdx.rollouts.recording.engines import deferred_interrupts
 from tdx.rollouts.recording.shards import record_shard
 from tests.rollouts.recordings import hash_tree, in_memory, record, request, same
 
@@ -493,7 +493,7 @@ def test_interrupt_waits_until_a_process_is_known() -> None:
     steps = []
 
     def start() -> None:
-        with deferred_interrupts():
+        with delay_interrupts():
             signal.raise_signal(signal.SIGINT)
             steps.append("started")
 
