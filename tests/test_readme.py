@@ -136,7 +136,7 @@ def test_readme_has_the_two_commands_that_set_everything_up() -> None:
     prefix = "python3 -m venv .venv && . .venv/bin/activate && pip install "
     assert len(commands) == 2
     assert commands[0].startswith(prefix)
-    assert commands[0].endswith("tdx inspect spec --env Pendulum-v1 --t StepCounter")
+    assert commands[0].endswith("tdx inspect spec Pendulum-v1 -t StepCounter")
     assert commands[1].startswith(prefix)
     assert "python -m pytest" in commands[1]
 

@@ -173,7 +173,7 @@ def is_file_target(target: str) -> bool:
     """
     path = Path(target)
     is_file = path.suffix in _PIPELINE_SUFFIXES or path.is_file()
-    # A folder that is no dump may be named like an env.
+    # A folder without a manifest may be named like an env.
     return target == "-" or is_file or (path / "manifest.json").exists()
 
 

@@ -271,8 +271,8 @@ ERROR_PROSE: dict[str, ErrorProse] = {
 
         `tdx show transform NAME` lists the arguments of a transform with their types.
         """,
-        "tdx check --env Pendulum-v1 --t 'StepCounter(max_steps=0)'",
-        "tdx check --env Pendulum-v1 --t 'StepCounter(max_steps=200)'",
+        "tdx check Pendulum-v1 -t 'StepCounter(max_steps=0)'",
+        "tdx check Pendulum-v1 -t 'StepCounter(max_steps=200)'",
     ),
     "TDX102": ErrorProse(
         """
@@ -281,17 +281,17 @@ ERROR_PROSE: dict[str, ErrorProse] = {
 
         `tdx inspect spec --stages` lists the keys after each stage.
         """,
-        "tdx inspect spec --env Pendulum-v1 --t 'CatFrames(4, dim=-1)'",
-        """tdx inspect spec --env Pendulum-v1
---t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
+        "tdx inspect spec Pendulum-v1 -t 'CatFrames(4, dim=-1)'",
+        """tdx inspect spec Pendulum-v1
+-t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
     ),
     "TDX103": ErrorProse(
         """
         The name of a transform, argument, option, column or value does not exist. The hint contains
         the nearest name.
         """,
-        "tdx check --env Pendulum-v1 --t StepCouter",
-        "tdx check --env Pendulum-v1 --t StepCounter",
+        "tdx check Pendulum-v1 -t StepCouter",
+        "tdx check Pendulum-v1 -t StepCounter",
     ),
     "TDX104": ErrorProse(
         """
@@ -311,8 +311,8 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         requires whole episodes, or drops a key that the env requires. Exceptions in your own
         transforms are reported with this code too. The message names the stage.
         """,
-        """tdx check --env Pendulum-v1 --t Reward2GoTransform""",
-        "tdx check --env Pendulum-v1 --t RewardSum",
+        """tdx check Pendulum-v1 -t Reward2GoTransform""",
+        "tdx check Pendulum-v1 -t RewardSum",
     ),
     "TDX203": ErrorProse(
         """
@@ -321,16 +321,16 @@ ERROR_PROSE: dict[str, ErrorProse] = {
 
         `tdx schema` prints a JSON Schema that editors use to validate the file.
         """,
-        "tdx check --env Pendulum-v1 --t 'StepCounter(max_steps=200'",
-        "tdx check --env Pendulum-v1 --t 'StepCounter(max_steps=200)'",
+        "tdx check Pendulum-v1 -t 'StepCounter(max_steps=200'",
+        "tdx check Pendulum-v1 -t 'StepCounter(max_steps=200)'",
     ),
     "TDX204": ErrorProse(
         """
         A pipeline that names a Python object as `module:name` requires importing the module, which
         executes its code. Pass `--allow-code` to allow it.
         """,
-        "tdx check --env Pendulum-v1 --t my_code:MyTransform",
-        "tdx check --env Pendulum-v1 --t my_code:MyTransform --allow-code",
+        "tdx check Pendulum-v1 -t my_code:MyTransform",
+        "tdx check Pendulum-v1 -t my_code:MyTransform --allow-code",
     ),
     "TDX205": ErrorProse(
         """
@@ -371,16 +371,16 @@ ERROR_PROSE: dict[str, ErrorProse] = {
         The environment raised an error when it was made, reset or stepped, or it requires an
         argument. The message contains the original error; `--env-kwargs` passes arguments to it.
         """,
-        "tdx check --env Pendulum-v1 --env-kwargs 'gravity=9.8'",
-        "tdx check --env Pendulum-v1 --env-kwargs 'g=9.8'",
+        "tdx check Pendulum-v1 --env-kwargs 'gravity=9.8'",
+        "tdx check Pendulum-v1 --env-kwargs 'g=9.8'",
     ),
     "TDX302": ErrorProse(
         """
         The environment id is neither registered with Gymnasium nor built into tdx. `tdx list envs`
         lists the available ids, and the packages that provide others.
         """,
-        "tdx check --env Pendulm-v1",
-        "tdx check --env Pendulum-v1",
+        "tdx check Pendulm-v1",
+        "tdx check Pendulum-v1",
     ),
     "TDX303": ErrorProse(
         """

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from tdx.inspection.chain import ChainFlow
 from tdx.inspection.chain_report import ChainReport, find_flow, report_flow
 from tdx.inspection.lineage import Lineage, trace_flow
 from tdx.inspection.plan_report import PlanReport, inspect_plan
@@ -56,7 +55,6 @@ class PipelineReport:
         text: Pipeline file.
         calls: Each stage as the text of ``--t``.
         chain: What each stage does.
-        flow: Specs at each position of the chain.
         lineage: Versions of all keys.
         specs: Specs before and after the chain.
         plan: How a rollout runs. ``None``: another library steps the env.
@@ -70,7 +68,6 @@ class PipelineReport:
     text: str
     calls: tuple[str, ...]
     chain: ChainReport
-    flow: ChainFlow
     lineage: Lineage
     specs: SpecReport
     plan: PlanReport | None
@@ -133,7 +130,6 @@ def build_report(
         text=write_pipeline(pipeline),
         calls=tuple(stage.call for stage in stack.stages),
         chain=report_flow(stack, flow, env),
-        flow=flow,
         lineage=trace_flow(flow, env),
         specs=inspect_spec(stack, env),
         plan=None if stack.chain_env is None else inspect_plan(stack.chain_env, env),

@@ -66,10 +66,10 @@ class TransformExample(Result):
         if self.pipeline is None:
             return None
         env = self.pipeline.env
-        words = ["tdx", "inspect", "spec", "--env", env.id]
+        words = ["tdx", "inspect", "spec", env.id]
         words += ["--from-pixels"] if env.from_pixels else []
         for stage in self.pipeline.transforms:
-            words += ["--t", format_stage(stage)]
+            words += ["-t", format_stage(stage)]
         return shlex.join(words)
 
 

@@ -49,7 +49,7 @@ def test_every_transform_has_an_example(name: str) -> None:
     *_, stage = example.pipeline.transforms
     assert stage.name == name
     words = shlex.split(str(example.command))
-    assert words[:4] == ["tdx", "inspect", "spec", "--env"]
+    assert words[:4] == ["tdx", "inspect", "spec", example.pipeline.env.id]
     assert parse_stage(words[-1]) == stage
 
 

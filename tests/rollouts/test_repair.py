@@ -176,7 +176,7 @@ def test_damaged_manifest_is_not_repaired(damaged: Path) -> None:
     assert hash_tree(damaged) == before
 
 
-@pytest.mark.parametrize("damage", ["data", "manifest", "index"])
+@pytest.mark.parametrize("damage", ["data", "manifest", "index", "missing"])
 def test_damaged_shard_is_recorded_again(damage: str) -> None:
     with in_memory() as parent:
         folder = Path(parent) / "dump"
@@ -185,18 +185,22 @@ def test_damaged_shard_is_recorded_again(damage: str) -> None:
             roll_out_shard(asked, folder, 3, shard)
         wanted = open_dump(folder).data[..., :]
         one = folder / "shards" / "00001"
-        target = {
-            "data": one / "data" / "action.memmap",
-            "manifest": one / "manifest.json",
-            "index": folder / "shards.jsonl",
-        }[damage]
-        flip(target, 3)
+        if damage == "missing":
+            shutil.rmtree(one)
+        else:
+            target = {
+                "data": one / "data" / "action.memmap",
+                "manifest": one / "manifest.json",
+                "index": folder / "shards.jsonl",
+            }[damage]
+            flip(target, 3)
         result = repair(folder)
         assert result.verification.is_fine
         assert not result.verification.complete
         lost = () if damage == "index" else (1,)
         assert (result.lost_shards, result.lost_steps) == (lost, 10 * len(lost))
-        assert not lost or f"damaged/1-shards-{1:05}" in result.set_aside
+        set_aside = f"damaged/1-shards-{1:05}" in result.set_aside
+        assert set_aside == (damage in ("data", "manifest"))
         for missing in lost:
             roll_out_shard(asked, folder, 3, missing)
         resume_shards(folder)

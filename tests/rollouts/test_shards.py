@@ -20,6 +20,7 @@ import pytest
 
 from tdx import ArgumentError, StorageError, TdxError, open_dump
 from tdx.confined_files import open_folder
+from tdx.envs.batched.worker import delay_interrupts
 from tdx.errors import OutputError
 from tdx.rollouts import DumpRequest, Goal, roll_out, roll_out_shard, roll_out_shards, verify
 from tdx.rollouts.dump.folder import lock_for_writing
@@ -31,7 +32,6 @@ from tdx.rollouts.dump.shard_plan import (
     write_shard_index,
 )
 from tdx.rollouts.dump.writing import ignore_progress
-from tdx.rollouts.recording.engines import deferred_interrupts
 from tdx.rollouts.recording.shards import record_shard
 from tests.rollouts.recordings import hash_tree, in_memory, record, request, same
 
@@ -411,6 +411,9 @@ def test_missing_shard_of_a_complete_dump(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="00004 is missing") as refused:
         open_dump(folder)
     assert "record" in str(refused.value.hint)
+    shutil.rmtree(folder / "shards")
+    with pytest.raises(StorageError, match="the shards of the dump are missing"):
+        open_dump(folder)
 
 
 def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
@@ -490,7 +493,7 @@ def test_interrupt_waits_until_a_process_is_known() -> None:
     steps = []
 
     def start() -> None:
-        with deferred_interrupts():
+        with delay_interrupts():
             signal.raise_signal(signal.SIGINT)
             steps.append("started")
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_COMMAND = "run"
 """Command of a group that runs if none is named."""
-_EXAMPLE = "Start with: tdx inspect spec --env Pendulum-v1 --t StepCounter"
+_EXAMPLE = "Start with: tdx inspect spec Pendulum-v1 -t StepCounter"
 EXAMPLE = re.compile(r"(?:[A-Z_]+=\S+ )?tdx ")
 """Start of a paragraph of a docstring that is an example."""
 _GROUP_EXAMPLES = 3
@@ -275,7 +275,7 @@ def _kind_of(name: str) -> str | None:
 
 
 class _ProfileGroup(_Group):
-    """Accepts a pipeline instead of a command: ``tdx profile --env Pendulum-v1``."""
+    """Accepts a pipeline instead of a command: ``tdx profile Pendulum-v1``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         if not args or args[0] not in self.functions:

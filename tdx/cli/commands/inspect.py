@@ -104,7 +104,7 @@ def inspect_spec(
 ) -> None:
     """Compare the specs of an env before and after a chain, without stepping it.
 
-    tdx inspect spec --env Pendulum-v1 --t StepCounter
+    tdx inspect spec Pendulum-v1 -t StepCounter
 
     tdx inspect spec pendulum.yaml --changes
     """

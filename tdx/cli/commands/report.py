@@ -83,6 +83,8 @@ def report(
     from tdx.cli.output import STDOUT, check_target, write_file
     from tdx.cli.pipelines import command_words, open_stack, read_pipeline
     from tdx.cli.progress import activity_on
+    from tdx.cli.views.graph import chain_svg
+    from tdx.inspection.chain_report import inspect_chain
     from tdx.inspection.pipeline_report import build_report
 
     kind = kind or _report_format(out)
@@ -95,8 +97,12 @@ def report(
     words += ["--format", kind] if kind is not _report_format(out) else []
     name = config.file or config.env.id
     with activity_on(sys.stderr) as on_progress, open_stack(config, pipeline) as stack:
-        result = build_report(stack, config, name, steps=steps, seed=seed, on_steps=on_progress)
-        text = _report_text(kind, result, stack, shlex.join(words), on_progress)
+        if kind is ReportFormat.SVG:
+            chain = inspect_chain(stack, config.env.id)
+            text = chain_svg(chain, [stage.call for stage in stack.stages])
+        else:
+            result = build_report(stack, config, name, steps=steps, seed=seed, on_steps=on_progress)
+            text = _report_text(kind, result, stack, shlex.join(words), on_progress)
     write_file(out, text, force=force)
     if out != STDOUT:
         print(f"wrote {out}", file=sys.stderr)
@@ -115,16 +121,13 @@ def _report_text(
     command: str,
     on_progress: OnProgress | None,
 ) -> str:
-    """Return the report in a format; only HTML and Markdown need the measurement of the cost."""
-    from tdx.cli.html.diagram import chain_diagram
+    """Measure the cost, and return the report as HTML or Markdown."""
     from tdx.cli.html.report import report_page
     from tdx.cli.output import markdown
     from tdx.cli.views.report import report_blocks
     from tdx.profiling.context import profile_stack
     from tdx.profiling.run import ProfilePlan, profile_env
 
-    if kind is ReportFormat.SVG:
-        return chain_diagram(report)
     steps = min(report.rollout.steps, _REPORT_STEPS)
     plan = ProfilePlan(steps, min(steps, 20), _COST_REPEATS, seed=report.rollout.seed, passes=())
     plan = replace(plan, on_progress=on_progress)

@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Any
 
 from tdx.cli.html import render_page
-from tdx.cli.html.diagram import chain_nodes
 from tdx.cli.html.plots import episode_plot, reward_plot
+from tdx.cli.views.graph import chain_edges
 from tdx.cli.views.report import cost_of_stages, report_facts, report_sections
 from tdx.inspection.pipeline_report import PipelineReport
 from tdx.inspection.rollout_summary import ImagePair
@@ -34,8 +34,14 @@ def report_page(report: PipelineReport, profile: Profile, command: str) -> str:
         report=report,
         command=command,
         facts=report_facts(report, profile),
-        nodes=chain_nodes(report),
-        costs=_stage_costs(report, profile),
+        nodes=list(
+            zip(
+                [report.env, *report.calls],
+                chain_edges(report.chain),
+                _stage_costs(report, profile),
+                strict=True,
+            )
+        ),
         sections={section.name: section for section in report_sections(report, profile)},
         rewards=rewards,
         returns=episode_plot(rollout.episodes) if len(rollout.episodes) > 1 else "",

@@ -1,4 +1,4 @@
-"""A chain as a diagram: in the terminal, as Mermaid and as SVG.
+"""A chain as a diagram: in the terminal, as Mermaid, as SVG, and as data for an HTML page.
 
 Outputs of the env flow down on the left, actions flow up on the right. An edge lists what the stage
 above it changes; the first one lists every output of the env.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tdx.cli.html import arrow, box, label, svg_image, text_width
 from tdx.cli.output import mermaid_label
-from tdx.cli.views import Block, Cell, Paragraph, Style
+from tdx.cli.views import Block, Cell, Paragraph, Style, count_text
 from tdx.inspection.chain import StageFlow
 from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
@@ -29,11 +29,11 @@ _MARKS: dict[str, tuple[str, Style]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class KeyLine:
     """A key on an edge.
 
     Args:
-        mark: ``+``, ``~``, ``→``, ``-``, or a space.
+        mark: ``+``, ``~``, ``=``, ``→``, ``-``, or a space.
         key: The key, or what stands for several.
         spec: Its spec.
         style: Style of the mark and the key.
@@ -46,11 +46,27 @@ class _Line:
 
 
 @dataclass(frozen=True, slots=True)
-class _Edge:
-    """Both directions between two nodes."""
+class Edge:
+    """Both directions between two nodes.
 
-    down: tuple[_Line, ...]
-    up: tuple[_Line, ...]
+    Args:
+        written: Outputs that the node above writes, renames or drops; for the env all of them.
+        kept: Outputs that pass through that node.
+        up: Actions below that node, if it changes them or is the env.
+    """
+
+    written: tuple[KeyLine, ...]
+    kept: tuple[KeyLine, ...]
+    up: tuple[KeyLine, ...]
+
+    @property
+    def down(self) -> tuple[KeyLine, ...]:
+        """Outputs as a diagram lists them: unchanged ones are only counted."""
+        if not self.kept:
+            return self.written
+        noun = "other key" if self.written else "key"
+        text = f"{count_text(len(self.kept), noun)} unchanged"
+        return (*self.written, KeyLine(" ", text, "", "dim"))
 
 
 def _nodes(report: ChainReport, calls: Sequence[str]) -> list[str]:
@@ -63,38 +79,41 @@ def _name(key: NestedKey) -> str:
     return escape_control_characters(format_key(key))
 
 
-def _edges(report: ChainReport) -> list[_Edge]:
-    first = _Edge(tuple(_listed(list(report.outputs.values()))), _actions(report, None))
+def chain_edges(report: ChainReport) -> list[Edge]:
+    """Return what flows below the env and below each stage.
+
+    Args:
+        report: Data flow of the chain.
+    """
+    first = Edge(_listed(list(report.outputs.values())), (), _actions(report, None))
     return [first, *(_edge_after(report, stage) for stage in report.stages)]
 
 
-def _listed(leaves: Sequence[LeafSpec]) -> Iterator[_Line]:
+def _listed(leaves: Sequence[LeafSpec]) -> tuple[KeyLine, ...]:
     text = SpecText(leaves, whole=False)
-    return (_Line(" ", _name(leaf.key), text(leaf)) for leaf in leaves)
+    return tuple(KeyLine(" ", _name(leaf.key), text(leaf)) for leaf in leaves)
 
 
-def _edge_after(report: ChainReport, stage: StageFlow) -> _Edge:
+def _edge_after(report: ChainReport, stage: StageFlow) -> Edge:
     written = {write.key for write in stage.forward.writes}
-    renamed = {new for _, new in stage.forward.renames}
+    written |= {new for _, new in stage.forward.renames}
     text = SpecText([leaf for key, leaf in stage.outputs.items() if key in written], whole=False)
     lines = []
     for write in stage.forward.writes:
         leaf = stage.outputs.get(write.key, write.after)
         mark, style = _MARKS["new" if write.new else "changed" if write.differs else "same"]
         spec = "" if leaf is None else text(leaf)
-        lines.append(_Line(mark, _name(write.key), spec, style))
+        lines.append(KeyLine(mark, _name(write.key), spec, style))
     for old, new in stage.forward.renames:
-        lines.append(_Line("→", f"{_name(new)} (from {_name(old)})", "", "changed"))
-    lines += [_Line("-", _name(key), "", "gone") for key in stage.forward.drops]
-    same = len(set(stage.outputs) - written - renamed)
-    if same:
-        noun = "key" if same == 1 else "keys"
-        lines.append(_Line(" ", f"{same} {'other ' if lines else ''}{noun} unchanged", "", "dim"))
-    return _Edge(tuple(lines), _actions(report, stage))
+        spec = text(stage.outputs[new]) if new in stage.outputs else ""
+        lines.append(KeyLine("→", f"{_name(new)} (from {_name(old)})", spec, "changed"))
+    lines += [KeyLine("-", _name(key), "", "gone") for key in stage.forward.drops]
+    kept = _listed([leaf for key, leaf in stage.outputs.items() if key not in written])
+    return Edge(tuple(lines), kept, _actions(report, stage))
 
 
-def _actions(report: ChainReport, stage: StageFlow | None) -> tuple[_Line, ...]:
-    """Return the actions below a node if the node changes them, or if it is the last one."""
+def _actions(report: ChainReport, stage: StageFlow | None) -> tuple[KeyLine, ...]:
+    """Return the actions below a node if the node changes them, or if it is the env."""
     inputs = report.inputs if stage is None else stage.inputs
     changes = stage is None or not stage.inverse.is_empty
     if not changes:
@@ -103,7 +122,7 @@ def _actions(report: ChainReport, stage: StageFlow | None) -> tuple[_Line, ...]:
     text = SpecText(actions, whole=False)
     style: Style = "" if stage is None else "changed"
     mark = " " if stage is None else "~"
-    return tuple(_Line(mark, _name(leaf.key), text(leaf), style) for leaf in actions)
+    return tuple(KeyLine(mark, _name(leaf.key), text(leaf), style) for leaf in actions)
 
 
 def graph_blocks(report: ChainReport, calls: Sequence[str], width: int) -> list[Block]:
@@ -114,7 +133,7 @@ def graph_blocks(report: ChainReport, calls: Sequence[str], width: int) -> list[
         calls: Each stage in the ``--t`` grammar.
         width: Maximum columns.
     """
-    nodes, edges = _nodes(report, calls), _edges(report)
+    nodes, edges = _nodes(report, calls), chain_edges(report)
     wanted = max(
         *(len(node) + 4 for node in nodes),
         *(_edge_width(edge) for edge in edges),
@@ -137,14 +156,14 @@ def graph_blocks(report: ChainReport, calls: Sequence[str], width: int) -> list[
     return blocks
 
 
-def _edge_width(edge: _Edge) -> int:
+def _edge_width(edge: Edge) -> int:
     key = max((len(line.key) for line in edge.down), default=0)
-    down = max(key + 2 + len(line.spec) if line.spec else len(line.key) for line in edge.down)
-    up = max((len(f"{line.key}  {line.spec}") for line in edge.up), default=0)
-    return max(down, up) + 12 if edge.down else up + 12
+    down = [key + 2 + len(line.spec) if line.spec else len(line.key) for line in edge.down]
+    up = [len(f"{line.key}  {line.spec}") for line in edge.up]
+    return max([*down, *up], default=0) + 12
 
 
-def _edge_blocks(edge: _Edge, inner: int) -> Iterator[Paragraph]:
+def _edge_blocks(edge: Edge, inner: int) -> Iterator[Paragraph]:
     """Yield the lines of an edge: first what flows up, on the right, then what flows down."""
     space = inner - 4  # Between the two arrows.
     for line in edge.up:
@@ -179,7 +198,7 @@ def chain_diagram(report: ChainReport, calls: Sequence[str]) -> str:
         report: Data flow of the chain.
         calls: Each stage in the ``--t`` grammar.
     """
-    nodes, edges = _nodes(report, calls), _edges(report)
+    nodes, edges = _nodes(report, calls), chain_edges(report)
     lines = ["flowchart TD"]
     last = len(nodes) - 1
     for index, node in enumerate(nodes):
@@ -191,12 +210,12 @@ def chain_diagram(report: ChainReport, calls: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _mermaid_text(lines: Sequence[_Line]) -> str:
+def _mermaid_text(lines: Sequence[KeyLine]) -> str:
     text = "<br>".join(mermaid_label(_plain(line)) for line in lines)
     return f'|"{text}"|' if text else ""
 
 
-def _plain(line: _Line) -> str:
+def _plain(line: KeyLine) -> str:
     spec = f"  {' '.join(line.spec.split())}" if line.spec else ""
     return f"{line.mark} {line.key}{spec}".strip()
 
@@ -221,7 +240,7 @@ def chain_svg(report: ChainReport, calls: Sequence[str]) -> str:
         report: Data flow of the chain.
         calls: Each stage in the ``--t`` grammar.
     """
-    nodes, edges = _nodes(report, calls), _edges(report)
+    nodes, edges = _nodes(report, calls), chain_edges(report)
     left = max((text_width(_aligned(line, e.down)) for e in edges for line in e.down), default=0.0)
     right = max((text_width(_aligned(line, e.up)) for e in edges for line in e.up), default=0.0)
     width = max(*(text_width(node) + 2 * _MARGIN for node in nodes), left + right + 110)
@@ -252,14 +271,14 @@ def _title(report: ChainReport) -> str:
     return f"chain of {report.env}, batch {shape_text(report.after.batch_size)}"
 
 
-def _aligned(line: _Line, lines: Sequence[_Line]) -> str:
+def _aligned(line: KeyLine, lines: Sequence[KeyLine]) -> str:
     key = max((len(each.key) for each in lines if each.spec), default=0)
     spec = f"  {line.spec}" if line.spec else ""
     text = f"{line.mark} {line.key.ljust(key) if spec else line.key}{spec}"
     return text.strip() if all(each.mark == " " for each in lines) else text
 
 
-def _labels(x: float, top: float, lines: Sequence[_Line]) -> list[str]:
+def _labels(x: float, top: float, lines: Sequence[KeyLine]) -> list[str]:
     first = top + _PADDING / 2 + 12
     return [
         label(x, first + index * _LINE_HEIGHT, _aligned(line, lines), line.style)

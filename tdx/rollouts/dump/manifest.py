@@ -20,6 +20,7 @@ from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_coun
 from tdx.rollouts.dump.folder import (
     INDEX,
     MANIFEST,
+    SHARDS,
     TRACKS,
     StateFile,
     check_links,
@@ -41,6 +42,8 @@ from tdx.serialization import to_plain
 from tdx.untrusted import MAX_HEADER_BYTES, parse_json
 
 FORMAT, VERSION = "tdx-dump", 2
+SHARDS_FORMAT = "tdx-shards"
+"""Format of the plan of a sharded dump."""
 _PACKAGES = ("tdx", "torch", "tensordict", "gymnasium", "numpy")
 _CHANGING = ("complete", "index", "check")
 """Fields of the file that change while the dump grows."""
@@ -396,7 +399,13 @@ def read_header(root: int, folder: Path, kind: str = FORMAT, version: int = VERS
     if len(text) > MAX_HEADER_BYTES:
         raise StorageError(f"{file} has more than {MAX_HEADER_BYTES:,} bytes", hint=DAMAGED)
     fields = Fields(parse_json(text, file), str(file))
-    if fields.data.get("format") != kind:
+    found = fields.data.get("format")
+    if found == SHARDS_FORMAT and kind == FORMAT:
+        raise StorageError(
+            f"the shards of the dump are missing: there is no folder {folder / SHARDS}",
+            hint="restore it from a copy, or record the dump again with --force",
+        )
+    if found != kind:
         raise StorageError(f"{file} is not the manifest of a dump", hint=DAMAGED)
     _check_version(fields.value("version"), version, folder)
     if read_seal(text) is None:

@@ -325,13 +325,15 @@ def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
             check = _intact_check(plan, folder, shard)
             if check is not None:
                 checks[shard] = check
-        lost = [shard for shard in committed if shard not in checks]
+        # The index exists once all shards were committed.
+        recorded = range(plan.count) if SHARD_INDEX in os.listdir(root) else committed
+        lost = [shard for shard in recorded if shard not in checks]
         with report_write_errors(folder, _NO_SPACE):
             for problem in list(policy_problems(root, plan.manifest)):
                 aside.move(problem.file)
             if not _is_listed(root, folder, plan, checks):
                 aside.move(SHARD_INDEX)
-            for shard in lost:
+            for shard in set(committed) & set(lost):
                 aside.move(shard_name(shard))
     verification = verify(folder, on_file)
     whole = ShardedFolder(folder).whole_manifest()

@@ -24,7 +24,7 @@ class Repair(Result):
         lost_chunks: Number of chunks that were cut off.
         lost_episodes: Number of ended episodes that were cut off.
         is_exact: False if the index is so damaged that more than these may be lost.
-        lost_shards: Shards that were set aside.
+        lost_shards: Damaged shards, which were set aside, and missing ones.
         set_aside: Where the replaced files are kept, relative to the dump's folder.
         rewritten: Files that were missing and follow from the others.
         verification: Result of verifying the repaired dump.

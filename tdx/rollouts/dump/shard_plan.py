@@ -26,11 +26,11 @@ from tdx.rollouts.dump.encoding import DAMAGED, Fields, seal
 from tdx.rollouts.dump.episodes import EpisodeIndex
 from tdx.rollouts.dump.folder import MANIFEST, SHARD_INDEX, SHARDS, open_data, open_dump_folder
 from tdx.rollouts.dump.index import ChunkList, Position, read_lines
-from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest, read_header
+from tdx.rollouts.dump.manifest import SHARDS_FORMAT, Goal, Manifest, load_manifest, read_header
 from tdx.rollouts.dump.track import Track
 from tdx.serialization import Entries, Entry, Result
 
-FORMAT, VERSION = "tdx-shards", 1
+VERSION = 1
 MAX_SHARDS = 100_000
 _ENTRY = re.compile(r"(\d{5})(\.part|\.failed)?")
 _MAX_FAILURE_BYTES = 10_000
@@ -71,7 +71,7 @@ class ShardPlan:
 
     def header(self) -> dict[str, Any]:
         """Return everything as plain data."""
-        fields = {**self.manifest.header(), "format": FORMAT, "version": VERSION}
+        fields = {**self.manifest.header(), "format": SHARDS_FORMAT, "version": VERSION}
         return {**fields, "shards": self.count}
 
     def save(self, root: int) -> None:
@@ -94,7 +94,7 @@ class ShardPlan:
         Raises:
             StorageError: It is missing or damaged, or the dump has no shards.
         """
-        fields = read_header(root, folder, FORMAT, VERSION)
+        fields = read_header(root, folder, SHARDS_FORMAT, VERSION)
         count = fields.count("shards", least=1, most=MAX_SHARDS)
         return cls(Manifest.of_header(fields), count)
 

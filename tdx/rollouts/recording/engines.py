@@ -9,17 +9,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from tdx.envs.batched.process_options import resolve_start_method, usable_cores
-from tdx.envs.batched.worker import end_with_parent, ignore_interrupts
+from tdx.envs.batched.worker import delay_interrupts, end_with_parent, ignore_interrupts
 from tdx.envs.batched.worker_pool import prepare_fork_server
 from tdx.errors import (
     ArgumentError,
@@ -82,7 +80,7 @@ class LocalEngine:
     def submit(self, shards: Sequence[int]) -> None:
         for shard in shards:
             # An interrupt in between would leave a process that close() does not know.
-            with deferred_interrupts():
+            with delay_interrupts():
                 executor = self._idle.pop() if self._idle else process_pool(1)
                 self._running[executor.submit(self._job, shard)] = (shard, executor)
 
@@ -105,24 +103,6 @@ class LocalEngine:
                 process.kill()
             executor.shutdown(wait=True, cancel_futures=True)
         self._idle, self._running = [], {}
-
-
-@contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Handle a Ctrl-C inside at the end of the block, if this is the main thread."""
-    handler = signal.getsignal(signal.SIGINT)
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or not callable(handler):
-        yield
-        return
-    pressed: list[tuple[int, Any]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if pressed:
-            handler(*pressed[0])
 
 
 def process_pool(workers: int) -> ProcessPoolExecutor:
