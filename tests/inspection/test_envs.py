@@ -46,7 +46,7 @@ def test_search_matches_every_word() -> None:
 def test_search_puts_the_nearest_names_first() -> None:
     found = [env.id for env in list_envs("pendulum")]
     assert found[:2] == ["Pendulum-v1", "tdx/Pendulum"]
-    assert "InvertedPendulum-v5" in found[2:]
+    assert "InvertedPendulum-v5" in [env.id for env in list_envs("pendulum", missing=True)][2:]
     assert [env.id for env in list_envs("mountaincarc")] == ["MountainCarContinuous-v0"]
     lakes = [env.id for env in list_envs("v1 frozenlake")]
     assert lakes == ["FrozenLake-v1", "FrozenLake8x8-v1"]
