@@ -107,16 +107,12 @@ def render_blocks(blocks: Sequence[Block]) -> str:
     Args:
         blocks: Blocks with the layout for unlimited width.
     """
-    left = MAX_BYTES - _RESERVED - len(_STYLE)
-    parts = [f'<div class="tdx-view">{_STYLE}']
-    for part, size in _folded_parts(escape_blocks(blocks), left):
-        parts.append(part)
-        left -= size
-    return "".join([*parts, "</div>"])
+    parts = _folded_parts(escape_blocks(blocks), MAX_BYTES - _RESERVED - len(_STYLE))
+    return "".join([f'<div class="tdx-view">{_STYLE}', *parts, "</div>"])
 
 
-def _folded_parts(blocks: Sequence[Block], left: int) -> Iterator[tuple[str, int]]:
-    """Yield the HTML of blocks with its size, as long as bytes are left."""
+def _folded_parts(blocks: Sequence[Block], left: int) -> Iterator[str]:
+    """Yield the HTML of blocks as long as bytes are left."""
     position = 0
     while position < len(blocks):
         block = blocks[position]
@@ -134,9 +130,9 @@ def _folded_parts(blocks: Sequence[Block], left: int) -> Iterator[tuple[str, int
             html = f"<pre>{_text(block.text, _MAX_CODE)}</pre>"
         size = len(html.encode())
         if size > left:
-            yield '<p class="dim">… the rest is left out</p>', 0
+            yield '<p class="dim">… the rest is left out</p>'
             return
-        yield html, size
+        yield html
         left -= size
         position += count
 
@@ -184,8 +180,8 @@ def _fold(lines: Sequence[str], noun: str, left: int, start: str = "", end: str 
             break
         fitting += 1
     html = start + "".join(lines[:_MAX_SHOWN][:fitting]) + end
-    folded = len(lines) - _MAX_SHOWN
-    if fitting > _MAX_SHOWN:
+    folded = fitting - _MAX_SHOWN
+    if folded > 0:
         rest = "".join(lines[_MAX_SHOWN:fitting])
         html += f"<details><summary>{_more(folded, noun)}</summary>{start}{rest}{end}</details>"
     if fitting < len(lines):

@@ -17,6 +17,7 @@ from tdx.tui.backend.messages import with_app_hint
 
 Source = Literal["look", "live", "profile"]
 SOURCES: tuple[Source, ...] = ("look", "live", "profile")
+NO_PIPELINE = "no pipeline yet; press e to choose an env"
 _MAX_NAME = 28
 """Maximum width of a key below the output."""
 ENV = -1

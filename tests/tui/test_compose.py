@@ -247,6 +247,22 @@ async def test_fix_finds_its_stages_among_those_that_are_off_or_fail() -> None:
         assert app.stages == ["(RewardSum)", "CatFrames", chain[3], chain[2]]
 
 
+async def test_what_is_typed_into_a_field_later_is_undone_on_its_own() -> None:
+    async with driven("StepCounter") as app:
+        await app.press("down", "enter", "2", "5", "escape", "enter", "end", "0", "7", "escape")
+        assert app.stages == ["StepCounter(max_steps=2507)"]
+        await app.press("u")
+        assert app.stages == ["StepCounter(max_steps=25)"]
+        await app.press("u")
+        assert app.stages == ["StepCounter"]
+
+
+async def test_what_a_stage_carries_to_the_next_step_is_listed_once() -> None:
+    async with driven("RewardSum", size=(120, 40)) as app:
+        await app.press("down")
+        assert app.text("#form-about").count("+ episode_reward") == 1
+
+
 async def test_env_is_chosen_from_a_list_with_a_search_field() -> None:
     async with driven(env=None) as app:
         assert "choose an env" in app.text("#form")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +15,13 @@ from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, format_stage
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_env
 from tdx.tui.app import TdxApp
+from tdx.tui.backend.client import CANCELLED, RequestError, Ticket
+from tdx.tui.backend.requests import ListEnvs, MeasureNorm
+from tdx.tui.contract.messages import FreezeContract
 from tdx.tui.screens.commands import CommandProvider
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
+from tests.tui.inline_backend import InlineBackend
 
 MODULE = wrapped_env.__name__
 HERE = Path(wrapped_env.__file__)
@@ -85,6 +91,49 @@ def test_measured_observations_are_standard_normal(env: EnvConfig, stage: str) -
         values = built.rollout(200, break_when_any_done=False)["observation"].flatten(0, -2)
     assert torch.allclose(values.mean(0), torch.zeros(3), atol=0.2)
     assert torch.allclose(values.std(0), torch.ones(3), atol=0.2)
+
+
+class StuckBackend(InlineBackend):
+    """Freezes, measures and lists envs without end, until the worker is killed."""
+
+    KINDS: tuple[type, ...] = (FreezeContract, MeasureNorm, ListEnvs)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stuck: dict[str, Ticket[Any]] = {}
+        self.killed: list[str] = []
+
+    def ask(self, request: Any, *, worker: str = "look", **options: Any) -> Any:
+        if not isinstance(request, self.KINDS):
+            return super().ask(request, worker=worker, **options)
+        self.stuck[worker] = Ticket(0, asyncio.get_running_loop().create_future())
+        return self.stuck[worker]
+
+    def restart(self, worker: str) -> None:
+        super().restart(worker)
+        self.killed.append(worker)
+        if worker in self.stuck:
+            self.stuck.pop(worker).future.set_exception(RequestError(CANCELLED))
+
+
+@pytest.mark.parametrize(
+    ("keys", "worker"), [(("F", "enter"), "contract"), (("M", "text:50", "enter"), "profile")]
+)
+async def test_one_key_cancels_in_every_tab(
+    keys: tuple[str, ...], worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    backend = StuckBackend()
+    async with driven("ObservationNorm", backend=backend) as app:
+        await app.press("down", *keys)
+        assert "(Ctrl+K cancels)" in app.notices[-1]
+        await app.press("3", "ctrl+k")
+        assert app.notices[-1] == "cancelled"
+        assert backend.killed == [worker], "the rollout goes on"
+        await app.press("1", "escape", "ctrl+k")
+        assert backend.killed == [worker, "look"], "as without such a command"
+        await app.press("e")
+        assert "loading …" in app.text(".dialog")
 
 
 def test_each_key_gets_its_own_statistics() -> None:

@@ -40,6 +40,17 @@ class RequestError(Exception):
         self.problem = problem
         self.details = details
 
+    @property
+    def sentence(self) -> str:
+        """Message and hint on one line."""
+        hint = self.problem.hint
+        return f"{self.problem.message} ({hint})" if hint else self.problem.message
+
+    @property
+    def is_cancelled(self) -> bool:
+        """True if the user has killed the worker."""
+        return self.problem is CANCELLED
+
 
 class SupersededError(RequestError):
     """A request that a newer one in the same slot has replaced."""

@@ -17,6 +17,7 @@ from tdx.pipeline.editing.draft import Draft, IndexedDraft
 from tdx.pipeline.model import EnvConfig, Pipeline
 from tdx.tui.backend.client import RequestError, SupersededError
 from tdx.tui.backend.requests import EnvChoice, InspectChain, ListEnvs
+from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.compose.form_row import FormRow
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, MultiChoiceScreen
 
@@ -45,7 +46,7 @@ class ComposeDialogs:
         """Ask for the env; entries appear as soon as the envs are known."""
         dialog = ChoiceScreen(
             "Choose an env",
-            _env_choices(self._envs),
+            _env_choices(self._envs) if self._envs else None,
             allow_custom=True,
             describe=self._describe_env,
         )
@@ -112,7 +113,7 @@ class ComposeDialogs:
     def copy(self) -> None:
         """Ask for a format, and copy the pipeline to the clipboard."""
         if self._workspace.draft.env is None:
-            self._screen.notify("no pipeline yet; press e to choose an env", timeout=2)
+            self._screen.notify(NO_PIPELINE, timeout=2)
             return
         forms = [
             Choice("command", "command line", "tdx inspect spec … -t …"),

@@ -13,6 +13,7 @@ from tdx.pipeline.editing.stack_draft import WrapperStage
 from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.client import RequestError
 from tdx.tui.backend.requests import FindUnstorable, MeasureNorm
+from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.compose.source import SourceLine, edit_source, find_source
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen
 
@@ -26,7 +27,6 @@ WORKER = "profile"
 """Worker of the measurement; the one for specs answers each key press."""
 _STEPS = (100, 1_000, 10_000)
 _MAX_STEPS = 1_000_000
-_NO_PIPELINE = "no pipeline yet; press e to choose an env"
 
 
 class Repairs:
@@ -47,8 +47,9 @@ class Repairs:
     def can_measure(self) -> bool:
         """True if a normalizer is selected whose statistics can be measured."""
         stage = self._workspace.stage
-        is_own = stage is not None and not isinstance(stage, WrapperStage)
-        return is_own and stage is not None and stage.config.name in NORMS and stage.enabled
+        if stage is None or isinstance(stage, WrapperStage):
+            return False
+        return stage.config.name in NORMS and stage.enabled
 
     def measure(self) -> None:
         """Ask for a number of steps, and measure the selected normalizer."""
@@ -78,7 +79,8 @@ class Repairs:
             return
         before = tuple(each.config for each in workspace.draft.stages[:place] if each.enabled)
         chain = replace(workspace.draft.pipeline(), transforms=(*before, stage.config), off=())
-        self._screen.notify(f"measuring {stage.config.name} over {steps:,} steps …", timeout=30)
+        what = f"measuring {stage.config.name} over {steps:,} steps"
+        self._screen.notify(f"{what} … (Ctrl+K cancels)", timeout=30)
         asked = MeasureNorm(chain, steps, workspace.allow_code)
         try:
             found = await workspace.backend.ask(asked, worker=WORKER, slot="repair")
@@ -100,7 +102,7 @@ class Repairs:
     def exclude(self) -> None:
         """Add an ``ExcludeTransform`` for the entries that a dump cannot store."""
         if self._workspace.draft.env is None:
-            self._screen.notify(_NO_PIPELINE, timeout=3)
+            self._screen.notify(NO_PIPELINE, timeout=3)
         else:
             self._run(self._exclude())
 
@@ -142,7 +144,18 @@ class Repairs:
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._task = asyncio.get_running_loop().create_task(work)
 
+    @property
+    def is_running(self) -> bool:
+        """True while a worker measures or looks for entries."""
+        return self._task is not None and not self._task.done()
+
+    def cancel(self) -> None:
+        """Kill the worker of the running repair."""
+        if self.is_running:
+            self._workspace.backend.restart(WORKER)
+
     def _show_error(self, title: str, error: RequestError) -> None:
-        hint = f" ({error.problem.hint})" if error.problem.hint else ""
-        text = f"{error.problem.message}{hint}"
-        self._screen.app.notify(text, title=title, severity="error", timeout=10)
+        if error.is_cancelled:
+            self._screen.app.notify("cancelled", title=title, timeout=4)
+        else:
+            self._screen.app.notify(error.sentence, title=title, severity="error", timeout=10)

@@ -128,6 +128,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         self._show_about()
 
     def on_descendant_focus(self) -> None:
+        # A value that is typed later is undone on its own.
+        self.workspace.editor.seal()
         self._show_help()
 
     def on_descendant_blur(self) -> None:
@@ -308,6 +310,9 @@ def describe_stage(workspace: Workspace, width: int) -> Content:
     """
     specs, stage = specs_at(workspace), workspace.stage
     shown = [each for each in specs.changes if stage is None or each.change != "same"]
+    # What is carried to the next step is an input as well.
+    outputs = {each.key for each in shown if each.part != "state"}
+    shown = [each for each in shown if each.part != "state" or each.key not in outputs]
     names = [format_key(each.key) for each in shown]
     leaves = [leaf for each in shown if (leaf := each.after or each.before) is not None]
     widths = ColumnWidths.of(map(len, names), leaves, width)

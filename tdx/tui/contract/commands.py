@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tdx.tui.backend.client import RequestError
+from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.contract.messages import WORKER, FreezeContract
 from tdx.tui.files.path_screen import PathScreen
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 # The module of the format imports torch.
 _DOCUMENT = "contract.yaml"
 _MAX_ENTRIES = 300
-_NO_PIPELINE = "no pipeline yet; press e to choose an env"
 
 
 class ContractCommands:
@@ -53,9 +53,19 @@ class ContractCommands:
             dialog = PathScreen("Freeze a contract", "save", "contract")
             self._screen.app.push_screen(dialog, self._freeze_into)
 
+    @property
+    def is_freezing(self) -> bool:
+        """True while the worker freezes the chain."""
+        return self._task is not None and not self._task.done()
+
+    def cancel(self) -> None:
+        """Kill the worker that freezes the chain."""
+        if self.is_freezing:
+            self._workspace.backend.restart(WORKER)
+
     def _has_pipeline(self) -> bool:
         if self._workspace.draft.env is None:
-            self._screen.notify(_NO_PIPELINE, timeout=3)
+            self._screen.notify(NO_PIPELINE, timeout=3)
         return self._workspace.draft.env is not None
 
     def _compare_with(self, reference: str | None) -> None:
@@ -86,17 +96,19 @@ class ContractCommands:
     def _start_freezing(self, path: str, *, force: bool) -> None:
         pipeline = self._workspace.draft.pipeline()
         request = FreezeContract(pipeline, path, force, self._workspace.allow_code)
-        self._screen.notify("freezing …", timeout=2)
+        self._screen.notify("freezing … (Ctrl+K cancels)", timeout=30)
         self._task = asyncio.get_running_loop().create_task(self._freeze(request))
 
     async def _freeze(self, request: FreezeContract) -> None:
         try:
             text = await self._workspace.backend.ask(request, worker=WORKER)
         except RequestError as error:
-            problem = error.problem
-            hint = f" ({problem.hint})" if problem.hint else ""
-            text = f"{problem.message}{hint}"
-            self._screen.app.notify(text, title="Not frozen", severity="error", timeout=10)
+            if error.is_cancelled:
+                self._screen.app.notify("cancelled", title="Not frozen", timeout=4)
+            else:
+                self._screen.app.notify(
+                    error.sentence, title="Not frozen", severity="error", timeout=10
+                )
             return
         self._last = min(request.path, os.path.relpath(request.path), key=len)
         self._screen.app.notify(text, title="Frozen", timeout=6)

@@ -142,9 +142,9 @@ one golden step."""
         self.query_one("#contract-head", Static).update(head)
         self.query_one("#contract-body").display = comparison is not None
         self._lines = [] if comparison is None else list_lines(comparison)
-        self._fill(0 if comparison is None else start_line(comparison))
         # The list has no size before it is displayed.
-        self.call_after_refresh(self._fit)
+        start = 0 if comparison is None else start_line(comparison)
+        self.call_after_refresh(self._fill, start)
 
     # List and details
 

@@ -111,10 +111,7 @@ def _stage_mark(stage: StageComparison) -> str:
 
 
 def _fit(text: str, width: int) -> str:
-    cells = Content(text).cell_length
-    if cells > width:
-        text = f"{text[: width - 1]}…"
-    return text + " " * max(width - Content(text).cell_length, 0)
+    return Content(text).truncate(width, ellipsis=True, pad=True).plain
 
 
 def list_lines(comparison: Comparison) -> list[Line]:

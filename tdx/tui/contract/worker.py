@@ -70,7 +70,7 @@ def freeze_contract(request: FreezeContract, job: Job) -> str:
     count = len(contract.stages) - 1
     text = f"wrote {path.name} ({count} stage{'' if count == 1 else 's'})"
     random = [each.place for each in contract.stages if each.random == "excluded"]
-    return f"{text}; {', '.join(random)} is random and is excluded" if random else text
+    return f"{text}; random and excluded: {', '.join(random)}" if random else text
 
 
 def _freeze(pipeline: Pipeline, allow_code: bool) -> Contract:

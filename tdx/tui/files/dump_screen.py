@@ -81,9 +81,8 @@ class DumpJob:
         try:
             done = await ticket
         except RequestError as error:
-            hint = f" ({error.problem.hint})" if error.problem.hint else ""
             kept = f"; the dump contains {self.progress.text}" if self.progress else ""
-            text = f"{error.problem.message}{hint}{kept}"
+            text = f"{error.sentence}{kept}"
             self._app.notify(text, title="Not dumped", severity="error", timeout=10)
         else:
             title = "Dumped" if done.complete else "Dump cancelled, finished shards kept"

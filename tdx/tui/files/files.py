@@ -13,6 +13,7 @@ from tdx.errors import TdxError
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentFiles
 from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SessionStore
+from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.files.document import Autosave, CurrentDocument, DiskWatch
 from tdx.tui.files.dump_screen import DumpJob
 from tdx.tui.files.path_screen import PathScreen, is_dump, suggest_name
@@ -34,7 +35,6 @@ FILE_BINDINGS = (
     Binding("R", "file('restore')", "restore a session", id="file.restore", show=False),
     Binding("D", "file('dump')", "dump a rollout", id="file.dump", show=False),
 )
-_NO_PIPELINE = "no pipeline yet; press e to choose an env"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ class Files:
         """
         draft = self.workspace.draft
         if draft.env is None:
-            self._app.notify(_NO_PIPELINE, timeout=3)
+            self._app.notify(NO_PIPELINE, timeout=3)
         elif draft.file is None:
             self.save_as(then)
         else:
@@ -203,7 +203,7 @@ class Files:
         """
         draft = self.workspace.draft
         if draft.env is None:
-            self._app.notify(_NO_PIPELINE, timeout=3)
+            self._app.notify(NO_PIPELINE, timeout=3)
             return
 
         def write(path: str | None) -> None:
@@ -309,7 +309,7 @@ class Files:
     def dump(self) -> None:
         """Open the dialog that dumps a rollout, or shows the progress of a running dump."""
         if self.workspace.draft.env is None:
-            self._app.notify(_NO_PIPELINE, timeout=3)
+            self._app.notify(NO_PIPELINE, timeout=3)
             return
         from tdx.tui.files.dump_screen import DumpScreen
 

@@ -68,8 +68,7 @@ class WatchScreen(ModalScreen[None]):
         try:
             state = await ticket
         except RequestError as error:
-            hint = f" ({error.problem.hint})" if error.problem.hint else ""
-            self._note(f"{error.problem.message}{hint}")
+            self._note(error.sentence)
             self.query_one(ProgressBar).display = False
         else:
             self._show(state)

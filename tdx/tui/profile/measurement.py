@@ -172,7 +172,7 @@ class MeasurementController:
             costs = await ticket
             ended = costs.error
         except RequestError as error:
-            costs, ended = self._partial, _error_text(error)
+            costs, ended = self._partial, error.sentence
             if not self._cancelled:
                 self._report(draft, error)
         measured = self._with_wrappers(draft)
@@ -190,7 +190,7 @@ class MeasurementController:
         try:
             found = await ticket
         except RequestError as error:
-            found = AdviceResult("", error=_error_text(error))
+            found = AdviceResult("", error=error.sentence)
         if self._cancelled:
             self._ticket = None
             self._on_change()
@@ -212,8 +212,3 @@ class MeasurementController:
         self._ticket = None
         self._on_change()
         self._on_found(found)
-
-
-def _error_text(error: RequestError) -> str:
-    problem = error.problem
-    return f"{problem.message} ({problem.hint})" if problem.hint else problem.message

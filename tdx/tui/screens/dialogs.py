@@ -93,7 +93,7 @@ class ChoiceScreen(ModalScreen[str | None]):
 
     Args:
         title: Question.
-        choices: Entries; :meth:`set_choices` replaces them.
+        choices: Entries. ``None``: they are loading; :meth:`set_choices` sets them.
         allow_custom: Return the typed text if no entry matches it.
         is_verbatim: Returns True for texts that are returned as typed, even if entries match.
         describe: Returns a description of an entry, which is shown below the list.
@@ -110,7 +110,7 @@ class ChoiceScreen(ModalScreen[str | None]):
     def __init__(
         self,
         title: str,
-        choices: Sequence[Choice] = (),
+        choices: Sequence[Choice] | None = (),
         *,
         allow_custom: bool = False,
         is_verbatim: Callable[[str], bool] | None = None,
@@ -121,7 +121,8 @@ class ChoiceScreen(ModalScreen[str | None]):
         self._timer: Timer | None = None
         self._is_verbatim = is_verbatim
         self._title = title
-        self._choices = list(choices)
+        self._is_loading = choices is None
+        self._choices = list(choices or ())
         self._allow_custom = allow_custom
         self._words = ""
 
@@ -143,6 +144,7 @@ class ChoiceScreen(ModalScreen[str | None]):
 
     def set_choices(self, choices: Sequence[Choice]) -> None:
         """Replace the entries."""
+        self._is_loading = False
         self._choices = list(choices)
         if self.is_mounted:
             self._fill()
@@ -215,8 +217,9 @@ class ChoiceScreen(ModalScreen[str | None]):
         note = f"{len(found)} of {len(self._choices)}"
         if not found and self._allow_custom and words:
             note = f"press Enter to use {words}"
-        is_empty = not self._choices and not words
-        self.query_one("#choose-note", Static).update("nothing found" if is_empty else note)
+        elif not self._choices and not words:
+            note = "loading …" if self._is_loading else "nothing found"
+        self.query_one("#choose-note", Static).update(note)
 
 
 def _choice_label(choice: Choice, positions: Sequence[int], width: int) -> Content:

@@ -132,6 +132,8 @@ class MainScreen(FocusGuard):
         Binding("C", "compare", "compare with …", id="screen.compare", show=False),
         Binding("F", "freeze", "freeze a contract", id="screen.freeze", show=False),
         Binding("ctrl+k", "cancel", "cancel", id="screen.cancel", show=False),
+        # Tabs bind the same key to a worker of their own.
+        Binding("ctrl+k", "cancel_command", show=False, priority=True),
         Binding("escape", "home", "chain", id="screen.home", show=False),
         Binding("f12", "details", "details", id="screen.details", show=False),
         *(
@@ -344,6 +346,16 @@ class MainScreen(FocusGuard):
     def is_applicable(self, action: str) -> bool:
         """Return False for a measurement if no normalizer is selected."""
         return action != "measure" or self.repairs.can_measure
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the key that cancels to others unless a worker freezes or repairs."""
+        if action == "cancel_command":
+            return self.contracts.is_freezing or self.repairs.is_running
+        return super().check_action(action, parameters)
+
+    def action_cancel_command(self) -> None:
+        self.contracts.cancel()
+        self.repairs.cancel()
 
     def action_check(self) -> None:
         self.workspace.check_with_steps(self._report_check)
