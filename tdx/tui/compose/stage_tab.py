@@ -39,7 +39,7 @@ _CONTINUED = re.compile(r"\n {2,}(?=\S)")
 _HELP_HEIGHT, _MIN_ABOUT = 6, 5
 _FACTORY_FIELDS = ("kwargs", "seed")
 """Settings of an env that a function of another library creates."""
-_WELCOME = """The pipeline is empty.
+_WELCOME = """No env is chosen yet.
 
   [b]e[/b]  choose an env
   [b]p[/b]  start with a sample pipeline
