@@ -197,6 +197,9 @@ class WorkerRun:
         Args:
             start: Root before the first step, ``[*B]``.
         """
+        if self._workers.reason:
+            # Found in an earlier rollout, after the plan was made.
+            return self._workers.reason
         try:
             copies = self._first_copies = self._copies()
             if torch.is_grad_enabled() and any(each.requires_grad for each in copies.tensors):
@@ -261,9 +264,9 @@ class WorkerRun:
             if piece is not None:
                 pieces.append(piece)
                 count += piece.shape[self._dim]
-        if self._is_refused and self._stepwise is not None:
-            return self._stepwise.chunk(start, length)
         if not pieces:
+            if self._is_refused and self._stepwise is not None:
+                return self._stepwise.chunk(start, length)
             return RolloutChunk([], 0, error=error)
         data = pieces[0] if len(pieces) == 1 else torch.cat(pieces, self._dim)
         return RolloutChunk(data, count, False, error, lambda: self._last_root(pieces[-1]))

@@ -169,7 +169,6 @@ class WorkerPool:
             WorkerTimeoutError: A worker did not reply in time. All are ended.
         """
         operation = ""
-        self.snapshots.clear()
         try:
             for index, message in messages.items():
                 operation = protocol.COMMANDS[message[:1]]

@@ -169,22 +169,30 @@ class BreakingEnv(DyingEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize(("saved", "killed"), [(True, 1), (True, 2), (False, 1)])
 def test_a_process_that_dies_costs_its_chunk(
-    make_parallel: MakeBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, saved: bool
+    make_parallel: MakeBatch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    saved: bool,
+    killed: int,
 ) -> None:
     # Durations decide if states are saved.
     monkeypatch.setattr(ChunkPool, "saved_seconds", 0.0 if saved else float("inf"))
     found = []
-    for marker in (tmp_path / "killed", tmp_path):
+    markers = [tmp_path / f"process_{row // 2}" for row in range(4)]
+    for spared in markers[2 * killed :]:
+        spared.touch()
 
-        def make(marker: Path = marker) -> GymWrapper:
-            return GymWrapper(DyingEnv(str(marker), 13))
+    def make(marker: str) -> GymWrapper:
+        return GymWrapper(DyingEnv(marker, 13))
 
-        env = TransformedEnv(make_parallel(4, make, processes=2), RewardSum())
+    for dies in (True, False):
+        each = [{"marker": str(marker)} for marker in markers]
+        batch: Any = make_parallel(4, make, create_env_kwargs=each, processes=2)
+        env = TransformedEnv(batch, RewardSum())
         env.set_seed(1)
         torch.manual_seed(2)
-        batch: Any = env.base_env
         pids = batch.worker_pids
         if not saved:
             with pytest.raises(WorkerError, match=r"the process of workers . to . was killed by"):
@@ -194,7 +202,7 @@ def test_a_process_that_dies_costs_its_chunk(
             assert env.rollout(3, break_when_any_done=False).shape == (4, 3)
             return
         found.append(torch.cat(list(env.iter_rollout(60, chunk_steps=30)), 1))
-        assert (pids != batch.worker_pids) == (marker == tmp_path / "killed")
+        assert len(set(batch.worker_pids) - set(pids)) == (killed if dies else 0)
         assert len(set(batch.worker_pids)) == 2
         found.append(env.rollout(3, break_when_any_done=False))
         env.close()
