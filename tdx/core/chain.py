@@ -226,6 +226,14 @@ def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
     return tuple(found)
 
 
+def stage_modes(stages: tuple[Transform, ...]) -> tuple[Any, ...]:
+    """Return the settings that may change how a stage runs without a change of the chain."""
+    return tuple(
+        (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
+        for stage in stages
+    )
+
+
 def stage_specs(env: EnvBase) -> list[StageSpecs]:
     """Return the specs of the env before its chain, and those after each stage.
 

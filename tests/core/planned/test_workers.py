@@ -243,7 +243,7 @@ def test_a_policy_that_raises_is_named_with_its_step() -> None:
     [
         (Mixing, "depends on the other rows"),
         (Counting, "depends on the other rows, or on random numbers of its own"),
-        (Guarded, "it cannot be copied: cannot pickle"),
+        (Guarded, "the policy cannot be copied: cannot pickle"),
     ],
 )
 def test_policies_that_cannot_be_split_run_in_one_process(
