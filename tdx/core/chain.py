@@ -20,7 +20,7 @@ from tdx.core.envs.env_specs import EnvSpecs, spec_on
 from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import CallableTransform
-from tdx.core.transforms.kernels import ChunkKernel, DictStep
+from tdx.core.transforms.kernels import ChunkKernel, DictStep, implements_together, owner
 from tdx.errors import ChainError
 from tdx.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
@@ -226,6 +226,14 @@ def flatten_stages(stages: tuple[Transform, ...]) -> tuple[Transform, ...]:
     return tuple(found)
 
 
+def stage_modes(stages: tuple[Transform, ...]) -> tuple[Any, ...]:
+    """Return the settings that may change how a stage runs without a change of the chain."""
+    return tuple(
+        (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
+        for stage in stages
+    )
+
+
 def stage_specs(env: EnvBase) -> list[StageSpecs]:
     """Return the specs of the env before its chain, and those after each stage.
 
@@ -293,25 +301,6 @@ def _is_code(name: str, value: object) -> bool:
 
 
 # Forms of a stage
-
-
-def implements_together(kind: type, form: str, hooks: tuple[str, ...]) -> bool:
-    """Return True if no subclass overrides a hook below the class that implements a form of it.
-
-    A faster form of a hook is valid as long as it and the hook come from the same class, or the
-    form from a subclass.
-
-    Args:
-        kind: Class of the transform.
-        form: Name of the method that implements the faster form.
-        hooks: Names of the methods that it stands for.
-    """
-    return all(issubclass(owner(kind, form), owner(kind, hook)) for hook in hooks)
-
-
-def owner(kind: type, name: str) -> type:
-    """Return the class in the MRO that defines an attribute."""
-    return next(base for base in kind.__mro__ if name in vars(base))
 
 
 _HOOKS = ("_step", "_call", "_reset", "_reset_env_preprocess")

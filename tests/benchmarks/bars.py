@@ -23,7 +23,7 @@ class Goal:
         limit: Time in the unit of the bar, or ratio.
         of: Contestant to compare with. ``None``: the limit is a time.
         faster: The ratio is the speedup of tdx; otherwise the relative time of tdx.
-        stretch: Whether the target is optional.
+        stretch: True if the target is optional.
     """
 
     limit: float

@@ -36,7 +36,8 @@ def test_dump(compare: Compare, tmp_path: Path) -> None:
             pass
 
     def dumped() -> None:
-        roll_out(request, next(folders))
+        made = roll_out(request, next(folders))
+        assert made.steps == STEPS
 
     runs = {"tdx": Run(dumped, STEPS), "bare": Run(rolled_out, STEPS)}
     compare(DUMP, runs, rounds=7, wall=True)

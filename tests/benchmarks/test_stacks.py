@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import tdx
+from tdx.core.tracing import StepTrace
 from tdx.profiling.machine import quiet_environment
 from tdx.stacks import open_stack
 from tests.benchmarks.bars import (
@@ -44,7 +45,7 @@ class Spinning(gym.Env[Any, Any]):
 
     def __init__(self, microseconds: float) -> None:
         self.duration_ns = round(microseconds * 1000)
-        self.result: Any = np.zeros(8, np.float32), 0.0, False, False, {}
+        self.result: Any = np.zeros(8, np.float32), 1.0, False, False, {}
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         return self.result[0], {}
@@ -117,6 +118,21 @@ def _best(env: Any, steps: int, step: Step | None = None) -> tuple[float, float,
     return bare, profiled, recorded
 
 
+def _check(env: Any, step: Step, stages: int) -> None:
+    """Check that a profile and a trace of a step have the calls of every stage."""
+    traces: list[StepTrace] = []
+    with open_stack(env).attach(traces.append):
+        step()
+    (trace,) = traces
+    assert len({call.index for call in trace.stages if call.kind == "stage"}) == stages
+    with tdx.profile(env) as measured:
+        step()
+    rows = measured.result.modes[0].rows
+    assert [len(row.times_ns) for row in rows if row.part.work in ("stage", "wrapper")] == [
+        1
+    ] * stages
+
+
 def chain(kind: Literal["tdx", "TorchRL"], microseconds: float, stages: int) -> Any:
     """Return an env of tdx or TorchRL under transforms that scale the reward."""
     base = tdx.GymWrapper(Spinning(microseconds))
@@ -139,8 +155,10 @@ def test_transforms(
     added = {}
     for stages in (1, 1 + WRAPPERS):
         env = chain(kind, 0, stages)
-        bare, _, recorded = _best(env, 50, _timed_tensordict_step(env))
+        step = _timed_tensordict_step(env)
+        bare, _, recorded = _best(env, 50, step)
         added[stages] = recorded - bare
+        _check(env, step, stages)
     note(bars[0], "tdx", (added[1 + WRAPPERS] - added[1]) / WRAPPERS)
     env = chain(kind, 1000, WRAPPERS)
     bare, profiled, recorded = _best(env, 10, _timed_tensordict_step(env))
@@ -151,7 +169,9 @@ def test_transforms(
 
 def test_call(note: Note) -> None:
     """The difference of the best steps of an env that does nothing, for each wrapper."""
-    bare, profiled, recorded = _best(make(0), 200)
+    env = make(0)
+    bare, profiled, recorded = _best(env, 200)
+    _check(env, _timed_step(env), WRAPPERS)
     note(STACK_CALL, "tdx", (profiled - bare) / WRAPPERS)
     note(STACK_TRACED_CALL, "tdx", (recorded - bare) / WRAPPERS)
 
@@ -164,6 +184,6 @@ def test_step(note: Note) -> None:
         note(bar, "bare", bare)
         note(bar, "tdx", seconds)
     with tdx.profile(env) as measured:
-        for _ in range(200):
-            env.step(np.zeros(2, np.float32))
+        rewards = [env.step(np.zeros(2, np.float32))[1] for _ in range(200)]
+    assert rewards == [1.0] * 200
     note(STACK_UNATTRIBUTED, "tdx", measured.result.modes[0].unattributed)

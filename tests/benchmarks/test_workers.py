@@ -61,4 +61,5 @@ def test_steps(compare: Compare) -> None:
     units = STEPWISE_STEPS * ENVS
     runs = {"tdx": Run(work, units), "Gymnasium": Run(async_steps(STEPWISE_STEPS), units)}
     compare(STEPWISE_WORKERS, runs, rounds=ROUNDS, wall=True)
+    assert env.step(root)["next", "reward"].shape == (ENVS, 1)
     env.close()

@@ -126,8 +126,10 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     batch_dims = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Same as ``ndim``.")
 
     _meter: Any = None
-    _step_part: Any = None
     """The meter of a profiled env; see :mod:`tdx.core.meter`."""
+
+    _step_part: Any = None
+    """The part to which its own work counts while the env inside is measured by itself."""
 
     _services: ClassVar[EnvServices]
     """Set by :mod:`tdx.core`."""

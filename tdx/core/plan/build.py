@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tdx.core.chain import PlannedStage, flatten_chain, owner, plan_stage
+from tdx.core.chain import PlannedStage, flatten_chain, plan_stage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.plan.image_fusion import FusedImages, fuse_images
 from tdx.core.plan.worker_chunks import stepwise_reason
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehavior, Transform
+from tdx.core.transforms.kernels import owner
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.specs.non_tensor import NonTensor
@@ -176,6 +177,7 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
     needed = _immediate_stages(stages, reads or ())
     versions, used = _versions(base, stages, reads or ())
     rows, workers = base._raw_rows, base._chunk_workers
+    why = "" if workers is None else reason or stepwise_reason(workers.reason, env, stages)
     has_images = any(_has_linear_image(planned.stage) for planned in stages)
     can_fuse = rows is not None and rows.has_array_observations and has_images and not reason
     fused = fuse_images(base, stages) if can_fuse else None
@@ -197,9 +199,7 @@ def program_of(env: EnvBase, policy_reads: Sequence[NestedKey] | None = None) ->
         versions=versions,
         policy_reads=None if reads is None else tuple(map(format_key, reads)),
         processes=None if workers is None else len(workers.groups),
-        why_stepwise=""
-        if workers is None
-        else reason or stepwise_reason(workers.reason, env, stages),
+        why_stepwise=why,
     )
     return Program(plan, base, stages, immediate, fused)
 

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from numpy.lib.stride_tricks import as_strided
 
-from tdx.core.chain import PlannedStage, implements_together
+from tdx.core.chain import PlannedStage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.meter import Part
 from tdx.core.transforms import Transform
 from tdx.core.transforms.images import LinearImage, Matrix
+from tdx.core.transforms.kernels import implements_together
 from tdx.keys import NestedKey, normalize_key
 
 Array = np.ndarray[Any, np.dtype[Any]]

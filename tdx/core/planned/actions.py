@@ -299,8 +299,10 @@ _FLAG = "_known_generator_use"
 def uses_global_generator(base: EnvBase) -> bool | None:
     """Return True if an env draws from torch's global generator; ``None`` if it is not known."""
     known: bool | None = base.__dict__.get(_FLAG)
-    if known is not None or not isinstance(base, TransformedEnv):
-        return base._uses_global_generator() if known is None else known
+    if known is not None:
+        return known
+    if not isinstance(base, TransformedEnv):
+        return base._uses_global_generator()
     inner, stages = flatten_chain(base)
     planned = [plan_stage(index, stage) for index, stage in enumerate(stages)]
     # Stages with a chunk form draw nothing.

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.core.chain import PlannedStage, owner
+from tdx.core.chain import PlannedStage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.meter import Meter, Part
 from tdx.core.plan.build import PlanCache, Program
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.kernels import Chunk, Columns
+from tdx.core.transforms.kernels import Chunk, Columns, owner
 from tdx.errors import DeviceError
 from tdx.keys import NestedKey
 

@@ -18,15 +18,16 @@ from torch import Tensor, nn
 
 from tdx.errors import ArgumentError
 
-_HINT = "keep it out of the policy, or pass planned=False to the env"
+_HINT = "remove it, or pass planned=False to the env"
 _tensors: ContextVar[Sequence[Tensor]] = ContextVar("tensors of a copy that is unpickled")
 
 
-def pack(content: Any) -> tuple[bytes, list[Tensor]]:
+def pack(content: Any, name: str) -> tuple[bytes, list[Tensor]]:
     """Pickle an object without its tensors.
 
     Args:
         content: Any object; functions are pickled by value if they cannot be imported.
+        name: Name of the object in messages.
 
     Returns:
         The pickle, and the tensors in the order in which it refers to them.
@@ -36,11 +37,11 @@ def pack(content: Any) -> tuple[bytes, list[Tensor]]:
     """
     file, tensors = io.BytesIO(), list[Tensor]()
     try:
-        _Pickler(file, tensors).dump(content)
+        _Pickler(file, tensors, name).dump(content)
     except ArgumentError:
         raise
     except Exception as error:
-        raise ArgumentError(f"it cannot be copied: {error}", hint=_HINT) from error
+        raise ArgumentError(f"{name} cannot be copied: {error}", hint=_HINT) from error
     return file.getvalue(), tensors
 
 
@@ -56,9 +57,9 @@ def unpack(data: bytes, tensors: Sequence[Tensor]) -> Any:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles a reference instead of a tensor."""
 
-    def __init__(self, file: io.BytesIO, tensors: list[Tensor]) -> None:
+    def __init__(self, file: io.BytesIO, tensors: list[Tensor], name: str) -> None:
         super().__init__(file)
-        self._found = tensors
+        self._found, self._name = tensors, name
 
     def reducer_override(self, obj: Any) -> Any:
         if not isinstance(obj, Tensor):
@@ -66,7 +67,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         is_plain = type(obj) in (Tensor, nn.Parameter)
         if not is_plain or obj.device.type != "cpu" or obj.layout is not torch.strided:
             raise ArgumentError(
-                f"it holds a {type(obj).__name__} on {obj.device}, which cannot be shared",
+                f"{self._name} holds a {type(obj).__name__} on {obj.device}, which cannot be "
+                "shared",
                 hint=_HINT,
             )
         self._found.append(obj)

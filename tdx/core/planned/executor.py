@@ -34,7 +34,7 @@ from typing import Any
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain import flatten_chain
+from tdx.core.chain import flatten_chain, stage_modes
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import ActionSequence, first_nan, nan_error
 from tdx.core.envs.rollout import (
@@ -266,11 +266,7 @@ def prepare_run(env: EnvBase, request: RolloutRequest, start: TensorDictBase) ->
 def cached_program(env: EnvBase, reads: tuple[NestedKey, ...] | None) -> Program:
     """Return the plan for the keys that a policy reads, cached until the env's specs change."""
     cache: PlanCache = env._specs.cache.setdefault("programs", PlanCache())
-    modes = tuple(
-        (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
-        for stage in flatten_chain(env)[1]
-    )
-    key = (reads, _allows_plan(env), modes)
+    key = (reads, _allows_plan(env), stage_modes(flatten_chain(env)[1]))
     program: Program | None = cache.get(key)
     if program is None:
         program = cache[key] = program_of(env, reads)

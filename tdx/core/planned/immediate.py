@@ -17,12 +17,19 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain import PlannedStage, implements_together, step_form_inplace
+from tdx.core.chain import PlannedStage, step_form_inplace
 from tdx.core.envs.failures import with_stage
 from tdx.core.planned.columns import as_tensordict, flatten
 from tdx.core.transforms import Transform
 from tdx.core.transforms.callable_transform import CallableTransform
-from tdx.core.transforms.kernels import Array, ArrayForm, ArrayKernel, Columns, DictStep
+from tdx.core.transforms.kernels import (
+    Array,
+    ArrayForm,
+    ArrayKernel,
+    Columns,
+    DictStep,
+    implements_together,
+)
 from tdx.errors import EnvError
 from tdx.keys import NestedKey, format_key, normalize_key
 

@@ -39,7 +39,7 @@ def check_policy_copy(
     state = torch.get_rng_state()
     copies = [each.detach().clone() for each in tensors]
     policy: KeyedPolicy = unpack(data, copies)
-    packed = pack(policy)[0]
+    packed = pack(policy, "the policy")[0]
     given = {key: root[key].detach().clone() for key in policy.reads if key in root}
     if len(given) < len(policy.reads):
         raise ArgumentError("the policy reads entries that a reset does not return", hint=_HINT)
@@ -72,7 +72,7 @@ def check_policy_copy(
     finally:
         torch.set_rng_state(state)
     is_unchanged = all(map(torch.equal, copies, tensors))
-    if not is_unchanged or pack(policy)[0] != packed:
+    if not is_unchanged or pack(policy, "the policy")[0] != packed:
         raise ArgumentError("the policy changes when it acts", hint=_HINT)
 
 

@@ -18,6 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.chain import stage_modes
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import with_step
 from tdx.core.envs.rollout import RolloutChunk, reset_done_rows
@@ -197,6 +198,9 @@ class WorkerRun:
         Args:
             start: Root before the first step, ``[*B]``.
         """
+        if self._workers.reason:
+            # Found in an earlier rollout, after the plan was made.
+            return self._workers.reason
         try:
             copies = self._first_copies = self._copies()
             if torch.is_grad_enabled() and any(each.requires_grad for each in copies.tensors):
@@ -214,25 +218,22 @@ class WorkerRun:
         chain, tensors = self._chain_copy()
         if self._policy is None:
             return Copies(chain, None, tensors, len(tensors))
-        policy, more = pack(self._policy)
+        policy, more = pack(self._policy, "the policy")
         return Copies(chain, policy, [*tensors, *more], len(tensors))
 
     def _chain_copy(self) -> tuple[bytes, list[Tensor]]:
         """Return the pickled stages, until one of them changes, and their tensors."""
-        modes = tuple(
-            (stage.training, getattr(stage, "_frozen", None), stage._missing_tolerance)
-            for stage in self._stages
-        )
+        modes = stage_modes(self._stages)
         # The specs forget what they cache when an argument of a stage changes.
         cache = self._env._specs.cache
         known: tuple[Any, tuple[bytes, list[Tensor]]] | None = cache.get("copy of the chain")
         if known is None or known[0] != modes:
-            packed = pack([stage.clone() for stage in self._stages])
+            packed = pack([stage.clone() for stage in self._stages], "the chain")
             known = cache["copy of the chain"] = modes, packed
         return known[1]
 
     def _check_policy(self, copies: Copies, root: Mapping[NestedKey, Tensor]) -> None:
-        """Check a policy once: a check costs as much as a few steps."""
+        """Check a policy unless the last check was of the same one; it costs a few steps."""
         assert copies.policy is not None
         here, there = torch.get_num_threads(), self._workers.threads
         if here != there:
@@ -241,11 +242,11 @@ class WorkerRun:
                 f"the policy has {here} torch threads in this process and {there} in a worker",
                 hint=f"call torch.set_num_threads({there})",
             )
-        checked: set[bytes] = self._env._specs.cache.setdefault("checked policies", set())
-        if copies.policy not in checked:
+        cache = self._env._specs.cache
+        if cache.get("checked policy") != copies.policy:
             tensors = copies.tensors[copies.chain_tensors :]
             check_policy_copy(copies.policy, tensors, self._env, root, self._workers.groups)
-            checked.add(copies.policy)
+            cache["checked policy"] = copies.policy
 
     def chunk(self, start: TensorDictBase, length: int) -> RolloutChunk:
         """Make up to ``length`` steps from a root ``[*B]``."""
@@ -261,9 +262,9 @@ class WorkerRun:
             if piece is not None:
                 pieces.append(piece)
                 count += piece.shape[self._dim]
-        if self._is_refused and self._stepwise is not None:
-            return self._stepwise.chunk(start, length)
         if not pieces:
+            if self._is_refused and self._stepwise is not None:
+                return self._stepwise.chunk(start, length)
             return RolloutChunk([], 0, error=error)
         data = pieces[0] if len(pieces) == 1 else torch.cat(pieces, self._dim)
         return RolloutChunk(data, count, False, error, lambda: self._last_root(pieces[-1]))

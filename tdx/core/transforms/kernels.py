@@ -223,6 +223,28 @@ def quiet(run: Callable[[Array, Array], None]) -> Callable[[Array, Array], None]
     return np.errstate(all="ignore")(run)
 
 
+# Faster forms of a hook
+
+
+def implements_together(kind: type, form: str, hooks: tuple[str, ...]) -> bool:
+    """Return True if no subclass overrides a hook below the class that implements a form of it.
+
+    A faster form of a hook is valid as long as it and the hook come from the same class, or the
+    form from a subclass.
+
+    Args:
+        kind: Class of the transform.
+        form: Name of the method that implements the faster form.
+        hooks: Names of the methods that it stands for.
+    """
+    return all(issubclass(owner(kind, form), owner(kind, hook)) for hook in hooks)
+
+
+def owner(kind: type, name: str) -> type:
+    """Return the class in the MRO that defines an attribute."""
+    return next(base for base in kind.__mro__ if name in vars(base))
+
+
 @dataclass(frozen=True, slots=True)
 class StepLimit:
     """Declares that a stage ends each episode after a number of steps.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, Self
 
 import torch
@@ -23,7 +22,9 @@ from tdx.core.transforms.kernels import (
     Entries,
     TimeBehavior,
     flat_pairs,
+    implements_together,
     new_column,
+    owner,
 )
 from tdx.core.transforms.scan import follow_device, reset_rows
 from tdx.errors import KeyNotFoundError, Where
@@ -152,9 +153,8 @@ class WindowTransform(ObservationTransform):
         raise NotImplementedError
 
     def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
-        kind: Any = type(self)
         memory, combine = self._earlier.get(in_key), self._combine_arrays
-        if not _has_array_form(kind):
+        if not _has_array_form(type(self)):
             return None
         if memory is not None and any(not _has_form(entry, form) for entry in memory):
             return None
@@ -406,12 +406,8 @@ def _has_form(entry: Tensor, form: ArrayForm) -> bool:
     )
 
 
-@cache
-def _has_array_form(kind: Any) -> bool:
+def _has_array_form(kind: type[WindowTransform]) -> bool:
     """Return True if a class has an array form, and no subclass overrides what it stands for."""
-    names = ("_combine_arrays", "_combine", "_combined_shape", "_pad", "_before_reset", "_push")
-    form, *others = (
-        next(index for index, each in enumerate(kind.__mro__) if name in vars(each))
-        for name in names
-    )
-    return kind.__mro__[form] is not WindowTransform and all(form <= other for other in others)
+    hooks = ("_combine", "_combined_shape", "_pad", "_before_reset", "_push")
+    is_defined = owner(kind, "_combine_arrays") is not WindowTransform
+    return is_defined and implements_together(kind, "_combine_arrays", hooks)

@@ -71,6 +71,7 @@ class ChunkPool:
             for index, (task, rows) in enumerate(zip(tasks, self.groups, strict=True))
         }
         self._restarted.clear()
+        self._pool.snapshots.clear()
         replies = self._pool.request(messages, self._recover)
         reports: list[Report | None] = [protocol.unpack(replies[index]) for index in messages]
         if any(report is None for report in reports):

@@ -164,7 +164,7 @@ class _Server:
         self._buffers: list[RowBuffers] = []
         self._place = 0
         self._chunks = ChunkRunner(rows.envs)
-        self._exchanges: dict[bytes, Callable[[Any], None]] = {
+        self._receivers: dict[bytes, Callable[[Any], None]] = {
             protocol.ATTACH: self._attach,
             protocol.COPIES: lambda content: self._chunks.take_copies(*content),
             protocol.MEMORY: self._chunks.take_memory,
@@ -203,9 +203,9 @@ class _Server:
 
     def _reply(self, message: bytes) -> bytes:
         kind = message[:1]
-        if kind in self._exchanges:
+        if kind in self._receivers:
             # Received separately, because shared memory cannot be pickled by value.
-            self._exchanges[kind](self._connection.recv())
+            self._receivers[kind](self._connection.recv())
             return protocol.DONE
         if kind == protocol.CHUNK:
             return self._run_chunk(protocol.unpack(message))

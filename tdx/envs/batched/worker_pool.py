@@ -169,9 +169,6 @@ class WorkerPool:
             WorkerTimeoutError: A worker did not reply in time. All are ended.
         """
         operation = ""
-        if recover is not None:
-            # A request of ``recover`` itself keeps those of the other processes: they may exit too.
-            self.snapshots.clear()
         try:
             for index, message in messages.items():
                 operation = protocol.COMMANDS[message[:1]]

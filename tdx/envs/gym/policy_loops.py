@@ -114,12 +114,11 @@ def step_envs_with_policy(
     steps = [env.step_with_first_reset() for env in settings.envs]
     put, add_reward = recorder.store.putter(False), recorder.rewards.append
     immediate = settings.immediate
-    rows, position = None if settings.single else len(steps), -1
-    read_entries = recorder.store.reader(rows, immediate.arrays, immediate.wanted)
-    decode = ActionDecoder(settings.envs, inputs, settings.single)
-    add_results = StepResults(len(steps), settings.single, immediate.reads)
+    read_entries = recorder.store.reader(len(steps), immediate.arrays, immediate.wanted)
+    decode = ActionDecoder(settings.envs, inputs, False)
+    add_results = StepResults(len(steps), False, immediate.reads)
     root: dict[NestedKey, Any] = dict(first)
-    count = 0
+    count, position = 0, -1
     try:
         for index in range(recorder.length):
             written = act(root)
@@ -187,9 +186,8 @@ class ActionDecoder:
         self._envs, self._inputs, self._single = envs, inputs, single
         inverse = inputs.inverse
         is_tensor = inverse.action_keys == ("action",) and not inverse.stages
-        direct = is_tensor and envs[0].decode_value is not None
-        self._values = [env.decode_value for env in envs] if direct else None
-        self.is_direct = direct
+        self.is_direct = is_tensor and envs[0].decode_value is not None
+        self._values = [env.decode_value for env in envs] if self.is_direct else None
 
     def __call__(
         self, written: Mapping[NestedKey, Tensor]

@@ -24,6 +24,7 @@ class SplitEnv(SerialEnv):
 
     threads = 1
     reason = ""
+    seconds = 1e-3
 
     def __init__(self, sizes: Sequence[int], make: Callable[[], EnvBase]) -> None:
         super().__init__(sum(sizes), make)
@@ -31,7 +32,7 @@ class SplitEnv(SerialEnv):
         ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
         self.groups = [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         self.runners = [ChunkRunner([self._envs[row] for row in rows]) for rows in self.groups]
-        self.seconds_per_step = 1e-3
+        self.seconds_per_step = self.seconds
         self.chunks: list[int] = []
 
     @property
@@ -39,7 +40,7 @@ class SplitEnv(SerialEnv):
         return self
 
     def run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:
-        self.seconds_per_step = 1e-3
+        self.seconds_per_step = self.seconds
         fields = {index: Field.of(tensor) for index, tensor in enumerate(copies.tensors)}
         parts = []
         for rows, runner, task in zip(self.groups, self.runners, tasks, strict=True):

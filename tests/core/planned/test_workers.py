@@ -168,6 +168,31 @@ def test_rows_in_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert_equal(mine, rolled_out(TransformedEnv(SerialEnv(5, make), Compose(*chain())), policy()))
 
 
+def test_steps_before_workers_refuse_a_chunk_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Pieces of five steps.
+    monkeypatch.setattr(SplitEnv, "seconds", 0.2)
+    split = SplitEnv((1, 2), cart_pole)
+    run = split.run
+
+    def refuse_second(copies: Any, tasks: Any) -> Any:
+        if not split.chunks:
+            return run(copies, tasks)
+        split.reason = "refused"
+        return None
+
+    monkeypatch.setattr(split, "run", refuse_second)
+    found = []
+    for base in (split, SerialEnv(3, cart_pole)):
+        env = TransformedEnv(base, Compose(RewardSum(), StepCounter()))
+        env.set_seed(0)
+        torch.manual_seed(0)
+        found.append(env.rollout(20, break_when_any_done=False))
+    compared(*found)
+    assert split.chunks == [5]
+    plan = inspect_plan(TransformedEnv(split, RewardSum())).plan
+    assert plan.why_stepwise == "refused"
+
+
 class Mixing(nn.Module):
     """Acts by the mean of all rows."""
 
@@ -218,7 +243,7 @@ def test_a_policy_that_raises_is_named_with_its_step() -> None:
     [
         (Mixing, "depends on the other rows"),
         (Counting, "depends on the other rows, or on random numbers of its own"),
-        (Guarded, "it cannot be copied: cannot pickle"),
+        (Guarded, "the policy cannot be copied: cannot pickle"),
     ],
 )
 def test_policies_that_cannot_be_split_run_in_one_process(
