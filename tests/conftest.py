@@ -12,6 +12,8 @@ os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 # Tests do not depend on the user's configuration.
 os.environ["TDX_CONFIG"] = os.devnull
+# Nor on the plugins that are installed.
+os.environ.setdefault("TDX_PLUGINS", "0")
 
 import gc
 import multiprocessing

@@ -58,6 +58,8 @@ for name in request["modules"]:
         report(module=name, version=str(getattr(module, "__version__", "")))
     except BaseException as error:
         report(module=name, error=f"{type(error).__name__}: {error}")
+if not request["devices"]:
+    sys.exit()
 try:
     import torch
     cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -276,7 +278,8 @@ def check_plugins(load_exporters: Callable[[], object] | None = None) -> Iterato
     plugins = all_plugins()
     if not plugins:
         return
-    probe = probe_imports([*dict.fromkeys(each.module for each in plugins)])
+    modules = dict.fromkeys(each.module for each in plugins)
+    probe = probe_imports([*modules], devices=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _load_plugins(probe, load_exporters)
@@ -420,9 +423,14 @@ class ImportProbe:
     devices: dict[str, Any] = field(default_factory=dict)
 
 
-def probe_imports(modules: Sequence[str]) -> ImportProbe:
-    """Import modules in a separate process, which a broken package may crash, and list devices."""
-    request = json.dumps({"modules": list(modules), "path": sys.path})
+def probe_imports(modules: Sequence[str], *, devices: bool = True) -> ImportProbe:
+    """Import modules in a separate process, which a broken package may crash, and list devices.
+
+    Args:
+        modules: Names of the modules.
+        devices: Whether torch is imported to list its devices.
+    """
+    request = json.dumps({"modules": list(modules), "path": sys.path, "devices": devices})
     try:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", _PROBE, request],
