@@ -35,8 +35,7 @@ from tdx.stacks.sb3.levels import (
     vec_methods,
     workers_of_vec_env,
 )
-from tdx.stacks.sb3.snapshots import DONE
-from tdx.stacks.sb3.traces import VecTraceBuilder
+from tdx.stacks.sb3.traces import DONE, VecTraceBuilder
 from tdx.stacks.sources import attributes_of
 
 if TYPE_CHECKING:
