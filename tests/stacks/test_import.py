@@ -16,7 +16,7 @@ from tdx.pipeline import format_stage
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.gymnasium import counterparts
-from tdx.stacks.gymnasium.places import Place
+from tdx.stacks.gymnasium.counterparts import Place
 
 Make = Callable[[], Any]
 ONE = np.float32(1)

@@ -24,9 +24,8 @@ from tdx.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.values import Value
 from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, action_entries
-from tdx.stacks.gymnasium.counterparts import Find, find_counterpart
+from tdx.stacks.gymnasium.counterparts import Find, Place, find_counterpart
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.places import Place
 from tdx.transforms import RenameTransform
 
 _DEFAULTS = (

@@ -30,10 +30,9 @@ from tdx.stacks.conversion import (
     action_entries,
 )
 from tdx.stacks.gymnasium.converted import convert_wrappers, root_key
-from tdx.stacks.gymnasium.counterparts import find_statistics
+from tdx.stacks.gymnasium.counterparts import Place, find_statistics
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.levels import list_levels as list_row_levels
-from tdx.stacks.gymnasium.places import Place
 from tdx.stacks.sb3.counterparts import find_counterpart, find_row_counterpart
 from tdx.stacks.sb3.levels import VecLevel, sub_envs
 from tdx.transforms import RenameTransform
