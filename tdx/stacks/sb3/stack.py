@@ -23,7 +23,7 @@ from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_nam
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.measuring import LANES, measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
-from tdx.stacks.gymnasium.state import level_state as row_state
+from tdx.stacks.gymnasium.snapshots import level_state as row_state
 from tdx.stacks.sb3.calls import VecCallRecorder
 from tdx.stacks.sb3.levels import (
     arguments_of,
