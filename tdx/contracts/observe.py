@@ -17,8 +17,7 @@ from tdx.contracts.values import Values
 from tdx.errors import EnvError, TdxError, summarize_error
 from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.keys import NestedKey
-from tdx.stacks.native_replay import to_rows
-from tdx.stacks.replay import Entries, StateKeeper, base_key
+from tdx.stacks.replay import Entries, StateKeeper, base_key, to_rows
 
 if TYPE_CHECKING:
     from tdx.core import StepTrace
