@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tdx.confined_files import open_below, open_folder
-from tdx.contracts.fields import Fields, damaged
+from tdx.contracts.decoding import Fields, damaged, parse_tensors, tensors_to_bytes
 from tdx.contracts.model import (
     VERSION,
     Contract,
@@ -28,7 +28,6 @@ from tdx.contracts.model import (
     key_name,
     parse_key_name,
 )
-from tdx.contracts.tensor_files import parse_tensors, tensors_to_bytes
 from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
 from tdx.errors import ArgumentError, PipelineError, StorageError
 from tdx.files import atomic_folder
