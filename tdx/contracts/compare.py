@@ -11,7 +11,7 @@ from tdx.contracts.align import Pair, align, part_of
 from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord
 from tdx.contracts.report import FRAME_SHAPE, FRAME_STACK, ContractReport, Difference, Kind
 from tdx.contracts.roles import PASSIVE, STACK
-from tdx.contracts.state_changes import compare_states
+from tdx.contracts.states import compare_states
 from tdx.contracts.values import Change, Tolerance, compare
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")

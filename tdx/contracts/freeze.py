@@ -22,7 +22,7 @@ from tdx.contracts.model import (
 )
 from tdx.contracts.observe import Layout, Run, restored, run_inputs
 from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
-from tdx.contracts.statistics import is_of_episode, is_statistic
+from tdx.contracts.states import is_of_episode, is_statistic
 from tdx.contracts.values import Values, compare, digest
 from tdx.errors import ArgumentError, TdxError
 from tdx.inspection.leaf import domain_text
