@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdx.contracts.inputs import STEPS, collect_inputs
 from tdx.contracts.model import (
     DEFAULT_PARTS,
     Contract,
@@ -20,7 +19,7 @@ from tdx.contracts.model import (
     StageRecord,
     StateRecord,
 )
-from tdx.contracts.observe import Layout, Run, restored, run_inputs
+from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, restored, run_inputs
 from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
 from tdx.contracts.states import is_of_episode, is_statistic
 from tdx.contracts.values import Values, compare, digest
