@@ -199,7 +199,7 @@ def _envs() -> Document:
 
 
 def _env() -> Document:
-    from tdx.inspection.env_details import EnvDetails
+    from tdx.inspection.envs import EnvDetails
 
     return Document(EnvDetails)
 
