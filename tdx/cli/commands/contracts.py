@@ -142,7 +142,7 @@ def diff_stacks(
     Returns:
         The exit code.
     """
-    from tdx.cli.html.contract import contract_page
+    from tdx.cli.html.report import contract_page
     from tdx.cli.output import check_target, write_file, write_view
     from tdx.cli.views.contracts import contract_view
 
