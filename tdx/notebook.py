@@ -295,7 +295,7 @@ def _stack(value: EnvBase | Stack) -> list[Block]:
     from tdx.stacks import open_stack
 
     stack = open_stack(value)
-    calls = [stage.call for stage in stack.stages]
+    calls = stack.calls
     try:
         blocks = list(spec_view(compare_specs(stack), calls).blocks(UNLIMITED))
     except Exception as error:  # Stages are code of the user.

@@ -84,7 +84,7 @@ class NativeStack(Stack):
         from tdx.core.chain import chain_stages
         from tdx.stacks.sources import class_location
 
-        texts = format_stages(self.target, self._pipeline)
+        texts = self.calls
         return tuple(
             StageInfo(
                 index,
@@ -96,6 +96,11 @@ class NativeStack(Stack):
             )
             for index, stage in enumerate(chain_stages(self.target))
         )
+
+    @property
+    def calls(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`; finds neither arguments nor source locations."""
+        return format_stages(self.target, self._pipeline)
 
     @property
     def done_keys(self) -> Sequence[NestedKey]:
