@@ -1,6 +1,6 @@
 """HTML of pipelines, chains, specs, reports, profiles, dumps, stacks and contracts in notebooks.
 
-The blocks are those that the commands print. A fragment has no script and loads nothing. Its size
+The blocks are those of the commands. A fragment has no script and loads nothing. Its size
 is bounded: long lists and tables are folded, and what exceeds the limit is counted instead.
 """
 
@@ -83,7 +83,7 @@ def to_html(value: object) -> str | None:
         value: Value to show.
 
     Returns:
-        A ``<div>`` with its style. ``None``: there is no HTML for a value of this class.
+        A ``<div>`` with its style. ``None``: values of this class have no HTML.
 
     Example:
         >>> from tdx import Pipeline, to_html

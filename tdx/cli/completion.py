@@ -35,7 +35,7 @@ def complete_env(incomplete: str) -> list[Completion]:
 
 
 def complete_device(incomplete: str) -> list[str]:
-    """Complete devices: those that torch knows, as asking it which exist takes seconds."""
+    """Complete the names of devices; asking torch which of them exist takes seconds."""
     return [name for name in _DEVICES if name.startswith(incomplete)]
 
 

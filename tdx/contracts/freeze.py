@@ -45,7 +45,7 @@ def freeze(
     """Record the stages of an env: arguments, specs, state, and golden values.
 
     The env makes a few random steps; the state of its stages is restored afterwards. Reset the env
-    before you go on.
+    before you continue.
 
     Args:
         env: Env of any supported library with its wrappers, or an algorithm of Stable-Baselines3.
@@ -98,7 +98,7 @@ def observe(
         seed: Seed of the stages.
         compare: Parts to compare.
         layout: Keys of the stack, if they are known.
-        find_random: True to run the stages again, to find those that are random.
+        find_random: True to run the stages again, to find the random ones.
 
     Raises:
         TdxError: A stage raised.

@@ -324,7 +324,7 @@ def _read_values(layout: Layout, traces: Sequence[StepTrace]) -> dict[Place, Val
     for (lane, index), names in sorted(writes.items()):
         records: dict[NestedKey, list[Tensor]] = {}
         for trace in traces:
-            # The input of a policy is no input of the env in a reset.
+            # A reset does not read the input of a policy.
             if lane == "inverse" and trace.phase == "reset":
                 continue
             versions = trace.after(index, lane)

@@ -65,7 +65,7 @@ def role_of(name: str) -> str:
 
 
 def plain_arguments(arguments: Mapping[str, object]) -> dict[str, Any]:
-    """Return the arguments of a stage as plain data, without those that only set a mode.
+    """Return the arguments of a stage as plain data, except mode switches.
 
     Example:
         >>> plain_arguments({"func": len, "clip": 10.0, "training": True})

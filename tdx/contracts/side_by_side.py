@@ -58,7 +58,7 @@ def side_by_side(a: Contract, b: Contract | None, report: ContractReport) -> lis
 
     Args:
         a: The contract.
-        b: The target as it was observed. ``None``: it failed with the inputs of the contract.
+        b: The observed target. ``None``: it failed with the inputs of the contract.
         report: Their comparison.
     """
     if b is None:

@@ -43,7 +43,7 @@ Layout = list[tuple[NestedKey, Field]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker returns for a chunk, besides the entries in shared memory.
+    """What a worker returns for a chunk, in addition to the entries in shared memory.
 
     Args:
         length: Number of complete steps.

@@ -78,7 +78,7 @@ class VecEnvAdapter(VectorEnv[Any, Any, Any]):
         self.vec_env = vec_env
         self.num_envs = vec_env.num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        # The name is all that tdx reads of the spec of an env.
+        # tdx reads only the name from the spec of an env.
         self.spec: Any = SimpleNamespace(id=name)
         self.single_observation_space = space
         self.single_action_space = vec_env.action_space
