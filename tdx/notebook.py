@@ -229,7 +229,7 @@ def _blocks(value: object) -> Sequence[Block] | None:
 def _report(value: object) -> Sequence[Block] | None:
     """Return the blocks of a result that a command prints."""
     from tdx.cli.output import UNLIMITED
-    from tdx.cli.views.contracts import contract_view
+    from tdx.cli.views.comparisons import contract_view
     from tdx.cli.views.profile import profile_view
     from tdx.cli.views.specs import spec_view
     from tdx.contracts import ContractReport

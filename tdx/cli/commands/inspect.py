@@ -337,7 +337,7 @@ def diff(
     from tdx.cli.commands.contracts import diff_stacks, is_code
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
-    from tdx.cli.views.specs import diff_view
+    from tdx.cli.views.comparisons import diff_view
     from tdx.contracts.storage import is_contract
     from tdx.inspection.diff import compare_pipelines
 
