@@ -84,10 +84,13 @@ def complete_name(incomplete: str) -> list[Completion]:
 
 
 def complete_export(incomplete: str) -> list[Completion]:
-    """Complete the formats of ``tdx export``."""
-    from tdx.rollouts.formats.interface import export_formats
+    """Complete the formats of ``tdx export``, without loading those of plugins."""
+    from tdx.plugins import find_plugins
+    from tdx.rollouts.formats.interface import BUILTIN_FORMATS
 
-    return _matching(incomplete, [(each.name, each.title) for each in export_formats()])
+    known = [(each.name, each.title) for each in BUILTIN_FORMATS]
+    known += [(each.name, f"of {each.package}") for each in find_plugins("tdx.exporters")]
+    return _matching(incomplete, known)
 
 
 def complete_import(incomplete: str) -> list[Completion]:
