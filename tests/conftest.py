@@ -44,7 +44,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """``-n auto``: more than there are cores, for many tests wait for processes of their own.
 
     Each worker imports torch, so not without end. Each begins at another place, so that tests that
-    wait run beside tests that compute.
+    wait run next to tests that compute.
     """
     if config.option.dist == "no":
         config.option.dist = "worksteal"

@@ -301,7 +301,7 @@ def find_engine(name: str) -> Callable[[ShardJob, int | None], Engine]:
         name: ``local``, ``ray`` or ``slurm``.
 
     Raises:
-        ArgumentError: There is no such engine.
+        ArgumentError: The engine is unknown.
     """
     if name not in ENGINES:
         raise ArgumentError(
