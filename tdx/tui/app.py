@@ -127,8 +127,7 @@ class TdxApp(App[None]):
     def binding_groups(self) -> list[list[Binding]]:
         """Return the bindings that a keymap can name, grouped by widget class."""
         from tdx.tui.contract.contract_screen import ContractScreen
-        from tdx.tui.files.dump_screen import DumpScreen
-        from tdx.tui.files.watch_screen import WatchScreen
+        from tdx.tui.files.dumps import DumpScreen, WatchScreen
 
         loaded: list[type] = [
             ContractScreen,
