@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from tdx.confined_files import open_folder
+from tdx.engines import process_pool
 from tdx.errors import (
     ArgumentError,
     MissingPackageError,
@@ -49,7 +50,6 @@ from tdx.rollouts.formats.interface import (
 )
 from tdx.rollouts.formats.jsonl import write_lines
 from tdx.rollouts.formats.targets import check_export_target, check_no_link, replace_atomically
-from tdx.rollouts.recording.engines import process_pool
 from tdx.serialization import Entries, Entry, Result
 
 _PARALLEL_BYTES = 2**28
