@@ -35,6 +35,7 @@ from tdx.errors import (
     summarize_error,
 )
 
+Item = TypeVar("Item")
 Returned = TypeVar("Returned")
 Returned_co = TypeVar("Returned_co", covariant=True)
 _KILLED_HINT = "the system kills processes when memory runs out"
@@ -111,7 +112,7 @@ class LocalEngine(Generic[Returned]):
         for task in tasks:
             # An interrupt in between would leave a process that close() does not know.
             with delay_interrupts():
-                executor = self._idle.pop() if self._idle else process_pool(1)
+                executor = self._idle.pop() if self._idle else _process_pool(1)
                 future = executor.submit(_run_pickled, self._pickled, task)
                 self._running[future] = (task, executor)
 
@@ -161,7 +162,28 @@ def _run_pickled(job: bytes, task: int) -> Any:
     return pickle.loads(job)(task)
 
 
-def process_pool(workers: int) -> ProcessPoolExecutor:
+def map_in_processes(
+    function: Callable[[Item], Returned], items: Sequence[Item], noun: str
+) -> list[Returned]:
+    """Apply a function to items in processes of this machine, one per CPU core at most.
+
+    Args:
+        function: Function that can be pickled.
+        items: Its arguments.
+        noun: What an item is, in error messages.
+
+    Raises:
+        WorkerError: A process was killed.
+    """
+    with _process_pool(len(items)) as pool:
+        try:
+            return list(pool.map(function, items))
+        except BrokenProcessPool as error:
+            message = f"the process of one of {len(items)} {noun}s was killed"
+            raise WorkerError(message, hint=_KILLED_HINT) from error
+
+
+def _process_pool(workers: int) -> ProcessPoolExecutor:
     """Return an executor in processes of this machine, which end with this one.
 
     Args:

@@ -53,7 +53,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch, wanted: Any) -> Iterator[None]:
     import ray
 
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(num_cpus=2, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
+    ray.init("local", num_cpus=2, logging_level=logging.ERROR, **options)
     yield
     ray.shutdown()
 

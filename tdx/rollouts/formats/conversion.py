@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, ClassVar
 
 from tdx.confined_files import open_folder
-from tdx.engines import process_pool
+from tdx.engines import map_in_processes
 from tdx.errors import (
     ArgumentError,
     MissingPackageError,
@@ -195,8 +195,7 @@ def _export_shards(
         export = partial(_ShardExport.run, keys=keys, dry_run=dry_run)
         if dry_run or dump.manifest.size < _PARALLEL_BYTES:
             return list(map(partial(export, on_rows=on_rows), jobs))
-        with process_pool(len(jobs)) as pool:
-            return list(pool.map(export, jobs))
+        return map_in_processes(export, jobs, "shard")
 
     if dry_run:
         found = export_all(target)
