@@ -175,7 +175,7 @@ def _verification() -> Document:
 
 
 def _repair() -> Document:
-    from tdx.rollouts.dump.repair_result import Repair
+    from tdx.rollouts.dump.verification import Repair
 
     return Document(Repair, extra={"path": str})
 

@@ -201,6 +201,10 @@ DUMP = _micros(
     "the rollout alone",
 )
 DUMP_MEMORY = Bar("P10", "resident memory meanwhile", "MiB", 2**20, (Goal(64),))
+SHARD_SHARE = Bar(
+    "D1", "64 shards on Ray: everything but steps, in a shard of 30 s", "%", 1e-2, (Goal(5),)
+)
+SHARD_MEMORY = Bar("D1", "the driver's memory: 512 shards after 64", "MiB", 2**20, (Goal(8),))
 PLAIN_GOAL = Goal(5.5, "TorchRL", faster=True)
 CHAIN_6_GOAL = Goal(8, "TorchRL", faster=True)
 PLAIN_STEP = _micros("P3", "env.step(td), no transform", (PLAIN_GOAL,))
@@ -322,6 +326,8 @@ BARS = (
     MEMORY,
     DUMP,
     DUMP_MEMORY,
+    SHARD_SHARE,
+    SHARD_MEMORY,
     WORKER_ROLLOUT,
     WORKER_POLICY_ROLLOUT,
     STEPWISE_WORKERS,

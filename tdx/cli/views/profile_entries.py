@@ -123,6 +123,7 @@ class CellEntries(TypedDict):
     """JSON entries of one combination of a sweep."""
 
     point: dict[str, Any]
+    host: str | None
     problem: str | None
     profile: ProfileEntries | None
 

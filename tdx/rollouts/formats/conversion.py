@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from tdx.confined_files import open_folder
+from tdx.engines import map_in_processes
 from tdx.errors import (
     ArgumentError,
     MissingPackageError,
@@ -50,7 +51,6 @@ from tdx.rollouts.formats.interface import (
 )
 from tdx.rollouts.formats.jsonl import write_lines
 from tdx.rollouts.formats.targets import check_export_target, check_no_link, replace_atomically
-from tdx.rollouts.recording.engines import process_pool
 from tdx.serialization import Entries, Entry, Result
 
 _PARALLEL_BYTES = 2**28
@@ -196,8 +196,7 @@ def _export_shards(
         export = partial(_ShardExport.run, keys=keys, dry_run=dry_run)
         if dry_run or dump.manifest.size < _PARALLEL_BYTES:
             return list(map(partial(export, on_rows=on_rows), jobs))
-        with process_pool(len(jobs)) as pool:
-            return list(pool.map(export, jobs))
+        return map_in_processes(export, jobs, "shard")
 
     if dry_run:
         found = export_all(target)
