@@ -23,11 +23,14 @@ from tdx.rollouts.dump.writing import Progress, check_target, ignore_progress
 from tdx.rollouts.formats import (
     hdf5,
     jsonl,
+    lerobot,
     minari,
     minari_reading,
     npz,
     parquet,
+    rerun,
     safetensors,
+    tensorboard,
     video,
     zarr,
 )
@@ -100,7 +103,8 @@ def export_dump(
         dump: The dump, or its folder.
         path: Target. ``None``: next to the dump, with its name.
         to: Format: ``minari``, ``parquet``, ``hdf5``, ``zarr``, ``safetensors``, ``npz``,
-            ``jsonl``, ``mp4`` or ``gif``. ``None``: that of the suffix of ``path``.
+            ``jsonl``, ``lerobot``, ``rerun``, ``tensorboard``, ``mp4`` or ``gif``. ``None``: that
+            of the suffix of ``path``.
         keys: Entries to export, as ``reward`` or ``next.reward``. ``None``: all.
         episodes: Indices of the episodes in a video, as in the manifest. ``None``: all.
         fps: Frames per second of a video.
@@ -376,6 +380,9 @@ _CODECS = {
     "safetensors": FormatCodec(safetensors.write, safetensors.read),
     "npz": FormatCodec(npz.write, npz.read),
     "jsonl": FormatCodec(jsonl.write, jsonl.read),
+    "lerobot": FormatCodec(lerobot.write, plan=lerobot.plan),
+    "rerun": FormatCodec(rerun.write),
+    "tensorboard": FormatCodec(tensorboard.write),
     "mp4": FormatCodec(video.write_mp4, plan=video.plan),
     "gif": FormatCodec(video.write_gif, plan=video.plan),
 }

@@ -29,6 +29,8 @@ _MIN_SIZE = 8
 _FROM_PIXELS = "tdx rollout --from-pixels stores what the env renders"
 _LOSSLESS_CODEC, _LOSSY_CODEC = "libx264rgb", "libx264"
 _GIF_COLORS = 256
+_ROUNDING = 1e-4
+"""A resized image of floats exceeds 0 to 1 by rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +97,12 @@ class PixelFormat:
         values = values[..., -self.shown :]
         if values.dtype is not torch.uint8:
             values = values.to(torch.float64)
-            if not bool(((values >= 0) & (values <= 1)).all()):
+            if not bool(((values >= -_ROUNDING) & (values <= 1 + _ROUNDING)).all()):
                 raise ArgumentError(
                     f"{format_key(normalize_key(path))!r} is not within 0 … 1 at step {step}",
                     hint="roll out without the stage that scales the pixels",
                 )
-            values = (values * 255).round().to(torch.uint8)
+            values = (values.clamp(0, 1) * 255).round().to(torch.uint8)
         image: Array = np.ascontiguousarray(values.expand(*values.shape[:2], 3).numpy())
         return image
 

@@ -1,0 +1,122 @@
+"""Rerun: numbers and images of a dump on a timeline, in one ``.rrd`` file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from tdx.rollouts.dump.entries import Parts
+from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
+from tdx.rollouts.formats.files import Array, to_array
+from tdx.rollouts.formats.interface import ExportColumn, ExportOptions
+from tdx.rollouts.formats.video import PixelFormat
+
+if TYPE_CHECKING:
+    import rerun
+
+_MAX_NUMBERS = 64
+"""Largest entry that is shown as curves; a larger one is a tensor."""
+
+
+def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
+    """Write each entry as an entity, on the timelines ``step``, ``episode`` and ``episode_step``.
+
+    Raw steps of the env are below ``raw``; they have only the timeline ``step``. In a batch, the
+    entities of a row are below ``env_ROW``.
+    """
+    import rerun
+
+    recording = rerun.RecordingStream("tdx", recording_id=source.name)
+    recording.save(target)
+    try:
+        recording.log("pipeline", rerun.TextDocument(_describe(source)), static=True)
+        episodes = EpisodeLookup(source.episodes, source.rows)
+        for track in {each.track: None for each in name_columns(source.manifest)}:
+            columns = [each for each in name_columns(source.manifest) if each.track == track]
+            for start, leaves in source.blocks(track):
+                for column in columns:
+                    clock = episodes if track == DATA else None
+                    _send(recording, source, column, start, leaves[column.path], clock)
+        recording.flush()
+    finally:
+        recording.disconnect()
+    notes = {note for _, pixels in _pixels(source) for note in pixels.notes}
+    return tuple(sorted(notes))
+
+
+def _describe(source: ExportSource) -> str:
+    manifest = source.manifest
+    return f"{source.name}: {manifest.steps} steps, {len(source.episodes)} episodes, made with tdx"
+
+
+def _pixels(source: ExportSource) -> Iterator[tuple[Parts, PixelFormat]]:
+    dims = len(source.batch_size)
+    for path, (dtype, shape) in source.data.leaves.items():
+        pixels = PixelFormat.of(shape[dims:], dtype)
+        if pixels is not None:
+            yield path, pixels
+
+
+def _send(
+    recording: rerun.RecordingStream,
+    source: ExportSource,
+    column: ExportColumn,
+    start: int,
+    values: Tensor,
+    episodes: EpisodeLookup | None,
+) -> None:
+    """Write a block of one entry, ``[n, *B, ...]``."""
+    import rerun
+
+    steps, dims = len(values), 1 + len(source.batch_size)
+    rows = values.reshape(steps, source.rows, *values.shape[dims:])
+    times = np.arange(start, start + steps)
+    numbers, counts = (None, None) if episodes is None else episodes.read(start, steps)
+    for row in range(source.rows):
+        indexes = [rerun.TimeColumn("step", sequence=times)]
+        if numbers is not None and counts is not None:
+            indexes.append(rerun.TimeColumn("episode", sequence=numbers[:, row]))
+            indexes.append(rerun.TimeColumn("episode_step", sequence=counts[:, row]))
+        entity = _entity(column, row if source.batch_size else None)
+        pixels = PixelFormat.of(rows.shape[2:], rows.dtype)
+        part = rows[:, row]
+        if pixels is not None:
+            images = (pixels.convert(each, start + n, column.path) for n, each in enumerate(part))
+            recording.send_columns(entity, indexes, _image_columns(images))
+            continue
+        array = to_array(part, splits_complex=True)
+        recording.send_columns(entity, indexes, _number_columns(array.reshape(steps, -1)))
+
+
+def _entity(column: ExportColumn, row: int | None) -> str:
+    track = () if column.track == DATA else (column.track,)
+    parts = (*track, *column.path)
+    return "/".join(parts if row is None else (f"env_{row}", *parts))
+
+
+def _image_columns(images: Iterator[Array]) -> Any:
+    import rerun
+
+    frames = list(images)
+    height, width = frames[0].shape[:2]
+    shape = rerun.components.ImageFormat(
+        width=width,
+        height=height,
+        color_model=rerun.ColorModel.RGB,
+        channel_datatype=rerun.ChannelDatatype.U8,
+    )
+    buffers = [each.tobytes() for each in frames]
+    return rerun.Image.columns(buffer=buffers, format=[shape] * len(frames))
+
+
+def _number_columns(array: Array) -> Any:
+    import rerun
+
+    if array.shape[1] > _MAX_NUMBERS:
+        return rerun.Tensor.columns(data=[rerun.components.TensorData(array=row) for row in array])
+    return rerun.Scalars.columns(scalars=array.astype(np.float64))
