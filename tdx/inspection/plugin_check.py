@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 
 from tdx.inspection.doctor import Diagnosis, ImportProbe, probe_imports
 from tdx.inspection.lint.linter import all_rules
-from tdx.pipeline.catalog import load_catalog
-from tdx.pipeline.plugin_transforms import load_plugin_transform
+from tdx.pipeline.catalog import load_catalog, load_plugin_transform
 from tdx.plugins import (
     GROUPS,
     VARIABLE,

@@ -1,5 +1,5 @@
 from .build import build_env as build_env
-from .catalog import Catalog as Catalog
+from .transform_info import Catalog as Catalog
 from .transform_info import Parameter as Parameter
 from .transform_info import TransformInfo as TransformInfo
 from .catalog import load_catalog as load_catalog

@@ -1,68 +1,23 @@
-"""The catalog: names, arguments and documentation of every transform, loaded without torch."""
+"""Load the catalog: all transforms of tdx and of plugins, without importing torch or them."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from collections.abc import Collection
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from tdx.errors import UnknownNameError, did_you_mean
-from tdx.pipeline.transform_info import COMPOSE, TransformInfo
-from tdx.plugins import explain_missing, find_plugins
+from tdx.errors import summarize_error
+from tdx.pipeline.transform_info import Catalog, TransformInfo
+from tdx.plugins import Plugin, find_plugins, load_plugins
 from tdx.serialization import to_plain
 
 CATALOG_FILE = Path(__file__).with_name("catalog.json")
-
-
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """All transforms that a pipeline can name."""
-
-    transforms: tuple[TransformInfo, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the transforms, in catalog order."""
-        return [info.name for info in self.transforms]
-
-    @property
-    def categories(self) -> list[str]:
-        """Categories that have at least one transform."""
-        return list(dict.fromkeys(info.category for info in self.transforms))
-
-    def find(self, name: str) -> TransformInfo | None:
-        """Return the transform with this name (also ``Compose``); ``None`` if unknown."""
-        if name == COMPOSE.name:
-            return COMPOSE
-        return next((info for info in self.transforms if info.name == name), None)
-
-    def __getitem__(self, name: str) -> TransformInfo:
-        """Return the transform with this name.
-
-        Raises:
-            UnknownNameError: No transform has this name; the hint has the nearest names.
-        """
-        info = self.find(name)
-        if info is None:
-            hint = explain_missing("tdx.transforms", name) or did_you_mean(
-                name, [*self.names, COMPOSE.name], "`tdx list transforms` prints all of them"
-            )
-            raise UnknownNameError(f"unknown transform {name}", hint=hint)
-        return info
-
-    def search(self, words: str) -> list[TransformInfo]:
-        """Return the transforms whose name, category or summary contains every word."""
-        terms = words.casefold().split()
-        return [
-            info
-            for info in self.transforms
-            if all(word in _searchable_text(info) for word in terms)
-        ]
-
-
-def _searchable_text(info: TransformInfo) -> str:
-    return f"{info.name} {info.category} {info.summary}".casefold()
+_PACKAGE = Path(__file__).parent.parent
+_BASE = "Transform"
 
 
 @cache
@@ -79,8 +34,6 @@ def load_catalog() -> Catalog:
     own = tuple(TransformInfo.from_json(each) for each in data["transforms"])
     if not find_plugins("tdx.transforms"):
         return Catalog(own)
-    from tdx.pipeline.plugin_transforms import read_plugin_transforms
-
     return Catalog((*own, *read_plugin_transforms({info.name for info in own})))
 
 
@@ -88,3 +41,79 @@ def format_catalog(transforms: list[TransformInfo]) -> str:
     """Return the text of the catalog file."""
     data = {"version": 1, "transforms": to_plain(transforms)}
     return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_plugin_transforms(known: Collection[str]) -> tuple[TransformInfo, ...]:
+    """Return the declarations of all transforms of plugins that can be read.
+
+    Args:
+        known: Names of the transforms of tdx, which a plugin cannot replace.
+    """
+    names = set(known)
+
+    def read(plugin: Plugin) -> TransformInfo:
+        info = read_plugin(plugin)
+        if info.name in names:
+            raise plugin.error("has the name of another transform")
+        names.add(info.name)
+        return info
+
+    return load_plugins("tdx.transforms", read)
+
+
+def read_plugin(plugin: Plugin) -> TransformInfo:
+    """Read the declaration of a transform without importing it.
+
+    Raises:
+        PluginError: The source is missing, or has no such transform.
+    """
+    from tdx.pipeline.declarations import Definition, SourceTree, iterate_bases, read_class
+
+    name = plugin.target.partition(":")[2]
+    if name != plugin.name:
+        raise plugin.error(f"must be named like its class, {name or 'module:Class'}")
+    try:
+        module = SourceTree(_PACKAGE, _find_root(plugin)).module(plugin.module)
+        node = None if module is None else module.classes.get(name)
+        if module is None or node is None:
+            raise plugin.error(f"is not a class in the source of {plugin.module}")
+        found = Definition(f"{module.dotted}.{name}", node, module)
+        if not any(base.name == _BASE for base, _ in iterate_bases(found)):
+            raise plugin.error("is not a subclass of tdx.Transform")
+        package = plugin.package.partition(" ")[0]
+        info = read_class(found, _category_of(package), package)
+    except (SyntaxError, ValueError, OSError) as error:
+        raise plugin.error(f"cannot be read: {summarize_error(error)}") from error
+    if info is None:
+        raise plugin.error("is an abstract class")
+    return info
+
+
+def _find_root(plugin: Plugin) -> Path:
+    """Return the folder of a package, or the file of a module, without importing it."""
+    top = plugin.module.partition(".")[0]
+    spec = find_spec(top) if top else None
+    origin = None if spec is None else spec.origin
+    if origin is None or not origin.endswith(".py"):
+        raise plugin.error(f"has no Python source for {plugin.module or plugin.target}")
+    path = Path(origin)
+    return path.parent if path.stem == "__init__" else path
+
+
+def _category_of(package: str) -> str:
+    return re.sub(r"^tdx[-_]|[-_]tdx$", "", package)
+
+
+def load_plugin_transform(info: TransformInfo) -> Any:
+    """Import the class of a transform of a plugin.
+
+    Raises:
+        PluginError: It cannot be imported, or is not a subclass of ``tdx.Transform``.
+    """
+    from tdx.core.transforms import Transform
+
+    plugin = next(each for each in find_plugins("tdx.transforms") if each.name == info.name)
+    found = plugin.load()
+    if not (isinstance(found, type) and issubclass(found, Transform)):
+        raise plugin.error("is not a subclass of tdx.Transform")
+    return found

@@ -1,4 +1,4 @@
-"""Declaration of a transform: its arguments, their types and its documentation."""
+"""Declarations of transforms: their arguments with types, their documentation, and the catalog."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tdx.errors import UnknownNameError, did_you_mean
 from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline.grammar import format_value
 from tdx.pipeline.values import Value
+from tdx.plugins import explain_missing
 from tdx.serialization import json_field
 
 # fmt: off
@@ -205,6 +207,56 @@ COMPOSE = TransformInfo(
         ),
     ),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All transforms that a pipeline can name."""
+
+    transforms: tuple[TransformInfo, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the transforms, in catalog order."""
+        return [info.name for info in self.transforms]
+
+    @property
+    def categories(self) -> list[str]:
+        """Categories that have at least one transform."""
+        return list(dict.fromkeys(info.category for info in self.transforms))
+
+    def find(self, name: str) -> TransformInfo | None:
+        """Return the transform with this name (also ``Compose``); ``None`` if unknown."""
+        if name == COMPOSE.name:
+            return COMPOSE
+        return next((info for info in self.transforms if info.name == name), None)
+
+    def __getitem__(self, name: str) -> TransformInfo:
+        """Return the transform with this name.
+
+        Raises:
+            UnknownNameError: No transform has this name; the hint has the nearest names.
+        """
+        info = self.find(name)
+        if info is None:
+            hint = explain_missing("tdx.transforms", name) or did_you_mean(
+                name, [*self.names, COMPOSE.name], "`tdx list transforms` prints all of them"
+            )
+            raise UnknownNameError(f"unknown transform {name}", hint=hint)
+        return info
+
+    def search(self, words: str) -> list[TransformInfo]:
+        """Return the transforms whose name, category or summary contains every word."""
+        terms = words.casefold().split()
+        return [
+            info
+            for info in self.transforms
+            if all(word in _searchable_text(info) for word in terms)
+        ]
+
+
+def _searchable_text(info: TransformInfo) -> str:
+    return f"{info.name} {info.category} {info.summary}".casefold()
 
 
 _ENTRY = re.compile(r"(\*{0,2}\w+)(?: \([^)]*\))?:\s*(.*)")
