@@ -8,14 +8,24 @@ import platform
 import shutil
 import subprocess
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO
 
 from tdx.errors import TdxError
+from tdx.plugins import (
+    GROUPS,
+    VARIABLE,
+    all_plugins,
+    are_plugins_enabled,
+    disable_plugin,
+    disabled_plugins,
+    load_plugins,
+)
 from tdx.serialization import Entries, Entry, Result
 
 Status = Literal["ok", "warn", "fail"]
@@ -48,6 +58,8 @@ for name in request["modules"]:
         report(module=name, version=str(getattr(module, "__version__", "")))
     except BaseException as error:
         report(module=name, error=f"{type(error).__name__}: {error}")
+if not request["devices"]:
+    sys.exit()
 try:
     import torch
     cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -110,13 +122,16 @@ class DoctorReport(Result):
         return sum(each.status == status for each in self.diagnoses)
 
 
-def diagnose(shown: Sequence[Diagnosis] | None = None) -> DoctorReport:
+def diagnose(
+    shown: Sequence[Diagnosis] | None = None, load_exporters: Callable[[], object] | None = None
+) -> DoctorReport:
     """Check the machine; a failed check does not end the diagnosis.
 
-    torch and related packages are imported in a separate process.
+    torch, related packages and plugins are imported in a separate process.
 
     Args:
         shown: Diagnoses of the terminal. Defaults to those of stdout.
+        load_exporters: Loads the exporters of plugins. ``None``: they are only imported.
     """
     shown = list(check_terminal(sys.stdout)) if shown is None else shown
     imports = probe_imports([*REQUIRED, *OPTIONAL])
@@ -124,6 +139,7 @@ def diagnose(shown: Sequence[Diagnosis] | None = None) -> DoctorReport:
         *_versions(imports),
         *_devices(imports),
         *_check_envs(),
+        *check_plugins(load_exporters),
         *shown,
         *check_folders(),
         *check_shell(),
@@ -250,6 +266,51 @@ def _check_envs() -> Iterator[Diagnosis]:
         yield Diagnosis("envs", package, "ok", value, hint)
 
 
+def check_plugins(load_exporters: Callable[[], object] | None = None) -> Iterator[Diagnosis]:
+    """Check the plugins of other packages; one whose import ends the process is not loaded.
+
+    Args:
+        load_exporters: Loads the exporters of plugins. ``None``: they are only imported.
+    """
+    if not are_plugins_enabled():
+        yield Diagnosis("plugins", "all", "ok", f"disabled by {VARIABLE}=0")
+        return
+    plugins = all_plugins()
+    if not plugins:
+        return
+    modules = dict.fromkeys(each.module for each in plugins)
+    probe = probe_imports([*modules], devices=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _load_plugins(probe, load_exporters)
+    disabled = disabled_plugins()
+    for plugin in plugins:
+        name, error = f"{GROUPS[plugin.group]} {plugin.name}", disabled.get(plugin)
+        if error is None:
+            yield Diagnosis("plugins", name, "ok", plugin.package)
+        else:
+            yield Diagnosis("plugins", name, "warn", f"disabled: {error.message}", error.hint)
+
+
+def _load_plugins(probe: ImportProbe, load_exporters: Callable[[], object] | None) -> None:
+    """Load plugins as their users do, which disables those with faults."""
+    from tdx.inspection.lint.linter import all_rules
+    from tdx.pipeline.catalog import load_catalog
+    from tdx.pipeline.plugin_transforms import load_plugin_transform
+    from tdx.stacks.kinds import plugin_kinds
+
+    for plugin in all_plugins():
+        reason = probe.modules[plugin.module].error
+        if reason is not None:
+            disable_plugin(plugin, plugin.error(f"cannot be imported: {reason}"))
+    catalog = load_catalog()
+    load_plugins("tdx.transforms", lambda plugin: load_plugin_transform(catalog[plugin.name]))
+    all_rules()
+    plugin_kinds()
+    if load_exporters is not None:
+        load_exporters()
+
+
 def check_terminal(stream: TextIO) -> Iterator[Diagnosis]:
     """Check colors, size and encoding of the terminal behind a stream."""
     if not stream.isatty():
@@ -362,9 +423,14 @@ class ImportProbe:
     devices: dict[str, Any] = field(default_factory=dict)
 
 
-def probe_imports(modules: Sequence[str]) -> ImportProbe:
-    """Import modules in a separate process, which a broken package may crash, and list devices."""
-    request = json.dumps({"modules": list(modules), "path": sys.path})
+def probe_imports(modules: Sequence[str], *, devices: bool = True) -> ImportProbe:
+    """Import modules in a separate process, which a broken package may crash, and list devices.
+
+    Args:
+        modules: Names of the modules.
+        devices: Whether torch is imported to list its devices.
+    """
+    request = json.dumps({"modules": list(modules), "path": sys.path, "devices": devices})
     try:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", _PROBE, request],
@@ -403,4 +469,4 @@ def _parse_probe(output: str, end: str, modules: Sequence[str]) -> ImportProbe:
     return probe
 
 
-Group = Literal["versions", "devices", "envs", "terminal", "files", "shell"]
+Group = Literal["versions", "devices", "envs", "plugins", "terminal", "files", "shell"]

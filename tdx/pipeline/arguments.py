@@ -385,6 +385,10 @@ def code_not_allowed_error(reference: CodeReference) -> CodeNotAllowedError:
 
 def _load_transform_class(info: TransformInfo | None) -> Any:
     assert info is not None
+    if info.package:
+        from tdx.pipeline.plugin_transforms import load_plugin_transform
+
+        return load_plugin_transform(info)
     return getattr(import_module(info.module), info.name)
 
 

@@ -15,6 +15,7 @@ from tdx.errors import UnknownNameError, did_you_mean
 from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline.grammar import format_value
 from tdx.pipeline.values import Value
+from tdx.plugins import explain_missing, find_plugins
 from tdx.serialization import json_field, to_plain
 
 # fmt: off
@@ -161,6 +162,7 @@ class TransformInfo:
         doc: Whole docstring.
         default_in_keys: Default of ``in_keys``, if the class declares one.
         parameters: Arguments of the constructor, in order.
+        package: Package that provides it as a plugin. Empty: tdx.
     """
 
     name: str
@@ -170,6 +172,7 @@ class TransformInfo:
     summary: str
     doc: str
     default_in_keys: tuple[NestedKey, ...] | None = field(default=None, kw_only=True)
+    package: str = field(default="", kw_only=True, metadata={"omit": False, "omit_empty": True})
     parameters: tuple[Parameter, ...]
 
     @property
@@ -224,7 +227,7 @@ class Catalog:
         """
         info = self.find(name)
         if info is None:
-            hint = did_you_mean(
+            hint = explain_missing("tdx.transforms", name) or did_you_mean(
                 name, [*self.names, COMPOSE.name], "`tdx list transforms` prints all of them"
             )
             raise UnknownNameError(f"unknown transform {name}", hint=hint)
@@ -262,14 +265,21 @@ def _searchable_text(info: TransformInfo) -> str:
 
 @cache
 def load_catalog() -> Catalog:
-    """Load the catalog of all tdx transforms from a generated file, without torch.
+    """Load the catalog of all transforms, without torch.
+
+    Those of tdx are read from a generated file, those of plugins from their source.
 
     Example:
         >>> load_catalog()["StepCounter"].category
         'episode'
     """
     data = json.loads(CATALOG_FILE.read_text(encoding="utf-8"))
-    return Catalog(tuple(TransformInfo.from_json(each) for each in data["transforms"]))
+    own = tuple(TransformInfo.from_json(each) for each in data["transforms"])
+    if not find_plugins("tdx.transforms"):
+        return Catalog(own)
+    from tdx.pipeline.plugin_transforms import read_plugin_transforms
+
+    return Catalog((*own, *read_plugin_transforms({info.name for info in own})))
 
 
 def format_catalog(transforms: list[TransformInfo]) -> str:

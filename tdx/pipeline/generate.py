@@ -21,6 +21,7 @@ from tdx.pipeline.catalog import (
     TransformInfo,
     Type,
     format_catalog,
+    load_catalog,
 )
 from tdx.pipeline.declarations import read_declarations
 from tdx.pipeline.model import BATCHINGS, VERSION
@@ -119,6 +120,14 @@ def format_schema(transforms: list[TransformInfo]) -> str:
     return json.dumps(build_schema(transforms), indent=1, ensure_ascii=False) + "\n"
 
 
+def read_schema() -> str:
+    """Return the schema of pipeline files with all transforms, those of plugins too."""
+    transforms = load_catalog().transforms
+    if any(each.package for each in transforms):
+        return format_schema([*transforms])
+    return SCHEMA_FILE.read_text(encoding="utf-8")
+
+
 def _build_definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
     dtypes = [*(f"torch.{name}" for name in DTYPES), *DTYPES]
     return {
@@ -211,7 +220,7 @@ def _rollout_schema() -> dict[str, Any]:
 
 
 def _check_schema() -> dict[str, Any]:
-    codes = {"type": ["array", "string", "null"], "items": {"type": "string", "pattern": "^TDX"}}
+    codes = {"type": ["array", "string", "null"], "items": {"type": "string", "pattern": "^[A-Z]"}}
     properties = {
         "select": {**codes, "description": "Rules that tdx check applies; all by default."},
         "ignore": {**codes, "description": "Rules that tdx check skips."},

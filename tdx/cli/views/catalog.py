@@ -23,7 +23,7 @@ from tdx.pipeline.catalog import strip_markup
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
-    from tdx.inspection.env_details import EnvDetails
+    from tdx.inspection.envs import EnvDetails
     from tdx.inspection.transform_example import TransformExample
     from tdx.pipeline.catalog import Parameter, TransformInfo
 
