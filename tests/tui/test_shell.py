@@ -144,6 +144,24 @@ async def test_pane_is_expanded_and_resized_by_key() -> None:
         assert app.find("#tabs-pane").display
 
 
+async def test_panes_that_were_widened_leave_room_for_the_others() -> None:
+    async with driven(size=(200, 24)) as app:
+        await app.send(*">" * 30)
+        await app.press("a", "escape", "escape")
+        app.app.screen.set_focus(app.find("#catalog"))
+        await app.send(*">" * 30)
+        await app.settle()
+        for width in (200, 120, 60):
+            await resize(app.pilot, width, 24)
+            await app.settle()
+            assert app.find("#chain-pane").region.right <= width
+            assert app.find("#tabs-pane").size.width > width // 10
+            assert app.find("#tabs-pane").region.right <= width
+        await app.press("a")  # on a narrow screen, the catalog replaces the tabs
+        panes = (app.find("#chain-pane"), app.find("#catalog-pane"))
+        assert all(pane.size.width >= 18 and pane.region.right <= 60 for pane in panes)
+
+
 async def test_screen_that_is_too_small_says_so_until_it_grows() -> None:
     async with driven(size=(40, 10)) as app:
         assert app.text() == "tdx needs 60×16 characters; this terminal has 40×10"
