@@ -10,6 +10,7 @@ from textual.command import Hit
 
 from tdx.pipeline import load_catalog
 from tdx.tui.preferences import Preferences, load_preferences
+from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.commands import TITLES, CommandProvider
 from tdx.tui.screens.dialogs import JumpScreen, fuzzy_sort
 from tests.tui.driving import driven
@@ -162,8 +163,9 @@ async def test_panes_that_were_widened_leave_room_for_the_others() -> None:
         assert all(pane.size.width >= 18 and pane.region.right <= 60 for pane in panes)
 
 
-async def test_screen_that_is_too_small_says_so_until_it_grows() -> None:
-    async with driven(size=(40, 10)) as app:
+async def test_screen_that_is_too_small_says_so_until_it_grows(tmp_path: Path) -> None:
+    async with driven(size=(40, 10), hints=HintState(tmp_path / "hints.json")) as app:
+        assert not app.app.screen.show_vertical_scrollbar
         assert app.text() == "tdx needs 60×16 characters; this terminal has 40×10"
         await resize(app.pilot, 80, 24)
         await app.settle()
