@@ -18,7 +18,7 @@ from tdx import __version__
 from tdx.errors import TdxError
 
 if TYPE_CHECKING:
-    from tdx.pipeline.catalog import Type
+    from tdx.pipeline.transform_info import Type
 
 Completion = tuple[str, str]
 """Completed word and its description."""
@@ -76,7 +76,8 @@ def complete_target(incomplete: str) -> list[Completion]:
 
 def complete_name(incomplete: str) -> list[Completion]:
     """Complete names of transforms: by prefix, or else by substring."""
-    from tdx.pipeline.catalog import load_catalog, strip_markup
+    from tdx.pipeline.catalog import load_catalog
+    from tdx.pipeline.transform_info import strip_markup
 
     return _matching(
         incomplete, [(info.name, strip_markup(info.summary)) for info in load_catalog().transforms]
@@ -124,7 +125,8 @@ def complete_transform(incomplete: str) -> list[Completion]:
         >>> complete_transform("StepCounter(ma")[0][0]
         'StepCounter(max_steps='
     """
-    from tdx.pipeline.catalog import load_catalog, strip_markup
+    from tdx.pipeline.catalog import load_catalog
+    from tdx.pipeline.transform_info import strip_markup
 
     name, bracket, inside = incomplete.partition("(")
     info = load_catalog().find(name.strip())

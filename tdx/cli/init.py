@@ -29,7 +29,7 @@ from tdx.pipeline import (
     parse_stage,
     write_pipeline,
 )
-from tdx.pipeline.catalog import strip_markup
+from tdx.pipeline.transform_info import strip_markup
 from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:

@@ -8,24 +8,14 @@ import platform
 import shutil
 import subprocess
 import sys
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO
 
 from tdx.errors import TdxError
-from tdx.plugins import (
-    GROUPS,
-    VARIABLE,
-    all_plugins,
-    are_plugins_enabled,
-    disable_plugin,
-    disabled_plugins,
-    load_plugins,
-)
 from tdx.serialization import Entries, Entry, Result
 
 Status = Literal["ok", "warn", "fail"]
@@ -123,15 +113,15 @@ class DoctorReport(Result):
 
 
 def diagnose(
-    shown: Sequence[Diagnosis] | None = None, load_exporters: Callable[[], object] | None = None
+    shown: Sequence[Diagnosis] | None = None, plugins: Iterable[Diagnosis] = ()
 ) -> DoctorReport:
     """Check the machine; a failed check does not end the diagnosis.
 
-    torch, related packages and plugins are imported in a separate process.
+    torch and related packages are imported in a separate process.
 
     Args:
         shown: Diagnoses of the terminal. Defaults to those of stdout.
-        load_exporters: Loads the exporters of plugins. ``None``: they are only imported.
+        plugins: Diagnoses of plugins.
     """
     shown = list(check_terminal(sys.stdout)) if shown is None else shown
     imports = probe_imports([*REQUIRED, *OPTIONAL])
@@ -139,7 +129,7 @@ def diagnose(
         *_versions(imports),
         *_devices(imports),
         *_check_envs(),
-        *check_plugins(load_exporters),
+        *plugins,
         *shown,
         *check_folders(),
         *check_shell(),
@@ -264,51 +254,6 @@ def _check_envs() -> Iterator[Diagnosis]:
         package = hint.removeprefix("pip install ").strip("'")
         value = f"not installed: {count} more env id{'' if count == 1 else 's'}"
         yield Diagnosis("envs", package, "ok", value, hint)
-
-
-def check_plugins(load_exporters: Callable[[], object] | None = None) -> Iterator[Diagnosis]:
-    """Check the plugins of other packages; one whose import ends the process is not loaded.
-
-    Args:
-        load_exporters: Loads the exporters of plugins. ``None``: they are only imported.
-    """
-    if not are_plugins_enabled():
-        yield Diagnosis("plugins", "all", "ok", f"disabled by {VARIABLE}=0")
-        return
-    plugins = all_plugins()
-    if not plugins:
-        return
-    modules = dict.fromkeys(each.module for each in plugins)
-    probe = probe_imports([*modules], devices=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        _load_plugins(probe, load_exporters)
-    disabled = disabled_plugins()
-    for plugin in plugins:
-        name, error = f"{GROUPS[plugin.group]} {plugin.name}", disabled.get(plugin)
-        if error is None:
-            yield Diagnosis("plugins", name, "ok", plugin.package)
-        else:
-            yield Diagnosis("plugins", name, "warn", f"disabled: {error.message}", error.hint)
-
-
-def _load_plugins(probe: ImportProbe, load_exporters: Callable[[], object] | None) -> None:
-    """Load plugins as their users do, which disables those with faults."""
-    from tdx.inspection.lint.linter import all_rules
-    from tdx.pipeline.catalog import load_catalog
-    from tdx.pipeline.plugin_transforms import load_plugin_transform
-    from tdx.stacks.kinds import plugin_kinds
-
-    for plugin in all_plugins():
-        reason = probe.modules[plugin.module].error
-        if reason is not None:
-            disable_plugin(plugin, plugin.error(f"cannot be imported: {reason}"))
-    catalog = load_catalog()
-    load_plugins("tdx.transforms", lambda plugin: load_plugin_transform(catalog[plugin.name]))
-    all_rules()
-    plugin_kinds()
-    if load_exporters is not None:
-        load_exporters()
 
 
 def check_terminal(stream: TextIO) -> Iterator[Diagnosis]:

@@ -24,9 +24,10 @@ from tdx.errors import (
     find_similar_names,
     summarize_error,
 )
-from tdx.pipeline.catalog import Parameter, TransformInfo, Type, load_catalog
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.coercion import MismatchError, coerce, coerce_untyped, parse_or_none
 from tdx.pipeline.grammar import format_value, parse_value
+from tdx.pipeline.transform_info import Parameter, TransformInfo, Type
 from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, StageConfig, Value
 
 if TYPE_CHECKING:

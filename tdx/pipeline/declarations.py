@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tdx.keys import NestedKey, normalize_key
-from tdx.pipeline.catalog import (
+from tdx.pipeline.transform_info import (
     Parameter,
     ParameterKind,
     TransformInfo,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tdx.errors import summarize_error
-from tdx.pipeline.catalog import TransformInfo
 from tdx.pipeline.declarations import Definition, SourceTree, iterate_bases, read_class
+from tdx.pipeline.transform_info import TransformInfo
 from tdx.plugins import Plugin, find_plugins, load_plugins
 
 _PACKAGE = Path(__file__).parent.parent

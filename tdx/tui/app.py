@@ -15,8 +15,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
-from tdx.pipeline.catalog import load_catalog, markdown
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing import Draft, Editor
+from tdx.pipeline.transform_info import markdown
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane

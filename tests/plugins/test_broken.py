@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tdx.errors import UnknownNameError
-from tdx.inspection.doctor import check_plugins
 from tdx.inspection.lint.linter import all_rules
+from tdx.inspection.plugin_check import check_plugins
 from tdx.pipeline import Pipeline, build_env, load_catalog
 from tdx.plugins import disabled_plugins
 from tdx.rollouts.formats.interface import export_formats, find_format, plugin_exporters
