@@ -230,6 +230,8 @@ class PaneLayout:
     def fit(self, width: int) -> None:
         """Display the panes that fit on a screen of this width."""
         self._is_narrow = width < THREE_PANES
+        if self._is_narrow:
+            self._screen.query_one(f"#{CATALOG_PANE}").styles.width = None
         self._display()
         self.widen_chain(self._chain_width)
 
@@ -307,11 +309,10 @@ class PaneLayout:
         pane = self._focused_pane()
         if pane is None:
             return
-        if pane.id == TABS_PANE:
+        if pane.id == TABS_PANE or (pane.id == CATALOG_PANE and self._is_narrow):
             pane, by = self._screen.query_one(f"#{CHAIN_PANE}"), -by
         self._is_resized = True
-        width = max(_MIN_WIDTH, min(pane.size.width + 2 + by, self._screen.size.width - 30))
-        pane.styles.width = width
+        pane.styles.width = max(_MIN_WIDTH, pane.size.width + 2 + by)
 
     def _visible_panes(self) -> set[str]:
         if self._expanded is not None:

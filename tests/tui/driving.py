@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from textual import events
@@ -85,9 +85,12 @@ class Driver:
             await self._turn()
 
     async def _turn(self) -> None:
-        turned = asyncio.get_running_loop().create_future()
-        self.app.call_later(self.app.screen.call_after_refresh, turned.set_result, None)
-        await turned
+        turned = asyncio.Event()
+        while not turned.is_set():
+            # A screen that is closed meanwhile never calls back.
+            self.app.call_later(self.app.screen.call_after_refresh, turned.set)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(turned.wait(), 1.0)
 
     async def settle(self) -> None:
         """Wait until the app is idle."""

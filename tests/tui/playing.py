@@ -23,6 +23,7 @@ from tdx.tui import app as app_module
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import RequestError, SupersededError, Ticket
 from tdx.tui.backend.messages import Job, Request
+from tdx.tui.files.files import Storage
 from tdx.tui.live.live_tab import LiveTab
 from tdx.tui.live.messages import RunSession
 from tdx.tui.live.rollouts import Rollouts
@@ -188,6 +189,8 @@ async def playing(
     size: tuple[int, int] = (100, 40),
     whole: bool = False,
     backend: PlayingBackend | None = None,
+    allow_code: bool = False,
+    storage: Storage | None = None,
 ) -> AsyncIterator[Live]:
     """The live tab after its first reset.
 
@@ -198,9 +201,13 @@ async def playing(
         size: of the terminal.
         whole: whether the rest of the app is around the tab.
         backend: Answers requests. ``None``: a :class:`PlayingBackend`.
+        allow_code: Allow the pipeline to import Python objects.
+        storage: Recent files and autosaved sessions. ``None``: nothing is stored.
     """
     draft = None if env is None else Draft.of(Pipeline.of(env, *stages))
-    app = (TdxApp if whole else LiveApp)(draft, backend=backend or PlayingBackend(make))
+    app = (TdxApp if whole else LiveApp)(
+        draft, backend=backend or PlayingBackend(make), allow_code=allow_code, storage=storage
+    )
     async with app.run_test(size=size) as pilot:
         live = Live(app, pilot)
         if whole:

@@ -9,8 +9,8 @@ from tests.tui.driving import driven
 
 MAX_FILES_CURSOR = 21
 """Files of tdx in which a function runs when the cursor moves in the chain."""
-MAX_FILES_MOVE = 66
-"""Files of tdx in which a function runs when a stage moves, with a check of the new chain."""
+MAX_FILES_MOVE = 67
+"""The same when a stage moves, with a check of the chain and a restart of the live session."""
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,22 @@ async def test_edit_by_key_can_be_undone_and_done_again() -> None:
             await app.press(*["u"] * edits)
 
 
+async def test_cursor_moves_through_a_chain_longer_than_its_pane() -> None:
+    async with driven(*["RewardSum"] * 24, size=(80, 16)) as app:
+        chain = app.find("#chain")
+        await app.press("down", "down")
+        assert (app.place, chain.scroll_offset.y) == (1, 0)
+        await app.press("end", "up")
+        assert app.place == 23
+        assert 0 <= 24 - chain.scroll_offset.y < chain.size.height  # line of the last stage
+        await app.press("pageup")
+        assert app.place == 23 - (chain.size.height - 1)
+        await app.press("pagedown", "pagedown")
+        assert app.place == 24
+        await app.press("home")
+        assert (app.place, chain.scroll_offset.y) == (-1, 0)
+
+
 async def test_mouse_drags_selects_switches_and_opens() -> None:
     async with driven(*CHAIN) as app:
         chain = app.find("#chain")

@@ -195,6 +195,7 @@ async def test_a_damaged_contract_leaves_the_view_empty_with_a_sentence() -> Non
         await compare(app, "damaged")
         head = shown(app, "head")
         assert "✕ damaged/golden.safetensors is damaged: its content does not match the" in head
+        assert app.app.focused is None  # the list is not displayed
         await app.press("n", "right", "enter")  # nothing is there to move in
         await app.press("escape")
         assert not isinstance(app.app.screen, ContractScreen)

@@ -1,7 +1,7 @@
 """A random walk of keys and clicks over all screens; some facts hold after each.
 
-``TDX_WALK_STEPS=1000 TDX_WALK_SEED=3 pytest tests/tui/test_random_walk.py`` walks further, and
-elsewhere.
+``TDX_WALK_STEPS=500 TDX_WALK_SEED=1 pytest tests/tui/test_random_walk.py`` presses 3,000 keys and
+clicks. Each seed is another walk.
 """
 
 from __future__ import annotations
@@ -9,49 +9,77 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.geometry import Offset
 from textual.widgets import Input
 
+from tdx.envs import EnvBase
+from tdx.inspection.live.stack_env import StackEnv
+from tdx.pipeline import Pipeline
+from tdx.stacks.building import build_stack
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Request
-from tdx.tui.backend.requests import ListEnvs
+from tdx.tui.backend.requests import DumpRollout, ListEnvs
 from tdx.tui.live.messages import RunSession
+from tdx.tui.profile.messages import PROGRESS, FindAdvice, MeasurePipeline, ProfileProgress
+from tests.tui import wrapped_env
+from tests.tui.files.filing import TEXT, storage_in
 from tests.tui.idle import resize
 from tests.tui.inline_backend import InlineBackend
 from tests.tui.playing import Live, PlayingBackend, playing
+from tests.tui.profile.measured import advice, costs
 
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=20)")
 KEYS = (
     *("tab", "shift+tab", "up", "down", "left", "right", "home", "end", "enter", "space"),
-    *("escape", "escape", "escape", "backspace", "f1", "f2", "f12", "ctrl+p", "ctrl+z", "ctrl+y"),
-    *("ctrl+o", "ctrl+r", *"1234512345/<>[]-+,.!"),
-    *"azghdcKJxuUsmobBEvnNftrywiepSD",
+    *("pageup", "pagedown", "shift+left", "shift+right", "delete", "backspace"),
+    *("escape", "escape", "escape", "f1", "f2", "f12", "ctrl+p", "ctrl+z", "ctrl+y"),
+    *("ctrl+g", "ctrl+k", "ctrl+l", "ctrl+n", "ctrl+o", "ctrl+r", "ctrl+s"),
+    *"1234512345/<>[]-+,.!",
+    *"azghdcKJxuUsmobBEvnNftrywiepSDCFMXqkR",
 )
-"""Keys of all screens, except keys that quit or kill a worker."""
-SIZES = ((80, 24), (120, 40), (200, 60))
+"""Keys of all screens, without the one that quits."""
+SIZES = ((60, 20), (80, 24), (120, 40), (200, 60))
+TOO_SMALL = (40, 10)
+WALKS = (
+    *((size, "Pendulum-v1", CHAIN) for size in SIZES),
+    ((60, 20), f"{wrapped_env.__name__}:make", ()),
+    ((200, 60), f"{wrapped_env.__name__}:make_vec_normalize", ()),
+)
+"""Size of the terminal, env and chain of each walk."""
 STEPS = int(os.environ.get("TDX_WALK_STEPS", "25"))
 """Number of keys and clicks of each walk."""
 SEED = int(os.environ.get("TDX_WALK_SEED", "0"))
-_EXPECTED_ERRORS = ("env ", "stage ", "Not opened", "Not checked")
+_EXPECTED_ERRORS = ("env ", "stage ", "Not opened", "Not checked", "Not excluded")
 """Start of the errors of what the walk may have typed: an env, arguments, a file."""
 _ATTEMPTS = 50
 """How often a fact is looked at again, 10 ms apart, before it counts as broken."""
+_TIMEOUT = 60.0
+"""Seconds after which the app counts as blocked; it responds in a fraction of one."""
 _CHECK_UNDO = 100
 """Steps between two checks that all edits can be undone."""
 
 
 class WalkingBackend(PlayingBackend):
-    """Plays rollouts, and answers what the chain asks; the list of envs is never complete."""
+    """Plays rollouts and answers requests; dumps and the list of envs are never complete."""
 
     def ask(self, request: Request[Any], **kwargs: Any) -> Ticket[Any]:
-        is_known = not isinstance(request, RunSession | ListEnvs)
-        if not is_known or kwargs.get("worker", "look") != "look":
+        if isinstance(request, RunSession | ListEnvs | DumpRollout):
             return super().ask(request, **kwargs)
-        return InlineBackend.ask(self, request, **kwargs)
+        if not isinstance(request, MeasurePipeline | FindAdvice):
+            return InlineBackend.ask(self, request, **kwargs)
+        ticket: Ticket[Any] = super().ask(request, **kwargs)
+        if isinstance(request, FindAdvice):
+            ticket.future.set_result(advice(request.pipeline))
+        else:
+            kwargs["on_push"](PROGRESS, ProfileProgress("planned: time", 2, request.repeats))
+            extras = bool(request.extras)
+            ticket.future.set_result(costs(request.pipeline, *request.modes, extras=extras))
+        return ticket
 
 
 async def _stay(app: TdxApp) -> None:
@@ -73,12 +101,20 @@ class Walk:
 
     async def step(self) -> str | None:
         """Press a key or click; return what does not hold. ``None``: all facts do."""
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                return await self._step()
+        except TimeoutError:
+            return "the app does not respond"
+
+    async def _step(self) -> str | None:
         where, expected = self.app.app.focused, None
         if self.choose.random() < 0.15:
             await self._click()
         elif self.choose.random() < 0.01:
             size = self.choose.choice(SIZES)
             self.pressed.append(f"resize {size}")
+            await resize(self.app.pilot, *TOO_SMALL)
             await resize(self.app.pilot, *size)
         else:
             key = self.choose.choice(KEYS)
@@ -92,7 +128,7 @@ class Walk:
             self.base = self.app.stages  # a file or a sample may have been opened
         for _ in range(_ATTEMPTS):
             if self._broken_rule() is None:
-                break
+                return None
             await asyncio.sleep(0.01)  # a form is being built
         return self._broken_rule()
 
@@ -122,13 +158,22 @@ class Walk:
         before, count = self.app.stages, len(workspace.editor.done)
         for _ in range(count):
             workspace.undo()
-        if self.app.stages != self.base:
-            return f"all edits are undone, but the chain is {self.app.stages}"
+        if not await self._has_stages(self.base):
+            return f"all edits are undone: {self.app.stages}, not {self.base}"
         for _ in range(count):
             workspace.redo()
-        await self.app.delivered()
-        is_same = self.app.stages == before
-        return None if is_same else f"the edits are redone, but the chain is {self.app.stages}"
+        if not await self._has_stages(before):
+            return f"the edits are redone: {self.app.stages}, not {before}"
+        return None
+
+    async def _has_stages(self, expected: list[str]) -> bool:
+        """Return True if the chain is the expected one, once the worker has inspected it."""
+        for _ in range(_ATTEMPTS):
+            await self.app.delivered()
+            if self.app.stages == expected:
+                return True
+            await asyncio.sleep(0.01)
+        return False
 
 
 def _expected_text(widget: object, key: str) -> str | None:
@@ -139,22 +184,42 @@ def _expected_text(widget: object, key: str) -> str | None:
     return widget.value[:start] + key + widget.value[end:]
 
 
+def _open_env(pipeline: Pipeline) -> EnvBase | StackEnv:
+    stack = build_stack(pipeline, allow_code=True)
+    return StackEnv(stack) if stack.chain_env is None else stack.chain_env
+
+
 @pytest.mark.timeout(3000)
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "env", "chain"), WALKS)
 async def test_any_keys_and_clicks_leave_the_app_usable(
-    size: tuple[int, int], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    size: tuple[int, int],
+    env: str,
+    chain: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(TdxApp, "action_quit", _stay)
-    async with playing(*CHAIN, whole=True, size=size, backend=WalkingBackend()) as app:
-        walk = Walk(app, random.Random(size[0] + 1000 * SEED))
+    Path("pipeline.yaml").write_text(TEXT)
+    backend, storage = WalkingBackend(_open_env), storage_in(tmp_path / "state")
+    async with playing(
+        *chain,
+        env=env,
+        whole=True,
+        size=size,
+        backend=backend,
+        allow_code=True,
+        storage=storage,
+    ) as app:
+        walk = Walk(app, random.Random(f"{size} {env} {SEED}"))
         for number in range(1, STEPS + 1):
             broken = await walk.step()
             if broken is None and number % _CHECK_UNDO == 0:
                 broken = await walk.check_undo()
             assert broken is None, (broken, walk.pressed[-12:])
-        while len(app.app.screen_stack) > 1:
-            await app.send("escape")
-            await app.delivered()
-            await asyncio.sleep(0)
-        assert await walk.check_undo() is None
+        async with asyncio.timeout(_TIMEOUT):
+            while len(app.app.screen_stack) > 1:
+                await app.send("escape")
+                await app.delivered()
+                await asyncio.sleep(0)
+            assert await walk.check_undo() is None

@@ -10,6 +10,7 @@ from textual.command import Hit
 
 from tdx.pipeline import load_catalog
 from tdx.tui.preferences import Preferences, load_preferences
+from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.commands import TITLES, CommandProvider
 from tdx.tui.screens.dialogs import JumpScreen, fuzzy_sort
 from tests.tui.driving import driven
@@ -144,8 +145,27 @@ async def test_pane_is_expanded_and_resized_by_key() -> None:
         assert app.find("#tabs-pane").display
 
 
-async def test_screen_that_is_too_small_says_so_until_it_grows() -> None:
-    async with driven(size=(40, 10)) as app:
+async def test_panes_that_were_widened_leave_room_for_the_others() -> None:
+    async with driven(size=(200, 24)) as app:
+        await app.send(*">" * 30)
+        await app.press("a", "escape", "escape")
+        app.app.screen.set_focus(app.find("#catalog"))
+        await app.send(*">" * 30)
+        await app.settle()
+        for width in (200, 120, 60):
+            await resize(app.pilot, width, 24)
+            await app.settle()
+            assert app.find("#chain-pane").region.right <= width
+            assert app.find("#tabs-pane").size.width > width // 10
+            assert app.find("#tabs-pane").region.right <= width
+        await app.press("a")  # on a narrow screen, the catalog replaces the tabs
+        panes = (app.find("#chain-pane"), app.find("#catalog-pane"))
+        assert all(pane.size.width >= 18 and pane.region.right <= 60 for pane in panes)
+
+
+async def test_screen_that_is_too_small_says_so_until_it_grows(tmp_path: Path) -> None:
+    async with driven(size=(40, 10), hints=HintState(tmp_path / "hints.json")) as app:
+        assert not app.app.screen.show_vertical_scrollbar
         assert app.text() == "tdx needs 60×16 characters; this terminal has 40×10"
         await resize(app.pilot, 80, 24)
         await app.settle()

@@ -33,7 +33,8 @@ _MARKS = {
 _PROBLEM_WIDTH = 44
 
 
-class ChainList(ScrollView, can_focus=True):
+# The keys that scroll a view would scroll a long chain instead of moving the cursor.
+class ChainList(ScrollView, can_focus=True, inherit_bindings=False):
     """Draws the env, the stages and the output, one row each.
 
     Args:
@@ -257,6 +258,8 @@ class ChainPane(Vertical):
     BINDINGS = [
         Binding("up", "step(-1)", "up", id="chain.up", show=False),
         Binding("down", "step(1)", "down", id="chain.down", show=False),
+        Binding("pageup", "page(-1)", "page up", id="chain.page_up", show=False),
+        Binding("pagedown", "page(1)", "page down", id="chain.page_down", show=False),
         Binding("home", "first", "first", id="chain.first", show=False),
         Binding("end", "last", "last", id="chain.last", show=False),
         Binding("enter", "edit", "edit", id="chain.edit"),
@@ -311,6 +314,10 @@ class ChainPane(Vertical):
 
     def action_step(self, by: int) -> None:
         self.workspace.select(self.workspace.place + by)
+
+    def action_page(self, by: int) -> None:
+        """Move the cursor by the height of the pane."""
+        self.action_step(by * max(1, self.query_one(ChainList).size.height - 1))
 
     def action_first(self) -> None:
         self.workspace.select(ENV)

@@ -48,6 +48,8 @@ one golden step."""
         Binding("ctrl+k", "cancel", "cancel", id="comparison.cancel", priority=True),
     ]
 
+    AUTO_FOCUS = ""  # the list is not displayed before there is a comparison
+
     def __init__(self, workspace: Workspace, reference: str) -> None:
         super().__init__()
         self.workspace = workspace
@@ -72,7 +74,6 @@ one golden step."""
                     yield Static("", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one("#contract-list").focus()
         self.action_compare()
 
     @property
@@ -141,6 +142,10 @@ one golden step."""
         self.comparison = comparison
         self.query_one("#contract-head", Static).update(head)
         self.query_one("#contract-body").display = comparison is not None
+        if comparison is None:
+            self.set_focus(None)
+        elif self.focused is None:
+            self.set_focus(self.query_one("#contract-list"))
         self._lines = [] if comparison is None else list_lines(comparison)
         # The list has no size before it is displayed.
         start = 0 if comparison is None else start_line(comparison)

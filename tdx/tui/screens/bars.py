@@ -203,7 +203,7 @@ class HintBar(Static):
         self._keys: dict[str, str] = {}
 
     def on_mount(self) -> None:
-        self.display = not self.hints.is_hidden
+        self.set_class(self.hints.is_hidden, "-off")
         self.workspace.edited.subscribe(self, lambda _: self._update_hints())
         # The stages of a factory are known after its inspection.
         self.workspace.inspected.subscribe(self, lambda _: self._update_hints())
@@ -217,7 +217,7 @@ class HintBar(Static):
     def toggle(self) -> None:
         """Hide the hints for good, or show them again."""
         self.hints.toggle()
-        self.display = not self.hints.is_hidden
+        self.set_class(self.hints.is_hidden, "-off")
 
     def render(self) -> Content:
         hint = self.hints.next
