@@ -410,7 +410,7 @@ def find_engine(name: str) -> Callable[[Job[Returned], int | None], Engine[Retur
         name: ``local``, ``ray`` or ``slurm``.
 
     Raises:
-        ArgumentError: There is no such engine.
+        ArgumentError: The engine is unknown.
     """
     if name not in ENGINES:
         raise ArgumentError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 from tdx.confined_files import open_folder
 from tdx.engines import map_in_processes
@@ -48,6 +48,7 @@ from tdx.rollouts.formats.interface import (
     export_formats,
     find_format,
     format_of_suffix,
+    plugin_exporters,
 )
 from tdx.rollouts.formats.jsonl import write_lines
 from tdx.rollouts.formats.targets import check_export_target, check_no_link, replace_atomically
@@ -395,6 +396,11 @@ def find_codec(kind: Format) -> FormatCodec:
         except ImportError as error:
             raise MissingPackageError(
                 f"{kind.name} needs {package}, which is not installed",
-                hint=f"pip install 'tdx[{kind.extra}]'",
+                hint=f"pip install 'tdx[{kind.extra}]'" if kind.extra else f"pip install {package}",
             ) from error
-    return _CODECS[kind.name]
+    return _CODECS.get(kind.name) or _plugin_codec(plugin_exporters()[kind.name])
+
+
+def _plugin_codec(exporter: Any) -> FormatCodec:
+    read = getattr(exporter, "read", None)
+    return FormatCodec(exporter.write, read, getattr(exporter, "plan", _plan_all_entries))
