@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
     from tdx.profiling.candidates import Candidate
     from tdx.profiling.compare import Limit
-    from tdx.profiling.marginal import MarginalCosts
+    from tdx.profiling.interleaved import MarginalCosts
     from tdx.profiling.result import Mode, Profile
     from tdx.profiling.run import ProfilePlan
     from tdx.profiling.suggestions import Suggestions
@@ -116,7 +116,7 @@ def measure(
 def _measure_marginal(
     env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan
 ) -> list[MarginalCosts]:
-    from tdx.profiling.marginal import measure_marginal_costs
+    from tdx.profiling.interleaved import measure_marginal_costs
 
     results: list[MarginalCosts] = []
     for mode in modes:

@@ -84,7 +84,7 @@ class NativeStack(Stack):
         from tdx.core.chain import chain_stages
         from tdx.stacks.sources import class_location
 
-        texts = self.calls
+        texts = format_stages(self.target, self._pipeline)
         return tuple(
             StageInfo(
                 index,

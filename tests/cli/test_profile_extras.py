@@ -15,8 +15,7 @@ from tdx.cli.output import terminal_text
 from tdx.cli.views.profile_sweep import sweep_blocks
 from tdx.pipeline import Pipeline
 from tdx.profiling.candidates import Candidate
-from tdx.profiling.interleaved import TimeDifference
-from tdx.profiling.marginal import MarginalCost, MarginalCosts
+from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
 from tdx.profiling.result import Profile
 from tdx.profiling.saved import format_profile
 from tdx.profiling.suggestions import Suggestions, TriedChange

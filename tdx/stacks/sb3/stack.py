@@ -24,7 +24,6 @@ from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.measuring import LANES, measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
 from tdx.stacks.gymnasium.snapshots import level_state as row_state
-from tdx.stacks.sb3.calls import VecCallRecorder
 from tdx.stacks.sb3.levels import (
     arguments_of,
     close_vec_env,
@@ -35,7 +34,7 @@ from tdx.stacks.sb3.levels import (
     vec_methods,
     workers_of_vec_env,
 )
-from tdx.stacks.sb3.traces import DONE, VecTraceBuilder
+from tdx.stacks.sb3.traces import DONE, VecCallRecorder, VecTraceBuilder
 from tdx.stacks.sources import attributes_of
 
 if TYPE_CHECKING:

@@ -66,6 +66,11 @@ class TorchRLStack(NativeStack):
             for stage, original in zip(super().stages, originals, strict=True)
         )
 
+    @property
+    def calls(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`; arguments are those of the originals."""
+        return tuple(stage.call for stage in self.stages)
+
     def convert(self) -> ConvertedStack:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.torchrl.converted import convert_chain
