@@ -183,6 +183,14 @@ def test_invalid_urls(url: str, kind: type[TdxError], message: str) -> None:
     assert refused.value.hint
 
 
+def test_paths_in_files_are_no_urls(url: str) -> None:
+    record(url)
+    with pytest.raises(TdxError, match="memory:/bucket/dump"):
+        roll_out(wanted(policy=f"sequence:{url}"), Path(url))
+    with pytest.raises(StorageError, match="memory:/bucket/dump"):
+        open_dump(Path(url))
+
+
 def test_missing_package_of_a_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(url: str) -> None:
         raise ImportError("Install s3fs to access S3")

@@ -40,7 +40,8 @@ Episodes = Annotated[
     integer_option("--episodes", 1, "Number of episodes of all envs together, instead of --steps."),
 ]
 Out = Annotated[
-    str | None, typer.Option("--out", "-o", metavar="DIR", help="Folder of the new dump.")
+    str | None,
+    typer.Option("--out", "-o", metavar="DIR", help="Folder of the new dump; a URL with --shards."),
 ]
 Keys = Annotated[
     list[str] | None,
