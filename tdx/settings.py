@@ -21,6 +21,7 @@ _MAX_DIGITS = 30
 _TOML_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^#\n]*?)"""
 FILE_VARIABLE = "TDX_CONFIG"
 STATE_VARIABLE = "TDX_STATE_DIR"
+CACHE_VARIABLE = "TDX_CACHE_DIR"
 Source = Literal["environment", "file", "default"]
 Value = str | int | None
 
@@ -192,6 +193,16 @@ def state_path() -> Path:
     from platformdirs import user_state_path
 
     return user_state_path("tdx")
+
+
+def cache_path() -> Path:
+    """Return the folder for copies of remote files; ``TDX_CACHE_DIR`` overrides the default."""
+    override = os.environ.get(CACHE_VARIABLE)
+    if override:
+        return Path(override)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tdx")
 
 
 def find_setting(name: str, where: Where | None = None) -> Setting:

@@ -99,7 +99,7 @@ def check_sharding(sharding: ShardOptions, force: bool) -> None:
 
 def roll_out_sharded(
     request: DumpRequest,
-    folder: Path,
+    out: str,
     sharding: ShardOptions,
     workers: int | None,
     output: OutputOptions,
@@ -109,7 +109,7 @@ def roll_out_sharded(
 
     Args:
         request: What to roll out, all shards together.
-        folder: Folder of the dump.
+        out: Folder or URL of the dump.
         sharding: Options of shards.
         workers: Number of shards at a time.
         output: Output options.
@@ -120,9 +120,12 @@ def roll_out_sharded(
     """
     from tdx.cli.progress import progress_on, shards_on
     from tdx.cli.runtime import third_party_code
-    from tdx.rollouts import roll_out_shard, roll_out_shards
+    from tdx.rollouts import is_url, roll_out_shard, roll_out_shards
 
     assert sharding.shards is not None
+    if is_url(out):
+        return _roll_out_to_url(request, out, sharding, workers, output, force)
+    folder = Path(out)
     if sharding.shard is not None:
         with third_party_code(), progress_on(sys.stderr) as on_chunk:
             result = roll_out_shard(request, folder, sharding.shards, sharding.shard, on_chunk)
@@ -137,6 +140,39 @@ def roll_out_sharded(
             on_progress=on_progress,
         )
     return _show_shards(result, output)
+
+
+def _roll_out_to_url(
+    request: DumpRequest,
+    url: str,
+    sharding: ShardOptions,
+    workers: int | None,
+    output: OutputOptions,
+    force: bool,
+) -> int:
+    from tdx.cli.progress import shards_on
+    from tdx.cli.runtime import third_party_code
+    from tdx.rollouts import roll_out_to_url
+
+    assert sharding.shards is not None
+    for option, given in (("--shard", sharding.shard is not None), ("--force", force)):
+        if given:
+            raise ArgumentError(
+                f"{option} and a URL cannot be combined",
+                hint="use --on ray or --on slurm, and a new URL",
+            )
+    with (
+        third_party_code(),
+        shards_on(sys.stderr) as on_progress,
+        roll_out_to_url(
+            request,
+            url,
+            sharding.shards,
+            **_engine_arguments(sharding, workers),
+            on_progress=on_progress,
+        ) as (result, folder),
+    ):
+        return _show_shards(result, output, folder)
 
 
 def resume_sharded(
@@ -173,12 +209,12 @@ def _engine_arguments(sharding: ShardOptions, workers: int | None) -> dict[str, 
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _show_shards(result: ShardedRollout, output: OutputOptions) -> int:
+def _show_shards(result: ShardedRollout, output: OutputOptions, folder: Path | None = None) -> int:
     from tdx.cli.output import write_view
     from tdx.cli.views.dumps import sharded_view
     from tdx.rollouts import load_manifest_of
 
-    write_view(sharded_view(result, load_manifest_of(Path(result.path))), output)
+    write_view(sharded_view(result, load_manifest_of(folder or Path(result.path))), output)
     return ExitCode.ENVIRONMENT if result.failures else ExitCode.OK
 
 

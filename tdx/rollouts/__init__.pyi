@@ -26,6 +26,9 @@ from .recording.sharded_rollout import record_shards as record_shards
 from .recording.sharded_rollout import resume_shards as resume_shards
 from .recording.sharded_rollout import roll_out_shard as roll_out_shard
 from .recording.sharded_rollout import roll_out_shards as roll_out_shards
+from .recording.remote_shards import roll_out_to_url as roll_out_to_url
+from .dump.remote import fetch_dump as fetch_dump
+from .dump.remote import is_url as is_url
 from .dump.reading import load_manifest_of as load_manifest_of
 from .dump.shard_plan import ShardPlan as ShardPlan
 from .dump.shard_plan import is_sharded as is_sharded

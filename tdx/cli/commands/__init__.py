@@ -265,7 +265,7 @@ def _kind_of(name: str) -> str | None:
     """Return the command of ``tdx show`` for a name; ``None`` if its form does not tell."""
     from tdx.pipeline.catalog import load_catalog
 
-    if os.path.isdir(name):
+    if os.path.isdir(name) or "://" in name:
         return "dump"
     if _ENV_ID.search(name) is not None:
         return "env"

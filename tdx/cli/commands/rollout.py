@@ -40,7 +40,8 @@ Episodes = Annotated[
     integer_option("--episodes", 1, "Number of episodes of all envs together, instead of --steps."),
 ]
 Out = Annotated[
-    str | None, typer.Option("--out", "-o", metavar="DIR", help="Folder of the new dump.")
+    str | None,
+    typer.Option("--out", "-o", metavar="DIR", help="Folder of the new dump; a URL with --shards."),
 ]
 Keys = Annotated[
     list[str] | None,
@@ -128,7 +129,7 @@ def rollout(
     tdx rollout pendulum.yaml --steps 1000000 --dry-run
     """
     from tdx.cli.pipelines import read_pipeline
-    from tdx.rollouts import DumpRequest
+    from tdx.rollouts import DumpRequest, is_url
 
     if resume:
         others = (steps, episodes, keys, chunk, raw, dry_run, force)
@@ -153,8 +154,10 @@ def rollout(
         _estimate(request, out, output, force, sharding.shards is not None)
         return None
     assert out is not None
+    if sharding.shards is None and is_url(out):
+        raise ArgumentError(f"a rollout to {out} needs shards", hint="add --shards 1 or more")
     if sharding.shards is not None:
-        return roll_out_sharded(request, Path(out), sharding, workers, output, force)
+        return roll_out_sharded(request, out, sharding, workers, output, force)
     _roll_out(request, Path(out), output, force)
     return None
 
@@ -214,7 +217,7 @@ def _resume(
 ) -> int | None:
     from tdx.cli.progress import progress_on
     from tdx.cli.runtime import third_party_code
-    from tdx.rollouts import is_sharded, resume
+    from tdx.rollouts import is_sharded, is_url, resume
 
     changed = {f.name for f in fields(pipeline) if getattr(pipeline, f.name) != f.default}
     sharded = out is not None and is_sharded(Path(out))
@@ -227,6 +230,10 @@ def _resume(
         )
     if out is None:
         raise ArgumentError("no dump is given", hint="add --out DIR")
+    if is_url(out):
+        raise ArgumentError(
+            "--resume and a URL cannot be combined", hint="repeat the command that recorded it"
+        )
     folder, allow_code = Path(out), pipeline.allow_code
     if sharded:
         return resume_sharded(folder, sharding, workers, allow_code, output)
@@ -312,6 +319,12 @@ def verify(output: OutputOptions, dump: Folder, repair: RepairOption = False) ->
     from tdx.cli.progress import activity_on
     from tdx.cli.views.verification import repair_view, verify_view
 
+    if rollouts.is_url(dump):
+        if repair:
+            raise ArgumentError(
+                f"{dump} cannot be repaired in place", hint="repair a copy of it on a disk"
+            )
+        dump = str(rollouts.fetch_dump(dump))
     with activity_on(sys.stderr) as show:
         on_file = show or (lambda file, done, total: None)
         if repair:

@@ -20,6 +20,7 @@ from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA, MANIFEST, RAW, SHARDS
 from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.remote import fetch_dump, is_url
 from tdx.rollouts.dump.shard_plan import is_sharded
 from tdx.rollouts.dump.sharded import RecentlyUsed, ShardedFolder, ShardedSteps
 from tdx.serialization import Entries, Entry, Result, key_entry, to_plain
@@ -73,7 +74,7 @@ def open_dump(path: str | Path) -> Dump:
     """Open a dump; data is read from the disk on access.
 
     Args:
-        path: Folder of the dump.
+        path: Folder of the dump, or its URL, from which it is downloaded into the cache.
 
     Raises:
         StorageError: The dump is missing, of a newer version, or lacks a file.
@@ -87,7 +88,7 @@ def open_dump(path: str | Path) -> Dump:
         >>> dump.data["next", "episode_reward"].shape, len(dump.manifest.episodes)
         (torch.Size([250, 1]), 1)
     """
-    folder = Path(path)
+    folder = fetch_dump(path) if is_url(path) else Path(path)
     if is_sharded(folder):
         return _open_shards(folder)
     manifest = Manifest.load(folder)

@@ -19,6 +19,7 @@ from tdx.errors import (
     UnknownNameError,
 )
 from tdx.rollouts.dump.reading import Dump, DumpSummary, open_dump, summarize
+from tdx.rollouts.dump.remote import is_url
 from tdx.rollouts.dump.writing import Progress, check_target, ignore_progress
 from tdx.rollouts.formats import (
     hdf5,
@@ -131,6 +132,8 @@ def export_dump(
         >>> np.load(exported.path)["next.reward"].shape
         (250, 1)
     """
+    if is_url(dump) and path is None:
+        raise ArgumentError("an export of a URL needs a target", hint="add --out PATH")
     opened = dump if isinstance(dump, Dump) else open_dump(dump)
     kind = find_format(to) if to is not None else format_of_suffix(path)
     options = ExportOptions(None if episodes is None else tuple(episodes), fps, split, lossy)

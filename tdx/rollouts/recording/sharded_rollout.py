@@ -39,6 +39,10 @@ def ignore_shards(progress: ShardProgress) -> None:
     """Do nothing: the default of every progress callback."""
 
 
+def ignore_shard(shard: int) -> None:
+    """Do nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShardFailure(Result):
     """A shard that could not be recorded.
@@ -110,7 +114,7 @@ def roll_out_shards(
     """
     create_engine = _engine_of(engine, folder, request.allow_code, workers)
     with open_shards(request, folder, count, alone=True, force=force) as plan:
-        return _Run(plan, folder, create_engine, retries, on_progress).finish()
+        return ShardRun(plan, folder, create_engine, retries, on_progress).finish()
 
 
 def resume_shards(
@@ -139,7 +143,7 @@ def resume_shards(
     create_engine = _engine_of(engine, folder, allow_code, workers)
     plan = ShardPlan.load(folder)
     with lock_for_writing(folder):
-        return _Run(plan, folder, create_engine, retries, on_progress).finish()
+        return ShardRun(plan, folder, create_engine, retries, on_progress).finish()
 
 
 def _engine_of(
@@ -249,8 +253,17 @@ def record_shards(
     )
 
 
-class _Run:
-    """Records the missing shards of a plan."""
+class ShardRun:
+    """Records the missing shards of a plan.
+
+    Args:
+        plan: The plan.
+        folder: Folder of the dump.
+        create_engine: Creates the engine.
+        retries: Number of further attempts for a shard whose env or process fails.
+        on_progress: Called about twice per second.
+        on_shard: Called when a shard is recorded.
+    """
 
     def __init__(
         self,
@@ -259,9 +272,11 @@ class _Run:
         create_engine: Callable[[], Engine[TdxError | None]],
         retries: int,
         on_progress: OnShards,
+        on_shard: Callable[[int], None] = ignore_shard,
     ) -> None:
         self._plan, self._folder, self._retries = plan, folder, retries
-        self._create_engine, self._on_progress = create_engine, on_progress
+        self._create_engine = create_engine
+        self._on_progress, self._on_shard = on_progress, on_shard
         remove_stale_index(folder)
         # Refuses to add to shards that were changed.
         committed = ShardedFolder(folder).shards
@@ -273,6 +288,7 @@ class _Run:
         self._running = self._recorded = 0
 
     def finish(self) -> ShardedRollout:
+        """Record them, and return the result."""
         if self._pending:
             engine = self._create_engine()
             try:
@@ -311,6 +327,7 @@ class _Run:
 
     def _add(self, shard: int, error: TdxError | None) -> None:
         if error is None:
+            self._on_shard(shard)
             self._recorded += 1
         elif isinstance(error, LockedError):
             # A process of a killed driver, such as a job of Slurm, still records it.

@@ -1,0 +1,137 @@
+"""Record the shards of a dump at a URL: each process uploads what it records."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from tdx.engines import find_engine
+from tdx.errors import StorageError, TdxError, WorkerError, summarize_error
+from tdx.rollouts.dump.folder import INDEX, MANIFEST, SHARD_INDEX, SHARDS
+from tdx.rollouts.dump.remote import RemoteDump, list_shard_files
+from tdx.rollouts.dump.shard_plan import shard_name
+from tdx.rollouts.recording.request import DumpRequest
+from tdx.rollouts.recording.sharded_rollout import (
+    OnShards,
+    ShardedRollout,
+    ShardRun,
+    ignore_shards,
+)
+from tdx.rollouts.recording.shards import ShardJob, open_shards
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteShardJob:
+    """Records shards in a temporary folder, and uploads them; it can be sent to other processes.
+
+    Two processes that record the same shard write the same files.
+
+    Args:
+        url: URL of the dump, which has the plan.
+        allow_code: Whether Python objects may be imported.
+    """
+
+    noun: ClassVar[str] = "shard"
+    is_exclusive: ClassVar[bool] = False
+    gpus: ClassVar[int] = 0
+    url: str
+    allow_code: bool = False
+
+    @property
+    def log_folder(self) -> Path:
+        """Folder for the logs of Slurm, in the current one."""
+        return Path.cwd() / "tdx-rollout-slurm"
+
+    def __call__(self, shard: int, /) -> TdxError | None:
+        """Record and upload a shard, and return the error if that fails."""
+        try:
+            remote = RemoteDump(self.url)
+            with tempfile.TemporaryDirectory(prefix="tdx-") as place:
+                folder = Path(place, "dump")
+                remote.download(_plan_files(remote.list_files()), folder)
+                (folder / SHARDS).mkdir()
+                error = ShardJob(str(folder), self.allow_code)(shard)
+                if error is None:
+                    remote.upload(folder, list_shard_files(folder, shard))
+                return error
+        except StorageError as error:
+            # The network may work again.
+            return WorkerError(str(error), hint=error.hint)
+        except TdxError as error:
+            return error
+        except Exception as error:
+            return WorkerError(summarize_error(error), hint="run the same command again")
+
+
+@contextmanager
+def roll_out_to_url(
+    request: DumpRequest,
+    url: str,
+    count: int,
+    *,
+    engine: str = "local",
+    workers: int | None = None,
+    retries: int = 2,
+    on_progress: OnShards = ignore_shards,
+) -> Iterator[tuple[ShardedRollout, Path]]:
+    """Roll out a pipeline into a sharded dump at a URL; committed shards are kept.
+
+    The files are those of :func:`roll_out_shards`. Nothing is locked: two runs with the same
+    request write the same files.
+
+    Args:
+        request: What to roll out, all shards together.
+        url: URL of the dump.
+        count: Number of shards.
+        engine: ``local``, ``ray`` or ``slurm``.
+        workers: Number of shards at a time. ``None``: chosen by the engine.
+        retries: Number of further attempts for a shard whose env, process or upload fails.
+        on_progress: Called about twice per second.
+
+    Yields:
+        The result, and a temporary folder with the plan, the manifests and the indexes.
+
+    Raises:
+        TdxError: The request is invalid or differs from the existing shards, the engine is not
+            available, or the URL cannot be written.
+    """
+    create_engine = partial(find_engine(engine), RemoteShardJob(url, request.allow_code), workers)
+    remote = RemoteDump(url)
+    with tempfile.TemporaryDirectory(prefix="tdx-") as place:
+        folder = Path(place, "dump")
+        sizes = remote.list_files()
+        if MANIFEST in sizes:
+            remote.download({name: n for name, n in sizes.items() if _is_metadata(name)}, folder)
+            (folder / SHARDS).mkdir(exist_ok=True)
+        elif sizes:
+            raise StorageError(f"{url} has files and is not a dump", hint="name a new folder")
+
+        def add_shard(shard: int) -> None:
+            listed = remote.list_files(shard_name(shard))
+            remote.download({name: n for name, n in listed.items() if _is_metadata(name)}, folder)
+
+        with open_shards(request, folder, count, alone=True) as plan:
+            if MANIFEST not in sizes:
+                policies = {path.name for path in folder.iterdir() if path.is_file()} - {MANIFEST}
+                remote.upload(folder, [*sorted(policies), MANIFEST])
+            run = ShardRun(plan, folder, create_engine, retries, on_progress, add_shard)
+            result = run.finish()
+            if result.is_complete:
+                remote.upload(folder, [SHARD_INDEX])
+        yield replace(result, path=url), folder
+
+
+def _plan_files(sizes: dict[str, int]) -> dict[str, int]:
+    """Return the plan and the policy among the files of a dump."""
+    return {name: size for name, size in sizes.items() if "/" not in name and name != SHARD_INDEX}
+
+
+def _is_metadata(name: str) -> bool:
+    """True if opening the dump without its steps needs a file."""
+    *folders, last = name.split("/")
+    return not folders or (len(folders) == 2 and last in (MANIFEST, INDEX))
