@@ -14,6 +14,8 @@ import torch
 from datasets import Dataset, disable_progress_bars
 
 from tdx import ArgumentError, Dump, EnvConfig, Pipeline, export_dump, open_dump, record_dump
+from tdx.errors import OutputError
+from tdx.rollouts.formats.rerun import check_complete
 
 disable_progress_bars()
 
@@ -136,6 +138,15 @@ def test_rerun_has_images(pixels: Dump, tmp_path: Path) -> None:
     assert len(buffers) == 10
     for (buffer,), image in zip(buffers, expected, strict=True):
         assert np.array_equal(np.array(buffer, np.uint8).reshape(31, 40, 3), image)
+
+
+def test_incomplete_recordings_are_errors(batch: Dump, tmp_path: Path) -> None:
+    """The SDK only logs that a disk is full."""
+    whole = Path(export_dump(batch, tmp_path / "run.rrd").path).read_bytes()
+    for size in (0, 20, len(whole) // 2, len(whole) - 10):
+        (tmp_path / "cut.rrd").write_bytes(whole[:size])
+        with pytest.raises(OutputError, match="cut.rrd: it is incomplete"):
+            check_complete(tmp_path / "cut.rrd")
 
 
 def test_tensorboard(pixels: Dump, batch: Dump, tmp_path: Path) -> None:

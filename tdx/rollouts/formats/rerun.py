@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from tdx.errors import OutputError
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
@@ -45,8 +47,27 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
         recording.flush()
     finally:
         recording.disconnect()
+    check_complete(target)
     notes = {note for _, pixels in _pixels(source) for note in pixels.notes}
     return tuple(sorted(notes))
+
+
+def check_complete(path: Path) -> None:
+    """Check that a recording is complete, since the SDK only logs errors of writing.
+
+    Raises:
+        OutputError: It is not.
+    """
+    from rerun.chunk import RrdReader
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            is_complete = bool(RrdReader(path).recordings())
+        except Exception:
+            is_complete = False
+    if not is_complete:
+        raise OutputError(f"cannot write {path.name}: it is incomplete", hint="make room")
 
 
 def _describe(source: ExportSource) -> str:
