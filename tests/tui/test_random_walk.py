@@ -54,7 +54,9 @@ WALKS = (
 STEPS = int(os.environ.get("TDX_WALK_STEPS", "25"))
 """Number of keys and clicks of each walk."""
 SEED = int(os.environ.get("TDX_WALK_SEED", "0"))
-_EXPECTED_ERRORS = ("env ", "stage ", "Not opened", "Not checked", "Not excluded")
+_EXPECTED_ERRORS = (
+    *("env ", "stage ", "Not opened", "Not saved", "Not checked", "Not excluded", "Not frozen"),
+)
 """Start of the errors of what the walk may have typed: an env, arguments, a file."""
 _ATTEMPTS = 50
 """How often a fact is looked at again, 10 ms apart, before it counts as broken."""
