@@ -69,5 +69,5 @@ def _call_for_device(name: str, device: torch.device) -> Any:
     if general is not None:
         return general(device)
     function = getattr(torch.get_device_module(device), name)
-    # There is one device of this type, which is no argument of its functions.
+    # The functions of this type of device take no device: there is only one.
     return function() if device.type == "mps" else function(device)

@@ -303,6 +303,13 @@ class StorageError(TdxError, OSError):
     exit_code = ExitCode.ENVIRONMENT
 
 
+class PluginError(TdxError, ImportError):
+    """A plugin of another package cannot be used."""
+
+    code = "TDX309"
+    exit_code = ExitCode.ENVIRONMENT
+
+
 def get_first_line(error: BaseException, otherwise: str = "no message") -> str:
     r"""Return the first line of an error's message, or ``otherwise`` if it is empty.
 

@@ -1,6 +1,6 @@
 """HTML of pipelines, chains, specs, reports, profiles, dumps, stacks and contracts in notebooks.
 
-The blocks are those that the commands print. A fragment has no script and loads nothing. Its size
+The blocks are those of the commands. A fragment has no script and loads nothing. Its size
 is bounded: long lists and tables are folded, and what exceeds the limit is counted instead.
 """
 
@@ -83,7 +83,7 @@ def to_html(value: object) -> str | None:
         value: Value to show.
 
     Returns:
-        A ``<div>`` with its style. ``None``: there is no HTML for a value of this class.
+        A ``<div>`` with its style. ``None``: values of this class have no HTML.
 
     Example:
         >>> from tdx import Pipeline, to_html
@@ -229,7 +229,7 @@ def _blocks(value: object) -> Sequence[Block] | None:
 def _report(value: object) -> Sequence[Block] | None:
     """Return the blocks of a result that a command prints."""
     from tdx.cli.output import UNLIMITED
-    from tdx.cli.views.contracts import contract_view
+    from tdx.cli.views.comparisons import contract_view
     from tdx.cli.views.profile import profile_view
     from tdx.cli.views.specs import spec_view
     from tdx.contracts import ContractReport
@@ -295,7 +295,7 @@ def _stack(value: EnvBase | Stack) -> list[Block]:
     from tdx.stacks import open_stack
 
     stack = open_stack(value)
-    calls = [stage.call for stage in stack.stages]
+    calls = stack.calls
     try:
         blocks = list(spec_view(compare_specs(stack), calls).blocks(UNLIMITED))
     except Exception as error:  # Stages are code of the user.

@@ -171,7 +171,7 @@ class Settings(Result):
         """Return a setting by name.
 
         Raises:
-            UnknownNameError: There is no such setting.
+            UnknownNameError: The setting is unknown.
         """
         setting = find_setting(name)
         return next(each for each in self.values if each.setting is setting)
@@ -209,7 +209,7 @@ def find_setting(name: str, where: Where | None = None) -> Setting:
         where: Location in the file.
 
     Raises:
-        UnknownNameError: There is no such setting.
+        UnknownNameError: The setting is unknown.
     """
     if name not in _BY_NAME:
         known = list(_BY_NAME)
@@ -256,7 +256,7 @@ def set_in_text(text: str, name: str, value: str) -> str:
 
     Raises:
         ArgumentError: The value is invalid for the setting, or the text is not valid TOML.
-        UnknownNameError: There is no such setting, or the value is not one of the choices.
+        UnknownNameError: The setting is unknown, or the value is not one of the choices.
 
     Example:
         >>> set_in_text("# my defaults\n# seed = 0\n", "seed", "3")

@@ -1,16 +1,20 @@
-"""Assertions and a pytest fixture for contracts of preprocessing.
+"""Assertions for envs, chains and transforms, and a pytest fixture for contracts of preprocessing.
 
 As a plugin of pytest it adds the fixture ``check_contract`` and the option ``--update-contracts``.
 """
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
+
+    from tdx import EnvBase, Transform
     from tdx.contracts import Contract, ContractReport
 
 _UPDATE = "--update-contracts"
@@ -62,6 +66,108 @@ def assert_matches_contract(
     loaded: Any = load_contract(str(contract)) if is_path else contract
     name = str(contract) if is_path else "contract"
     _raise(check_contract(env, loaded, evaluation=evaluation, reference=name))
+
+
+def assert_env_specs(env: Any, *, steps: int = 50, seed: int | None = 0) -> None:
+    """Assert that the values of an env and of its stages match their specs in random steps.
+
+    Args:
+        env: An env of tdx, Gymnasium, Stable-Baselines3 or TorchRL; it is reset and stepped.
+        steps: Number of steps.
+        seed: Seed of the env and of the actions. ``None``: do not seed.
+
+    Raises:
+        AssertionError: A value does not match its spec; the message names the stage and the key.
+
+    Example:
+        >>> import gymnasium
+        >>> from tdx.testing import assert_env_specs
+        >>> assert_env_specs(gymnasium.make("Pendulum-v1"), steps=5)
+    """
+    from tdx.inspection.stack_check import check
+
+    findings = check(env, steps=steps, seed=seed).findings
+    errors = [each for each in findings if each.severity == "error"]
+    found = [each for each in errors if each.violation is not None or each.check != "lints"]
+    if found:
+        raise AssertionError(
+            "\n".join(f"{each.code} {each.where}: {each.message}" for each in found)
+        )
+
+
+def assert_transform_contract(
+    make: Callable[[], Transform], make_env: Callable[[], EnvBase], *, steps: int = 8, seed: int = 0
+) -> None:
+    """Assert what tdx relies on for every transform, such as one of a plugin.
+
+    The values match the specs; the specs before the transform and the input of a step are left
+    unchanged; a planned rollout and one of a pickled copy have the values of an eager one; and a
+    transform continues from the ``state_dict`` of another one.
+
+    Args:
+        make: Creates the transform.
+        make_env: Creates an env that it fits, whose steps depend only on its seed and the actions.
+        steps: Number of steps of each rollout.
+        seed: Seed of the env and of the actions.
+
+    Raises:
+        AssertionError: The transform breaks one of these rules; the message names it.
+
+    Example:
+        >>> from tdx import GymEnv, RewardSum
+        >>> from tdx.testing import assert_transform_contract
+        >>> assert_transform_contract(RewardSum, lambda: GymEnv("Pendulum-v1"))
+    """
+    from tdx import TransformedEnv, check_env_specs
+
+    base = make_env()
+    given = base.output_spec.clone(), base.input_spec.clone()
+    env = TransformedEnv(base, make())
+    check_env_specs(env, seed=seed)
+    if (base.output_spec, base.input_spec) != given:
+        raise AssertionError(f"{env.stages[0]} changes the specs of the env before it")
+    _assert_input_unchanged(env)
+    expected = _roll_out(TransformedEnv(make_env(), make(), planned=False), steps, seed)
+    pickled = pickle.loads(pickle.dumps(make()))
+    for how, transform in (("planned", make()), ("pickled", pickled)):
+        other = TransformedEnv(make_env(), transform, planned=how == "planned")
+        found = _roll_out(other, steps, seed)
+        _assert_same(expected, found, f"a {how} rollout differs from an eager one")
+    env.close()
+    first, second = (TransformedEnv(make_env(), make(), planned=False) for _ in range(2))
+    _roll_out(first, steps, seed)
+    second.load_state_dict(first.state_dict())
+    _assert_same(
+        _roll_out(first, steps, seed + 1),
+        _roll_out(second, steps, seed + 1),
+        "a rollout with a loaded state_dict differs",
+    )
+
+
+def _roll_out(env: EnvBase, steps: int, seed: int) -> TensorDictBase:
+    import torch
+
+    env.set_seed(seed)
+    torch.manual_seed(seed)
+    return env.rollout(steps, break_when_any_done=False)
+
+
+def _assert_input_unchanged(env: EnvBase) -> None:
+    tensordict = env.rand_action(env.reset())
+    given = tensordict.clone()
+    env.step(tensordict)
+    _assert_same(given, tensordict.select(*given.keys()), "a step changes its input")
+
+
+def _assert_same(expected: TensorDictBase, found: TensorDictBase, message: str) -> None:
+    import torch
+
+    keys, others = (set(each.keys(True, True)) for each in (expected, found))
+    if keys != others:
+        raise AssertionError(f"{message}: keys {sorted(map(str, keys ^ others))}")
+    for key in keys:
+        if not torch.equal(expected[key], found[key]):
+            raise AssertionError(f"{message} at {key}")
 
 
 def _raise(report: ContractReport) -> None:

@@ -12,6 +12,8 @@ os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 # Tests do not depend on the user's configuration.
 os.environ["TDX_CONFIG"] = os.devnull
+# Nor on the plugins that are installed.
+os.environ.setdefault("TDX_PLUGINS", "0")
 
 import gc
 import multiprocessing
@@ -42,7 +44,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """``-n auto``: more than there are cores, for many tests wait for processes of their own.
 
     Each worker imports torch, so not without end. Each begins at another place, so that tests that
-    wait run beside tests that compute.
+    wait run next to tests that compute.
     """
     if config.option.dist == "no":
         config.option.dist = "worksteal"

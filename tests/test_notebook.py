@@ -231,7 +231,7 @@ def test_what_exceeds_the_limit_is_counted() -> None:
     shown = found.text.count("Unbounded")
     assert 0 < shown < 2_000
     assert f"… {2_000 - shown:,} more rows, left out" in found.text
-    assert f"{shown - 40:,} more rows" in found.text, "those that are folded"
+    assert f"{shown - 40:,} more rows" in found.text, "folded rows"
     read(render_blocks([Code("x" * 50_000)] * 20))
 
 

@@ -22,8 +22,9 @@ from tdx.cli.commands import build_root
 from tdx.cli.output import markdown as format_blocks
 from tdx.cli.views.specs import comparison_table
 from tdx.inspection.transform_example import TransformExample, find_example
-from tdx.pipeline.catalog import Parameter, TransformInfo, load_catalog
-from tdx.pipeline.catalog import markdown as format_docstring
+from tdx.pipeline.catalog import load_catalog
+from tdx.pipeline.transform_info import Parameter, TransformInfo
+from tdx.pipeline.transform_info import markdown as format_docstring
 
 FOLDERS = ("transforms", "commands", "api")
 WIDTH = 10_000

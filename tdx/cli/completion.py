@@ -1,20 +1,24 @@
-"""Shell completion that loads neither torch nor, once the env ids are cached, Gymnasium."""
+"""Shell completion that loads neither torch nor Gymnasium, once env ids and keys are cached."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tdx import __version__
 from tdx.errors import TdxError
 
 if TYPE_CHECKING:
-    from tdx.pipeline.catalog import Type
-
+    from tdx.pipeline.transform_info import Type
 
 Completion = tuple[str, str]
 """Completed word and its description."""
@@ -31,7 +35,7 @@ def complete_env(incomplete: str) -> list[Completion]:
 
 
 def complete_device(incomplete: str) -> list[str]:
-    """Complete devices: those that torch knows, as asking it which exist takes seconds."""
+    """Complete the names of devices; asking torch which of them exist takes seconds."""
     return [name for name in _DEVICES if name.startswith(incomplete)]
 
 
@@ -72,7 +76,8 @@ def complete_target(incomplete: str) -> list[Completion]:
 
 def complete_name(incomplete: str) -> list[Completion]:
     """Complete names of transforms: by prefix, or else by substring."""
-    from tdx.pipeline.catalog import load_catalog, strip_markup
+    from tdx.pipeline.catalog import load_catalog
+    from tdx.pipeline.transform_info import strip_markup
 
     return _matching(
         incomplete, [(info.name, strip_markup(info.summary)) for info in load_catalog().transforms]
@@ -80,10 +85,13 @@ def complete_name(incomplete: str) -> list[Completion]:
 
 
 def complete_export(incomplete: str) -> list[Completion]:
-    """Complete the formats of ``tdx export``."""
-    from tdx.rollouts.formats.interface import export_formats
+    """Complete the formats of ``tdx export``, without loading those of plugins."""
+    from tdx.plugins import find_plugins
+    from tdx.rollouts.formats.interface import BUILTIN_FORMATS
 
-    return _matching(incomplete, [(each.name, each.title) for each in export_formats()])
+    known = [(each.name, each.title) for each in BUILTIN_FORMATS]
+    known += [(each.name, f"of {each.package}") for each in find_plugins("tdx.exporters")]
+    return _matching(incomplete, known)
 
 
 def complete_import(incomplete: str) -> list[Completion]:
@@ -117,7 +125,8 @@ def complete_transform(incomplete: str) -> list[Completion]:
         >>> complete_transform("StepCounter(ma")[0][0]
         'StepCounter(max_steps='
     """
-    from tdx.pipeline.catalog import load_catalog, strip_markup
+    from tdx.pipeline.catalog import load_catalog
+    from tdx.pipeline.transform_info import strip_markup
 
     name, bracket, inside = incomplete.partition("(")
     info = load_catalog().find(name.strip())
@@ -154,8 +163,6 @@ def complete_stage(ctx: typer.Context, incomplete: str) -> list[Completion]:
     found = complete_transform(incomplete)
     if found or "[" not in incomplete:
         return found
-    from tdx.cli.key_completion import complete_keys_of_stage
-
     # Typer does not parse the words after an option without a value.
     words = [ctx.params.get("target"), *(ctx.params.get("words") or ()), *ctx.args]
     targets = [str(word) for word in words if word and not str(word).startswith("-")]
@@ -237,3 +244,136 @@ def _names(folder: Any) -> list[str]:
         return []
     inner = [key[1:] if key[0] == "next" else key for key in keys if key]
     return list(dict.fromkeys(".".join(key) for key in (*inner, *keys)))
+
+
+_MAX_ENTRIES = 100
+_LIST = re.compile(
+    r"""(?P<before>.*\b(?P<name>\w*keys\w*)\s*=\s*\[(?:[^\[\]]*,)?\s*)(?P<quote>["']?)(?P<word>[\w.]*)"""
+)
+"""A stage that ends inside a list of keys, before the quote that closes a key."""
+
+
+def complete_keys_of_stage(params: Mapping[str, Any], words: list[str], stage: str) -> list[str]:
+    """Complete the last key in a list of keys, such as ``CatFrames(in_keys=["obs``.
+
+    Args:
+        params: Values of the options before it.
+        words: Words without an option before it.
+        stage: Unfinished stage.
+
+    Returns:
+        Completed stages; empty if the stage does not end inside a list of keys.
+    """
+    found = _LIST.fullmatch(stage)
+    if found is None or found["name"].startswith("out_"):
+        return []
+    target = next(filter(None, [params.get("env"), params.get("pipeline"), *words]), None)
+    if target is None or target == "-":
+        return []
+    values = {name: params.get(name) for name in ("transforms", "env_kwargs", "from_pixels")}
+    keys = cached_names([target, values], lambda: _chain_keys(target, values))
+    quote = found["quote"] or _other_quote(stage)
+    taken = set(re.findall(r"[\w.]+", found["before"].rpartition("[")[2]))
+    completed = [
+        f"{found['before']}{quote}{key}{quote}"
+        for key in keys
+        if key.startswith(found["word"]) and key not in taken and "." not in key
+    ]
+    # A shell closes the quotes after a single completion; a second one keeps them open.
+    return [*completed, f"{completed[0]}]"] if len(completed) == 1 else completed
+
+
+def _other_quote(stage: str) -> str:
+    """Return the quote that does not end the word on the command line."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    start = line.rfind(stage)
+    return '"' if start > 0 and line[start - 1] == "'" else "'"
+
+
+def _chain_keys(target: str, values: Mapping[str, Any]) -> list[str]:
+    from tdx.inspection.lineage import inspect_keys
+    from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, parse_stage
+    from tdx.pipeline.grammar import parse_kwargs
+    from tdx.stacks.building import build_env
+
+    if Path(target).is_file():
+        pipeline = PipelineFile.load(target).pipeline
+    else:
+        kwargs = parse_kwargs(values["env_kwargs"]) if values["env_kwargs"] else {}
+        pipeline = Pipeline(EnvConfig(target, kwargs=kwargs))
+    stages = map(parse_stage, values["transforms"] or ())
+    pipeline = pipeline.with_stages(*pipeline.transforms, *stages)
+    if values["from_pixels"]:
+        pipeline = replace(pipeline, env=replace(pipeline.env, from_pixels=True))
+    env = build_env(pipeline, False)
+    try:
+        return inspect_keys(env).keys()
+    finally:
+        env.close()
+
+
+def cached_names(question: Any, find: Callable[[], list[str]]) -> list[str]:
+    """Return names from the cache of completions, or find and store them.
+
+    Args:
+        question: What the names depend on, as plain data; files count with their time of change.
+        find: Returns the names. What it prints is discarded; if it fails, there are none.
+    """
+    changed = [_change_time(word) for word in _texts(question)]
+    fingerprint = json.dumps([__version__, os.getcwd(), question, changed], default=str)
+    stored = _read_cache()
+    if fingerprint in stored:
+        return stored[fingerprint]
+    names: list[str] = []
+    output = io.StringIO()
+    # If the command line is invalid, or the env fails, there is nothing to complete.
+    with (
+        contextlib.suppress(Exception),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(output),
+    ):
+        names = find()
+    if names:
+        _write_cache({**dict(list(stored.items())[1 - _MAX_ENTRIES :]), fingerprint: names})
+    return names
+
+
+def _texts(question: Any) -> Iterator[str]:
+    if isinstance(question, str):
+        yield question
+    elif isinstance(question, Mapping):
+        yield from _texts(list(question.values()))
+    elif isinstance(question, list | tuple):
+        for each in question:
+            yield from _texts(each)
+
+
+def _change_time(word: str) -> int | None:
+    try:
+        return os.stat(word).st_mtime_ns
+    except (OSError, ValueError):
+        return None
+
+
+def _cache_path() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("tdx") / "keys.json"
+
+
+def _read_cache() -> dict[str, list[str]]:
+    try:
+        stored = json.loads(_cache_path().read_text(encoding="utf-8"))
+        return {str(name): [str(key) for key in keys] for name, keys in stored.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _write_cache(stored: Mapping[str, list[str]]) -> None:
+    from tdx.errors import ArgumentError
+    from tdx.files import write_atomically
+
+    path = _cache_path()
+    with contextlib.suppress(OSError, ArgumentError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(stored), sync=False)

@@ -175,7 +175,7 @@ def _verification() -> Document:
 
 
 def _repair() -> Document:
-    from tdx.rollouts.dump.repair_result import Repair
+    from tdx.rollouts.dump.verification import Repair
 
     return Document(Repair, extra={"path": str})
 
@@ -199,7 +199,7 @@ def _envs() -> Document:
 
 
 def _env() -> Document:
-    from tdx.inspection.env_details import EnvDetails
+    from tdx.inspection.envs import EnvDetails
 
     return Document(EnvDetails)
 
@@ -291,7 +291,7 @@ def document_schema(kind: str) -> dict[str, Any]:
         kind: Value of its entry ``kind``.
 
     Raises:
-        UnknownNameError: There is no such kind.
+        UnknownNameError: The kind is unknown.
     """
     from tdx.cli.schemas import DIALECT, SchemaBuilder, closed_object
     from tdx.cli.views import StageCall

@@ -29,7 +29,7 @@ from tdx.pipeline import (
     parse_stage,
     write_pipeline,
 )
-from tdx.pipeline.catalog import strip_markup
+from tdx.pipeline.transform_info import strip_markup
 from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def import_from(source: str, options: PipelineOptions) -> StackImport:
     from tdx.cli.pipelines import parse_env_kwargs
     from tdx.inspection.stack_import import import_stack
     from tdx.pipeline import EnvConfig
-    from tdx.stacks.targets import open_target
+    from tdx.stacks.building import open_target
 
     for field in fields(options):
         if field.name not in _SHARED and getattr(options, field.name):

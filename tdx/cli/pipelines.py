@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tdx.cli.key_completion import cached_names
+from tdx.cli.completion import cached_names
 from tdx.cli.options import PipelineOptions, TargetOptions, configured_values
 from tdx.cli.runtime import paused_garbage_collection, third_party_code
 from tdx.errors import ArgumentError, PipelineError, TdxError

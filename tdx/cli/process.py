@@ -47,6 +47,8 @@ _FOR_DEVELOPERS = (DeprecationWarning, PendingDeprecationWarning, FutureWarning)
 _CAST_BOUNDS = "precision lowered by casting"
 """Gymnasium warns of it for each space with bounds in Python numbers, also in its own wrappers."""
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
+_COMPLETION = "_TDX_COMPLETE"
+"""Variable that the completion of a shell sets."""
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -152,6 +154,9 @@ def _short_warnings() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if issubclass(category, _FOR_DEVELOPERS) and not filename.startswith(_PACKAGE):
+            return
+        if _COMPLETION in os.environ:
+            # Shells show it between the words of the command line.
             return
         text = " ".join(_GYMNASIUM_PREFIX.sub("", str(message)).split())
         if _CAST_BOUNDS in text:

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
     from tdx.profiling.candidates import Candidate
     from tdx.profiling.compare import Limit
-    from tdx.profiling.marginal import MarginalCosts
+    from tdx.profiling.interleaved import MarginalCosts
     from tdx.profiling.result import Mode, Profile
     from tdx.profiling.run import ProfilePlan
     from tdx.profiling.suggestions import Suggestions
-    from tdx.profiling.sweep import SweepResult
 
 INTERRUPTED = "interrupted"
 
@@ -117,7 +116,7 @@ def measure(
 def _measure_marginal(
     env: EnvBase, modes: tuple[Mode, ...], plan: ProfilePlan
 ) -> list[MarginalCosts]:
-    from tdx.profiling.marginal import measure_marginal_costs
+    from tdx.profiling.interleaved import measure_marginal_costs
 
     results: list[MarginalCosts] = []
     for mode in modes:
@@ -183,39 +182,6 @@ def _lint_fixes(request: ProfileRequest) -> list[Candidate]:
         for each in findings
         if each.violation.fix is not None
     ]
-
-
-def measure_sweep(request: ProfileRequest, settings: list[str]) -> SweepResult:
-    """Measure the pipeline with each combination of some settings.
-
-    Args:
-        request: What to measure.
-        settings: Values of ``--sweep``.
-
-    Raises:
-        TdxError: A setting does not exist.
-    """
-    from tdx.cli.progress import activity_on
-    from tdx.cli.runtime import third_party_code
-    from tdx.profiling.sweep import run_sweep
-    from tdx.profiling.sweep_axes import parse_sweep
-
-    axes = parse_sweep(settings, request.config)
-    result: SweepResult | None = None
-    try:
-        with activity_on(sys.stderr) as on_progress, third_party_code():
-            result = run_sweep(
-                request.config,
-                axes,
-                request.modes,
-                replace(request.plan, on_progress=on_progress),
-                allow_code=request.options.allow_code,
-                policy_of=request.load_policy,
-            )
-    except KeyboardInterrupt:
-        if result is None:
-            raise
-    return result
 
 
 def profile_error(profile: Profile) -> str | None:

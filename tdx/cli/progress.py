@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tdx.cli.runtime import raw_stream
+from tdx.cli.views import duration_text
 from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def activity_text(activity: str, done: int, total: int, new: int, seconds: float
     if total > 1:
         parts.append(f"{done:,} of {total:,}")
         if new > 0 and seconds >= _MEANINGFUL_SECONDS:
-            parts.append(f"{_duration((total - done) * seconds / new)} left")
+            parts.append(f"{duration_text((total - done) * seconds / new)} left")
     return "  ".join(parts)
 
 
@@ -170,7 +171,7 @@ def shards_text(progress: ShardProgress, before: ShardProgress, seconds: float) 
         rate = (done - before.steps) / max(seconds, 1e-9)
         parts += [f"{done:,} of {total:,} steps", f"{rate:,.0f} steps/s"]
     if rate > 0 and done < total:
-        parts.append(f"{_duration((total - done) / rate)} left")
+        parts.append(f"{duration_text((total - done) / rate)} left")
     return "  ".join(parts)
 
 
@@ -206,13 +207,5 @@ def progress_text(progress: Progress, seconds: float) -> str:
         left = (total - done) * seconds / done if done else None
     parts = [f"{done:,} of {total:,} {noun}", f"{rate:,.0f} steps/s"]
     if left is not None:
-        parts.append(f"{_duration(left)} left")
+        parts.append(f"{duration_text(left)} left")
     return "  ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

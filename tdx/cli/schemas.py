@@ -11,7 +11,7 @@ from inspect import get_annotations, getattr_static, getdoc, getmodule
 from pathlib import PurePath
 from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
-from tdx.pipeline.catalog import markdown, parse_argument_help
+from tdx.pipeline.transform_info import markdown, parse_argument_help
 from tdx.serialization import Entry, Result
 
 Schema = dict[str, Any]

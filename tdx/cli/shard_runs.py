@@ -23,7 +23,7 @@ _SHARDS = "Shards"
 
 
 class EngineName(StrEnum):
-    """Where shards are recorded."""
+    """Where shards are recorded, or settings are measured."""
 
     LOCAL = "local"
     RAY = "ray"

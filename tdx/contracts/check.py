@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.contracts.compare import compare_contracts
 from tdx.contracts.freeze import freeze, observe, stack_in_this_process
-from tdx.contracts.inputs import STEPS
 from tdx.contracts.model import Contract
+from tdx.contracts.observe import STEPS
 from tdx.contracts.report import ContractReport, Difference
 from tdx.errors import TdxError
 from tdx.stacks import open_stack

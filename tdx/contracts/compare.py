@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tdx.contracts.align import Pair, align, part_of
 from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord
 from tdx.contracts.report import FRAME_SHAPE, FRAME_STACK, ContractReport, Difference, Kind
-from tdx.contracts.roles import PASSIVE, STACK
-from tdx.contracts.state_changes import compare_states
+from tdx.contracts.roles import PASSIVE, STACK, Pair, align, part_of
+from tdx.contracts.states import compare_states
 from tdx.contracts.values import Change, Tolerance, compare
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdx.contracts.inputs import STEPS, collect_inputs
 from tdx.contracts.model import (
     DEFAULT_PARTS,
     Contract,
@@ -20,9 +19,9 @@ from tdx.contracts.model import (
     StageRecord,
     StateRecord,
 )
-from tdx.contracts.observe import Layout, Run, restored, run_inputs
+from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, restored, run_inputs
 from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
-from tdx.contracts.statistics import is_of_episode, is_statistic
+from tdx.contracts.states import is_of_episode, is_statistic
 from tdx.contracts.values import Values, compare, digest
 from tdx.errors import ArgumentError, TdxError
 from tdx.inspection.leaf import domain_text
@@ -46,7 +45,7 @@ def freeze(
     """Record the stages of an env: arguments, specs, state, and golden values.
 
     The env makes a few random steps; the state of its stages is restored afterwards. Reset the env
-    before you go on.
+    before you continue.
 
     Args:
         env: Env of any supported library with its wrappers, or an algorithm of Stable-Baselines3.
@@ -99,7 +98,7 @@ def observe(
         seed: Seed of the stages.
         compare: Parts to compare.
         layout: Keys of the stack, if they are known.
-        find_random: True to run the stages again, to find those that are random.
+        find_random: True to run the stages again, to find the random ones.
 
     Raises:
         TdxError: A stage raised.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tdx.contracts.align import Pair, align, is_relevant, part_of
 from tdx.contracts.model import Contract, Lane, StageRecord
 from tdx.contracts.report import ContractReport, Difference
+from tdx.contracts.roles import Pair, align, is_relevant, part_of
 from tdx.contracts.values import Tolerance, Values
 
 RowStatus = Literal["same", "differs", "follows", "not compared"]
@@ -58,7 +58,7 @@ def side_by_side(a: Contract, b: Contract | None, report: ContractReport) -> lis
 
     Args:
         a: The contract.
-        b: The target as it was observed. ``None``: it failed with the inputs of the contract.
+        b: The observed target. ``None``: it failed with the inputs of the contract.
         report: Their comparison.
     """
     if b is None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tdx.contracts.decoding import parse_tensors, tensors_to_bytes
 from tdx.contracts.roles import PASSIVE, role_of
-from tdx.contracts.statistics import is_of_episode, is_statistic
-from tdx.contracts.tensor_files import parse_tensors, tensors_to_bytes
+from tdx.contracts.states import is_of_episode, is_statistic
 from tdx.errors import ArgumentError, StorageError, Where
 from tdx.files import check_replaceable, write_atomically
 from tdx.stacks import open_stack

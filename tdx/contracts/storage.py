@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tdx.confined_files import open_below, open_folder
-from tdx.contracts.fields import Fields, damaged
+from tdx.contracts.decoding import Fields, damaged, parse_tensors, tensors_to_bytes
 from tdx.contracts.model import (
     VERSION,
     Contract,
@@ -28,7 +28,6 @@ from tdx.contracts.model import (
     key_name,
     parse_key_name,
 )
-from tdx.contracts.tensor_files import parse_tensors, tensors_to_bytes
 from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
 from tdx.errors import ArgumentError, PipelineError, StorageError
 from tdx.files import atomic_folder
@@ -52,7 +51,7 @@ def save_contract(contract: Contract, path: str | Path, *, force: bool = False) 
         force: True to replace a folder that holds a contract.
 
     Raises:
-        ArgumentError: The path exists and is no contract, or ``force`` is False.
+        ArgumentError: The path exists and is not a contract, or ``force`` is False.
         StorageError: The folder cannot be written.
     """
     target = Path(path)
@@ -310,7 +309,7 @@ def _value_name(place: Place) -> str:
 
 
 def _tensors_of(contract: Contract) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """Return the tensors of a contract by name, and the shapes of those that are packed."""
+    """Return the tensors of a contract by name, and the shapes of the packed ones."""
     tensors: dict[str, Tensor] = {}
     packed: dict[str, dict[str, Any]] = {}
     for place, values in contract.values.items():

@@ -202,7 +202,7 @@ class AutoResetEnv(TransformedEnv):
             return result
         if all(bool(mask.all()) for mask in missing.values()):
             return self._reset_inside(tensordict.exclude(*masks), **kwargs)
-        # Only some of the rows have begun their next episode.
+        # Only some of the rows are in their next episode.
         inner = tensordict.clone(recurse=False)
         for key, mask in missing.items():
             write(inner, key, mask)

@@ -364,7 +364,7 @@ class EagerProgram:
 
         Args:
             tensordict: Input of the step, ``[*B]``.
-            preset: Existing entries of ``next``. The chain sees those that the env does not
+            preset: Existing entries of ``next``. The chain sees the entries that the env does not
                 write.
         """
         if self.inverts:

@@ -228,7 +228,7 @@ class ReplayBuffer:
             update_priority: Set priorities from the data, in a :class:`TensorDictReplayBuffer`.
 
         Returns:
-            Position of each step, int64 ``[T]`` or ``[T * B, ndim]``; those that a transform holds
+            Position of each step, int64 ``[T]`` or ``[T * B, ndim]``; steps that a transform holds
             back until later ones are written have none.
 
         Raises:
@@ -312,7 +312,7 @@ class ReplayBuffer:
             Batch ``[N, ...]``, a copy of stored data; or the batch and the dict.
 
         Raises:
-            ArgumentError: There is no batch size, or the sampler does not support it.
+            ArgumentError: No batch size is given, or the sampler does not support it.
             ChainError: The buffer is empty, or no episode is long enough.
         """
         batch = self._next(self._size(batch_size))

@@ -25,7 +25,7 @@ def resolve_members(index: Any, count: int) -> int | list[int]:
         count: Number of members.
 
     Raises:
-        IndexError: The index has another type or shape, or there is no such member.
+        IndexError: The index has another type or shape, or exceeds the number of members.
     """
     if index is Ellipsis:
         index = slice(None)

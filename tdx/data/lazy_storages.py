@@ -107,7 +107,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         """Create the files for steps of a layout.
 
         Raises:
-            ArgumentError: There is no room for a single row.
+            ArgumentError: A single row does not fit.
             StorageError: The disk is full, or the files already exist.
         """
         try:

@@ -224,7 +224,7 @@ class TensorStorage(Storage):
         """Allocate memory for steps of a layout.
 
         Raises:
-            ArgumentError: There is no room for a single row.
+            ArgumentError: A single row does not fit.
             StorageError: The disk is full.
         """
         rows = self.max_size // max(math.prod(batch), 1)

@@ -114,7 +114,7 @@ class TensorDictReplayBuffer(ReplayBuffer):
             Batch ``[N, ...]``; or the batch and the dict.
 
         Raises:
-            ArgumentError: There is no batch size, or the sampler does not support it.
+            ArgumentError: No batch size is given, or the sampler does not support it.
             ChainError: The buffer is empty, or has other data than TensorDicts.
         """
         return super().sample(batch_size, return_info)

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -48,6 +48,8 @@ for name in request["modules"]:
         report(module=name, version=str(getattr(module, "__version__", "")))
     except BaseException as error:
         report(module=name, error=f"{type(error).__name__}: {error}")
+if not request["devices"]:
+    sys.exit()
 try:
     import torch
     cuda = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -110,13 +112,16 @@ class DoctorReport(Result):
         return sum(each.status == status for each in self.diagnoses)
 
 
-def diagnose(shown: Sequence[Diagnosis] | None = None) -> DoctorReport:
+def diagnose(
+    shown: Sequence[Diagnosis] | None = None, plugins: Iterable[Diagnosis] = ()
+) -> DoctorReport:
     """Check the machine; a failed check does not end the diagnosis.
 
     torch and related packages are imported in a separate process.
 
     Args:
         shown: Diagnoses of the terminal. Defaults to those of stdout.
+        plugins: Diagnoses of plugins.
     """
     shown = list(check_terminal(sys.stdout)) if shown is None else shown
     imports = probe_imports([*REQUIRED, *OPTIONAL])
@@ -124,6 +129,7 @@ def diagnose(shown: Sequence[Diagnosis] | None = None) -> DoctorReport:
         *_versions(imports),
         *_devices(imports),
         *_check_envs(),
+        *plugins,
         *shown,
         *check_folders(),
         *check_shell(),
@@ -362,9 +368,14 @@ class ImportProbe:
     devices: dict[str, Any] = field(default_factory=dict)
 
 
-def probe_imports(modules: Sequence[str]) -> ImportProbe:
-    """Import modules in a separate process, which a broken package may crash, and list devices."""
-    request = json.dumps({"modules": list(modules), "path": sys.path})
+def probe_imports(modules: Sequence[str], *, devices: bool = True) -> ImportProbe:
+    """Import modules in a separate process, which a broken package may crash, and list devices.
+
+    Args:
+        modules: Names of the modules.
+        devices: Whether torch is imported to list its devices.
+    """
+    request = json.dumps({"modules": list(modules), "path": sys.path, "devices": devices})
     try:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", _PROBE, request],
@@ -403,4 +414,4 @@ def _parse_probe(output: str, end: str, modules: Sequence[str]) -> ImportProbe:
     return probe
 
 
-Group = Literal["versions", "devices", "envs", "terminal", "files", "shell"]
+Group = Literal["versions", "devices", "envs", "plugins", "terminal", "files", "shell"]

@@ -176,6 +176,7 @@ def _of_error(kind: type[TdxError]) -> Explanation:
 
 
 def _of_rule(rule: Rule) -> Explanation:
+    allowed = "--allow-code" if rule.python else ""
     return Explanation(
         rule.code,
         "rule",
@@ -184,8 +185,8 @@ def _of_rule(rule: Rule) -> Explanation:
         rule.severity,
         0 if rule.severity == "suggestion" else 1,
         tuple(rule.paragraphs),
-        _command(rule.wrong, rule),
-        _command(rule.right, rule),
+        _one_line(f"tdx check {rule.wrong} {allowed}"),
+        _one_line(f"tdx check {rule.right} {allowed}"),
         None if rule.python is None else rule.python.strip("\n"),
     )
 
@@ -197,12 +198,6 @@ def _of_difference(each: DifferenceCode) -> Explanation:
 
 def _one_line(command: str | None) -> str | None:
     return None if command is None else " ".join(command.split())
-
-
-def _command(options: str, rule: Rule) -> str:
-    allowed = " --allow-code" if rule.python else ""
-    words = " ".join(options.split()).removeprefix("--env ").replace(" --t ", " -t ")
-    return f"tdx check {words}{allowed}"
 
 
 def render_checks_page() -> str:

@@ -207,7 +207,7 @@ class EnvCache:
         """
         if not pipeline.is_factory:
             return None
-        from tdx.stacks.targets import open_target
+        from tdx.stacks.building import open_target
 
         config = pipeline.env
         if self._stack is None or repr(config) != repr(self._config):

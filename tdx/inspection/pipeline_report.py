@@ -128,7 +128,7 @@ def build_report(
         name=name,
         env=env,
         text=write_pipeline(pipeline),
-        calls=tuple(stage.call for stage in stack.stages),
+        calls=tuple(stack.calls),
         chain=report_flow(stack, flow, env),
         lineage=trace_flow(flow, env),
         specs=inspect_spec(stack, env),

@@ -19,7 +19,7 @@ from tdx.serialization import Entries, Entry, Result
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
-    from tdx.pipeline.catalog import TransformInfo
+    from tdx.pipeline.transform_info import TransformInfo
 
 _PIXELS = EnvConfig("Pendulum-v1", from_pixels=True)
 _CONTEXTS = (

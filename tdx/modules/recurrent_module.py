@@ -109,7 +109,7 @@ class RecurrentModule(TensorDictModuleBase):  # type: ignore[misc]
 
         Raises:
             KeyNotFoundError: The input or ``is_init`` is missing.
-            ArgumentError: The shapes do not fit, or there is no time dim in recurrent mode.
+            ArgumentError: The shapes do not fit, or the time dim is missing in recurrent mode.
         """
         value, starts = (self._read(tensordict, key) for key in (self.in_keys[0], self.in_keys[-1]))
         sequences = self.recurrent_mode

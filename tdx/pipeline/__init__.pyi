@@ -1,7 +1,7 @@
 from .build import build_env as build_env
 from .catalog import Catalog as Catalog
-from .catalog import Parameter as Parameter
-from .catalog import TransformInfo as TransformInfo
+from .transform_info import Parameter as Parameter
+from .transform_info import TransformInfo as TransformInfo
 from .catalog import load_catalog as load_catalog
 from .envs import available_devices as available_devices
 from .envs import make_env as make_env
@@ -21,7 +21,7 @@ from .file.pipeline_file import PipelineFile as PipelineFile
 from .conversions import from_python as from_python
 from .conversions import to_python as to_python
 from .file.yaml_format import read_pipeline as read_pipeline
-from .catalog import Type as Type
+from .transform_info import Type as Type
 from .build import check_arguments as check_arguments
 from .build import check_specs as check_specs
 from .build import validate as validate

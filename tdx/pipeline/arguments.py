@@ -24,9 +24,10 @@ from tdx.errors import (
     find_similar_names,
     summarize_error,
 )
-from tdx.pipeline.catalog import Parameter, TransformInfo, Type, load_catalog
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.coercion import MismatchError, coerce, coerce_untyped, parse_or_none
 from tdx.pipeline.grammar import format_value, parse_value
+from tdx.pipeline.transform_info import Parameter, TransformInfo, Type
 from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, StageConfig, Value
 
 if TYPE_CHECKING:
@@ -385,6 +386,10 @@ def code_not_allowed_error(reference: CodeReference) -> CodeNotAllowedError:
 
 def _load_transform_class(info: TransformInfo | None) -> Any:
     assert info is not None
+    if info.package:
+        from tdx.pipeline.plugin_transforms import load_plugin_transform
+
+        return load_plugin_transform(info)
     return getattr(import_module(info.module), info.name)
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 
 from tdx.errors import PipelineError
-from tdx.pipeline.catalog import Type
 from tdx.pipeline.grammar import parse_stage, parse_value
+from tdx.pipeline.transform_info import Type
 from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, Value
 
 _DEVICE = re.compile(r"[a-z]+(:\d+)?")

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tdx.keys import NestedKey, normalize_key
-from tdx.pipeline.catalog import (
+from tdx.pipeline.transform_info import (
     Parameter,
     ParameterKind,
     TransformInfo,
@@ -39,15 +39,16 @@ class Definition:
 
 
 class SourceTree:
-    """Modules of a package on disk, parsed on demand.
+    """Modules of packages on disk, parsed on demand.
 
     Args:
-        root: Folder of the package, such as ``…/tdx``.
+        root: Folder of tdx, ``…/tdx``.
+        others: Folders of other packages, or files of modules.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *others: Path) -> None:
         self.package = root.name
+        self._roots = {path.stem: path for path in (*others, root)}
         self._modules: dict[str, Module | None] = {}
 
     def module(self, dotted: str) -> Module | None:
@@ -58,13 +59,14 @@ class SourceTree:
 
     def _open(self, dotted: str) -> Module | None:
         head, *rest = dotted.split(".")
-        if head != self.package:
+        root = self._roots.get(head)
+        if root is None:
             return None
-        base = self.root.joinpath(*rest)
-        for path in (base / "__init__.py", base.parent / f"{base.name}.py"):
-            if path.is_file():
-                return Module(self, dotted, path)
-        return None
+        base = root.joinpath(*rest)
+        # The stub of a package names what it imports lazily.
+        files = (base, base / "__init__.pyi", base / "__init__.py", base.parent / f"{base.name}.py")
+        path = next((each for each in files if each.is_file()), None)
+        return None if path is None else Module(self, dotted, path)
 
 
 class Module:
@@ -117,7 +119,7 @@ class Module:
         if not node.level:
             return node.module or ""
         parts = self.dotted.split(".")
-        is_package = self.path.name == "__init__.py"
+        is_package = self.path.stem == "__init__"
         kept = parts[: len(parts) - node.level + (1 if is_package else 0)]
         return ".".join([*kept, *([node.module] if node.module else [])])
 
@@ -279,12 +281,19 @@ def read_declaration(tree: SourceTree, path: Path) -> TransformInfo | None:
     class_name = stem.replace("_", "").casefold()
     for name, node in module.classes.items():
         if name.casefold() == class_name:
-            return _read_transform(Definition(f"{module.dotted}.{name}", node, module), category)
+            return read_class(Definition(f"{module.dotted}.{name}", node, module), category)
     return None
 
 
-def _read_transform(found: Definition, category: str) -> TransformInfo | None:
-    lineage = list(_iterate_bases(found))
+def read_class(found: Definition, category: str, package: str = "") -> TransformInfo | None:
+    """Read the declaration of a transform from its class; ``None`` for an abstract class.
+
+    Args:
+        found: The class.
+        category: Category in the catalog.
+        package: Package that provides it. Empty: tdx.
+    """
+    lineage = list(iterate_bases(found))
     behavior = next(filter(None, (_read_time_behavior(owner) for owner, _ in lineage)), None)
     in_keys = next(filter(None, (_read_default_in_keys(owner) for owner, _ in lineage)), None)
     node, module = lineage[0]
@@ -308,16 +317,17 @@ def _read_transform(found: Definition, category: str) -> TransformInfo | None:
         doc=doc,
         parameters=tuple(parameters),
         default_in_keys=in_keys,
+        package=package,
     )
 
 
-def _iterate_bases(found: Definition) -> Iterator[tuple[ast.ClassDef, Module]]:
-    """Yield the class and its bases within the package, nearest first."""
+def iterate_bases(found: Definition) -> Iterator[tuple[ast.ClassDef, Module]]:
+    """Yield a class and its bases with their modules, nearest first."""
     assert isinstance(found.node, ast.ClassDef)
     assert found.module is not None
     yield found.node, found.module
     for base in found.module.bases(found.node):
-        yield from _iterate_bases(base)
+        yield from iterate_bases(base)
 
 
 def _is_abstract(node: ast.ClassDef) -> bool:

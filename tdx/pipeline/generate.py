@@ -14,17 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tdx.pipeline.catalog import (
-    CATALOG_FILE,
-    COMPOSE,
-    Parameter,
-    TransformInfo,
-    Type,
-    format_catalog,
-)
+from tdx.pipeline.catalog import CATALOG_FILE, format_catalog, load_catalog
 from tdx.pipeline.declarations import read_declarations
 from tdx.pipeline.model import BATCHINGS, VERSION
 from tdx.pipeline.policies import ACTIVATIONS, OUTPUT_ACTIVATIONS
+from tdx.pipeline.transform_info import COMPOSE, Parameter, TransformInfo, Type
 from tdx.pipeline.values import DTYPES, SPECS
 from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 
@@ -119,6 +113,14 @@ def format_schema(transforms: list[TransformInfo]) -> str:
     return json.dumps(build_schema(transforms), indent=1, ensure_ascii=False) + "\n"
 
 
+def read_schema() -> str:
+    """Return the schema of pipeline files with all transforms, those of plugins too."""
+    transforms = load_catalog().transforms
+    if any(each.package for each in transforms):
+        return format_schema([*transforms])
+    return SCHEMA_FILE.read_text(encoding="utf-8")
+
+
 def _build_definitions(transforms: list[TransformInfo]) -> dict[str, Any]:
     dtypes = [*(f"torch.{name}" for name in DTYPES), *DTYPES]
     return {
@@ -211,7 +213,7 @@ def _rollout_schema() -> dict[str, Any]:
 
 
 def _check_schema() -> dict[str, Any]:
-    codes = {"type": ["array", "string", "null"], "items": {"type": "string", "pattern": "^TDX"}}
+    codes = {"type": ["array", "string", "null"], "items": {"type": "string", "pattern": "^[A-Z]"}}
     properties = {
         "select": {**codes, "description": "Rules that tdx check applies; all by default."},
         "ignore": {**codes, "description": "Rules that tdx check skips."},

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +17,8 @@ import torch
 from tdx.core.envs import EnvBase
 from tdx.core.meter import UNATTRIBUTED
 from tdx.core.planned.columns import step_bytes
-from tdx.errors import DeviceError, TdxError
+from tdx.engines import Engine, find_engine
+from tdx.errors import DeviceError, TdxError, summarize_error
 from tdx.pipeline import Pipeline
 from tdx.pipeline.envs import check_device
 from tdx.profiling.machine import (
@@ -28,6 +33,8 @@ from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.profiling.sweep_axes import SweepAxis, SweepPoint, apply_point, format_setting, list_points
 from tdx.stacks.building import build_env
 
+_POLL_SECONDS = 0.5
+
 
 @dataclass(frozen=True)
 class SweepCell:
@@ -37,11 +44,13 @@ class SweepCell:
         point: Settings by name.
         profile: Its profile. ``None``: it could not be measured.
         problem: Why it was not measured completely. ``None``: no problem.
+        host: Machine that measured it. Empty: this one.
     """
 
     point: SweepPoint
     profile: Profile | None
     problem: str | None = None
+    host: str = ""
 
     @property
     def label(self) -> str:
@@ -63,6 +72,23 @@ class SweepResult:
     cells: tuple[SweepCell, ...]
     interrupted: bool = False
 
+    def list_host_differences(self) -> list[str]:
+        """Describe the machines, if several measured the cells: their times are not comparable.
+
+        Returns:
+            Names of the machines, then each property that differs from the first one. Empty: one
+            machine measured all cells.
+        """
+        machines = {each.host: each.profile.machine for each in self.cells if each.profile}
+        if len(machines) < 2:
+            return []
+        (first, machine), *others = machines.items()
+        return [", ".join(machines)] + [
+            f"{first} and {host}: {difference}"
+            for host, other in others
+            for difference in machine.differences(other)
+        ]
+
 
 def run_sweep(
     pipeline: Pipeline,
@@ -73,6 +99,8 @@ def run_sweep(
     allow_code: bool = False,
     policy_of: Callable[[EnvBase], Any] | None = None,
     on_cell: Callable[[SweepCell], None] | None = None,
+    engine: str | None = None,
+    workers: int | None = None,
 ) -> SweepResult:
     """Measure a pipeline with each combination of settings.
 
@@ -87,6 +115,12 @@ def run_sweep(
         allow_code: Allow importing Python objects that the pipeline names.
         policy_of: Creates the policy for the env of a cell. ``None``: the policy of the plan.
         on_cell: Called with each cell when it is complete.
+        engine: ``local``, ``ray`` or ``slurm``: measures each cell in its own process, on a machine
+            that runs no other cell. ``None``: measured in this process.
+        workers: Number of cells at a time. ``None``: one per machine.
+
+    Raises:
+        TdxError: The engine is not available.
 
     Example:
         >>> from tdx.profiling.sweep_axes import parse_sweep
@@ -96,34 +130,105 @@ def run_sweep(
         >>> [cell.label for cell in found.cells]
         ['num_envs=2', 'num_envs=8']
     """
-    run = _SweepRun(pipeline, tuple(modes), plan or ProfilePlan(), allow_code, policy_of)
-    cells: list[SweepCell] = []
+    points = list_points(axes)
+    job = SweepJob(
+        pipeline,
+        points,
+        tuple(modes),
+        plan or ProfilePlan(),
+        str(Path.cwd()),
+        allow_code,
+        policy_of,
+    )
+    if engine is None:
+        measured = ((task, job.measure(point)) for task, point in enumerate(points))
+    else:
+        job = replace(job, plan=replace(job.plan, on_progress=None))
+        measured = _measure_on(find_engine(engine)(job, workers), points)
+    cells: dict[int, SweepCell] = {}
     interrupted = False
     try:
-        for point in list_points(axes):
-            cells.append(run.cell(point))
-            interrupted = cells[-1].problem == "interrupted"
-            if on_cell is not None:
-                on_cell(cells[-1])
-            if interrupted:
-                break
+        with closing(measured):
+            for task, cell in measured:
+                cells[task] = cell
+                if engine is not None and plan is not None:
+                    plan.report_progress(f"measured {cell.label}", len(cells), len(points))
+                interrupted = cell.problem == "interrupted"
+                if on_cell is not None:
+                    on_cell(cell)
+                if interrupted:
+                    break
     except KeyboardInterrupt:
         interrupted = True
-    return SweepResult(tuple(axes), tuple(cells), interrupted)
+    return SweepResult(tuple(axes), tuple(cells[task] for task in sorted(cells)), interrupted)
 
 
-@dataclass(slots=True)
-class _SweepRun:
-    """Settings shared by all cells."""
+def _measure_on(
+    engine: Engine[SweepCell], points: Sequence[SweepPoint]
+) -> Generator[tuple[int, SweepCell]]:
+    """Measure points with an engine; yield the cells in the order in which they are complete."""
+    waiting, running = list(range(len(points))), 0
+    try:
+        while waiting or running:
+            free = len(waiting) if engine.slots is None else engine.slots - running
+            engine.submit(waiting[:free])
+            running += len(waiting[:free])
+            del waiting[:free]
+            for task, found in engine.collect(_POLL_SECONDS):
+                running -= 1
+                if isinstance(found, TdxError):
+                    yield task, SweepCell(points[task], None, str(found))
+                else:
+                    yield task, found
+    finally:
+        engine.close()
 
+
+@dataclass(frozen=True, slots=True)
+class SweepJob:
+    """Measures the points of a sweep; it can be sent to other processes.
+
+    Args:
+        pipeline: The pipeline.
+        points: Combinations of settings.
+        modes: Modes of each cell, unless ``mode`` is swept.
+        plan: Settings of each profile.
+        folder: Folder of relative paths in the pipeline, which all machines reach.
+        allow_code: Allow importing Python objects that the pipeline names.
+        policy_of: Creates the policy for the env of a cell. ``None``: the policy of the plan.
+    """
+
+    noun: ClassVar[str] = "setting"
+    is_exclusive: ClassVar[bool] = True
     pipeline: Pipeline
+    points: Sequence[SweepPoint]
     modes: tuple[Mode, ...]
     plan: ProfilePlan
-    allow_code: bool
-    policy_of: Callable[[EnvBase], Any] | None
+    folder: str
+    allow_code: bool = False
+    policy_of: Callable[[EnvBase], Any] | None = None
 
-    def cell(self, point: SweepPoint) -> SweepCell:
-        """Measure one combination."""
+    @property
+    def log_folder(self) -> Path:
+        """Folder for the logs of Slurm."""
+        return Path(self.folder, "tdx-sweep-slurm")
+
+    @property
+    def gpus(self) -> int:
+        """One if a point needs a GPU."""
+        devices = [self.pipeline.env.device, *(each.get("device") for each in self.points)]
+        return int(any(str(each).startswith("cuda") for each in devices))
+
+    def __call__(self, task: int, /) -> SweepCell:
+        """Measure a point in this process, whose machine the cell names."""
+        try:
+            os.chdir(self.folder)
+            return replace(self.measure(self.points[task]), host=platform.node())
+        except (Exception, SystemExit) as error:
+            return SweepCell(self.points[task], None, summarize_error(error), platform.node())
+
+    def measure(self, point: SweepPoint) -> SweepCell:
+        """Measure a point in this process."""
         try:
             profile = self._profile(point)
         except TdxError as error:

@@ -18,8 +18,8 @@ From ``tdx rollout`` to the bytes:
 
 A sharded dump is a plan and one dump per shard (``dump/shard_plan.py``). :func:`roll_out_shards`,
 in ``recording/sharded_rollout.py``, passes the missing shards to an engine
-(``recording/engines.py``), whose processes record each with ``recording/shards.py``: a manifest
-that follows from the plan, step 2 in a temporary folder, and one rename. ``dump/sharded.py`` reads
+(``tdx/engines.py``), whose processes record each with ``recording/shards.py``: a manifest that
+follows from the plan, step 2 in a temporary folder, and one rename. ``dump/sharded.py`` reads
 all shards as one rollout.
 
 ``dump/reading.py`` opens and summarizes dumps, ``dump/verification.py`` compares them with their

@@ -32,7 +32,7 @@ from .dump.shard_plan import is_sharded as is_sharded
 from .dump.progress import ShardProgress as ShardProgress
 from .dump.progress import follow_dump as follow_dump
 from .dump.progress import read_progress as read_progress
-from .dump.repair_result import Repair as Repair
+from .dump.verification import Repair as Repair
 from .dump.repair import repair as repair
 from .dump.writing import Progress as Progress
 from .dump.verification import Problem as Problem

@@ -78,7 +78,7 @@ class CompositeEntries:
         """Return the spec at a key, or ``default`` if the key is missing.
 
         Raises:
-            KeyNotFoundError: The key is missing, and there is no default.
+            KeyNotFoundError: The key is missing, without a default.
         """
         found = self.find(key)
         if found is not MISSING:
@@ -212,7 +212,7 @@ class CompositeEntries:
         """Remove an entry and return its spec, or ``default`` if the key is missing.
 
         Raises:
-            KeyNotFoundError: The key is missing, and there is no default.
+            KeyNotFoundError: The key is missing, without a default.
             SpecError: The composite is locked.
         """
         self.check_unlocked()

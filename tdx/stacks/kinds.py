@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
 from tdx.errors import ArgumentError, EnvError, summarize_error
+from tdx.plugins import Group, Plugin, disable_plugin, disabled_plugins, load_plugins
 from tdx.stacks.sources import attributes_of
 from tdx.stacks.stack import Stack, is_stack
 
-GROUP = "tdx.stacks"
+GROUP: Group = "tdx.stacks"
 """Entry-point group of the kinds of stacks."""
 
 
@@ -129,16 +129,20 @@ def open_stack(target: Any) -> Stack:
         >>> [stage.name for stage in stack.stages]
         ['PassiveEnvChecker', 'OrderEnforcing', 'TimeLimit']
     """
-    for kind in KINDS:
-        if kind.accepts(target):
+    for own in KINDS:
+        if own.accepts(target):
             _check_open(target)
-            return kind.open(target)
+            return own.open(target)
     if is_stack(target):
         return target
-    for entry in _entry_points():
-        loaded = _load_kind(entry)
-        if loaded.accepts(target):
-            return loaded.open(target)
+    for plugin, kind in plugin_kinds():
+        try:
+            accepted = kind.accepts(target)
+        except Exception as error:
+            disable_plugin(plugin, plugin.error(f"failed: {summarize_error(error)}"))
+            continue
+        if accepted:
+            return kind.open(target)
     raise unsupported_error(target)
 
 
@@ -152,19 +156,9 @@ def _check_open(target: Any) -> None:
 
 
 @cache
-def _entry_points() -> tuple[EntryPoint, ...]:
-    return tuple(sorted(entry_points(group=GROUP), key=lambda each: each.name))
-
-
-def _load_kind(entry: EntryPoint) -> StackKind:
-    try:
-        kind: StackKind = entry.load()
-    except Exception as error:
-        raise EnvError(
-            f"the entry point {entry.name!r} of {GROUP} cannot be loaded: {summarize_error(error)}",
-            hint=f"update or remove the package that provides {entry.value}",
-        ) from error
-    return kind
+def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
+    """Load the kinds of stacks of plugins."""
+    return load_plugins(GROUP, lambda plugin: (plugin, plugin.load()))
 
 
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
@@ -179,7 +173,10 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 def unsupported_error(target: Any) -> ArgumentError:
     """Return the error for an unsupported object; it lists what is supported."""
     hint = next((text for base, text in _NEXT_STEPS if _is_instance(target, base)), None)
-    kinds = [*(each.title for each in KINDS), *(each.name for each in _entry_points())]
+    kinds = [*(each.title for each in KINDS), *(kind.title for _, kind in plugin_kinds())]
+    disabled = next(iter(disabled_plugins(GROUP).values()), None)
+    if disabled is not None:
+        hint = f"{disabled.message}: {disabled.hint}"
     return ArgumentError(
         f"{describe_object(target)} is not supported: pass {', '.join(kinds)}",
         hint=_next_step(target) if hint is None else hint,

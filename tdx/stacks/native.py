@@ -98,6 +98,11 @@ class NativeStack(Stack):
         )
 
     @property
+    def calls(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`; finds neither arguments nor source locations."""
+        return format_stages(self.target, self._pipeline)
+
+    @property
     def done_keys(self) -> Sequence[NestedKey]:
         """See :class:`~tdx.stacks.Stack`."""
         return list(self.target.done_keys)
@@ -171,20 +176,19 @@ class NativeStack(Stack):
     def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain import flatten_chain
-        from tdx.stacks.native_replay import replaced_env
+        from tdx.stacks.replay import replaced_env
 
         return replaced_env(flatten_chain(self.target)[0], calls)
 
     def encode_action(self, entries: Entries) -> Any:
         """See :class:`~tdx.stacks.Stack`; a TensorDict with all action keys."""
-        from tdx.stacks.native_replay import build_action
+        from tdx.stacks.replay import build_action
 
         return build_action(self.target, entries, list(self.target.action_keys))
 
     def paused_learning(self) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.native_replay import learning_switches
-        from tdx.stacks.replay import replaced_attributes
+        from tdx.stacks.replay import learning_switches, replaced_attributes
 
         return replaced_attributes(learning_switches(self.state_owners()))
 
@@ -197,7 +201,7 @@ class NativeStack(Stack):
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
         from tdx.core.chain import chain_stages
-        from tdx.stacks.native_replay import write_tensor
+        from tdx.stacks.replay import write_tensor
 
         stages = chain_stages(self.target)
         return [

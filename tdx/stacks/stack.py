@@ -102,6 +102,11 @@ class Stack(Protocol):
         ...
 
     @property
+    def calls(self) -> Sequence[str]:
+        """Each stage as a call, innermost first. Default: those of ``stages``."""
+        return tuple(stage.call for stage in self.stages)
+
+    @property
     def notes(self) -> Sequence[str]:
         """What the stack does not show, each a sentence. Default: nothing."""
         return ()

@@ -15,8 +15,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import TabPane
 
-from tdx.pipeline.catalog import load_catalog, markdown
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing import Draft, Editor
+from tdx.pipeline.transform_info import markdown
 from tdx.tui.backend.client import Backend, ProcessBackend
 from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
@@ -131,8 +132,7 @@ class TdxApp(App[None]):
     def binding_groups(self) -> list[list[Binding]]:
         """Return the bindings that a keymap can name, grouped by widget class."""
         from tdx.tui.contract.contract_screen import ContractScreen
-        from tdx.tui.files.dump_screen import DumpScreen
-        from tdx.tui.files.watch_screen import WatchScreen
+        from tdx.tui.files.dumps import DumpScreen, WatchScreen
 
         loaded: list[type] = [
             ContractScreen,

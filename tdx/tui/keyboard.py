@@ -191,7 +191,7 @@ class FocusGuard(Screen[None]):
         super().set_focus(widget, scroll_visible, from_app_focus)
 
     def move_hidden_focus(self) -> None:
-        """Move the focus away from a widget that is no longer displayed."""
+        """Move the focus away from a hidden widget."""
         if self.focused is not None and not is_displayed(self.focused):
             self.set_focus(None)
 

@@ -94,83 +94,57 @@ class Bar:
         return {**above, "bare": measured["bare"]}
 
 
-ROLLOUT = Bar(
+def _micros(
+    name: str, work: str, goals: tuple[Goal, ...], bare: str = "", *, above_bare: bool = False
+) -> Bar:
+    return Bar(name, work, "µs", 1e-6, goals, bare, above_bare)
+
+
+ROLLOUT = _micros(
     "P1",
     "a step of rollout(2000), random actions, chain 6",
-    "µs",
-    1e-6,
     (Goal(1.2, "bare"), Goal(25, "TorchRL", faster=True), Goal(3, "Gymnasium", faster=True)),
 )
-POLICY_ROLLOUT = Bar(
+POLICY_ROLLOUT = _micros(
     "P2",
     "the same with a policy, MLP 12-64-1 on the stacked observation",
-    "µs",
-    1e-6,
-    (
-        Goal(1.33, "bare"),
-        Goal(1.2, "bare", stretch=True),
-        Goal(8, "TorchRL", faster=True),
-    ),
+    (Goal(1.33, "bare"), Goal(1.2, "bare", stretch=True), Goal(8, "TorchRL", faster=True)),
     "with policy",
 )
-POLICY_ROLLOUT_GRAD = Bar(
-    "P2", "the same with gradients enabled", "µs", 1e-6, (Goal(1.5, "bare"),), "with policy"
+POLICY_ROLLOUT_GRAD = _micros(
+    "P2", "the same with gradients enabled", (Goal(1.5, "bare"),), "with policy"
 )
-SERIAL_ROLLOUT = Bar(
+SERIAL_ROLLOUT = _micros(
     "P5",
     "an env step of SerialEnv(8), random actions, chain 6",
-    "µs",
-    1e-6,
     (Goal(1.3, "bare"), Goal(14, "TorchRL", faster=True)),
 )
-SERIAL_POLICY_ROLLOUT = Bar(
-    "P5",
-    "the same with the MLP as policy",
-    "µs",
-    1e-6,
-    (Goal(10, "TorchRL", faster=True),),
+SERIAL_POLICY_ROLLOUT = _micros(
+    "P5", "the same with the MLP as policy", (Goal(10, "TorchRL", faster=True),)
 )
-WORKER_ROLLOUT = Bar(
+WORKER_ROLLOUT = _micros(
     "P12",
     "an env step of ParallelEnv(8) in 2 processes, random actions, chain 6",
-    "µs",
-    1e-6,
     (Goal(1.8, "bare", faster=True), Goal(10, "Gymnasium", faster=True)),
     "one process",
 )
-WORKER_POLICY_ROLLOUT = Bar(
-    "P12",
-    "the same with the MLP as policy",
-    "µs",
-    1e-6,
-    (Goal(1.4, "bare", faster=True),),
-    "one process",
+WORKER_POLICY_ROLLOUT = _micros(
+    "P12", "the same with the MLP as policy", (Goal(1.4, "bare", faster=True),), "one process"
 )
-STEPWISE_WORKERS = Bar(
-    "P13",
-    "an env step of ParallelEnv(8).step(td) in 2 processes",
-    "µs",
-    1e-6,
-    (Goal(1, "Gymnasium"),),
+STEPWISE_WORKERS = _micros(
+    "P13", "an env step of ParallelEnv(8).step(td) in 2 processes", (Goal(1, "Gymnasium"),)
 )
-VEC_NORM_ROLLOUT = Bar(
+VEC_NORM_ROLLOUT = _micros(
     "P6",
     "a step of rollout(2000), random actions, VecNorm",
-    "µs",
-    1e-6,
     (Goal(1.4, "bare"), Goal(20, "TorchRL", faster=True)),
 )
 _PROFILED_GOALS = (Goal(1.02, "bare"),)
-PROFILED = Bar(
-    "P9",
-    "a step of rollout(2000) that is profiled, chain 6",
-    "µs",
-    1e-6,
-    _PROFILED_GOALS,
-    "not profiled",
+PROFILED = _micros(
+    "P9", "a step of rollout(2000) that is profiled, chain 6", _PROFILED_GOALS, "not profiled"
 )
-PROFILED_EAGER = Bar(
-    "P9", "the same step by step, rollout(300)", "µs", 1e-6, _PROFILED_GOALS, "not profiled"
+PROFILED_EAGER = _micros(
+    "P9", "the same step by step, rollout(300)", _PROFILED_GOALS, "not profiled"
 )
 UNATTRIBUTED = Bar("P9", "what of it no part accounts for", "%", 0.01, (Goal(5),))
 UNATTRIBUTED_EAGER = Bar("P9", "the same step by step", "%", 0.01, (Goal(5),))
@@ -182,36 +156,23 @@ EQUAL_PROFILES = Bar(
 SLOWER_STAGE = Bar(
     "P19", "profiles that find a stage slower by 10 %, of 10", "", 1, (Goal(10, faster=True),)
 )
-TRUE_STEP = Bar(
+TRUE_STEP = _micros(
     "P20",
     "a step that is profiled, chain 6, as measured against iter_rollout",
-    "µs",
-    1e-6,
     (Goal(1.1, "bare"),),
     "not profiled",
 )
-TRUE_PIXELS = Bar(
-    "P20",
-    "the same, Pong: gray, 84 × 84, stacks of 4",
-    "µs",
-    1e-6,
-    (Goal(1.1, "bare"),),
-    "not profiled",
+TRUE_PIXELS = _micros(
+    "P20", "the same, Pong: gray, 84 × 84, stacks of 4", (Goal(1.1, "bare"),), "not profiled"
 )
-STACK_CALL = Bar(
-    "S1", "a call of a Gymnasium wrapper that is profiled; added time", "µs", 1e-6, (Goal(5),)
+STACK_CALL = _micros("S1", "a call of a Gymnasium wrapper that is profiled; added time", (Goal(5),))
+STACK_TRACED_CALL = _micros(
+    "S1", "a call of a Gymnasium wrapper whose values are recorded; added time", (Goal(5),)
 )
-STACK_TRACED_CALL = Bar(
-    "S1",
-    "a call of a Gymnasium wrapper whose values are recorded; added time",
-    "µs",
-    1e-6,
-    (Goal(5),),
+STACK_STEP = _micros(
+    "S2", "a step of 1 ms in 8 Gymnasium wrappers, profiled", (Goal(1.02, "bare"),)
 )
-STACK_STEP = Bar(
-    "S2", "a step of 1 ms in 8 Gymnasium wrappers, profiled", "µs", 1e-6, (Goal(1.02, "bare"),)
-)
-STACK_TRACED_STEP = Bar("S2", "the same, values recorded", "µs", 1e-6, (Goal(1.02, "bare"),))
+STACK_TRACED_STEP = _micros("S2", "the same, values recorded", (Goal(1.02, "bare"),))
 STACK_UNATTRIBUTED = Bar(
     "S3", "the same: time of no wrapper and not of the env", "%", 0.01, (Goal(5),)
 )
@@ -222,36 +183,34 @@ def _stack_bars(kind: str) -> tuple[Bar, Bar, Bar]:
     call = f"a call of a {kind} transform whose values are recorded; added time"
     goals = (Goal(1.02, "bare"),)
     return (
-        Bar("S1", call, "µs", 1e-6, (Goal(5),)),
-        Bar("S2", f"a step of 1 ms in 8 {kind} transforms, profiled", "µs", 1e-6, goals),
-        Bar("S2", f"the same in {kind} transforms, values recorded", "µs", 1e-6, goals),
+        _micros("S1", call, (Goal(5),)),
+        _micros("S2", f"a step of 1 ms in 8 {kind} transforms, profiled", goals),
+        _micros("S2", f"the same in {kind} transforms, values recorded", goals),
     )
 
 
 NATIVE_STACK = _stack_bars("tdx")
 TORCHRL_STACK = _stack_bars("TorchRL")
 MEMORY = Bar(
-    "P10",
-    "resident memory over iter_rollout(1_000_000), chain 6",
-    "MiB",
-    2**20,
-    (Goal(64),),
+    "P10", "resident memory over iter_rollout(1_000_000), chain 6", "MiB", 2**20, (Goal(64),)
 )
-DUMP = Bar(
+DUMP = _micros(
     "P10",
     "a step of a streaming dump, Pendulum-v1 + chain 6",
-    "µs",
-    1e-6,
     (Goal(1.1, "bare"),),
     "the rollout alone",
 )
 DUMP_MEMORY = Bar("P10", "resident memory meanwhile", "MiB", 2**20, (Goal(64),))
+SHARD_SHARE = Bar(
+    "D1", "64 shards on Ray: everything but steps, in a shard of 30 s", "%", 1e-2, (Goal(5),)
+)
+SHARD_MEMORY = Bar("D1", "the driver's memory: 512 shards after 64", "MiB", 2**20, (Goal(8),))
 PLAIN_GOAL = Goal(5.5, "TorchRL", faster=True)
 CHAIN_6_GOAL = Goal(8, "TorchRL", faster=True)
-PLAIN_STEP = Bar("P3", "env.step(td), no transform", "µs", 1e-6, (PLAIN_GOAL,))
-CHAIN_6_STEP = Bar("P3", "env.step(td), chain 6", "µs", 1e-6, (CHAIN_6_GOAL,))
-PLAIN_STEP_NEW = Bar("P3", "the same, each step a new td", "µs", 1e-6, (PLAIN_GOAL,))
-CHAIN_6_STEP_NEW = Bar("P3", "the same, each step a new td", "µs", 1e-6, (CHAIN_6_GOAL,))
+PLAIN_STEP = _micros("P3", "env.step(td), no transform", (PLAIN_GOAL,))
+CHAIN_6_STEP = _micros("P3", "env.step(td), chain 6", (CHAIN_6_GOAL,))
+PLAIN_STEP_NEW = _micros("P3", "the same, each step a new td", (PLAIN_GOAL,))
+CHAIN_6_STEP_NEW = _micros("P3", "the same, each step a new td", (CHAIN_6_GOAL,))
 BUILD = Bar("P7", "make the env, chain 6, read output_spec", "ms", 1e-3, (Goal(2),))
 HELP = Bar("P8", "tdx --help", "s", 1, (Goal(1.2, "bare"),), "Typer alone")
 LIST = Bar("P8", "tdx list envs", "s", 1, (Goal(0.2),))
@@ -259,11 +218,7 @@ COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),))
 INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.1, "bare"),), "import torch, tensordict")
 APP_START = Bar("P8", "first screen of the app, whole process", "s", 1, (Goal(0.5),))
 APP_KEYS = Bar(
-    "A1",
-    "a key answered, p95: 30 stages, a rollout and a profile run",
-    "ms",
-    1e-3,
-    (Goal(50),),
+    "A1", "a key answered, p95: 30 stages, a rollout and a profile run", "ms", 1e-3, (Goal(50),)
 )
 APP_PACE = Bar(
     "A2",
@@ -276,46 +231,34 @@ APP_MEMORY = Bar(
     "A3", "resident memory of app and workers, 72,000 steps", "MiB", 2**20, (Goal(64),)
 )
 REPLAY_GOAL = Goal(3, "TorchRL", faster=True)
-REPLAY = Bar("R1", "ReplayBuffer.sample(), 256 steps, chain of 3", "µs", 1e-6, (REPLAY_GOAL,))
-REPLAY_SLICES = Bar("R1", "the same, 16 slices of 16 steps", "µs", 1e-6, (REPLAY_GOAL,))
-PIXELS = Bar(
+REPLAY = _micros("R1", "ReplayBuffer.sample(), 256 steps, chain of 3", (REPLAY_GOAL,))
+REPLAY_SLICES = _micros("R1", "the same, 16 slices of 16 steps", (REPLAY_GOAL,))
+PIXELS = _micros(
     "P4",
     "a frame of Pong: gray, 84 × 84, stacks of 4; above bare",
-    "µs",
-    1e-6,
     (Goal(105), Goal(85, stretch=True), Goal(7, "TorchRL", faster=True)),
     "env alone",
     above_bare=True,
 )
-VECTOR_ROLLOUT = Bar(
+VECTOR_ROLLOUT = _micros(
     "P14",
     "an env step of GymEnv(Pendulum-v1, num_envs=8), random actions",
-    "µs",
-    1e-6,
     (Goal(1.2, "Gymnasium"),),
 )
-VECTOR_CHAIN_ROLLOUT = Bar(
-    "P14",
-    "the same, CartPole-v1 and chain 6",
-    "µs",
-    1e-6,
-    (Goal(1.2, "Gymnasium"),),
+VECTOR_CHAIN_ROLLOUT = _micros(
+    "P14", "the same, CartPole-v1 and chain 6", (Goal(1.2, "Gymnasium"),)
 )
-SERIAL_PIXELS = Bar(
+SERIAL_PIXELS = _micros(
     "P15",
     "a frame of SerialEnv(4) of Pong, as in P4; above bare",
-    "µs",
-    1e-6,
     (Goal(1.2, "single env"), Goal(1, "SB3", faster=True)),
     "envs alone",
     above_bare=True,
 )
-DICT_ENTRY = Bar("P16", "an entry of a Dict observation, per step", "µs", 1e-6, (Goal(0.5),))
-NO_OP_CAST = Bar(
+DICT_ENTRY = _micros("P16", "an entry of a Dict observation, per step", (Goal(0.5),))
+NO_OP_CAST = _micros(
     "P17",
     "a step of rollout(2000), chain 6 and DoubleToFloat on float32",
-    "µs",
-    1e-6,
     (Goal(1.1, "bare"),),
     "without the cast",
 )
@@ -333,7 +276,7 @@ LONG_CHECK = Bar("P18", "check of the same", "s", 1, (Goal(1),), "2 stages", abo
 
 def _image_bar(name: str, dtype: str, batch: int) -> Bar:
     work = f"{name}, {batch} of {dtype}, 210 × 160"
-    return Bar("I1", work, "µs", 1e-6, (Goal(1.2, "bare"),), "torchvision")
+    return _micros("I1", work, (Goal(1.2, "bare"),), "torchvision")
 
 
 ImageCase = tuple[str, Literal["uint8", "float32"], Literal[1, 32]]
@@ -383,6 +326,8 @@ BARS = (
     MEMORY,
     DUMP,
     DUMP_MEMORY,
+    SHARD_SHARE,
+    SHARD_MEMORY,
     WORKER_ROLLOUT,
     WORKER_POLICY_ROLLOUT,
     STEPWISE_WORKERS,

@@ -13,6 +13,7 @@ from typer import Context
 
 from tdx.cli.commands import build_root
 from tdx.cli.completion import (
+    cached_names,
     complete_device,
     complete_dump,
     complete_env,
@@ -20,7 +21,6 @@ from tdx.cli.completion import (
     complete_stage,
     complete_transform,
 )
-from tdx.cli.key_completion import cached_names
 from tdx.cli.pipelines import complete_key, complete_policy, complete_stored_keys
 
 ROOT = Path(__file__).parents[2]
@@ -184,7 +184,7 @@ def test_devices_and_dumps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_broken_torch_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Context(build_root())
     line.params.update({"env": "Pendulum-v1"})
-    monkeypatch.setattr("tdx.cli.key_completion._read_cache", dict)
+    monkeypatch.setattr("tdx.cli.completion._read_cache", dict)
     monkeypatch.setitem(sys.modules, "tdx.inspection.lineage", None)
     assert complete_key(line, "") == []
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from tdx.cli.html.plots import episode_plot, reward_plot
+from tdx.cli.html.report import episode_plot, reward_plot
 from tdx.inspection.pipeline_report import PipelineReport, build_report
 from tdx.inspection.rollout_summary import EpisodeSummary, RewardPlot, encode_png, is_image, to_png
 from tdx.pipeline import EnvConfig, Pipeline

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tdx.stacks import kinds
+from tests.plugins.installed import install, installed
 from tests.stacks import toy_package
 
 if TYPE_CHECKING:
@@ -93,8 +93,12 @@ def test_table_lists_each_command_and_kind() -> None:
 def test_each_cell_of_the_table(
     column: str, tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entry = EntryPoint("toy", f"{toy_package.__name__}:KIND", kinds.GROUP)
-    monkeypatch.setattr(kinds, "_entry_points", lambda: (entry,))
+    install(tmp_path / "site", {kinds.GROUP: {"toy": f"{toy_package.__name__}:KIND"}})
+    with installed(tmp_path / "site"):
+        _check_cells(column, tdx, tmp_path, monkeypatch)
+
+
+def _check_cells(column: str, tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     factory, stage = COLUMNS[column]
     Path("all_kinds.py").write_text(SOURCE)

@@ -121,7 +121,7 @@ class Mapped(gym.ObservationWrapper[Any, Any, Any]):
 
 
 class Factor(rl.Transform):  # type: ignore[misc]
-    """Multiplies the observation by a number that is no argument."""
+    """Multiplies the observation by a number that is not an argument."""
 
     def __init__(self, factor: float) -> None:
         super().__init__(in_keys=["observation"], out_keys=["observation"])

@@ -1,4 +1,4 @@
-"""Train, freeze, save; forget the statistics, be told so; load them, and pass.
+"""Train, freeze, save; lose the statistics and fail; load them and pass.
 
 ``TDX_CONTRACT_TRAINING=minute`` trains for about a minute instead of a second.
 """

@@ -158,7 +158,7 @@ FAULTS = {
             *(made.Camera(), lambda x: x.astype(np.float32)), low=0.0, high=255.0, shape=(40, 40, 3)
         ),
     ),
-    # There is no state.
+    # The stage has no state.
     "statistics not loaded": Fault(
         *("state missing", "Normalized", "observation"),
         lambda: made.Normalized(made.pendulum()).load(made.MEAN, made.VAR),

@@ -19,7 +19,7 @@ def make() -> Any:
     return make_vec_env("Pendulum-v1", n_envs=2, env_kwargs={"max_episode_steps": 20})
 
 
-def test_normalizer_that_starts_anew_is_named() -> None:
+def test_normalizer_that_starts_from_scratch_is_named() -> None:
     found = findings(VecNormalize(make()), evaluation=True)
     assert [each[:3] for each in found] == [
         ("TDX404", 5, "VecNormalize"),

@@ -1,6 +1,6 @@
 """DLR-RM/stable-baselines3#2090: stacked images are flattened instead of given to a CNN.
 
-Gymnasium's ``FrameStackObservation`` adds a dimension, and the space is no longer that of an image.
+Gymnasium's ``FrameStackObservation`` adds a dimension, so the space is not one of images any more.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from tdx.pipeline import (
     parse_stage,
 )
 from tdx.pipeline.arguments import bind_stage, name_arguments
-from tdx.pipeline.catalog import Type, make_union
 from tdx.pipeline.coercion import MismatchError, coerce
+from tdx.pipeline.transform_info import Type, make_union
 from tdx.pipeline.values import Value
 
 NUMBER_OR_TENSOR = make_union([Type("float"), Type("tensor")])

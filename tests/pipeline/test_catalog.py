@@ -11,9 +11,10 @@ import pytest
 
 from tdx.errors import UnknownNameError
 from tdx.pipeline import load_catalog
-from tdx.pipeline.catalog import TransformInfo, Type, format_catalog
+from tdx.pipeline.catalog import format_catalog
 from tdx.pipeline.declarations import read_declarations
 from tdx.pipeline.generate import find_stale, public_transforms, update_stub
+from tdx.pipeline.transform_info import TransformInfo, Type
 from tdx.serialization import to_plain
 
 FILES = {
@@ -230,7 +231,7 @@ def test_finding() -> None:
 
 
 def test_unions_are_flat() -> None:
-    from tdx.pipeline.catalog import make_union
+    from tdx.pipeline.transform_info import make_union
 
     inner = make_union([Type("int"), Type("none")])
     assert make_union([inner, Type("int")]) == inner

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -78,11 +78,18 @@ def test_the_cost_of_the_clock_is_subtracted(
     assert found[OUTER].own_ns.tolist() == [20 - 2 * 4 - 3]
 
 
-def test_the_clock_is_calibrated_once() -> None:
-    cost = measure_clock_cost(time.perf_counter_ns)
-    assert min(cost.inside_ns, cost.around_ns, cost.sequence_ns) > 0
-    assert cost is measure_clock_cost(time.perf_counter_ns)
-    assert measure_clock_cost(FakeClock()) == ClockCost(0, 0, 0)
+def test_the_clock_is_calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count().__next__
+    monkeypatch.setattr("tdx.profiling.clock.time", SimpleNamespace(perf_counter_ns=clock))
+    # A nanosecond passes at each reading, so a call costs one between its readings and one around.
+    assert measure_clock_cost(clock) == ClockCost(inside_ns=1, around_ns=1, sequence_ns=1)
+    reading = clock()
+    assert measure_clock_cost(clock) == ClockCost(1, 1, 1)
+    assert clock() == reading + 1
+
+
+def test_a_clock_that_a_test_advances_costs_nothing(clock: FakeClock) -> None:
+    assert measure_clock_cost(clock) == ClockCost(0, 0, 0)
 
 
 def test_collect_clears_the_log(clock: FakeClock) -> None:

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 from tdx import CatFrames, Compose, RenameTransform, TransformedEnv
-from tdx.profiling.interleaved import Contender, compute_difference, measure_interleaved
-from tdx.profiling.marginal import MarginalCosts, measure_marginal_costs
+from tdx.profiling.interleaved import (
+    Contender,
+    MarginalCosts,
+    compute_difference,
+    measure_interleaved,
+    measure_marginal_costs,
+)
 from tdx.profiling.result import Mode
 from tdx.profiling.run import ProfilePlan
 from tests.profiling.fake_clock import (

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
+import platform
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 
-from tdx.errors import ArgumentError, TdxError, UnknownNameError
+from tdx.engines import ENGINES
+from tdx.errors import ArgumentError, TdxError, UnknownNameError, WorkerError
 from tdx.pipeline import Dtype, Pipeline
 from tdx.profiling import sweep as sweeping
 from tdx.profiling.result import Profile
@@ -145,3 +153,77 @@ def test_exponents() -> None:
     assert fit_exponent([1, 4, 16], [1.0, 16.0, 256.0]) == pytest.approx(2)
     assert fit_exponent([8], [1.0]) is None
     assert fit_exponent([1, 8], [0.0, 1.0]) is None
+
+
+# Other processes
+
+
+@functools.cache
+def measured_locally() -> SweepResult:
+    """A sweep whose cells are measured in processes of this machine."""
+    return swept("RewardScaling.scale=1.0,none,2.0", engine="local")
+
+
+def test_each_cell_is_measured_in_another_process() -> None:
+    found = measured_locally()
+    assert [cell.point["RewardScaling.scale"] for cell in found.cells] == [1.0, "none", 2.0]
+    assert [cell.problem is None for cell in found.cells] == [True, False, True]
+    assert "scale" in (found.cells[1].problem or "")
+    assert {cell.host for cell in found.cells} == {platform.node()}
+    assert found.list_host_differences() == []
+
+
+class DyingEngine:
+    """Loses the first task, and runs the others in this process."""
+
+    slots: int | None = 1
+
+    def __init__(self, job: Any, workers: int | None) -> None:
+        assert job.is_exclusive
+        self._job = pickle.loads(cloudpickle.dumps(job))
+        self._done: list[tuple[int, Any]] = []
+
+    def submit(self, tasks: Sequence[int]) -> None:
+        for task in tasks:
+            lost = WorkerError("the process of setting 0 was killed")
+            self._done.append((task, self._job(task) if task else lost))
+
+    def collect(self, seconds: float) -> list[Any]:
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        assert not self._done
+
+
+def test_a_process_that_dies_fails_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "ray", DyingEngine)
+    cells: list[SweepCell] = []
+    progress: list[tuple[str, int, int]] = []
+    plan = replace(SHORT, on_progress=lambda *state: progress.append(state))
+    axes = parse_sweep(["num_envs=1,2"], PIPELINE)
+    found = run_sweep(PIPELINE, axes, plan=plan, engine="ray", on_cell=cells.append)
+    assert [cell.problem for cell in found.cells] == ["the process of setting 0 was killed", None]
+    assert list(found.cells) == cells
+    assert progress[-1] == ("measured num_envs=2", 2, 2)
+
+
+def test_other_machines_are_named() -> None:
+    found = measured_locally()
+    profile = found.cells[0].profile
+    assert profile is not None
+    other = replace(profile, machine=replace(profile.machine, processor="Z80", cores=1000))
+    cells = (found.cells[0], replace(found.cells[2], profile=other, host="node7"))
+    first = platform.node()
+    cores = profile.machine.cores
+    assert replace(found, cells=cells).list_host_differences() == [
+        f"{first}, node7",
+        f"{first} and node7: processor: {profile.machine.processor} and Z80",
+        f"{first} and node7: cores: {cores} and 1000",
+    ]
+
+
+def test_objects_that_cannot_be_sent_are_refused() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ArgumentError, match="cannot be sent to other processes: TypeError"):
+        swept("num_envs=1", engine="local", policy_of=lambda env: lock)

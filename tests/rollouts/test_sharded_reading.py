@@ -67,7 +67,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def dump(folder: Path) -> Dump:
-    """The sharded dump, opened anew."""
+    """The sharded dump, opened again."""
     return open_dump(folder)
 
 

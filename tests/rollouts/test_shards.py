@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -279,6 +280,15 @@ def test_full_disk_ends_the_run_and_keeps_shards(
     assert sorted(each.name for each in (folder / "shards").glob("0*[0-9]")) == ["00000"]
     run_shards(folder, sharded_request())
     assert hash_tree(folder) == expected
+
+
+def test_jumping_clock_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
+) -> None:
+    hours = itertools.cycle((0.0, 1e9, -1e9))
+    monkeypatch.setattr("time.time", lambda: 2e9 + next(hours))
+    one_by_one(tmp_path / "dump", sharded_request())
+    assert hash_tree(tmp_path / "dump") == expected
 
 
 # Bad input

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tdx.inspection.stack_import import StackImport
+from tdx.pipeline import format_stage
 from tdx.stacks import open_stack
 
 CLOCKS = {
@@ -95,3 +97,13 @@ def assert_equal_states(one: Any, other: Any) -> None:
             if name.rpartition(".")[2] not in CLOCKS:
                 same = value.equal(right[index][name])
                 assert same or bool(value.isnan().any()), (index, name)
+
+
+def stages(found: StackImport) -> list[str]:
+    """Stages of an imported pipeline in the ``--t`` grammar."""
+    return [format_stage(each) for each in found.pipeline.transforms]
+
+
+def proofs(found: StackImport) -> list[str]:
+    """Comparisons of an import as text."""
+    return [f"{each.part}: {each}" for each in found.comparisons]

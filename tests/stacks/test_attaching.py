@@ -14,27 +14,7 @@ import pytest
 from tdx.core import StepTrace
 from tdx.errors import ArgumentError, ChainError, EnvError
 from tdx.stacks import open_stack
-from tests.stacks.bad_envs import Forwarding, Slotted, pendulum
-
-
-class Guarded(gym.Wrapper):
-    """Refuses new attributes."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("step", "reset"):
-            raise AttributeError(f"{name} is read-only")
-        super().__setattr__(name, value)
-
-
-class SoftReset(gym.Wrapper):
-    """Swallows every reset but the first."""
-
-    last: Any = None
-
-    def reset(self, **kwargs: Any) -> Any:
-        if self.last is None:
-            self.last = self.env.reset(**kwargs)
-        return self.last
+from tests.stacks.bad_envs import Forwarding, Guarded, Slotted, SoftReset, pendulum
 
 
 class Repeated(gym.Wrapper):

@@ -12,11 +12,11 @@ from gymnasium import wrappers
 
 from tdx.errors import ArgumentError, EnvError
 from tdx.inspection.stack_import import StackImport, import_stack
-from tdx.pipeline import format_stage
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.gymnasium import counterparts
-from tdx.stacks.gymnasium.places import Place
+from tdx.stacks.gymnasium.counterparts import Place
+from tests.stacks.comparing import proofs, stages
 
 Make = Callable[[], Any]
 ONE = np.float32(1)
@@ -24,14 +24,6 @@ ONE = np.float32(1)
 
 def converted(make: Make, steps: int = 1_000) -> StackImport:
     return import_stack(lambda: open_stack(make()), steps=steps)
-
-
-def stages(found: StackImport) -> list[str]:
-    return [format_stage(each) for each in found.pipeline.transforms]
-
-
-def proofs(found: StackImport) -> list[str]:
-    return [f"{each.part}: {each}" for each in found.comparisons]
 
 
 def pendulum() -> Any:

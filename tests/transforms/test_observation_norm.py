@@ -143,7 +143,7 @@ def test_an_unmeasured_stage_before_it_is_named() -> None:
     assert env.stages[2] is norm
 
 
-def test_keys_beside_the_measured_one_are_checked_in_a_step() -> None:
+def test_keys_other_than_the_measured_one_are_checked_in_a_step() -> None:
     env = TransformedEnv(PendulumEnv(), ObservationNorm(in_keys=["observation", "later"]))
     norm = env.transform
     assert isinstance(norm, ObservationNorm)

@@ -63,7 +63,7 @@ def test_a_renamed_number_continues() -> None:
     assert rollout["episode"].flatten().tolist() == [0, 0, 1, 1]
 
 
-def test_the_number_is_beside_its_done_flags() -> None:
+def test_the_number_is_next_to_its_done_flags() -> None:
     env = TransformedEnv(GroupsEnv(), TrajCounter(("pair", "episode")))
     rollout = env.rollout(7, break_when_any_done=False)
     assert rollout["pair", "episode"][..., 0, 0].tolist() == [0, 0, 0, 2, 2, 2, 4]

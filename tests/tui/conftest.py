@@ -34,7 +34,7 @@ def patient_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def wait_without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Go on when the app is idle, not when the processor is."""
+    """Continue when the app is idle, not when the processor is."""
     for module in ("textual.pilot", "textual.app"):
         monkeypatch.setattr(f"{module}.wait_for_idle", idle.wait_for_idle)
 

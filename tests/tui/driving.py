@@ -33,7 +33,7 @@ class Driver:
         self.app = app
         self.pilot = pilot
         self.notices: list[str] = []
-        """Messages of all notifications, including those that have disappeared."""
+        """Messages of all notifications, including earlier ones."""
 
     async def press(self, *keys: str) -> None:
         """Press keys; ``"text:abc"`` types into the field that has the focus.

@@ -1,4 +1,4 @@
-"""Composing a chain in the app: every edit by keys, and those that have one by mouse."""
+"""Composing a chain in the app: every edit by keys, and some by mouse."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ KEYS = (
     *("ctrl+o", "ctrl+r", *"1234512345/<>[]-+,.!"),
     *"azghdcKJxuUsmobBEvnNftrywiepSD",
 )
-"""Keys of all screens, without those that quit, or kill a worker."""
+"""Keys of all screens, except keys that quit or kill a worker."""
 SIZES = ((80, 24), (120, 40), (200, 60))
 STEPS = int(os.environ.get("TDX_WALK_STEPS", "25"))
 """Number of keys and clicks of each walk."""

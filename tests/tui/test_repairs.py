@@ -129,7 +129,7 @@ async def test_one_key_cancels_in_every_tab(
         assert "(Ctrl+K cancels)" in app.notices[-1]
         await app.press("3", "ctrl+k")
         assert app.notices[-1] == "cancelled"
-        assert backend.killed == [worker], "the rollout goes on"
+        assert backend.killed == [worker], "the rollout continues"
         await app.press("1", "escape", "ctrl+k")
         assert backend.killed == [worker, "look"], "as without such a command"
         await app.press("e")

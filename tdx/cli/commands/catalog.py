@@ -111,7 +111,7 @@ def show_env(output: OutputOptions, env: EnvId, env_kwargs: EnvKwargs = None) ->
     from tdx.cli.pipelines import parse_env_kwargs
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.catalog import env_view
-    from tdx.inspection.env_details import describe_env
+    from tdx.inspection.envs import describe_env
     from tdx.pipeline import EnvConfig
 
     config = EnvConfig(env, kwargs=parse_env_kwargs(env_kwargs))

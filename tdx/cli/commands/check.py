@@ -219,7 +219,7 @@ def _check_stack(
     from tdx.inspection.check_report import check_pipeline
     from tdx.inspection.stack_check import check as check_stack
     from tdx.pipeline import check_arguments
-    from tdx.stacks.targets import open_target
+    from tdx.stacks.building import open_target
 
     if check_arguments(config, options.allow_code):
         return None

@@ -105,7 +105,7 @@ def check_against(
     """
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
-    from tdx.cli.views.contracts import contract_view
+    from tdx.cli.views.comparisons import contract_view
     from tdx.contracts import check_contract, load_contract
 
     contract = load_contract(folder)
@@ -142,9 +142,9 @@ def diff_stacks(
     Returns:
         The exit code.
     """
-    from tdx.cli.html.contract import contract_page
+    from tdx.cli.html.report import contract_page
     from tdx.cli.output import check_target, write_file, write_view
-    from tdx.cli.views.contracts import contract_view
+    from tdx.cli.views.comparisons import contract_view
 
     if html is not None:
         check_target(html, force=force)

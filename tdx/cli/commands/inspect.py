@@ -118,7 +118,7 @@ def inspect_spec(
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = compare_specs(stack, config.env.id)
-        calls = [stage.call for stage in stack.stages]
+        calls = stack.calls
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
@@ -137,7 +137,7 @@ def inspect_chain(pipeline: TargetOptions, output: ImageOptions, graph: Graph = 
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = inspect_chain(stack, config.env.id)
-        calls = [stage.call for stage in stack.stages]
+        calls = stack.calls
     if output.format in (ImageFormat.MERMAID, ImageFormat.SVG):
         from tdx.cli.views.graph import chain_diagram, chain_svg
 
@@ -169,7 +169,7 @@ def inspect_keys(pipeline: PipelineOptions, output: DiagramOptions, words: Words
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         lineage = inspect_keys(stack, config.env.id).only(keys)
-        calls = [stage.call for stage in stack.stages]
+        calls = stack.calls
     if output.format is DiagramFormat.MERMAID:
         sys.stdout.write(lineage_diagram(lineage, calls))
     else:
@@ -204,7 +204,7 @@ def inspect_values(
         report = inspect_values(
             stack, config.env.id, steps=steps, seed=config.env.seed, policy=actor, each=each
         )
-        calls = [stage.call for stage in stack.stages]
+        calls = stack.calls
         if report.error is not None:
             add_source_line(report.error, config, stack.target)
     write_view(values_view(report, calls), output)
@@ -245,7 +245,7 @@ def inspect_state(
             loaded = load_state(stack, load)
             print(f"loaded {len(loaded)} tensors from {load}", file=sys.stderr)
         report = inspect_state(stack, config.env.id, steps=steps, seed=config.env.seed)
-        calls = [stage.call for stage in stack.stages]
+        calls = stack.calls
         if export is not None:
             from tdx.contracts import save_state
 
@@ -337,7 +337,7 @@ def diff(
     from tdx.cli.commands.contracts import diff_stacks, is_code
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
-    from tdx.cli.views.specs import diff_view
+    from tdx.cli.views.comparisons import diff_view
     from tdx.contracts.storage import is_contract
     from tdx.inspection.diff import compare_pipelines
 

@@ -22,13 +22,13 @@ from tdx.cli.profile_runs import (
     ProfileRequest,
     Reference,
     measure,
-    measure_sweep,
     profile_error,
     raise_error,
     silence_kineto,
     subject_of,
     try_advice,
 )
+from tdx.cli.sweep_runs import On, Sweeps, Workers, check_engine, show_sweep
 from tdx.errors import ArgumentError, ExitCode, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
@@ -138,15 +138,6 @@ Marginals = Annotated[
 Advices = Annotated[
     bool, typer.Option("--advice", help="Try changes that may reduce the cost, and measure them.")
 ]
-Sweeps = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sweep",
-        metavar="SETTINGS",
-        help="Measure each combination: 'num_envs=1,8,64 device=cpu,cuda'; also dtype, batching, "
-        "mode, steps, threads, and arguments of stages such as Resize.w.",
-    ),
-]
 Sync = Annotated[
     bool,
     typer.Option(
@@ -250,6 +241,8 @@ def profile(
     marginal: Marginals = False,
     advice: Advices = False,
     sweep: Sweeps = None,
+    on: On = None,
+    workers: Workers = None,
     sync: Sync = False,
     all_wrappers: AllWrappers = False,
     dry_run: DryRun = False,
@@ -295,9 +288,10 @@ def profile(
         request = replace(request, as_stack=True)
     others: dict[str, Any] = {"--marginal": marginal, "--advice": advice, "--baseline": baseline}
     others |= {"--dry-run": dry_run, "--fail-if": fail_if}
+    check_engine(sweep, on, workers)
     if sweep:
         _refuse("--sweep", files, others | {"--calibrate": calibrate}, kept="--html")
-        return _sweep(request, sweep, files, output)
+        return show_sweep(request, sweep, on, workers, files, output)
     if calibrate:
         _refuse("--calibrate", files, others)
         return _calibrate(request, output)
@@ -396,23 +390,6 @@ def _refuse(option: str, files: ProfileFiles, options: dict[str, Any], kept: str
             f"{option} and {conflicts[0]} cannot be combined",
             hint=f"--format json{also} the whole result",
         )
-
-
-def _sweep(
-    request: ProfileRequest, settings: list[str], files: ProfileFiles, output: OutputOptions
-) -> int:
-    from tdx.cli.html.profile import sweep_page
-    from tdx.cli.output import write_view
-    from tdx.cli.views.profile_sweep import sweep_view
-
-    result = measure_sweep(request, settings)
-    if "--html" in files.requested:
-        files.write_text("--html", sweep_page(request.plan.subject, result))
-    if not files.use_stdout:
-        write_view(sweep_view(request.plan.subject, result), output)
-    problems = [cell.problem for cell in result.cells]
-    raise_error(INTERRUPTED if result.interrupted else problems[0] if all(problems) else None)
-    return ExitCode.OK
 
 
 def profile_compare(

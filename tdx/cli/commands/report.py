@@ -99,7 +99,7 @@ def report(
     with activity_on(sys.stderr) as on_progress, open_stack(config, pipeline) as stack:
         if kind is ReportFormat.SVG:
             chain = inspect_chain(stack, config.env.id)
-            text = chain_svg(chain, [stage.call for stage in stack.stages])
+            text = chain_svg(chain, stack.calls)
         else:
             result = build_report(stack, config, name, steps=steps, seed=seed, on_steps=on_progress)
             text = _report_text(kind, result, stack, shlex.join(words), on_progress)

@@ -298,11 +298,13 @@ def doctor(output: OutputOptions) -> int:
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.setup import doctor_view
     from tdx.inspection.doctor import check_terminal, diagnose
+    from tdx.inspection.plugin_check import check_plugins
+    from tdx.rollouts.formats.interface import plugin_exporters
 
     # third_party_code() replaces stdout.
     terminal_checks = list(check_terminal(sys.stdout))
     with third_party_code():
-        report = diagnose(terminal_checks)
+        report = diagnose(terminal_checks, check_plugins(plugin_exporters))
     write_view(doctor_view(report), output)
     return ExitCode.OK if report.ok else ExitCode.FINDINGS
 
@@ -315,9 +317,9 @@ def schema(output: OutputOptions, kind: OutputKind = None) -> None:
     tdx schema --output spec
     """
     if kind is None:
-        from tdx.pipeline.generate import SCHEMA_FILE
+        from tdx.pipeline.generate import read_schema
 
-        sys.stdout.write(SCHEMA_FILE.read_text(encoding="utf-8"))
+        sys.stdout.write(read_schema())
         return
     from tdx.cli.documents import DOCUMENTS, document_schema
 

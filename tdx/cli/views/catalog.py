@@ -19,13 +19,13 @@ from tdx.cli.views import (
     count_text,
 )
 from tdx.cli.views.specs import spec_table
-from tdx.pipeline.catalog import strip_markup
+from tdx.pipeline.transform_info import strip_markup
 
 if TYPE_CHECKING:
     from tdx.envs.gym.registry import RegisteredEnv
-    from tdx.inspection.env_details import EnvDetails
+    from tdx.inspection.envs import EnvDetails
     from tdx.inspection.transform_example import TransformExample
-    from tdx.pipeline.catalog import Parameter, TransformInfo
+    from tdx.pipeline.transform_info import Parameter, TransformInfo
 
 
 class EnvEntries(TypedDict):

@@ -174,7 +174,7 @@ def _note(name: str, text: str) -> Paragraph:
 
 
 def _summary(report: CheckReport) -> Iterator[Block]:
-    """Yield the number of findings and of those that can be fixed."""
+    """Yield the numbers of findings and of fixable findings."""
     found = report.findings
     if not found:
         passed = ", ".join(check for check in _CHECKS if check in report.checks)

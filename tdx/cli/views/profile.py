@@ -44,8 +44,8 @@ from tdx.cli.views.profile_table import (
 )
 from tdx.core.meter import Lane
 from tdx.profiling.compare import Limit, ProfileComparison
+from tdx.profiling.interleaved import MarginalCosts
 from tdx.profiling.machine import Machine
-from tdx.profiling.marginal import MarginalCosts
 from tdx.profiling.result import (
     DeviceUse,
     MemoryUse,

@@ -17,7 +17,7 @@ from tdx.profiling.compare import (
     LimitViolation,
     ProfileComparison,
 )
-from tdx.profiling.marginal import MarginalCost, MarginalCosts
+from tdx.profiling.interleaved import MarginalCost, MarginalCosts
 from tdx.profiling.result import Mode
 from tdx.profiling.suggestions import Suggestions, TriedChange
 

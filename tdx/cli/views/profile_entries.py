@@ -1,4 +1,4 @@
-"""JSON entries of the documents about profiles, besides those of a profile itself."""
+"""JSON entries of comparisons, sweeps and advice, in addition to those of a profile."""
 
 from __future__ import annotations
 
@@ -123,6 +123,7 @@ class CellEntries(TypedDict):
     """JSON entries of one combination of a sweep."""
 
     point: dict[str, Any]
+    host: str | None
     problem: str | None
     profile: ProfileEntries | None
 

@@ -1,9 +1,9 @@
-"""Views of the specs before and after a chain, and of two pipelines."""
+"""Views of the specs before and after a chain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tdx.cli.output import table_width
 from tdx.cli.views import (
@@ -23,9 +23,6 @@ from tdx.cli.views import (
 from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
 from tdx.inspection.spec_report import Change, KeyChange, SpecReport
 from tdx.keys import format_key
-
-if TYPE_CHECKING:
-    from tdx.inspection.diff import DiffReport, SettingChange, StageChange, ValueChange
 
 MARKS: dict[Change, str] = {"same": " ", "added": "+", "changed": "~", "gone": "-"}
 STYLES: dict[Change, Style] = {"same": "", "added": "added", "changed": "changed", "gone": "gone"}
@@ -293,155 +290,3 @@ def _record(change: KeyChange, place: dict[str, Any]) -> dict[str, Any]:
     row = change.to_dict()
     before, after = row.pop("before"), row.pop("after")
     return {**place, **row, **spec_columns("before", before), **spec_columns("after", after)}
-
-
-_MARKS = {"same": " ", "changed": "~", "moved": "→", "added": "+", "removed": "-"}
-_STYLES: dict[str, Style] = {
-    "same": "",
-    "changed": "changed",
-    "moved": "changed",
-    "added": "added",
-    "removed": "gone",
-}
-_SECTION_COLUMNS = (
-    *("a_index", "b_index", "arguments", "part", "fields", "stages"),
-    *("largest", "first_step", "note"),
-)
-"""Columns that only some sections fill."""
-_WORDS = {
-    "different": "differs",
-    "shape": "different shape",
-    "only_a": "only in the first",
-    "only_b": "only in the second",
-}
-
-
-def diff_view(report: DiffReport) -> View:
-    """Lay out the differences.
-
-    Args:
-        report: Report to show.
-    """
-
-    def blocks(width: int) -> list[Block]:
-        verdict = "same" if report.same else "different"
-        head = Heading(f"{report.a} → {report.b}", verdict, level=1)
-        return [
-            head,
-            *_settings(report.env),
-            *_stages(report.stages),
-            *_specs("specs of the env", report.env_specs, width),
-            *_specs("specs after the chain", report.chain_specs, width),
-            *_values(report),
-        ]
-
-    return View(
-        "diff",
-        report.to_dict,
-        lambda: _diff_records(report),
-        blocks,
-        list(_diff_record("", "", "")),
-    )
-
-
-def _settings(changes: Sequence[SettingChange]) -> Iterator[Block]:
-    if changes:
-        rows = [
-            [Cell("~", "changed"), Cell(each.name), Cell(f"{each.a} → {each.b}", "changed")]
-            for each in changes
-        ]
-        yield Heading("env")
-        yield Table([Column(), Column(), Column()], rows)
-
-
-def _stages(stages: Sequence[StageChange]) -> Iterator[Block]:
-    if not stages:
-        return
-    rows = [
-        [
-            Cell(_MARKS[stage.status], _STYLES[stage.status]),
-            Cell(_place(stage), "dim"),
-            Cell(_call(stage), _STYLES[stage.status]),
-        ]
-        for stage in stages
-    ]
-    yield Heading("stages")
-    yield Table([Column(), Column(fixed=True), Column()], rows)
-
-
-def _place(stage: StageChange) -> str:
-    indices = [str(index) for index in (stage.a_index, stage.b_index) if index is not None]
-    return " → ".join(dict.fromkeys(indices))
-
-
-def _call(stage: StageChange) -> str:
-    call = stage.b or stage.a or ""
-    changes = [f"{each.name}: {each.a} → {each.b}" for each in stage.arguments]
-    return f"{call}  {', '.join(changes)}" if changes else call
-
-
-def _specs(title: str, changes: Sequence[KeyChange], width: int) -> Iterator[Block]:
-    differing = [change for change in changes if change.change != "same"]
-    if differing:
-        yield Heading(title)
-        yield comparison_table(differing, width, sides=("first", "second"))
-
-
-def _values(report: DiffReport) -> Iterator[Block]:
-    if report.steps is None:
-        return
-    yield Heading("values", f"{report.steps} steps, seed {report.seed}")
-    differing = [value for value in report.values if value.status != "same"]
-    if differing:
-        titles = ("key", "", "largest difference", "first step", "")
-        yield Table([Column(title) for title in titles], [_value_row(each) for each in differing])
-    equal = len(report.values) - len(differing)
-    plural = "" if equal == 1 else "s"
-    yield Paragraph([Cell(f"{equal} key{plural} with equal values", "dim")])
-
-
-def _value_row(value: ValueChange) -> list[Cell]:
-    return [
-        Cell(value.key, "name"),
-        Cell(_WORDS[value.status], "changed"),
-        Cell(NONE if value.largest is None else f"{value.largest:.6g}"),
-        Cell(NONE if value.first_step is None else str(value.first_step)),
-        Cell(value.note, "dim"),
-    ]
-
-
-def _diff_records(report: DiffReport) -> Iterator[dict[str, Any]]:
-    """Yield a record for each difference."""
-    for change in report.env:
-        yield _diff_record("env", change.name, "changed", change.a, change.b)
-    for stage in report.stages:
-        if stage.status != "same":
-            name = str(stage.b_index if stage.b_index is not None else stage.a_index)
-            row = _diff_record("stage", name, stage.status, stage.a, stage.b)
-            arguments = [argument.to_dict() for argument in stage.arguments]
-            places = {"a_index": stage.a_index, "b_index": stage.b_index}
-            yield {**row, **places, "arguments": arguments}
-    for section, specs in (("env_spec", report.env_specs), ("chain_spec", report.chain_specs)):
-        for key in specs:
-            if key.change != "same":
-                data = key.to_dict()
-                row = _diff_record(section, data["key"], key.change, data["before"], data["after"])
-                yield {
-                    **row,
-                    "part": key.part,
-                    "fields": list(key.fields),
-                    "stages": data["stages"],
-                }
-    for value in report.values:
-        if value.status != "same":
-            data = value.to_dict()
-            row = _diff_record("value", value.key, value.status)
-            figures = {name: data[name] for name in ("largest", "first_step", "note")}
-            yield {**row, **figures}
-
-
-def _diff_record(
-    section: str, name: str, status: str, a: Any = None, b: Any = None
-) -> dict[str, Any]:
-    row = {"section": section, "name": name, "status": status, "a": a, "b": b}
-    return {**row, **dict.fromkeys(_SECTION_COLUMNS)}

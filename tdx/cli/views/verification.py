@@ -7,8 +7,7 @@ from typing import Any
 
 from tdx.cli.views import Block, Cell, Column, Heading, Paragraph, Table, View, count_text
 from tdx.cli.views.dumps import next_step, size_text
-from tdx.rollouts.dump.repair_result import Repair
-from tdx.rollouts.dump.verification import Verification
+from tdx.rollouts.dump.verification import Repair, Verification
 
 REPAIRED = ("missing", "short", "checksum")
 """Problems that a repair removes."""

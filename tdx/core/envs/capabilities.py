@@ -53,7 +53,7 @@ class EnvCapabilities:
 
     @property
     def _step_reads(self) -> tuple[NestedKey, ...] | None:
-        """Keys that ``_step`` and ``_reset`` read besides actions and masks. ``None``: any."""
+        """Keys that ``_step`` and ``_reset`` read, without actions and masks. ``None``: any."""
         return None
 
     @property

@@ -186,7 +186,7 @@ class ActionSequence:
 
     @property
     def exhausted(self) -> ArgumentError:
-        """The error to raise if there is no next action."""
+        """The error to raise at the end of the actions."""
         return ArgumentError(
             f"the sequence holds {self.position} actions, and number {self.position + 1} is needed",
             hint="make fewer steps, or pass more actions",

@@ -99,7 +99,7 @@ class Compose(Transform):
         """Remove a stage and return it.
 
         Raises:
-            StageIndexError: There is no stage at this index.
+            StageIndexError: The chain has fewer stages.
         """
         stages = list(self._stages)
         if not -len(stages) <= index < len(stages):

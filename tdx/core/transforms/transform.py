@@ -266,7 +266,7 @@ class Transform(ChainMember):
         return self._step_dict()
 
     def _array_kernel(self, in_key: NestedKey, form: ArrayForm) -> ArrayKernel | None:
-        """Return the step of one in-key for arrays of a form; ``None`` if there is no such form."""
+        """Return the step of one in-key for arrays of a form. ``None``: this form is missing."""
         return None
 
     def _chunk_kernel(self) -> ChunkKernel | None:

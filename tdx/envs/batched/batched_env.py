@@ -233,7 +233,7 @@ class BatchedEnv(EnvBase):
         return self._stack_lazily(rows)
 
     def _rows_to_reset(self, masks: dict[NestedKey, Tensor]) -> list[int]:
-        """Return the workers with a true flag in any mask; all workers if there is no mask."""
+        """Return the workers with a true flag in any mask; all workers without a mask."""
         return [index for index, (some, _) in enumerate(self._mask_extent(masks)) if some]
 
     def _rows_to_step(self, mask: Tensor) -> list[int]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from tdx.core.planned.workers import ChunkPart, ChunkTask, Copies
 from tdx.envs.batched import protocol
-from tdx.envs.batched.chunk_runner import Blueprint, Report, entry_views
+from tdx.envs.batched.chunk_runner import Report, entry_views
 from tdx.envs.batched.shared_memory import Field, TensorBlock
 from tdx.envs.batched.worker_pool import WorkerPool
 from tdx.keys import NestedKey
@@ -38,7 +39,7 @@ class ChunkPool:
         self._pool, self._block, self._close = pool, block, close
         self.reason = reason
         self.seconds_per_step = float("inf")
-        self._blueprint: Blueprint | None = None
+        self._pickles: Copies | None = None
         self._weights: list[Tensor] = []
         self._copies_block: TensorBlock | None = None
         self._memory: list[Tensor] = []
@@ -97,7 +98,7 @@ class ChunkPool:
         self._restarted.add(index)
         self._pool.restart(index)
         self._pool.attach(protocol.ATTACH, {index: (self._block, self.groups[index][0])})
-        content = (self._blueprint, self._copies_block)
+        content = (self._pickles, self._copies_block)
         self._pool.attach(protocol.COPIES, {index: content})
         # Its memory is exchanged with its result.
         if self._memory:
@@ -108,15 +109,15 @@ class ChunkPool:
 
     def _send_copies(self, copies: Copies) -> None:
         """Update the weights in shared memory, and send what else has changed."""
-        blueprint = Blueprint(copies.chain, copies.policy, copies.chain_tensors)
+        pickles = replace(copies, tensors=())
         fields = [Field.of(tensor) for tensor in copies.tensors]
-        if blueprint != self._blueprint or fields != list(map(Field.of, self._weights)):
+        if pickles != self._pickles or fields != list(map(Field.of, self._weights)):
             block = TensorBlock(dict(enumerate(fields)))
             self._weights = list(block.tensors().values())
             self._copy_weights(copies)
             everyone = range(len(self.groups))
-            self._pool.attach(protocol.COPIES, dict.fromkeys(everyone, (blueprint, block)))
-            self._blueprint, self._copies_block = blueprint, block
+            self._pool.attach(protocol.COPIES, dict.fromkeys(everyone, (pickles, block)))
+            self._pickles, self._copies_block = pickles, block
         else:
             self._copy_weights(copies)
 

@@ -27,6 +27,7 @@ from tdx.core.planned.keyed_policy import KeyedPolicy
 from tdx.core.planned.row_policies import act_for_rows
 from tdx.core.planned.workers import (
     ChunkTask,
+    Copies,
     Groups,
     Memory,
     read_memory,
@@ -41,17 +42,8 @@ Layout = list[tuple[NestedKey, Field]]
 
 
 @dataclass(frozen=True, slots=True)
-class Blueprint:
-    """What a worker makes its chain and its policy of; see :class:`Copies`."""
-
-    chain: bytes
-    policy: bytes | None
-    chain_tensors: int
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
-    """What a worker returns for a chunk, besides the entries in shared memory.
+    """What a worker returns for a chunk, in addition to the entries in shared memory.
 
     Args:
         length: Number of complete steps.
@@ -100,15 +92,20 @@ class ChunkRunner:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._result: dict[NestedKey, Tensor] = {}
 
-    def take_copies(self, blueprint: Blueprint, block: TensorBlock) -> None:
-        """Make the chain and the policy, whose tensors are in shared memory."""
+    def take_copies(self, copies: Copies, block: TensorBlock) -> None:
+        """Make the chain and the policy.
+
+        Args:
+            copies: Pickles without tensors.
+            block: The tensors, in shared memory.
+        """
         tensors = list(block.tensors().values())
-        count = blueprint.chain_tensors
-        stages = unpack(blueprint.chain, tensors[:count])
+        count = copies.chain_tensors
+        stages = unpack(copies.chain, tensors[:count])
         if self._base is None:
             self._base = SerialEnv(len(self._envs), list(self._envs))
         self._env = TransformedEnv(self._base, Compose(*stages)) if stages else self._base
-        policy = blueprint.policy
+        policy = copies.policy
         self._policy = None if policy is None else unpack(policy, tensors[count:])
 
     def take_memory(self, block: TensorBlock) -> None:

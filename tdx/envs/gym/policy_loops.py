@@ -179,7 +179,7 @@ class ActionDecoder:
     Args:
         envs: The envs.
         inputs: The policy, with the inverse of the chain.
-        single: True if there is no batch dim.
+        single: True without a batch dim.
     """
 
     def __init__(self, envs: Sequence[RawEnv], inputs: PolicyActions, single: bool) -> None:
@@ -208,7 +208,7 @@ class StepResults:
 
     Args:
         rows: Number of envs.
-        single: True if there is no batch dim.
+        single: True without a batch dim.
         reads: Keys that are read.
     """
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from tdx.inspection.lineage import VersionRecord, VersionTracker
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.pipeline.arguments import bind_stage
-from tdx.pipeline.catalog import TransformInfo, Type
 from tdx.pipeline.coercion import coerce, parse_or_none
 from tdx.pipeline.grammar import parse_value
 from tdx.pipeline.model import Pipeline
+from tdx.pipeline.transform_info import TransformInfo, Type
 from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:

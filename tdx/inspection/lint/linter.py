@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import UnknownNameError, did_you_mean
+from tdx.errors import UnknownNameError, did_you_mean, summarize_error
 from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
 from tdx.inspection.lint.rule import Rule, Violation
 from tdx.inspection.lint.rules import (
@@ -23,6 +25,7 @@ from tdx.inspection.lint.rules import (
 )
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.policies import parse_policy
+from tdx.plugins import Plugin, disable_plugin, load_plugins
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,6 +47,7 @@ _FAMILIES = (
     stack_state,
     vec_stacks,
 )
+_PLUGIN_CODE = re.compile(r"[A-Z]{2,5}\d{3}")
 
 
 @cache
@@ -55,11 +59,62 @@ def all_rules() -> tuple[Rule, ...]:
         ['TDX401', 'TDX402']
     """
     members = (member for family in _FAMILIES for member in vars(family).values())
-    return tuple(sorted((each for each in members if isinstance(each, Rule)), key=_code_of))
+    own = [each for each in members if isinstance(each, Rule)]
+    return tuple(sorted((*own, *_plugin_rules()), key=_code_of))
 
 
 def _code_of(rule: Rule) -> str:
     return rule.code
+
+
+@cache
+def _plugin_rules() -> Mapping[Rule, Plugin]:
+    """Load the rules of plugins: an entry is a rule, a sequence of rules, or a module of rules."""
+    found: dict[Rule, Plugin] = {}
+
+    def load(plugin: Plugin) -> None:
+        loaded = plugin.load()
+        members = vars(loaded).values() if isinstance(loaded, ModuleType) else loaded
+        members = [loaded] if isinstance(loaded, Rule) else members
+        rules = (
+            [each for each in members if isinstance(each, Rule)] if _is_iterable(members) else []
+        )
+        if not rules:
+            raise plugin.error("has no rule: declare one with tdx.inspection.lint.rule")
+        for each in rules:
+            _check_code(plugin, each, found)
+        found.update(dict.fromkeys(rules, plugin))
+
+    load_plugins("tdx.rules", load)
+    return found
+
+
+def _is_iterable(value: Any) -> bool:
+    return isinstance(value, Iterable)
+
+
+def _check_code(plugin: Plugin, rule: Rule, taken: Iterable[Rule]) -> None:
+    if not _PLUGIN_CODE.fullmatch(rule.code) or rule.code.startswith("TDX"):
+        raise plugin.error(
+            f"has the code {rule.code!r}: use two to five capital letters other than TDX, "
+            "and three digits"
+        )
+    if any(each.code == rule.code for each in taken):
+        raise plugin.error(f"has the code {rule.code} of another plugin")
+
+
+def _find_violations(rule: Rule, context: Any) -> Iterable[Violation]:
+    """Apply a rule; one of a plugin that fails is disabled and finds nothing."""
+    plugin = None if rule.code.startswith("TDX") else _plugin_rules().get(rule)
+    if plugin is None:
+        return rule.find(context)
+    try:
+        found = list(rule.find(context))
+    except Exception as error:
+        failure = plugin.error(f"failed ({rule.code}): {summarize_error(error)}")
+        disable_plugin(plugin, failure)
+        return []
+    return found
 
 
 def select_rules(select: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Rule, ...]:
@@ -151,7 +206,9 @@ def lint(
     """
     chosen = all_rules() if rules is None else rules
     applied: list[Any] = [rule for rule in chosen if rule.subject == context.subject]
-    findings = [LintFinding(rule, each) for rule in applied for each in rule.find(context)]
+    findings = [
+        LintFinding(rule, each) for rule in applied for each in _find_violations(rule, context)
+    ]
     return sorted(findings, key=_sort_key)
 
 

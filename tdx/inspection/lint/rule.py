@@ -180,8 +180,8 @@ class Rule:
         severity: ``error`` (cannot work), ``warning`` (a likely mistake) or ``suggestion`` (an
             improvement).
         why: Rationale, as paragraphs of prose.
-        wrong: Options of a pipeline that violates the rule.
-        right: Options of the same pipeline after the fix.
+        wrong: Arguments of ``tdx check`` for a pipeline that violates the rule.
+        right: Arguments for the same pipeline after the fix.
         find: Yields every violation in a pipeline.
         python: Source of the module ``my_code`` that the examples import.
         replaces: True if its finding replaces errors of specs or steps at the same stage.
@@ -218,7 +218,8 @@ class Rule:
         """Return the pipeline of an example."""
         from tdx.pipeline import from_flags
 
-        return from_flags(shlex.split(self.wrong if which == "wrong" else self.right))
+        words = shlex.split(self.wrong if which == "wrong" else self.right)
+        return from_flags(["--env", *words])
 
 
 def rule(
@@ -267,7 +268,7 @@ def stack_rule(
 
     def declare(find: StackRuleFunction) -> Rule:
         wrong, right = (
-            f"--env {EXAMPLE_MODULE}:{which} {options}".strip() for which in ("wrong", "right")
+            f"{EXAMPLE_MODULE}:{which} {options}".strip() for which in ("wrong", "right")
         )
         source = python.lstrip("\n")
         return Rule(

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 from tdx.errors import ArgumentError, PipelineError, TdxError
 from tdx.pipeline.arguments import find_argument_errors, name_arguments
-from tdx.pipeline.catalog import Parameter, Type, load_catalog, make_union
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.coercion import MismatchError, coerce
 from tdx.pipeline.grammar import format_argument, format_value, parse_kwargs, parse_value
 from tdx.pipeline.model import BATCHINGS, EnvConfig
+from tdx.pipeline.transform_info import Parameter, Type, make_union
 from tdx.pipeline.values import DTYPES, SPECS, StageConfig, Value
 
 FieldKind = Literal["text", "flag", "choice", "keys"]

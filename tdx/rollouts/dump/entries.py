@@ -138,7 +138,7 @@ def check_storable(env: EnvBase, names: Iterable[str] | None) -> None:
 
     Args:
         env: The env, with its chain.
-        names: Entries to store, as ``--keys`` names them. ``None``: all that can be stored.
+        names: Entries to store, as ``--keys`` names them. ``None``: every entry that can be stored.
 
     Raises:
         ArgumentError: One of ``names`` cannot be stored.
@@ -266,7 +266,7 @@ def parse_spec_entries(fields: Fields) -> list[dict[str, Any]]:
 
 
 def describe_violation(values: Tensor, spec: Mapping[str, Any], start: int = 0) -> str | None:
-    """Describe the first way in which values violate their spec.
+    """Describe the first violation of a spec by its values.
 
     Args:
         values: Stored values of one entry, ``[T, *shape]``.

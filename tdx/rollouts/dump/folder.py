@@ -1,4 +1,4 @@
-"""Folder of a dump: names of its files, opening them without following links, lock, state files."""
+"""Folder of a dump: names of its files, opening without following links, lock, damaged files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
 
-from tdx.confined_files import open_below, open_folder, open_subfolder
+from tdx.confined_files import open_below, open_folder, open_subfolder, write_below
 from tdx.errors import ArgumentError, StorageError, TdxError
 from tdx.rollouts.dump.encoding import Fields
 from tdx.serialization import Entries, Entry, Result
@@ -261,3 +261,46 @@ def remove_leftovers(root: int, state: StateFile | None) -> None:
         if TEMPORARY_FILE.fullmatch(name):
             with suppress(OSError):
                 os.unlink(name, dir_fd=root)
+
+
+class SetAside:
+    """Keeps files of a dump in its folder for damaged files.
+
+    Args:
+        root: Descriptor of the dump's folder.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self.names: dict[str, str] = {}
+        """Where each file is kept, by its former name."""
+
+    def copy(self, file: str) -> None:
+        """Copy a file."""
+        with open_data(self._root, file) as stream:
+            content = stream.read()
+        write_below(self._root, self._choose_name(file), content)
+
+    def move(self, file: str) -> None:
+        """Move a file or a folder.
+
+        Raises:
+            FileNotFoundError: It does not exist.
+        """
+        parent, _, last = file.rpartition("/")
+        with open_subfolder(self._root, parent) as source:
+            os.stat(last, dir_fd=source, follow_symlinks=False)
+            name = self._choose_name(file).rpartition("/")[2]
+            with open_subfolder(self._root, DAMAGED_FOLDER) as target:
+                os.rename(last, name, src_dir_fd=source, dst_dir_fd=target)
+                os.fsync(target)
+            os.fsync(source)
+
+    def _choose_name(self, file: str) -> str:
+        """Return a new name for a file: ``damaged/1-manifest.json``."""
+        flat = file.replace("/", "-")
+        with open_subfolder(self._root, DAMAGED_FOLDER, create=True) as folder:
+            taken = set(os.listdir(folder))
+        number = next(n for n in range(1, len(taken) + 2) if f"{n}-{flat}" not in taken)
+        self.names[file] = f"{DAMAGED_FOLDER}/{number}-{flat}"
+        return self.names[file]

@@ -25,6 +25,7 @@ from tdx.rollouts.dump.folder import (
     MANIFEST,
     SHARD_INDEX,
     STATE,
+    SetAside,
     StateFile,
     check_links,
     lock_for_writing,
@@ -33,7 +34,6 @@ from tdx.rollouts.dump.folder import (
 )
 from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, parse_entry, read_lines
 from tdx.rollouts.dump.manifest import Manifest, header_start, read_header
-from tdx.rollouts.dump.repair_result import Repair, SetAside
 from tdx.rollouts.dump.shard_plan import (
     ShardPlan,
     is_sharded,
@@ -47,6 +47,7 @@ from tdx.rollouts.dump.verification import (
     BLOCK,
     NO_BYTES,
     OnFile,
+    Repair,
     Verification,
     description_problems,
     ignore_progress,

@@ -361,7 +361,7 @@ def check_shard(plan: ShardPlan, shard: int) -> None:
     """Check the index of a shard.
 
     Raises:
-        ArgumentError: There is no such shard.
+        ArgumentError: The shard does not exist.
     """
     if not 0 <= shard < plan.count:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Compare a dump with its manifest: files, checksums, episodes, and specs."""
+"""Compare a dump with its manifest: files, checksums, episodes, and specs; results of a repair."""
 
 from __future__ import annotations
 
@@ -99,6 +99,47 @@ class Verification(Result):
 
 OnFile = Callable[[str, int, int], None]
 """Callback: the file that is read next, the number of finished files and of all files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair(Result):
+    """What a repair kept and lost.
+
+    Args:
+        steps: Number of steps of each env that remain.
+        chunks: Number of chunks that remain.
+        episodes: Number of ended episodes that remain.
+        lost_steps: Number of steps that were cut off.
+        lost_chunks: Number of chunks that were cut off.
+        lost_episodes: Number of ended episodes that were cut off.
+        is_exact: False if the index is so damaged that more than these may be lost.
+        lost_shards: Damaged shards, which were set aside, and missing ones.
+        set_aside: Where the replaced files are kept, relative to the dump's folder.
+        rewritten: Files that were missing and follow from the others.
+        verification: Result of verifying the repaired dump.
+    """
+
+    json_entries: ClassVar[Entries] = (
+        *("steps", "chunks", "episodes", "lost_steps", "lost_chunks", "lost_episodes", "is_exact"),
+        *("lost_shards", "set_aside", "rewritten", "verification"),
+    )
+
+    steps: int
+    chunks: int
+    episodes: int
+    lost_steps: int
+    lost_chunks: int
+    lost_episodes: int
+    is_exact: bool
+    lost_shards: tuple[int, ...]
+    set_aside: tuple[str, ...]
+    rewritten: tuple[str, ...]
+    verification: Verification
+
+    @property
+    def is_unchanged(self) -> bool:
+        """True if there was nothing to repair."""
+        return not (self.set_aside or self.rewritten)
 
 
 def ignore_progress(file: str, done: int, total: int) -> None:

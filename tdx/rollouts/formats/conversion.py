@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 from tdx.confined_files import open_folder
+from tdx.engines import map_in_processes
 from tdx.errors import (
     ArgumentError,
     MissingPackageError,
@@ -46,10 +47,10 @@ from tdx.rollouts.formats.interface import (
     export_formats,
     find_format,
     format_of_suffix,
+    plugin_exporters,
 )
 from tdx.rollouts.formats.jsonl import write_lines
 from tdx.rollouts.formats.targets import check_export_target, check_no_link, replace_atomically
-from tdx.rollouts.recording.engines import process_pool
 from tdx.serialization import Entries, Entry, Result
 
 _PARALLEL_BYTES = 2**28
@@ -195,8 +196,7 @@ def _export_shards(
         export = partial(_ShardExport.run, keys=keys, dry_run=dry_run)
         if dry_run or dump.manifest.size < _PARALLEL_BYTES:
             return list(map(partial(export, on_rows=on_rows), jobs))
-        with process_pool(len(jobs)) as pool:
-            return list(pool.map(export, jobs))
+        return map_in_processes(export, jobs, "shard")
 
     if dry_run:
         found = export_all(target)
@@ -393,6 +393,11 @@ def find_codec(kind: Format) -> FormatCodec:
         except ImportError as error:
             raise MissingPackageError(
                 f"{kind.name} needs {package}, which is not installed",
-                hint=f"pip install 'tdx[{kind.extra}]'",
+                hint=f"pip install 'tdx[{kind.extra}]'" if kind.extra else f"pip install {package}",
             ) from error
-    return _CODECS[kind.name]
+    return _CODECS.get(kind.name) or _plugin_codec(plugin_exporters()[kind.name])
+
+
+def _plugin_codec(exporter: Any) -> FormatCodec:
+    read = getattr(exporter, "read", None)
+    return FormatCodec(exporter.write, read, getattr(exporter, "plan", _plan_all_entries))

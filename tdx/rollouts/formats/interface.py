@@ -8,10 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.plugins import Plugin, explain_missing, load_plugins
 from tdx.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class Format:
         return path.suffix.lower() in self.suffixes
 
 
-_FORMATS = (
+BUILTIN_FORMATS = (
     Format(
         "minari",
         "a Minari dataset: episodes with T+1 observations, in HDF5",
@@ -121,14 +123,38 @@ _FORMATS = (
 )
 
 
+@cache
+def plugin_exporters() -> Mapping[str, Any]:
+    """Load the exporters of plugins, by the names of their formats.
+
+    An exporter has a ``format`` and a function ``write(source, target, options)``, which returns
+    remarks for the user; optionally ``read(path)`` and ``plan(source, options)``.
+    """
+    names = {each.name for each in BUILTIN_FORMATS}
+
+    def load(plugin: Plugin) -> tuple[str, Any]:
+        exporter = plugin.load()
+        kind = exporter.format
+        if not isinstance(kind, Format):
+            raise plugin.error("has a format that is not a tdx.rollouts.formats.interface.Format")
+        if kind.name != plugin.name:
+            raise plugin.error(f"must be named like its format, {kind.name}")
+        if kind.name in names:
+            raise plugin.error("has the name of another format")
+        names.add(kind.name)
+        return kind.name, exporter
+
+    return dict(load_plugins("tdx.exporters", load))
+
+
 def export_formats() -> tuple[Format, ...]:
-    """Return every format.
+    """Return every format, those of plugins last.
 
     Example:
         >>> [each.name for each in export_formats() if not each.packages]
         ['safetensors', 'npz', 'jsonl']
     """
-    return _FORMATS
+    return (*BUILTIN_FORMATS, *(each.format for each in plugin_exporters().values()))
 
 
 def find_format(name: str) -> Format:
@@ -137,9 +163,11 @@ def find_format(name: str) -> Format:
     Raises:
         UnknownNameError: The name is unknown.
     """
-    known = {each.name: each for each in _FORMATS}
+    known = {each.name: each for each in export_formats()}
     if name not in known:
-        hint = did_you_mean(name, known, otherwise=f"one of {', '.join(known)}")
+        hint = explain_missing("tdx.exporters", name) or did_you_mean(
+            name, known, otherwise=f"one of {', '.join(known)}"
+        )
         raise UnknownNameError(f"unknown format {name!r}", hint=hint)
     return known[name]
 
@@ -150,10 +178,10 @@ def format_of_suffix(path: str | Path | None) -> Format:
     Raises:
         ArgumentError: The path is missing, or its suffix is unknown.
     """
-    for each in _FORMATS:
+    for each in export_formats():
         if path is not None and Path(path).suffix.lower() in each.suffixes:
             return each
-    names = ", ".join(each.name for each in _FORMATS)
+    names = ", ".join(each.name for each in export_formats())
     raise ArgumentError("the export has no format", hint=f"add --to: {names}")
 
 
@@ -163,10 +191,10 @@ def detect_format(path: Path) -> Format:
     Raises:
         ArgumentError: It cannot be detected.
     """
-    for each in _FORMATS:
+    for each in export_formats():
         if path.is_dir() == each.is_folder and each.is_in(path):
             return each
-    names = ", ".join(each.name for each in _FORMATS if each.can_import)
+    names = ", ".join(each.name for each in export_formats() if each.can_import)
     raise ArgumentError(f"the format of {path} cannot be detected", hint=f"add --from: {names}")
 
 

@@ -1,4 +1,4 @@
-"""Read Minari datasets, after checking them: those that tdx exported, and others."""
+"""Check and read Minari datasets, written by tdx or by other programs."""
 
 from __future__ import annotations
 

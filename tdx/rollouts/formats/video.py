@@ -272,7 +272,7 @@ def write_gif(source: ExportSource, target: Path, options: ExportOptions) -> tup
 
 
 class _GifFrames(Iterator["Image.Image"]):
-    """Frames with their own palettes; counts those that have too many colors for one."""
+    """Frames with their own palettes; counts frames with too many colors for one."""
 
     def __init__(self, frames: Iterator[Array]) -> None:
         self._frames = frames

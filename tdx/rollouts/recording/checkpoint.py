@@ -152,8 +152,8 @@ def _get_device_rng(device: torch.device) -> Tensor | None:
 def has_known_state(chain: nn.Module) -> bool:
     """Return True if every stage is a transform of tdx, which keeps its state in tensors.
 
-    Transforms of other packages, and those that run functions or modules of the user, may keep a
-    state that :func:`save_memory` does not see.
+    Transforms of other packages, and transforms that run functions or modules of the user, may keep
+    a state that :func:`save_memory` does not see.
     """
     return all(
         getattr(transforms, type(stage).__name__, None) is type(stage)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tdx.engines import Engine, find_engine
 from tdx.errors import ArgumentError, EnvError, TdxError
 from tdx.pipeline import Pipeline
 from tdx.rollouts.dump.folder import LockedError, lock_for_writing
@@ -18,7 +19,6 @@ from tdx.rollouts.dump.progress import ShardProgress, read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan, shard_name
 from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.writing import OnChunk, ignore_progress
-from tdx.rollouts.recording.engines import Engine, find_engine
 from tdx.rollouts.recording.request import DumpRequest
 from tdx.rollouts.recording.shards import (
     ShardJob,
@@ -144,7 +144,7 @@ def resume_shards(
 
 def _engine_of(
     name: str, folder: Path, allow_code: bool, workers: int | None
-) -> Callable[[], Engine]:
+) -> Callable[[], Engine[TdxError | None]]:
     """Return a function that creates the named engine, for the shards in a folder."""
     job = ShardJob(os.path.abspath(folder), allow_code)
     return partial(find_engine(name), job, workers)
@@ -256,7 +256,7 @@ class _Run:
         self,
         plan: ShardPlan,
         folder: Path,
-        create_engine: Callable[[], Engine],
+        create_engine: Callable[[], Engine[TdxError | None]],
         retries: int,
         on_progress: OnShards,
     ) -> None:
@@ -290,7 +290,7 @@ class _Run:
             str(self._folder), self._plan.count, len(committed), self._recorded, failures
         )
 
-    def _run(self, engine: Engine) -> None:
+    def _run(self, engine: Engine[TdxError | None]) -> None:
         reported = float("-inf")
         while self._running or (self._pending and self._fatal is None):
             self._submit(engine)
@@ -301,7 +301,7 @@ class _Run:
                 reported = time.monotonic()
                 self._on_progress(read_progress(self._folder, self._plan))
 
-    def _submit(self, engine: Engine) -> None:
+    def _submit(self, engine: Engine[TdxError | None]) -> None:
         free = len(self._pending) if engine.slots is None else engine.slots - self._running
         if self._fatal is None and self._pending and free > 0:
             shards = [self._pending.popleft() for _ in range(min(free, len(self._pending)))]

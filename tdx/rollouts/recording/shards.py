@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -216,10 +216,19 @@ class ShardJob:
         allow_code: Whether Python objects may be imported.
     """
 
+    noun: ClassVar[str] = "shard"
+    is_exclusive: ClassVar[bool] = False
+    gpus: ClassVar[int] = 0
     folder: str
     allow_code: bool = False
 
-    def __call__(self, shard: int) -> TdxError | None:
+    @property
+    def log_folder(self) -> Path:
+        """Folder for the logs of Slurm, next to the dump."""
+        folder = Path(self.folder)
+        return folder.with_name(f"{folder.name}-slurm")
+
+    def __call__(self, shard: int, /) -> TdxError | None:
         """Record a shard, and return the error if that fails."""
         try:
             record_shard(Path(self.folder), shard, self.allow_code)

@@ -24,9 +24,8 @@ from tdx.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.values import Value
 from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, action_entries
-from tdx.stacks.gymnasium.counterparts import Find, find_counterpart
+from tdx.stacks.gymnasium.counterparts import Find, Place, find_counterpart
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.places import Place
 from tdx.transforms import RenameTransform
 
 _DEFAULTS = (
@@ -167,7 +166,7 @@ class GymnasiumReference:
         try:
             observation, _ = self._env.reset(seed=seed)
         except Exception as error:
-            raise _failure("reset", error) from error
+            raise stack_error("reset", error) from error
         return self._observe(observation)
 
     def sample_action(self) -> tuple[Any, Entries]:
@@ -180,7 +179,7 @@ class GymnasiumReference:
         try:
             observation, reward, terminated, truncated, info = self._env.step(action)
         except Exception as error:
-            raise _failure("step", error) from error
+            raise stack_error("step", error) from error
         entries = dict(self._observe(observation))
         entries["reward"] = torch.from_numpy(reward_array(reward))
         flags = {"terminated": terminated, "truncated": truncated, "done": terminated or truncated}
@@ -200,7 +199,8 @@ class GymnasiumReference:
         self._wrapped.close()
 
 
-def _failure(method: str, error: Exception) -> EnvError:
+def stack_error(method: str, error: Exception) -> EnvError:
+    """Return the error of a method of the original stack that raised."""
     return EnvError(
         f"{method} of the stack raised {summarize_error(error)}",
         hint="--debug shows the traceback",
@@ -214,8 +214,17 @@ def wrap_level(env: Any, key: str | None) -> EnvBase:
         env: The env.
         key: Key of the observation, if it has a single entry.
     """
-    own = root_key(env.observation_space)
-    wrapped = GymWrapper(env)
+    return with_observation_key(GymWrapper(env), root_key(env.observation_space), key)
+
+
+def with_observation_key(env: EnvBase, own: str | None, key: str | None) -> EnvBase:
+    """Return an env whose observation is at another key.
+
+    Args:
+        env: The env.
+        own: Key of its observation. ``None``: it has several entries.
+        key: New key. ``None``: the observation has several entries.
+    """
     if key is None or own is None or own == key:
-        return wrapped
-    return cast(EnvBase, TransformedEnv(wrapped, RenameTransform([own], [key])))
+        return env
+    return cast(EnvBase, TransformedEnv(env, RenameTransform([own], [key])))

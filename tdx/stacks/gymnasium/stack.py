@@ -23,8 +23,7 @@ from tdx.stacks.gymnasium.levels import (
     list_levels,
 )
 from tdx.stacks.gymnasium.measuring import measured_levels
-from tdx.stacks.gymnasium.snapshots import FLAGS
-from tdx.stacks.gymnasium.state import level_state
+from tdx.stacks.gymnasium.snapshots import FLAGS, level_state
 from tdx.stacks.gymnasium.workers import workers_of_vector_env
 from tdx.stacks.sources import attributes_of
 

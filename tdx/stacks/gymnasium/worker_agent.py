@@ -242,7 +242,7 @@ class WorkerAgent:
         ]
 
     def _state(self) -> list[dict[str, Any]]:
-        from tdx.stacks.gymnasium.state import level_state
+        from tdx.stacks.gymnasium.snapshots import level_state
 
         return [
             {name: value.numpy() for name, value in level_state(level).items()}

@@ -15,12 +15,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from tensordict import TensorDict
 from torch import Tensor
 
-from tdx.core import TransformedEnv
 from tdx.envs import EnvBase, GymWrapper
 from tdx.envs.gym.autoreset import AutoresetMode
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
-from tdx.errors import ArgumentError, EnvError, summarize_error
+from tdx.errors import ArgumentError
 from tdx.keys import format_key
 from tdx.stacks.conversion import (
     ConvertedStack,
@@ -29,14 +28,17 @@ from tdx.stacks.conversion import (
     Entries,
     action_entries,
 )
-from tdx.stacks.gymnasium.converted import convert_wrappers, root_key
-from tdx.stacks.gymnasium.counterparts import find_statistics
+from tdx.stacks.gymnasium.converted import (
+    convert_wrappers,
+    root_key,
+    stack_error,
+    with_observation_key,
+)
+from tdx.stacks.gymnasium.counterparts import Place, find_statistics
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.levels import list_levels as list_row_levels
-from tdx.stacks.gymnasium.places import Place
 from tdx.stacks.sb3.counterparts import find_counterpart, find_row_counterpart
 from tdx.stacks.sb3.levels import VecLevel, sub_envs
-from tdx.transforms import RenameTransform
 
 
 def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
@@ -189,7 +191,7 @@ class VecEnvReference:
             try:
                 self._current, _ = self._env.reset(seed=seed)
             except Exception as error:
-                raise _failure("reset", error) from error
+                raise stack_error("reset", error) from error
         return self._entries(self._observe(self._current))
 
     def sample_action(self) -> tuple[Any, Entries]:
@@ -202,7 +204,7 @@ class VecEnvReference:
         try:
             self._current, rewards, terminated, truncated, info = self._env.step(action)
         except Exception as error:
-            raise _failure("step", error) from error
+            raise stack_error("step", error) from error
         entries = {key: value.clone() for key, value in self.reset(None).items()}
         dones = terminated | truncated
         for row in np.flatnonzero(dones):
@@ -233,13 +235,6 @@ def _column(values: Any, dtype: torch.dtype) -> Tensor:
     return torch.as_tensor(np.array(values)).to(dtype).reshape(-1, 1)
 
 
-def _failure(method: str, error: Exception) -> EnvError:
-    return EnvError(
-        f"{method} of the stack raised {summarize_error(error)}",
-        hint="--debug shows the traceback",
-    )
-
-
 def wrap_level(level: VecLevel, key: str | None) -> EnvBase:
     """Return a VecEnv up to a level as one env of tdx, with batch size ``[N]``.
 
@@ -247,9 +242,5 @@ def wrap_level(level: VecLevel, key: str | None) -> EnvBase:
         level: Its outermost level.
         key: Key of the observation, if it has a single entry.
     """
-    wrapped: EnvBase = GymWrapper(SteppedVecEnv(level))
-    own = root_key(level.observation_space)
-    if key is None or own is None or own == key:
-        return wrapped
-    renamed: EnvBase = TransformedEnv(wrapped, RenameTransform([own], [key]))
-    return renamed
+    env = GymWrapper(SteppedVecEnv(level))
+    return with_observation_key(env, root_key(level.observation_space), key)

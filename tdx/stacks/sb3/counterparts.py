@@ -16,7 +16,7 @@ from tdx.pipeline import StageConfig
 from tdx.pipeline.values import Dtype
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.gymnasium import counterparts as of_gymnasium
-from tdx.stacks.gymnasium.places import ROUNDING, Place, make_pair, make_stage
+from tdx.stacks.gymnasium.counterparts import ROUNDING, Place, make_pair, make_stage
 
 Find = Callable[[Any, Place, Space[Any]], Counterpart | Missing]
 

@@ -1,23 +1,31 @@
-"""``StableBaselines3Stack``: a VecEnv with its wrappers and those in its sub-envs."""
+"""``StableBaselines3Stack``: a VecEnv with all wrappers, its env and its state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from gymnasium import Space
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from tdx.core.meter import Lane, Meter
+from tdx.envs import EnvBase, GymWrapper
+from tdx.envs.gym.autoreset import AutoresetMode
 from tdx.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.measuring import LANES, measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS
-from tdx.stacks.sb3.calls import VecCallRecorder
+from tdx.stacks.gymnasium.snapshots import level_state as row_state
 from tdx.stacks.sb3.levels import (
+    arguments_of,
     close_vec_env,
     core_of,
     list_levels,
@@ -26,14 +34,134 @@ from tdx.stacks.sb3.levels import (
     vec_methods,
     workers_of_vec_env,
 )
-from tdx.stacks.sb3.snapshots import DONE
-from tdx.stacks.sb3.state import level_state
-from tdx.stacks.sb3.traces import VecTraceBuilder
+from tdx.stacks.sb3.traces import DONE, VecCallRecorder, VecTraceBuilder
+from tdx.stacks.sources import attributes_of
 
 if TYPE_CHECKING:
-    from tdx.envs import EnvBase
     from tdx.stacks.conversion import ConvertedStack
     from tdx.stacks.sb3.converted import VecEnvReference
+
+
+def wrap_vec_env(vec_env: Any, space: Space[Any], name: str) -> EnvBase:
+    """Return an env of tdx that steps a VecEnv.
+
+    ``next`` has the ``terminal_observation`` of the sub-envs whose episode ended, and
+    ``TimeLimit.truncated`` of the infos separates ``truncated`` from ``terminated``.
+
+    Args:
+        vec_env: The outermost VecEnv.
+        space: Space of the observations that one sub-env returns.
+        name: Name of the env.
+
+    Example:
+        >>> from gymnasium.spaces import Box
+        >>> from stable_baselines3.common.env_util import make_vec_env
+        >>> vec_env = make_vec_env("CartPole-v1", n_envs=2)
+        >>> env = wrap_vec_env(vec_env, vec_env.observation_space, "CartPole-v1")
+        >>> env.rollout(3)["next", "reward"].shape
+        torch.Size([2, 3, 1])
+    """
+    return GymWrapper(VecEnvAdapter(vec_env, space, name))
+
+
+class VecEnvAdapter(VectorEnv[Any, Any, Any]):
+    """A VecEnv with the methods of Gymnasium's vector envs.
+
+    Args:
+        vec_env: The VecEnv.
+        space: Space of the observations that one sub-env returns.
+        name: Name of the env.
+    """
+
+    def __init__(self, vec_env: Any, space: Space[Any], name: str) -> None:
+        self.vec_env = vec_env
+        self.num_envs = vec_env.num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        # tdx reads only the name from the spec of an env.
+        self.spec: Any = SimpleNamespace(id=name)
+        self.single_observation_space = space
+        self.single_action_space = vec_env.action_space
+        self.observation_space = batch_space(space, self.num_envs)
+        self.action_space = batch_space(vec_env.action_space, self.num_envs)
+
+    @property
+    def unwrapped(self) -> Any:
+        """The VecEnv inside all wrappers, which messages name."""
+        return self.vec_env.unwrapped
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all sub-envs; see :class:`gymnasium.vector.VectorEnv`."""
+        if isinstance(seed, int):
+            self.vec_env.seed(seed)
+        return self.vec_env.reset(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all sub-envs; those whose episode ends reset themselves."""
+        observation, reward, done, infos = self.vec_env.step(actions)
+        limited = [bool(info.get("TimeLimit.truncated", False)) for info in infos]
+        truncated = np.logical_and(done, limited)
+        info: dict[str, Any] = {}
+        if np.any(done):
+            final = np.full(self.num_envs, None, dtype=object)
+            for index in np.flatnonzero(done):
+                final[index] = infos[index]["terminal_observation"]
+            info = {"final_obs": final, "_final_obs": np.asarray(done, np.bool_)}
+        return observation, reward, np.logical_and(done, ~truncated), truncated, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close the VecEnv."""
+        close_vec_env(self.vec_env)
+
+
+_SKIPPED = (
+    *("venv", "envs", "num_envs", "actions", "_actions", "_observations", "old_obs", "old_reward"),
+    *("metadata", "class_attributes", "reset_infos", "render_mode", "t_start", "keys", "closed"),
+    *("waiting", "processes", "remotes", "work_remotes", "results_writer", "_seeds", "_options"),
+    *("buf_obs", "buf_dones", "buf_rews", "buf_infos", "n_stack", "stack_dimension"),
+    *("repeat_axis", "channels_first", "stacked_shape", "video_folder", "name_prefix"),
+)
+_MAX_DEPTH = 4
+
+
+def level_state(level: Level) -> dict[str, Tensor]:
+    """Return copies of the numbers that a level keeps; those of sub-envs are stacked.
+
+    Args:
+        level: The level.
+    """
+    if level.in_rows:
+        return row_state(level)
+    skipped = {*_SKIPPED, *arguments_of(level.owner)}
+    return dict(_leaves("", attributes_of(level.owner), skipped, 0))
+
+
+def _leaves(
+    prefix: str, parts: Mapping[Any, Any], skipped: set[str], depth: int
+) -> Iterator[tuple[str, Tensor]]:
+    for name, value in parts.items():
+        if name in skipped or "space" in str(name):
+            continue
+        path = f"{prefix}{name}"
+        if isinstance(value, Tensor):
+            yield path, value.detach().clone()
+        elif isinstance(value, bool | int | float | np.generic | np.ndarray):
+            array = np.array(value)
+            if array.dtype.kind in "biuf":
+                yield path, torch.from_numpy(array)
+        elif depth < _MAX_DEPTH and _is_record(value):
+            inner = value if isinstance(value, Mapping) else attributes_of(value)
+            yield from _leaves(f"{path}.", inner, skipped, depth + 1)
+
+
+def _is_record(value: Any) -> bool:
+    """Return True for a dict and for a plain object, such as running statistics."""
+    if isinstance(value, Mapping):
+        return True
+    if value is None or callable(value) or isinstance(value, str | bytes | list | tuple | type):
+        return False
+    return not hasattr(value, "step") and bool(attributes_of(value))
 
 
 class StableBaselines3Stack(LevelStack):
@@ -100,8 +228,6 @@ class StableBaselines3Stack(LevelStack):
 
     def as_env(self) -> EnvBase:
         """See :class:`~tdx.stacks.Stack`; the VecEnv and its wrappers are part of the env."""
-        from tdx.stacks.sb3.env import wrap_vec_env
-
         return wrap_vec_env(self.target, self.levels[-1].observation_space, self.name)
 
     @contextmanager

@@ -5,9 +5,10 @@ The functions here import torchrl when they are called, and check its version fi
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from tdx.stacks.torchrl.installed import require_torchrl
+from tdx.errors import MissingPackageError
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -114,3 +115,27 @@ def from_torchrl_spec(spec: Any) -> TensorSpec:
     from tdx.stacks.torchrl.specs import convert_from_torchrl
 
     return convert_from_torchrl(spec)
+
+
+SUPPORTED = "0.14"
+"""Release whose envs, transforms and specs are supported."""
+HINT = "pip install 'tdx[torchrl]'"
+
+
+def require_torchrl() -> None:
+    """Check that a supported release of TorchRL is installed, without importing it.
+
+    Raises:
+        MissingPackageError: It is missing, or another release is installed.
+
+    Example:
+        >>> require_torchrl()
+    """
+    try:
+        found = version("torchrl")
+    except PackageNotFoundError as error:
+        raise MissingPackageError("TorchRL is not installed", hint=HINT) from error
+    if not found.startswith(f"{SUPPORTED}."):
+        raise MissingPackageError(
+            f"TorchRL {found} is not supported: tdx needs {SUPPORTED}", hint=HINT
+        )

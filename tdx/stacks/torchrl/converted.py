@@ -13,12 +13,12 @@ from torch import Tensor
 from torchrl import envs as rl
 
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, EnvError, TdxError, summarize_error
+from tdx.errors import ArgumentError, TdxError
 from tdx.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
 from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, Missing, RandomStream
-from tdx.stacks.gymnasium.converted import convert_levels
+from tdx.stacks.gymnasium.converted import convert_levels, stack_error
 from tdx.stacks.gymnasium.levels import list_levels
 from tdx.stacks.stack import StageInfo
 from tdx.stacks.torchrl.chain import convert_env, list_transforms
@@ -208,10 +208,7 @@ def _reported(method: str) -> Iterator[None]:
     except TdxError:
         raise
     except Exception as error:
-        raise EnvError(
-            f"{method} of the stack raised {summarize_error(error)}",
-            hint="--debug shows the traceback",
-        ) from error
+        raise stack_error(method, error) from error
 
 
 def base_env(env: Any, count: int) -> EnvBase:

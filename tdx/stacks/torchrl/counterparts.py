@@ -23,7 +23,7 @@ from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.grammar import parse_value
 from tdx.pipeline.values import Call, DictKey, Dtype, Value
 from tdx.stacks.conversion import Counterpart, Missing
-from tdx.stacks.gymnasium.places import make_stage
+from tdx.stacks.gymnasium.counterparts import make_stage
 
 Find = Callable[[Any], Counterpart | Missing]
 

@@ -66,6 +66,11 @@ class TorchRLStack(NativeStack):
             for stage, original in zip(super().stages, originals, strict=True)
         )
 
+    @property
+    def calls(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`; arguments are those of the originals."""
+        return tuple(stage.call for stage in self.stages)
+
     def convert(self) -> ConvertedStack:
         """See :class:`~tdx.stacks.conversion.Convertible`."""
         from tdx.stacks.torchrl.converted import convert_chain
@@ -92,7 +97,7 @@ class TorchRLStack(NativeStack):
     def replaced_env(self, calls: BaseCalls) -> AbstractContextManager[None]:
         """See :class:`~tdx.stacks.Stack`; of the original env, which frame skips step."""
         from tdx.core.chain import flatten_chain
-        from tdx.stacks.native_replay import replaced_env
+        from tdx.stacks.replay import replaced_env
 
         return replaced_env(flatten_chain(self.target)[0].original, calls, hooks="_")
 
@@ -102,7 +107,7 @@ class TorchRLStack(NativeStack):
 
     def load_state(self, state: Mapping[int, Mapping[str, Tensor]]) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
-        from tdx.stacks.native_replay import write_tensor
+        from tdx.stacks.replay import write_tensor
 
         originals = self._originals()
         return [

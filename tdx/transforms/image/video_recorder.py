@@ -105,7 +105,7 @@ class VideoRecorder(ObservationTransform):
         self.obs: list[Tensor] = []
         """Frames since the last dump, uint8 ``[C, H, W]`` each."""
         self.count = 0
-        """Number of images since the last dump, with those that were skipped."""
+        """Number of images since the last dump, including skipped ones."""
         self.iter = 0
         """Number of dumps."""
 

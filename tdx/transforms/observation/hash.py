@@ -95,7 +95,7 @@ class Hash(UnaryTransform):
         """Return the value with this hash.
 
         Raises:
-            ChainError: It is unknown, or there is no repertoire.
+            ChainError: It is unknown, or the transform has no repertoire.
         """
         key = self.hash_to_repertoire_key(hash_tensor)
         if self._repertoire is None or key not in self._repertoire:

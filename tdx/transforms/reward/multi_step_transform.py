@@ -27,7 +27,7 @@ class MultiStepTransform(StoredDataTransform):
     steps get the entries ``steps_to_next_obs``, ``gamma`` (the discount of what follows),
     ``nonterminal`` and ``("next", "original_reward")``.
 
-    The last ``n_steps`` steps wait for those that follow: they are written with the next data, so
+    The last ``n_steps`` steps wait for the next ones: they are written with the next data, so
     the result does not depend on how the data is split. An env cannot use this transform.
 
     Args:

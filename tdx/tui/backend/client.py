@@ -103,7 +103,7 @@ class Backend(Protocol):
         """
 
     def cancel(self, ticket: Ticket[Any]) -> None:
-        """Tell the worker that an answer is no longer needed; it may ignore that."""
+        """Tell the worker to skip an answer; it may ignore that."""
 
     def send(self, ticket: Ticket[Any], value: Any) -> None:
         """Send a value to a running request."""

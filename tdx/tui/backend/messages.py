@@ -34,7 +34,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Tells the worker that an answer is no longer needed."""
+    """Tells the worker to skip an answer."""
 
     number: int
 
@@ -130,7 +130,7 @@ class Job:
 
     @property
     def is_cancelled(self) -> bool:
-        """True if the answer is no longer needed; long jobs check it regularly."""
+        """True if the answer is not needed any more; long jobs check it regularly."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:

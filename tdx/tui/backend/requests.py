@@ -129,7 +129,7 @@ def observe_keys(request: ObserveKeys, job: Job) -> Lineage | None:
 
 
 def list_env_choices(request: ListEnvs, job: Job) -> tuple[EnvChoice, ...]:
-    """Return all envs: the installed ones, then those that are not, then deprecated versions."""
+    """Return all envs: installed ones, missing ones, and deprecated versions."""
     from tdx.inspection.envs import list_envs
 
     envs = list_envs(missing=True)

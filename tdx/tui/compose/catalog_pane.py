@@ -17,13 +17,14 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from tdx.errors import TdxError
-from tdx.pipeline.catalog import TransformInfo, load_catalog, strip_markup
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing.forms import (
     FormField,
     fill_arguments,
     list_stage_fields,
     split_words,
 )
+from tdx.pipeline.transform_info import TransformInfo, strip_markup
 from tdx.pipeline.values import StageConfig
 from tdx.tui.compose.form_row import available_keys
 from tdx.tui.screens.dialogs import fuzzy_sort

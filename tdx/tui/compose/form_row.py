@@ -14,9 +14,9 @@ from textual.widgets import Button, Checkbox, Input, Select, Static
 
 from tdx.inspection.leaf import INPUT_PARTS
 from tdx.keys import format_key
-from tdx.pipeline.catalog import strip_markup
 from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import FormField
+from tdx.pipeline.transform_info import strip_markup
 from tdx.tui.chain_status import ChainStatus
 
 _SLIM = 38

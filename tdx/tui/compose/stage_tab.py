@@ -19,7 +19,7 @@ from textual.worker import Worker, WorkerError
 
 from tdx.errors import TdxError
 from tdx.keys import format_key
-from tdx.pipeline.catalog import load_catalog, strip_markup
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing.forms import (
     FormField,
     list_env_fields,
@@ -29,6 +29,7 @@ from tdx.pipeline.editing.forms import (
 )
 from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper, WrapperStage
 from tdx.pipeline.grammar import format_stage
+from tdx.pipeline.transform_info import strip_markup
 from tdx.tui.chain_status import ENV
 from tdx.tui.compose.form_row import FormRow, available_keys
 from tdx.tui.specs.tree import ColumnWidths, key_label, specs_at

@@ -222,7 +222,7 @@ def _difference_lines(each: DifferenceText, is_first: bool) -> Iterator[Content]
 
 
 def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
-    """Yield the values of both sides in a golden step; ``≠`` marks those that differ."""
+    """Yield the values of both sides in a golden step; ``≠`` marks differences."""
     if not key.steps:
         return
     step = min(step, len(key.steps) - 1)

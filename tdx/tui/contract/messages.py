@@ -26,7 +26,7 @@ class DifferenceText:
         key: Key that differs first. ``None``: no value differs.
         message: The difference.
         size: Largest absolute difference of the key. ``None``: unknown.
-        hint: How to correct it. ``None``: there is no hint.
+        hint: How to correct it. ``None``: unknown.
         is_cause: False if it follows from an earlier difference.
     """
 

@@ -231,7 +231,7 @@ Picked = tuple[Tensor | None, Tensor | None, tuple[str, ...], str]
 
 
 def _pick_elements(a: Values | None, b: Values | None) -> Picked:
-    """Return the elements to show, ``[T, E]``: those that differ most if there are many."""
+    """Return the elements to show, ``[T, E]``: if there are many, the ones that differ most."""
     sides = [None if each is None else each.numbers.double() for each in (a, b)]
     known = [each for each in sides if each is not None]
     rows = min(each.shape[1] for each in known)

@@ -15,7 +15,7 @@ from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SessionStore
 from tdx.tui.chain_status import NO_PIPELINE
 from tdx.tui.files.document import Autosave, CurrentDocument, DiskWatch
-from tdx.tui.files.dump_screen import DumpJob
+from tdx.tui.files.dumps import DumpJob
 from tdx.tui.files.path_screen import PathScreen, is_dump, suggest_name
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply
 
@@ -311,13 +311,13 @@ class Files:
         if self.workspace.draft.env is None:
             self._app.notify(NO_PIPELINE, timeout=3)
             return
-        from tdx.tui.files.dump_screen import DumpScreen
+        from tdx.tui.files.dumps import DumpScreen
 
         self._app.push_screen(DumpScreen(self.dump_job, self.workspace))
 
     def watch_dump(self, path: str) -> None:
         """Show the progress of a dump that any process records."""
-        from tdx.tui.files.watch_screen import WatchScreen
+        from tdx.tui.files.dumps import WatchScreen
 
         self._app.push_screen(WatchScreen(path, self.workspace))
 

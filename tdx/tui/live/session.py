@@ -125,7 +125,7 @@ class SessionController:
             self._workspace.code_reloaded.subscribe(self._owner, self._restart_with_new_code)
 
     def start_if_new(self) -> None:
-        """Start the first session, unless there is no env or a session has failed."""
+        """Start the first session, if there is an env and no session has failed."""
         is_new = self.state is None and not self._has_failed
         if is_new and not self.connection.is_open and self._workspace.draft.env is not None:
             self.start(repeat=self._repeats)

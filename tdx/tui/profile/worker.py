@@ -18,8 +18,8 @@ from tdx.envs import EnvBase
 from tdx.inspection.lint.linter import build_lint_context, lint
 from tdx.profiling.candidates import Candidate
 from tdx.profiling.context import STACK_NOTE, profile_stack
+from tdx.profiling.interleaved import MarginalCost, MarginalCosts, measure_marginal_costs
 from tdx.profiling.machine import Machine
-from tdx.profiling.marginal import MarginalCost, MarginalCosts, measure_marginal_costs
 from tdx.profiling.passes.choice import PassName
 from tdx.profiling.passes.host import SLOWDOWN_NOTE
 from tdx.profiling.result import ModeProfile, Numbers, Profile, Row

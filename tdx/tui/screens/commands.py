@@ -10,8 +10,9 @@ from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.dom import DOMNode
 
-from tdx.pipeline.catalog import load_catalog, strip_markup
+from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing.documents import list_presets
+from tdx.pipeline.transform_info import strip_markup
 from tdx.pipeline.values import StageConfig
 from tdx.tui.screens.bars import is_listed
 from tdx.tui.screens.main import MainScreen

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tdx import EnvBase, SerialEnv
 from tdx.core.planned.workers import ChunkPart, ChunkTask, Copies
-from tdx.envs.batched.chunk_runner import Blueprint, ChunkRunner, entry_views
+from tdx.envs.batched.chunk_runner import ChunkRunner, entry_views
 from tdx.envs.batched.shared_memory import Field, TensorBlock
 
 
@@ -47,7 +48,7 @@ class SplitEnv(SerialEnv):
             block = TensorBlock(fields, shared=False)
             for shared, tensor in zip(block.tensors().values(), copies.tensors, strict=True):
                 shared.copy_(tensor.detach())
-            runner.take_copies(Blueprint(copies.chain, copies.policy, copies.chain_tensors), block)
+            runner.take_copies(replace(copies, tensors=()), block)
             report = runner.run(pickle.loads(pickle.dumps(task)), rows)
             if report is None:
                 return None

@@ -201,7 +201,7 @@ class Mixing(nn.Module):
 
 
 class Counting(nn.Module):
-    """Acts in another way in each call."""
+    """Acts differently in each call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ from tdx.inspection.lint.rule import EXAMPLE_MODULE, Rule
 from tdx.inspection.stack_check import check
 from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, check_arguments
 from tdx.pipeline.build import assemble_env
-from tdx.stacks.targets import open_target
+from tdx.stacks.building import open_target
 
 SAMPLES = sorted((Path(__file__).parents[3] / "sample_pipelines").glob("*.yaml"))
 KNOWN_SUGGESTIONS = {"pendulum.yaml": ["TDX422"]}

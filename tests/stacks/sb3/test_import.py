@@ -25,9 +25,9 @@ from stable_baselines3.common.vec_env import (
 
 from tdx.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
-from tdx.pipeline import format_stage
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Convertible, Missing
+from tests.stacks.comparing import proofs, stages
 
 Make = Callable[[], Any]
 FRAMES = ("CatFrames",)
@@ -35,14 +35,6 @@ FRAMES = ("CatFrames",)
 
 def converted(make: Make, steps: int = 60) -> StackImport:
     return import_stack(lambda: open_stack(make()), steps=steps)
-
-
-def stages(found: StackImport) -> list[str]:
-    return [format_stage(each) for each in found.pipeline.transforms]
-
-
-def proofs(found: StackImport) -> list[str]:
-    return [f"{each.part}: {each}" for each in found.comparisons]
 
 
 def cart_poles(count: int = 2, limit: int = 20) -> DummyVecEnv:

@@ -18,6 +18,7 @@ from tdx.stacks import open_stack
 from tdx.stacks.building import build_env
 from tdx.stacks.conversion import Counterpart, Missing
 from tdx.stacks.torchrl import counterparts
+from tests.stacks.comparing import proofs, stages
 from tests.stacks.torchrl.chains import Camera
 
 Make = Callable[[], Any]
@@ -33,14 +34,6 @@ def pendulum(*transforms: Make) -> Any:
 
 def converted(make: Make, steps: int = 25) -> StackImport:
     return import_stack(lambda: open_stack(make()), steps=steps)
-
-
-def stages(found: StackImport) -> list[str]:
-    return [format_stage(each) for each in found.pipeline.transforms]
-
-
-def proofs(found: StackImport) -> list[str]:
-    return [f"{each.part}: {each}" for each in found.comparisons]
 
 
 def frozen() -> Any:

@@ -24,7 +24,7 @@ def test_missing_and_other_releases(monkeypatch: pytest.MonkeyPatch, found: str 
             raise importlib.metadata.PackageNotFoundError(name)
         return found
 
-    monkeypatch.setattr("tdx.stacks.torchrl.installed.version", version)
+    monkeypatch.setattr("tdx.stacks.torchrl.version", version)
     calls = (
         lambda: tdx.to_torchrl(tdx.CartPoleEnv()),
         lambda: to_torchrl_spec(tdx.Unbounded()),

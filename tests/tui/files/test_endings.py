@@ -91,7 +91,7 @@ class Terminal:
 
 
 def edits(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the edits that are in effect and those that were undone, in the stored session."""
+    """Return the effective and the undone edits in the stored session."""
     from tdx.errors import StorageError
     from tdx.pipeline.editing.documents import read_json
     from tdx.pipeline.editing.sessions import session_from_json

@@ -8,8 +8,7 @@ import pytest
 
 from tdx.core.meter import Lane
 from tdx.pipeline import Pipeline, build_env
-from tdx.profiling.interleaved import TimeDifference
-from tdx.profiling.marginal import MarginalCost, MarginalCosts
+from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
 from tdx.profiling.result import DeviceUse, OperatorUse, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
 from tdx.tui.profile.messages import CostRow, Costs, OperatorCost, Sync

@@ -73,8 +73,8 @@ class Declared(Undeclared):
     fails. Common causes: the key is misspelled, the default `pixels` is used with an env that
     does not render, or the stage that writes the key comes later in the chain.
     """,
-    wrong="""--env Pendulum-v1 --t 'ObservationNorm(0.0, 2.0, in_keys=["observations"])'""",
-    right="""--env Pendulum-v1 --t 'ObservationNorm(0.0, 2.0, in_keys=["observation"])'""",
+    wrong="""Pendulum-v1 -t 'ObservationNorm(0.0, 2.0, in_keys=["observations"])'""",
+    right="""Pendulum-v1 -t 'ObservationNorm(0.0, 2.0, in_keys=["observation"])'""",
     replaces=True,
 )
 def in_key_without_producer(context: LintContext) -> Iterator[Violation]:
@@ -117,10 +117,10 @@ def _fix_unknown_key(
     Read the key under its new name, or move the stage that drops it after the one that reads
     it.
     """,
-    wrong="""--env Pendulum-v1 --t 'RenameTransform(["observation"], ["state"])'
-    --t 'ObservationNorm(0.0, 2.0, in_keys=["observation"])'""",
-    right="""--env Pendulum-v1 --t 'RenameTransform(["observation"], ["state"])'
-    --t 'ObservationNorm(0.0, 2.0, in_keys=["state"])'""",
+    wrong="""Pendulum-v1 -t 'RenameTransform(["observation"], ["state"])'
+    -t 'ObservationNorm(0.0, 2.0, in_keys=["observation"])'""",
+    right="""Pendulum-v1 -t 'RenameTransform(["observation"], ["state"])'
+    -t 'ObservationNorm(0.0, 2.0, in_keys=["state"])'""",
     replaces=True,
 )
 def stale_in_key(context: LintContext) -> Iterator[Violation]:
@@ -193,8 +193,8 @@ def _replace_in_key(stage: LintStage, old: NestedKey, new: NestedKey) -> Fix | N
     The work is wasted in each step. Either the stage is not needed, or the later stage was
     meant to read its result.
     """,
-    wrong="""--env Pendulum-v1 --t RewardSum --t 'ExcludeTransform("episode_reward")'""",
-    right="--env Pendulum-v1 --t RewardSum",
+    wrong="""Pendulum-v1 -t RewardSum -t 'ExcludeTransform("episode_reward")'""",
+    right="Pendulum-v1 -t RewardSum",
 )
 def unread_result(context: LintContext) -> Iterator[Violation]:
     """Find unread versions of stages that write nothing else."""
@@ -223,9 +223,9 @@ def unread_result(context: LintContext) -> Iterator[Violation]:
     A stage writes its result to a key of the env that nothing has read, so the env's value is
     lost. The out-key is usually misspelled or copied from another pipeline.
     """,
-    wrong="""--env CartPole-v1 --t RewardSum --t
+    wrong="""CartPole-v1 -t RewardSum -t
     'FlattenObservation(-1, -1, in_keys=["episode_reward"], out_keys=["observation"])'""",
-    right="""--env CartPole-v1 --t RewardSum --t
+    right="""CartPole-v1 -t RewardSum -t
     'FlattenObservation(-1, -1, in_keys=["episode_reward"], out_keys=["returns"])'""",
 )
 def env_entry_overwritten_unread(context: LintContext) -> Iterator[Violation]:
@@ -249,8 +249,8 @@ def env_entry_overwritten_unread(context: LintContext) -> Iterator[Violation]:
 
     Remove the reward from `ExcludeTransform`, or omit `keep_rewards` of `SelectTransform`.
     """,
-    wrong="""--env Pendulum-v1 --t 'ExcludeTransform("reward")'""",
-    right="--env Pendulum-v1",
+    wrong="""Pendulum-v1 -t 'ExcludeTransform("reward")'""",
+    right="Pendulum-v1",
 )
 def reward_dropped(context: LintContext) -> Iterator[Violation]:
     """Find stages that drop the last reward."""
@@ -275,8 +275,8 @@ def reward_dropped(context: LintContext) -> Iterator[Violation]:
     terminal state, whose value is zero, from a time limit, after which it has to bootstrap.
     Without `done`, resets are missed.
     """,
-    wrong="""--env Pendulum-v1 --t 'ExcludeTransform("terminated")'""",
-    right="--env Pendulum-v1",
+    wrong="""Pendulum-v1 -t 'ExcludeTransform("terminated")'""",
+    right="Pendulum-v1",
 )
 def done_flag_dropped(context: LintContext) -> Iterator[Violation]:
     """Find stages that drop a done flag."""
@@ -335,8 +335,8 @@ def _report(context: LintContext, kind: str) -> Iterator[Violation]:
 
     Write the key in `_step` and `_reset`, or remove it from `transform_observation_spec`.
     """,
-    wrong="--env Pendulum-v1 --t my_code:Incomplete",
-    right="--env Pendulum-v1 --t my_code:Complete",
+    wrong="Pendulum-v1 -t my_code:Incomplete",
+    right="Pendulum-v1 -t my_code:Complete",
     python=_DECLARED_ONLY,
     uses_spec_violations=True,
 )
@@ -355,8 +355,8 @@ def declared_and_not_written(context: LintContext) -> Iterator[Violation]:
 
     Declare the key in `transform_observation_spec`, or do not write it.
     """,
-    wrong="--env Pendulum-v1 --t my_code:Undeclared",
-    right="--env Pendulum-v1 --t my_code:Declared",
+    wrong="Pendulum-v1 -t my_code:Undeclared",
+    right="Pendulum-v1 -t my_code:Declared",
     python=_WRITTEN_ONLY,
     uses_spec_violations=True,
 )

@@ -25,7 +25,7 @@ policy = TensorDictModule(nn.Linear(3, 1), in_keys=["observation"], out_keys=["a
 misspelled = TensorDictModule(nn.Linear(3, 1), in_keys=["obs"], out_keys=["action"])
 """
 _PRIMER = (
-    """--t 'TensorDictPrimer({"recurrent_state": Unbounded(shape=(1, 4))}, default_value=0.0)'"""
+    """-t 'TensorDictPrimer({"recurrent_state": Unbounded(shape=(1, 4))}, default_value=0.0)'"""
 )
 
 
@@ -40,8 +40,8 @@ _PRIMER = (
 
     `get_primers_from_module(policy)` returns the matching primer.
     """,
-    wrong="--env Pendulum-v1 --policy my_code:policy --t InitTracker",
-    right=f"--env Pendulum-v1 --policy my_code:policy --t InitTracker {_PRIMER}",
+    wrong="Pendulum-v1 --policy my_code:policy -t InitTracker",
+    right=f"Pendulum-v1 --policy my_code:policy -t InitTracker {_PRIMER}",
     python=_RECURRENT,
 )
 def recurrent_without_primer(context: LintContext) -> Iterator[Violation]:
@@ -63,8 +63,8 @@ def recurrent_without_primer(context: LintContext) -> Iterator[Violation]:
     `InitTracker` the state carries over to the next episode, and in training on stored data the
     module cannot tell episodes apart.
     """,
-    wrong=f"--env Pendulum-v1 {_PRIMER}",
-    right=f"--env Pendulum-v1 --t InitTracker {_PRIMER}",
+    wrong=f"Pendulum-v1 {_PRIMER}",
+    right=f"Pendulum-v1 -t InitTracker {_PRIMER}",
 )
 def recurrent_without_tracker(context: LintContext) -> Iterator[Violation]:
     """Find recurrent state without ``is_init``."""
@@ -94,8 +94,8 @@ def recurrent_without_tracker(context: LintContext) -> Iterator[Violation]:
     The specs after the chain do not contain an in-key of the policy: it is misspelled, renamed
     or dropped, or the stage that writes it is missing. The first step fails.
     """,
-    wrong="--env Pendulum-v1 --policy my_code:misspelled",
-    right="--env Pendulum-v1 --policy my_code:policy",
+    wrong="Pendulum-v1 --policy my_code:misspelled",
+    right="Pendulum-v1 --policy my_code:policy",
     python=_PLAIN,
 )
 def policy_in_key_without_producer(context: LintContext) -> Iterator[Violation]:
@@ -127,9 +127,9 @@ def policy_in_key_without_producer(context: LintContext) -> Iterator[Violation]:
     For evaluation, use the statistics from the end of training: an `ObservationNorm` with the
     `loc` and `scale` of the trained `VecNorm` (its `to_observation_norm`).
     """,
-    wrong="""--env Pendulum-v1 --policy my_code:policy --t 'VecNorm(in_keys=["observation"])'""",
-    right="""--env Pendulum-v1 --policy my_code:policy
-    --t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'""",
+    wrong="""Pendulum-v1 --policy my_code:policy -t 'VecNorm(in_keys=["observation"])'""",
+    right="""Pendulum-v1 --policy my_code:policy
+    -t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'""",
     python=_PLAIN,
 )
 def statistics_in_evaluation(context: LintContext) -> Iterator[Violation]:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     Scale first, so that the range of `RewardClipping` is the final range.
     """,
-    wrong="""--env Pendulum-v1 --t 'RewardClipping(-1.0, 1.0)' --t 'RewardScaling(0.0, 0.1)'""",
-    right="""--env Pendulum-v1 --t 'RewardScaling(0.0, 0.1)' --t 'RewardClipping(-1.0, 1.0)'""",
+    wrong="""Pendulum-v1 -t 'RewardClipping(-1.0, 1.0)' -t 'RewardScaling(0.0, 0.1)'""",
+    right="""Pendulum-v1 -t 'RewardScaling(0.0, 0.1)' -t 'RewardClipping(-1.0, 1.0)'""",
 )
 def clipped_before_scaled(context: LintContext) -> Iterator[Violation]:
     """Find clippings followed by a scaling of the same reward."""
@@ -46,8 +46,8 @@ def clipped_before_scaled(context: LintContext) -> Iterator[Violation]:
 
     Move `RewardSum` before the stage that transforms the reward to sum the rewards of the env.
     """,
-    wrong="""--env CartPole-v1 --t 'RewardClipping(-1.0, 1.0)' --t RewardSum""",
-    right="""--env CartPole-v1 --t RewardSum --t 'RewardClipping(-1.0, 1.0)'""",
+    wrong="""CartPole-v1 -t 'RewardClipping(-1.0, 1.0)' -t RewardSum""",
+    right="""CartPole-v1 -t RewardSum -t 'RewardClipping(-1.0, 1.0)'""",
 )
 def return_of_transformed_rewards(context: LintContext) -> Iterator[Violation]:
     """Find sums after a transform that cannot be undone."""
@@ -71,8 +71,8 @@ def return_of_transformed_rewards(context: LintContext) -> Iterator[Violation]:
     `BinarizeReward` keeps only whether a reward is positive. A preceding scaling by a positive
     factor without an offset has no effect; it is left over, or was meant to come after.
     """,
-    wrong="""--env CartPole-v1 --t 'RewardScaling(0.0, 0.1)' --t BinarizeReward""",
-    right="""--env CartPole-v1 --t BinarizeReward""",
+    wrong="""CartPole-v1 -t 'RewardScaling(0.0, 0.1)' -t BinarizeReward""",
+    right="""CartPole-v1 -t BinarizeReward""",
 )
 def scaled_before_binarized(context: LintContext) -> Iterator[Violation]:
     """Find scalings by a positive factor before a binarization."""
@@ -93,8 +93,8 @@ def scaled_before_binarized(context: LintContext) -> Iterator[Violation]:
     The spec before this `RewardClipping` already declares a range inside its own, so it costs
     time in each step and changes nothing. The range may have been meant to be narrower.
     """,
-    wrong="""--env CartPole-v1 --t BinarizeReward --t 'RewardClipping(-1.0, 1.0)'""",
-    right="""--env CartPole-v1 --t BinarizeReward""",
+    wrong="""CartPole-v1 -t BinarizeReward -t 'RewardClipping(-1.0, 1.0)'""",
+    right="""CartPole-v1 -t BinarizeReward""",
 )
 def clipping_without_effect(context: LintContext) -> Iterator[Violation]:
     """Find clippings whose range contains the declared range."""
@@ -121,9 +121,9 @@ def clipping_without_effect(context: LintContext) -> Iterator[Violation]:
 
     Remove one of the two, or restrict `VecNorm` to the observations.
     """,
-    wrong="--env Pendulum-v1 --t 'RewardScaling(0.0, 0.1)' --t VecNorm",
-    right="""--env Pendulum-v1 --t 'RewardScaling(0.0, 0.1)'
-    --t 'VecNorm(in_keys=["observation"])'""",
+    wrong="Pendulum-v1 -t 'RewardScaling(0.0, 0.1)' -t VecNorm",
+    right="""Pendulum-v1 -t 'RewardScaling(0.0, 0.1)'
+    -t 'VecNorm(in_keys=["observation"])'""",
 )
 def scaled_before_normalized(context: LintContext) -> Iterator[Violation]:
     """Find scalings that a running normalization undoes."""
@@ -188,8 +188,8 @@ def bounded():
     Set the bounds of the env's action, or put a stage with `loc` and `scale` (`ActionScaling`)
     that yields a finite range between the env and the discretizer.
     """,
-    wrong="--env my_code:unbounded --t 'ActionDiscretizer(5)'",
-    right="--env my_code:bounded --t 'ActionDiscretizer(5)'",
+    wrong="my_code:unbounded -t 'ActionDiscretizer(5)'",
+    right="my_code:bounded -t 'ActionDiscretizer(5)'",
     python=_UNBOUNDED,
     replaces=True,
 )
@@ -213,8 +213,8 @@ def discretizer_without_bounds(context: LintContext) -> Iterator[Violation]:
     `ActionScaling` and `ActionDiscretizer` map real numbers. A discrete action, such as left
     and right in CartPole, cannot be scaled or divided into intervals.
     """,
-    wrong="--env CartPole-v1 --t ActionScaling",
-    right="--env CartPole-v1",
+    wrong="CartPole-v1 -t ActionScaling",
+    right="CartPole-v1",
     replaces=True,
 )
 def discrete_action_scaled(context: LintContext) -> Iterator[Violation]:
@@ -244,8 +244,8 @@ def discrete_action_scaled(context: LintContext) -> Iterator[Violation]:
     Put `ActionDiscretizer` last: it converts the index to a number, which the earlier stages
     scale to the range of the env.
     """,
-    wrong="--env Pendulum-v1 --t 'ActionDiscretizer(5)' --t ActionScaling",
-    right="--env Pendulum-v1 --t ActionScaling --t 'ActionDiscretizer(5)'",
+    wrong="Pendulum-v1 -t 'ActionDiscretizer(5)' -t ActionScaling",
+    right="Pendulum-v1 -t ActionScaling -t 'ActionDiscretizer(5)'",
     replaces=True,
 )
 def scaled_discretizer_index(context: LintContext) -> Iterator[Violation]:
@@ -267,8 +267,8 @@ def scaled_discretizer_index(context: LintContext) -> Iterator[Violation]:
     [-1, 1] and so has no effect. With `loc` and `scale`, the two factors multiply. Use one
     stage.
     """,
-    wrong="--env Pendulum-v1 --t ActionScaling --t ActionScaling",
-    right="--env Pendulum-v1 --t ActionScaling",
+    wrong="Pendulum-v1 -t ActionScaling -t ActionScaling",
+    right="Pendulum-v1 -t ActionScaling",
 )
 def scaled_twice(context: LintContext) -> Iterator[Violation]:
     """Find two scalings of one action."""

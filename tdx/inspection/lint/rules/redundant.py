@@ -30,8 +30,8 @@ def _is_identity(arguments: _Arguments) -> bool:
     clipping without bounds, a stack of one frame, a resize to the current size. It costs time
     in each step, and often an argument is missing.
     """,
-    wrong="--env Pendulum-v1 --t 'RewardScaling(0.0, 1.0)'",
-    right="--env Pendulum-v1 --t 'RewardScaling(0.0, 0.1)'",
+    wrong="Pendulum-v1 -t 'RewardScaling(0.0, 1.0)'",
+    right="Pendulum-v1 -t 'RewardScaling(0.0, 0.1)'",
 )
 def stage_without_effect(context: LintContext) -> Iterator[Violation]:
     """Find stages whose arguments or specs show that they change nothing."""
@@ -56,9 +56,9 @@ def stage_without_effect(context: LintContext) -> Iterator[Violation]:
     Two adjacent stages cancel out, such as adding and removing a dim. Remove both, or apply one
     of them to another key.
     """,
-    wrong="""--env Pendulum-v1 --t 'UnsqueezeTransform(-1, in_keys=["observation"])'
-    --t 'SqueezeTransform(-1, in_keys=["observation"])'""",
-    right="--env Pendulum-v1",
+    wrong="""Pendulum-v1 -t 'UnsqueezeTransform(-1, in_keys=["observation"])'
+    -t 'SqueezeTransform(-1, in_keys=["observation"])'""",
+    right="Pendulum-v1",
 )
 def stage_undone(context: LintContext) -> Iterator[Violation]:
     """Find adjacent stages that cancel out."""
@@ -80,8 +80,8 @@ def stage_undone(context: LintContext) -> Iterator[Violation]:
     Two adjacent stages are equal. A scaling is then applied twice, and most other stages do
     nothing the second time. The line was probably pasted twice.
     """,
-    wrong="--env Pendulum-v1 --t 'RewardScaling(0.0, 0.1)' --t 'RewardScaling(0.0, 0.1)'",
-    right="--env Pendulum-v1 --t 'RewardScaling(0.0, 0.1)'",
+    wrong="Pendulum-v1 -t 'RewardScaling(0.0, 0.1)' -t 'RewardScaling(0.0, 0.1)'",
+    right="Pendulum-v1 -t 'RewardScaling(0.0, 0.1)'",
 )
 def repeated_stage(context: LintContext) -> Iterator[Violation]:
     """Find equal adjacent stages that no other rule covers."""

@@ -20,7 +20,7 @@ _IMAGES = ("Resize", "CenterCrop", "GrayScale", "ToTensorImage")
 _NORMS = ("ObservationNorm", "VecNorm")
 _TO_FRONT = {-1: -3, -2: -1, -3: -2}
 """Maps a dim of [H, W, C] to the same dim of [C, H, W]."""
-_PIXELS = "--env CartPole-v1 --from-pixels"
+_PIXELS = "CartPole-v1 --from-pixels"
 
 
 @rule(
@@ -35,8 +35,8 @@ _PIXELS = "--env CartPole-v1 --from-pixels"
 
     Stack last: the same result for 1/N of the work.
     """,
-    wrong=f"{_PIXELS} --t ToTensorImage --t 'CatFrames(4, dim=-3)' --t 'Resize(64)'",
-    right=f"{_PIXELS} --t ToTensorImage --t 'Resize(64)' --t 'CatFrames(4, dim=-3)'",
+    wrong=f"{_PIXELS} -t ToTensorImage -t 'CatFrames(4, dim=-3)' -t 'Resize(64)'",
+    right=f"{_PIXELS} -t ToTensorImage -t 'Resize(64)' -t 'CatFrames(4, dim=-3)'",
     replaces=True,
 )
 def stacked_before_processed(context: LintContext) -> Iterator[Violation]:
@@ -58,10 +58,10 @@ def stacked_before_processed(context: LintContext) -> Iterator[Violation]:
     Normalize single frames, then stack. A running normalization such as `VecNorm` belongs after
     the stack: its statistics change with every step (TDX403).
     """,
-    wrong="""--env Pendulum-v1 --t 'CatFrames(4, dim=-1, in_keys=["observation"])'
-    --t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'""",
-    right="""--env Pendulum-v1 --t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'
-    --t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
+    wrong="""Pendulum-v1 -t 'CatFrames(4, dim=-1, in_keys=["observation"])'
+    -t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'""",
+    right="""Pendulum-v1 -t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'
+    -t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
 )
 def normalized_after_stacking(context: LintContext) -> Iterator[Violation]:
     """Find stacks followed by a normalization with fixed statistics."""
@@ -81,9 +81,9 @@ def normalized_after_stacking(context: LintContext) -> Iterator[Violation]:
     A second `CatFrames` on the same key stacks stacks: with N=4 twice, each step holds 16
     frames, 7 of which differ. One `CatFrames` with a larger N holds each frame once.
     """,
-    wrong="""--env Pendulum-v1 --t 'CatFrames(2, dim=-1, in_keys=["observation"])'
-    --t 'CatFrames(2, dim=-1, in_keys=["observation"])'""",
-    right="""--env Pendulum-v1 --t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
+    wrong="""Pendulum-v1 -t 'CatFrames(2, dim=-1, in_keys=["observation"])'
+    -t 'CatFrames(2, dim=-1, in_keys=["observation"])'""",
+    right="""Pendulum-v1 -t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
 )
 def stacks_stacked(context: LintContext) -> Iterator[Violation]:
     """Find two stacks of one key along one dim."""
@@ -102,10 +102,10 @@ def stacks_stacked(context: LintContext) -> Iterator[Violation]:
     converts N frames in each step, only one of which is new, and the stack takes twice the
     memory.
     """,
-    wrong="""--env HalfCheetah-v5 --t 'CatFrames(4, dim=-1, in_keys=["observation"])'
-    --t DoubleToFloat""",
-    right="""--env HalfCheetah-v5 --t DoubleToFloat
-    --t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
+    wrong="""HalfCheetah-v5 -t 'CatFrames(4, dim=-1, in_keys=["observation"])'
+    -t DoubleToFloat""",
+    right="""HalfCheetah-v5 -t DoubleToFloat
+    -t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
 )
 def cast_after_stacking(context: LintContext) -> Iterator[Violation]:
     """Find stacks followed by a cast to a smaller dtype."""
@@ -160,9 +160,9 @@ def _is_uniform(norm: LintStage) -> bool:
     Keep one: `ObservationNorm` if the statistics are known, `VecNorm` to estimate them while
     running.
     """,
-    wrong="""--env Pendulum-v1 --t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'
-    --t 'VecNorm(in_keys=["observation"])'""",
-    right="""--env Pendulum-v1 --t 'VecNorm(in_keys=["observation"])'""",
+    wrong="""Pendulum-v1 -t 'ObservationNorm(0.0, 0.5, in_keys=["observation"])'
+    -t 'VecNorm(in_keys=["observation"])'""",
+    right="""Pendulum-v1 -t 'VecNorm(in_keys=["observation"])'""",
 )
 def normalized_twice(context: LintContext) -> Iterator[Violation]:
     """Find two normalizations in a row."""
@@ -192,8 +192,8 @@ def normalized_twice(context: LintContext) -> Iterator[Violation]:
 
     Set `loc` and `scale`, or use `VecNorm`, which estimates them while running.
     """,
-    wrong="--env Pendulum-v1 --t ObservationNorm",
-    right="--env Pendulum-v1 --t 'ObservationNorm(0.0, 0.5)'",
+    wrong="Pendulum-v1 -t ObservationNorm",
+    right="Pendulum-v1 -t 'ObservationNorm(0.0, 0.5)'",
     replaces=True,
 )
 def norm_without_statistics(context: LintContext) -> Iterator[Violation]:
@@ -213,8 +213,8 @@ def norm_without_statistics(context: LintContext) -> Iterator[Violation]:
     information. With `standard_normal=True` the scale is a divisor, and zero is a standard
     deviation that was not measured.
     """,
-    wrong="--env Pendulum-v1 --t 'ObservationNorm(0.0, 0.0)'",
-    right="--env Pendulum-v1 --t 'ObservationNorm(0.0, 0.5)'",
+    wrong="Pendulum-v1 -t 'ObservationNorm(0.0, 0.0)'",
+    right="Pendulum-v1 -t 'ObservationNorm(0.0, 0.5)'",
 )
 def scale_of_zero(context: LintContext) -> Iterator[Violation]:
     """Find scales of zero."""
@@ -241,8 +241,8 @@ def _is_identity(stage: LintStage) -> bool:
     The rule also reports a counter without `max_steps` if the time limit of the env is
     disabled: then nothing has_limit an episode.
     """,
-    wrong="--env Pendulum-v1 --t 'StepCounter(max_steps=50, update_done=False)'",
-    right="--env Pendulum-v1 --t 'StepCounter(max_steps=50)'",
+    wrong="Pendulum-v1 -t 'StepCounter(max_steps=50, update_done=False)'",
+    right="Pendulum-v1 -t 'StepCounter(max_steps=50)'",
 )
 def step_limit_without_done(context: LintContext) -> Iterator[Violation]:
     """Find counters whose limit sets no done flag."""
@@ -271,8 +271,8 @@ def step_limit_without_done(context: LintContext) -> Iterator[Violation]:
     its limit. Remove `max_steps`, or raise the limit of the env: `env: {kwargs:
     {max_episode_steps: 1000}}`.
     """,
-    wrong="--env Pendulum-v1 --t 'StepCounter(max_steps=1000)'",
-    right="--env Pendulum-v1 --t 'StepCounter(max_steps=100)'",
+    wrong="Pendulum-v1 -t 'StepCounter(max_steps=1000)'",
+    right="Pendulum-v1 -t 'StepCounter(max_steps=100)'",
 )
 def limit_never_reached(context: LintContext) -> Iterator[Violation]:
     """Find limits above that of the env; skipped frames count towards the env's limit."""
@@ -294,8 +294,8 @@ def limit_never_reached(context: LintContext) -> Iterator[Violation]:
     Both write the same key, so the chain cannot be built. One is enough: step count and episode
     starts are the same at every position of a chain.
     """,
-    wrong="--env Pendulum-v1 --t InitTracker --t RewardSum --t InitTracker",
-    right="--env Pendulum-v1 --t InitTracker --t RewardSum",
+    wrong="Pendulum-v1 -t InitTracker -t RewardSum -t InitTracker",
+    right="Pendulum-v1 -t InitTracker -t RewardSum",
     replaces=True,
 )
 def tracked_twice(context: LintContext) -> Iterator[Violation]:
@@ -325,8 +325,8 @@ def tracked_twice(context: LintContext) -> Iterator[Violation]:
     counts frames: with a skip of 4 the count is 4, 8, 12, and `max_steps` is a number of
     frames. After the skip, it counts actions of the policy.
     """,
-    wrong="--env Pendulum-v1 --t 'StepCounter(max_steps=100)' --t 'FrameSkipTransform(4)'",
-    right="--env Pendulum-v1 --t 'FrameSkipTransform(4)' --t 'StepCounter(max_steps=25)'",
+    wrong="Pendulum-v1 -t 'StepCounter(max_steps=100)' -t 'FrameSkipTransform(4)'",
+    right="Pendulum-v1 -t 'FrameSkipTransform(4)' -t 'StepCounter(max_steps=25)'",
 )
 def counter_before_frame_skip(context: LintContext) -> Iterator[Violation]:
     """Find counters before a skip."""
@@ -350,10 +350,10 @@ def counter_before_frame_skip(context: LintContext) -> Iterator[Violation]:
 
     Skip first, then stack.
     """,
-    wrong="""--env Pendulum-v1 --t 'CatFrames(4, dim=-1, in_keys=["observation"])'
-    --t 'FrameSkipTransform(4)'""",
-    right="""--env Pendulum-v1 --t 'FrameSkipTransform(4)'
-    --t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
+    wrong="""Pendulum-v1 -t 'CatFrames(4, dim=-1, in_keys=["observation"])'
+    -t 'FrameSkipTransform(4)'""",
+    right="""Pendulum-v1 -t 'FrameSkipTransform(4)'
+    -t 'CatFrames(4, dim=-1, in_keys=["observation"])'""",
 )
 def stack_before_frame_skip(context: LintContext) -> Iterator[Violation]:
     """Find stacks before a skip."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _DOWNSIZE = ("Resize", "CenterCrop")
 _CASTS = ("ToTensorImage", "DTypeCastTransform")
 _CHANNELS = (1, 3, 4)
-_PIXELS = "--env CartPole-v1 --from-pixels"
+_PIXELS = "CartPole-v1 --from-pixels"
 
 
 @rule(
@@ -42,10 +42,10 @@ _PIXELS = "--env CartPole-v1 --from-pixels"
     images with channels last also moves the channels to the front, which those stages require;
     the rule does not apply there.)
     """,
-    wrong=f"""{_PIXELS} --t 'PermuteTransform([-1, -3, -2], in_keys=["pixels"])'
-    --t 'ToTensorImage(shape_tolerant=True)' --t 'CenterCrop(200)'""",
-    right=f"""{_PIXELS} --t 'PermuteTransform([-1, -3, -2], in_keys=["pixels"])'
-    --t 'CenterCrop(200)' --t 'ToTensorImage(shape_tolerant=True)'""",
+    wrong=f"""{_PIXELS} -t 'PermuteTransform([-1, -3, -2], in_keys=["pixels"])'
+    -t 'ToTensorImage(shape_tolerant=True)' -t 'CenterCrop(200)'""",
+    right=f"""{_PIXELS} -t 'PermuteTransform([-1, -3, -2], in_keys=["pixels"])'
+    -t 'CenterCrop(200)' -t 'ToTensorImage(shape_tolerant=True)'""",
 )
 def float_before_downsizing(context: LintContext) -> Iterator[Violation]:
     """Find casts that keep the layout right before a stage that downsizes."""
@@ -71,8 +71,8 @@ def float_before_downsizing(context: LintContext) -> Iterator[Violation]:
     to the front again, so the width takes the place of the channels. The values are not divided
     again, so they do not reveal the mistake.
     """,
-    wrong=f"{_PIXELS} --t ToTensorImage --t ToTensorImage",
-    right=f"{_PIXELS} --t ToTensorImage",
+    wrong=f"{_PIXELS} -t ToTensorImage -t ToTensorImage",
+    right=f"{_PIXELS} -t ToTensorImage",
     replaces=True,
 )
 def tensor_image_twice(context: LintContext) -> Iterator[Violation]:
@@ -93,8 +93,8 @@ def tensor_image_twice(context: LintContext) -> Iterator[Violation]:
     `GrayScale` computes a weighted sum of red, green and blue. A grayscale image has one
     channel, so the chain cannot be built.
     """,
-    wrong=f"{_PIXELS} --t ToTensorImage --t GrayScale --t GrayScale",
-    right=f"{_PIXELS} --t ToTensorImage --t GrayScale",
+    wrong=f"{_PIXELS} -t ToTensorImage -t GrayScale -t GrayScale",
+    right=f"{_PIXELS} -t ToTensorImage -t GrayScale",
     replaces=True,
 )
 def grayscale_of_single_channel(context: LintContext) -> Iterator[Violation]:
@@ -116,8 +116,8 @@ def grayscale_of_single_channel(context: LintContext) -> Iterator[Violation]:
     Each resize blurs, and the first one costs most because it reads the large image. If nothing
     reads the image between the two, a single resize to the final size is sharper and cheaper.
     """,
-    wrong=f"{_PIXELS} --t ToTensorImage --t 'Resize(128)' --t 'Resize(64)'",
-    right=f"{_PIXELS} --t ToTensorImage --t 'Resize(64)'",
+    wrong=f"{_PIXELS} -t ToTensorImage -t 'Resize(128)' -t 'Resize(64)'",
+    right=f"{_PIXELS} -t ToTensorImage -t 'Resize(64)'",
 )
 def resized_twice(context: LintContext) -> Iterator[Violation]:
     """Find two adjacent resizes."""
@@ -137,8 +137,8 @@ def resized_twice(context: LintContext) -> Iterator[Violation]:
     width form one long image, and convolutions see an edge instead of motion. Stack frames
     along the channels: `dim=-3` if they come first, as after `ToTensorImage`.
     """,
-    wrong=f"{_PIXELS} --t ToTensorImage --t 'CatFrames(4, dim=-1)'",
-    right=f"{_PIXELS} --t ToTensorImage --t 'CatFrames(4, dim=-3)'",
+    wrong=f"{_PIXELS} -t ToTensorImage -t 'CatFrames(4, dim=-1)'",
+    right=f"{_PIXELS} -t ToTensorImage -t 'CatFrames(4, dim=-3)'",
 )
 def frames_stacked_along_edge(context: LintContext) -> Iterator[Violation]:
     """Find stacks of images along a dim other than the channels."""
@@ -188,9 +188,9 @@ _SHORT = ("torch.float16", "torch.bfloat16")
     List the observations in `in_keys`. (Casting a reward from float64 to float32 is not
     reported.)
     """,
-    wrong="--env Pendulum-v1 --t 'DTypeCastTransform(torch.float32, torch.float16)'",
-    right="""--env Pendulum-v1
-    --t 'DTypeCastTransform(torch.float32, torch.float16, in_keys=["observation"])'""",
+    wrong="Pendulum-v1 -t 'DTypeCastTransform(torch.float32, torch.float16)'",
+    right="""Pendulum-v1
+    -t 'DTypeCastTransform(torch.float32, torch.float16, in_keys=["observation"])'""",
 )
 def reward_cast(context: LintContext) -> Iterator[Violation]:
     """Find casts that lose precision of the reward, or include it by default."""
@@ -219,8 +219,8 @@ def reward_cast(context: LintContext) -> Iterator[Violation]:
     No key at this position has the dtype that the stage casts from, in either direction. It may
     be left over from an env in double precision.
     """,
-    wrong="--env Pendulum-v1 --t DoubleToFloat --t RewardSum",
-    right="--env Pendulum-v1 --t RewardSum",
+    wrong="Pendulum-v1 -t DoubleToFloat -t RewardSum",
+    right="Pendulum-v1 -t RewardSum",
 )
 def cast_without_effect(context: LintContext) -> Iterator[Violation]:
     """Find casts that change no spec."""
@@ -245,9 +245,9 @@ def cast_without_effect(context: LintContext) -> Iterator[Violation]:
     data to a device and back, or to the device that it is on, pays for it twice. Move the data
     once, where it is smallest, or place the env on the device: `env: {device: cuda}`.
     """,
-    wrong="""--env Pendulum-v1 --t 'DeviceCastTransform("cuda")' --t RewardSum
-    --t 'DeviceCastTransform("cpu")'""",
-    right="""--env Pendulum-v1 --t RewardSum --t 'DeviceCastTransform("cuda")'""",
+    wrong="""Pendulum-v1 -t 'DeviceCastTransform("cuda")' -t RewardSum
+    -t 'DeviceCastTransform("cpu")'""",
+    right="""Pendulum-v1 -t RewardSum -t 'DeviceCastTransform("cuda")'""",
 )
 def device_and_back(context: LintContext) -> Iterator[Violation]:
     """Find transfers to a device that the data was on before."""
@@ -276,8 +276,8 @@ def device_and_back(context: LintContext) -> Iterator[Violation]:
 
     Put `DoubleToFloat` first, so that the later stages compute in single precision too.
     """,
-    wrong="--env HalfCheetah-v5 --t RewardSum",
-    right="--env HalfCheetah-v5 --t DoubleToFloat --t RewardSum",
+    wrong="HalfCheetah-v5 -t RewardSum",
+    right="HalfCheetah-v5 -t DoubleToFloat -t RewardSum",
 )
 def double_precision_output(context: LintContext) -> Iterator[Violation]:
     """Find observations and rewards that stay in double precision."""

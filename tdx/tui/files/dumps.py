@@ -1,4 +1,4 @@
-"""Dumping a rollout: the dialog with its progress, and the job that survives it."""
+"""Dialogs of dumps: record one with the job that survives the dialog, and follow one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, ProgressBar, Static, Switch
 
 from tdx.pipeline.model import Pipeline
+from tdx.text import escape_control_characters
 from tdx.tui.backend.client import RequestError, Ticket
-from tdx.tui.backend.requests import DumpProgress, DumpResult, DumpRollout
+from tdx.tui.backend.requests import DumpProgress, DumpResult, DumpRollout, DumpState, FollowDump
 from tdx.tui.files.path_screen import suggest_name
 from tdx.tui.workspace import Workspace
 
 if TYPE_CHECKING:
     from textual.app import App
 
-    from tdx.tui.workspace import Workspace
-
-
-WORKER = "dump"
+_WORKER = "dump"
+_WATCH_WORKER = "watch"
 CANCEL_TIMEOUT = 3.0
 """Seconds that a rollout has to finish its chunk before its worker is killed."""
 
@@ -56,7 +55,7 @@ class DumpJob:
         """Start a dump."""
         self.progress, self.path = None, request.path
         self._ticket = self._workspace.backend.ask(
-            request, worker=WORKER, on_push=self._update_progress
+            request, worker=_WORKER, on_push=self._update_progress
         )
         self._task = asyncio.get_running_loop().create_task(self._wait(self._ticket))
         self._notify_change()
@@ -70,7 +69,7 @@ class DumpJob:
 
     def _kill(self, ticket: Ticket[DumpResult]) -> None:
         if self._ticket is ticket:
-            self._workspace.backend.restart(WORKER)
+            self._workspace.backend.restart(_WORKER)
 
     def _update_progress(self, topic: str, value: Any) -> None:
         self.progress = value
@@ -223,3 +222,67 @@ class DumpScreen(ModalScreen[None]):
 
 def _default_folder(pipeline: Pipeline) -> str:
     return f"{suggest_name(pipeline.env.id)}-dump"
+
+
+class WatchScreen(ModalScreen[None]):
+    """Shows the progress of a dump until it is complete; closing it stops nothing.
+
+    Args:
+        path: Folder of the dump.
+        workspace: State of the app.
+    """
+
+    BINDINGS = [Binding("escape", "dismiss(None)", "back", id="watch.back")]
+
+    def __init__(self, path: str, workspace: Workspace) -> None:
+        super().__init__()
+        self._path, self._workspace = path, workspace
+        self._ticket: Ticket[DumpState] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_complete = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog -small") as dialog:
+            dialog.border_title = "Progress of a dump"
+            dialog.border_subtitle = "Esc closes"
+            yield ProgressBar(show_eta=True, id="watch-bar")
+            yield Static("", id="watch-note")
+
+    def on_mount(self) -> None:
+        self._note("reading the dump …")
+        self._ticket = self._workspace.backend.ask(
+            FollowDump(self._path), worker=_WATCH_WORKER, slot=_WATCH_WORKER, on_push=self._receive
+        )
+        self._task = asyncio.get_running_loop().create_task(self._wait(self._ticket))
+
+    def on_unmount(self) -> None:
+        if self._ticket is not None:
+            self._workspace.backend.cancel(self._ticket)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _receive(self, topic: str, value: Any) -> None:
+        # Pushed values arrive outside of the context of the app.
+        if self.is_mounted:
+            self.app.call_later(self._show, value)
+
+    async def _wait(self, ticket: Ticket[DumpState]) -> None:
+        try:
+            state = await ticket
+        except RequestError as error:
+            self._note(error.sentence)
+            self.query_one(ProgressBar).display = False
+        else:
+            self._show(state)
+
+    def _show(self, state: DumpState) -> None:
+        # The last pushed value may arrive after the answer.
+        if self.is_mounted and not self._is_complete:
+            self._is_complete = state.is_complete
+            # A new total starts the estimate of the remaining time.
+            self.query_one(ProgressBar).update(total=1.0, progress=state.share)
+            self._note(f"complete  {state.text}" if state.is_complete else state.text)
+
+    def _note(self, text: str) -> None:
+        path = escape_control_characters(self._path)
+        self.query_one("#watch-note", Static).update(Content(f"{path}\n{text}"))

@@ -1,13 +1,16 @@
-"""Typed access to a document from a stranger; every wrong entry gets a sentence."""
+"""Read documents and tensors of strangers; every wrong entry gets a sentence."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
-from tdx.errors import StorageError
+from tdx.errors import StorageError, get_first_line
 from tdx.untrusted import MAX_NESTING, MAX_STAGES, validate_shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _HINT = "the file is damaged or was not written by tdx: write it again"
 _MISSING = object()
@@ -156,3 +159,33 @@ class Fields:
     def _wrong(self, key: str, expected: str) -> StorageError:
         found = repr(self._data.get(key))[:60]
         return damaged(self.name, f"{key} must be {expected}, got {found}")
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return a file with tensors."""
+    from safetensors.torch import save
+
+    plain = {name: each.detach().cpu().contiguous().clone() for name, each in tensors.items()}
+    return save(plain)
+
+
+def parse_tensors(data: bytes, name: str) -> dict[str, Tensor]:
+    """Return the tensors in a file.
+
+    Args:
+        data: Content of the file.
+        name: Name of the file, for messages.
+
+    Raises:
+        StorageError: The file is damaged, or of another format.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(data)
+    except (
+        *(SafetensorError, ValueError, TypeError, RuntimeError, KeyError, OverflowError),
+        *(AttributeError, MemoryError),
+    ) as error:
+        raise damaged(name, f"not a safetensors file: {get_first_line(error)}") from error

@@ -1,0 +1,91 @@
+"""Transforms of plugins: their declarations, read from their source files, and their classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from tdx.errors import summarize_error
+from tdx.pipeline.declarations import Definition, SourceTree, iterate_bases, read_class
+from tdx.pipeline.transform_info import TransformInfo
+from tdx.plugins import Plugin, find_plugins, load_plugins
+
+_PACKAGE = Path(__file__).parent.parent
+_BASE = "Transform"
+
+
+def read_plugin_transforms(known: Collection[str]) -> tuple[TransformInfo, ...]:
+    """Return the declarations of all transforms of plugins that can be read.
+
+    Args:
+        known: Names of the transforms of tdx, which a plugin cannot replace.
+    """
+    names = set(known)
+
+    def read(plugin: Plugin) -> TransformInfo:
+        info = read_plugin(plugin)
+        if info.name in names:
+            raise plugin.error("has the name of another transform")
+        names.add(info.name)
+        return info
+
+    return load_plugins("tdx.transforms", read)
+
+
+def read_plugin(plugin: Plugin) -> TransformInfo:
+    """Read the declaration of a transform without importing it.
+
+    Raises:
+        PluginError: The source is missing, or has no such transform.
+    """
+    name = plugin.target.partition(":")[2]
+    if name != plugin.name:
+        raise plugin.error(f"must be named like its class, {name or 'module:Class'}")
+    try:
+        module = SourceTree(_PACKAGE, _find_root(plugin)).module(plugin.module)
+        node = None if module is None else module.classes.get(name)
+        if module is None or node is None:
+            raise plugin.error(f"is not a class in the source of {plugin.module}")
+        found = Definition(f"{module.dotted}.{name}", node, module)
+        if not any(base.name == _BASE for base, _ in iterate_bases(found)):
+            raise plugin.error("is not a subclass of tdx.Transform")
+        package = plugin.package.partition(" ")[0]
+        info = read_class(found, _category_of(package), package)
+    except (SyntaxError, ValueError, OSError) as error:
+        raise plugin.error(f"cannot be read: {summarize_error(error)}") from error
+    if info is None:
+        raise plugin.error("is an abstract class")
+    return info
+
+
+def _find_root(plugin: Plugin) -> Path:
+    """Return the folder of a package, or the file of a module, without importing it."""
+    top = plugin.module.partition(".")[0]
+    spec = find_spec(top) if top else None
+    origin = None if spec is None else spec.origin
+    if origin is None or not origin.endswith(".py"):
+        raise plugin.error(f"has no Python source for {plugin.module or plugin.target}")
+    path = Path(origin)
+    return path.parent if path.stem == "__init__" else path
+
+
+def _category_of(package: str) -> str:
+    return re.sub(r"^tdx[-_]|[-_]tdx$", "", package)
+
+
+def load_plugin_transform(info: TransformInfo) -> Any:
+    """Import the class of a transform of a plugin.
+
+    Raises:
+        PluginError: It cannot be imported, or is not a subclass of ``tdx.Transform``.
+    """
+    from tdx.core.transforms import Transform
+
+    plugin = next(each for each in find_plugins("tdx.transforms") if each.name == info.name)
+    found = plugin.load()
+    if not (isinstance(found, type) and issubclass(found, Transform)):
+        raise plugin.error("is not a subclass of tdx.Transform")
+    return found

@@ -1,0 +1,149 @@
+"""A broken plugin disables itself, nothing else, and tdx says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tdx.errors import UnknownNameError
+from tdx.inspection.lint.linter import all_rules
+from tdx.inspection.plugin_check import check_plugins
+from tdx.pipeline import Pipeline, build_env, load_catalog
+from tdx.plugins import disabled_plugins
+from tdx.rollouts.formats.interface import export_formats, find_format, plugin_exporters
+from tests.plugins.installed import install, installed
+
+RULE = """
+from tdx.inspection.lint.rule import rule
+
+@rule({code!r}, "always", "warning", why="It fails.", wrong="--env Pendulum-v1", right="")
+def always(context):
+    raise RuntimeError("no luck")
+"""
+FORMAT = """
+from tdx.rollouts.formats.interface import Format
+
+class Exporter:
+    format = Format({name!r}, "a format", (".toy",))
+    def write(source, target, options): return ()
+"""
+TRANSFORM = "from tdx import Transform\nclass {name}(Transform):\n    '''A transform.'''\n"
+
+BROKEN = {
+    "import fails": ("tdx.rules", "toy", "toy_plugin", "import missing_package", "ModuleNotFound"),
+    "import exits": ("tdx.rules", "toy", "toy_plugin", "raise SystemExit(3)", "SystemExit"),
+    "syntax error": ("tdx.transforms", "Toy", "toy_plugin:Toy", "class Toy(", "SyntaxError"),
+    "no source": ("tdx.transforms", "Toy", "no_such_module:Toy", "", "ModuleNotFoundError"),
+    "no class": ("tdx.transforms", "Toy", "toy_plugin:Toy", "Toy = 3", "not a class"),
+    "other name": (
+        *("tdx.transforms", "Other", "toy_plugin:Toy", TRANSFORM.format(name="Toy")),
+        "named like its class",
+    ),
+    "no transform": ("tdx.transforms", "Toy", "toy_plugin:Toy", "class Toy: ...", "not a subclass"),
+    "name of tdx": (
+        *("tdx.transforms", "CatFrames", "toy_plugin:CatFrames"),
+        *(TRANSFORM.format(name="CatFrames"), "name of another transform"),
+    ),
+    "no rule": ("tdx.rules", "toy", "toy_plugin", "x = 3", "has no rule"),
+    "code of tdx": (
+        "tdx.rules",
+        "toy",
+        "toy_plugin",
+        RULE.format(code="TDX401"),
+        "capital letters",
+    ),
+    "no write": ("tdx.exporters", "toy", "toy_plugin:x", "x = 3", "no format and no write"),
+    "format of tdx": (
+        *("tdx.exporters", "npz", "toy_plugin:Exporter", FORMAT.format(name="npz")),
+        "name of another format",
+    ),
+    "no kind": ("tdx.stacks", "toy", "toy_plugin:x", "x = 3", "has no title"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_doctor_names_package_entry_and_reason(case: str, tmp_path: Path) -> None:
+    group, name, target, source, reason = BROKEN[case]
+    install(tmp_path, {group: {name: target}}, source)
+    with installed(tmp_path):
+        (found,) = check_plugins(plugin_exporters)
+        assert (found.status, found.name.split()[-1]) == ("warn", name)
+        assert "toy 1.0" in found.value
+        assert reason in found.value
+        assert found.hint is not None
+        assert "TDX_PLUGINS=0" in found.hint
+        # Everything else works.
+        env = build_env(Pipeline.of("Pendulum-v1", "CatFrames(4, -1, in_keys=['observation'])"))
+        assert env.rollout(2)["observation"].shape == (2, 12)
+        assert len(all_rules()) > 40
+        assert "npz" in {each.name for each in export_formats()}
+
+
+def test_name_of_a_disabled_plugin_says_why(tmp_path: Path) -> None:
+    entries = {
+        "tdx.transforms": {"Toy": "toy_plugin:Toy"},
+        "tdx.exporters": {"toy": "toy_plugin:x"},
+    }
+    install(tmp_path, entries, "raise OSError('no disk')")
+    with installed(tmp_path):
+        with pytest.warns(UserWarning, match="it is disabled: see tdx doctor"):
+            names = load_catalog().names
+        assert "Toy" not in names
+        with pytest.raises(UnknownNameError, match=r"not a class in the source of toy_plugin"):
+            load_catalog()["Toy"]
+        with (
+            pytest.warns(UserWarning, match="exporter toy of toy 1.0"),
+            pytest.raises(UnknownNameError, match=r"cannot be imported: OSError: no disk"),
+        ):
+            find_format("toy")
+
+
+def test_rule_that_raises_finds_nothing(tmp_path: Path) -> None:
+    """One process: the other rules still apply, and stderr has one line."""
+    install(
+        tmp_path, {"tdx.rules": {"toy": "toy_plugin"}}, "print('hi')" + RULE.format(code="TOY101")
+    )
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "tdx", "check", "Pendulum-v1", "-t", "RewardScaling(0, 1)"),
+            *("--format", "json"),
+        ],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "TDX_PLUGINS": "1"},
+        timeout=250,
+        check=False,
+    )
+    assert [each["code"] for each in json.loads(done.stdout)["findings"]] == ["TDX491"]
+    hi, warning = done.stderr.splitlines()
+    assert hi == "hi"
+    assert warning.startswith(
+        "warning: the rule toy of toy 1.0 failed (TOY101): RuntimeError: no luck"
+    )
+
+
+def test_stack_kind_that_raises_is_skipped(tmp_path: Path) -> None:
+    source = (
+        "class Kind:\n    title = 'a toy'\n    def accepts(target): return target.missing\n"
+        "    def open(target): ...\n"
+    )
+    install(tmp_path, {"tdx.stacks": {"toy": "toy_plugin:Kind"}}, source)
+    from tdx.errors import ArgumentError
+    from tdx.stacks import open_stack
+
+    with (
+        installed(tmp_path),
+        pytest.warns(UserWarning, match="kind of stack toy of toy 1.0 failed: AttributeError"),
+        pytest.raises(ArgumentError, match="an object of type int is not supported"),
+    ):
+        open_stack(3)
+
+
+def test_nothing_is_disabled_without_plugins() -> None:
+    assert not disabled_plugins()
+    assert not list(check_plugins())[1:]

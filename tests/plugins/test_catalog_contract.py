@@ -1,0 +1,97 @@
+"""Transforms of plugins keep the contract of transforms; so do some of tdx, of every kind.
+
+With ``TDX_PLUGINS=1`` the catalog has the transforms of plugins: ``test_example.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from torch import Tensor
+
+from tdx import GymEnv, RewardSum, SerialEnv, Transform
+from tdx.inspection.transform_example import find_example
+from tdx.keys import NestedKey
+from tdx.pipeline import build_env, load_catalog
+from tdx.pipeline.arguments import ValueResolver
+from tdx.testing import assert_env_specs, assert_transform_contract
+
+OWN = (
+    *("ActionScaling", "CatFrames", "InitTracker", "ObservationNorm", "RenameTransform"),
+    *("RewardClipping", "RewardSum", "StepCounter", "TargetReturn", "VecNorm"),
+)
+PROVIDED = tuple(info.name for info in load_catalog().transforms if info.package)
+
+
+@pytest.mark.parametrize("name", [*OWN, *PROVIDED])
+def test_contract(name: str) -> None:
+    example = find_example(load_catalog()[name])
+    assert example is not None
+    assert example.pipeline is not None
+    *before, last = example.pipeline.transforms
+    base = replace(example.pipeline, transforms=tuple(before))
+    assert_transform_contract(
+        lambda: ValueResolver(False).build_transform(last), lambda: build_env(base)
+    )
+
+
+def test_contract_in_a_batch() -> None:
+    assert_transform_contract(RewardSum, lambda: SerialEnv(2, lambda: GymEnv("Pendulum-v1")))
+
+
+_OFFSETS = itertools.count()
+
+
+class WrongSpec(Transform):
+    """Scales observations without their spec."""
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        return tensor * 100
+
+
+class Offset(Transform):
+    """Adds an offset that differs between two transforms."""
+
+    def __init__(self, in_keys: Sequence[NestedKey]) -> None:
+        super().__init__(in_keys)
+        self._offset = next(_OFFSETS)
+
+    def _apply_transform(self, tensor: Tensor) -> Tensor:
+        return tensor + self._offset
+
+
+class InPlace(Transform):
+    """Changes the actions of the policy in place."""
+
+    def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
+        return tensor.mul_(0.5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: WrongSpec(["observation"]), "outside"),
+        (lambda: InPlace(in_keys_inv=["action"]), "a step changes its input at action"),
+        (lambda: Offset(["reward"]), "a planned rollout differs from an eager one at"),
+    ],
+)
+def test_broken_transforms_are_found(make: Callable[[], Transform], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        assert_transform_contract(make, lambda: GymEnv("Pendulum-v1"))
+
+
+def test_values_outside_their_specs() -> None:
+    with pytest.raises(AssertionError, match=r"TDX401 .*stage 3 \(_Scaled\), key 'observation'"):
+        assert_env_specs(_Scaled(gymnasium.make("Pendulum-v1")))
+    assert_env_specs(gymnasium.make("CartPole-v1"), steps=5)
+
+
+class _Scaled(gymnasium.ObservationWrapper[Any, Any, Any]):
+    def observation(self, observation: Any) -> Any:
+        return observation * np.float64(100)
