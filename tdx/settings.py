@@ -119,6 +119,13 @@ SETTINGS = (
     ),
     Setting("check_ignore", "rules that tdx check skips", example="TDX422"),
     Setting("theme", "color theme of the terminal app", example="tdx-light"),
+    Setting(
+        "graphics",
+        "how the terminal app draws images",
+        choices=("auto", "kitty", "sixel", "half-cells"),
+        default="auto",
+        example="auto",
+    ),
 )
 KEYMAP = "keymap"
 """Table of the file that assigns keys to the commands of the terminal app."""

@@ -29,6 +29,7 @@ from tdx.tui.screens.bars import HintState, is_listed
 from tdx.tui.screens.commands import CommandProvider
 from tdx.tui.screens.dialogs import TextScreen
 from tdx.tui.screens.main import TABS, MainScreen
+from tdx.tui.terminal_graphics import Graphics
 from tdx.tui.workspace import Workspace
 
 _SEVERITY_SIGNS = {"information": "", "warning": "▲ ", "error": "✕ "}
@@ -45,6 +46,7 @@ class TdxApp(App[None]):
         allow_code: Allow the pipeline to import Python objects.
         storage: What is stored between runs. ``None``: nothing is.
         hints: Hints for first-time users. ``None``: no hints.
+        graphics: How the terminal draws images. ``None``: in half-cells.
     """
 
     TITLE = "tdx"
@@ -75,8 +77,10 @@ class TdxApp(App[None]):
         allow_code: bool = False,
         storage: Storage | None = None,
         hints: HintState | None = None,
+        graphics: Graphics | None = None,
     ) -> None:
         super().__init__()
+        self.graphics = graphics
         self.preferences = preferences or Preferences()
         self.backend: Backend = backend or ProcessBackend(
             self._report_worker_exit, self._log_worker

@@ -158,7 +158,7 @@ class Workspace:
 
     def reload_code(self) -> None:
         """Restart the workers, so that they import the code of the env again."""
-        for worker in (*SOURCES, "contract"):
+        for worker in (*SOURCES, "contract", "repair"):
             self.backend.restart(worker)
         self.errors.put("profile", {})
         self.code_reloaded.publish(self.draft)

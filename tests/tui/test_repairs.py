@@ -117,7 +117,7 @@ class StuckBackend(InlineBackend):
 
 
 @pytest.mark.parametrize(
-    ("keys", "worker"), [(("F", "enter"), "contract"), (("M", "text:50", "enter"), "profile")]
+    ("keys", "worker"), [(("F", "enter"), "contract"), (("M", "text:50", "enter"), "repair")]
 )
 async def test_one_key_cancels_in_every_tab(
     keys: tuple[str, ...], worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -86,6 +86,7 @@ _TITLES = {
     "dump": "the dump",
     "watch": "the progress of a dump",
     "contract": "contracts",
+    "repair": "measuring stages",
 }
 
 

@@ -181,7 +181,7 @@ def editor_command(environ: Mapping[str, str], source: SourceLine) -> list[str] 
 
 
 NORMS = ("ObservationNorm", "VecNorm", "VecNormV2")
-WORKER = "profile"
+WORKER = "repair"
 """Worker of the measurement; the one for specs answers each key press."""
 _STEPS = (100, 1_000, 10_000)
 _MAX_STEPS = 1_000_000

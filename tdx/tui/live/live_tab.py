@@ -16,6 +16,7 @@ from tdx.tui.chain_status import ChainStatus
 from tdx.tui.files.path_screen import suggest_name
 from tdx.tui.live.connection import Target
 from tdx.tui.live.history import EnvStrip, Timeline
+from tdx.tui.live.images import ImagePane
 from tdx.tui.live.line_widgets import LineList
 from tdx.tui.live.manual_action import ManualActionPane
 from tdx.tui.live.messages import DumpSteps, FocusEnv, SetPanes
@@ -287,6 +288,7 @@ The history holds the latest steps: `←` and `→` browse it, `[` and `]` go fr
         self.lay_out()
         self.call_after_refresh(self.focus_default)
 
+    @on(ImagePane.Resized)
     def _send_views(self) -> None:
         """Tell the worker what there is room for, so that it sends no more."""
         num_envs = self.session.num_envs
