@@ -143,6 +143,7 @@ from .inspection.spec_report import inspect_spec as inspect_spec
 from .inspection.stack_check import check as check
 from .inspection.stack_report import StackReport as StackReport
 from .inspection.stack_report import inspect as inspect
+from .inspection.watch import watch as watch
 from .inspection.stack_report import trace as trace
 from .profiling.context import profile as profile
 from .profiling.result import ModeProfile as ModeProfile

@@ -162,6 +162,12 @@ def _dump() -> Document:
     return Document(Overview, has_calls=True)
 
 
+def _watch() -> Document:
+    from tdx.inspection.watch_records import WatchReport
+
+    return Document(WatchReport)
+
+
 def _dumps() -> Document:
     from tdx.cli.views.dumps import DumpsEntries
 
@@ -267,6 +273,7 @@ DOCUMENTS: Mapping[str, tuple[str, Callable[[], Document]]] = {
     "rollout_estimate": ("tdx rollout --dry-run", _rollout_estimate),
     "dump": ("tdx show dump", _dump),
     "dumps": ("tdx list dumps", _dumps),
+    "watch": ("tdx show watch", _watch),
     "verification": ("tdx verify", _verification),
     "repair": ("tdx verify --repair", _repair),
     "export": ("tdx export", _export),

@@ -145,7 +145,7 @@ def test_incomplete_recordings_are_errors(batch: Dump, tmp_path: Path) -> None:
     whole = Path(export_dump(batch, tmp_path / "run.rrd").path).read_bytes()
     for size in (0, 20, len(whole) // 2, len(whole) - 10):
         (tmp_path / "cut.rrd").write_bytes(whole[:size])
-        with pytest.raises(OutputError, match="cut.rrd: it is incomplete"):
+        with pytest.raises(OutputError, match=r"cut\.rrd: it is incomplete"):
             check_complete(tmp_path / "cut.rrd")
 
 

@@ -89,7 +89,7 @@ ROOT_COMMANDS: Mapping[str, tuple[str, str]] = {
     "list": ("catalog", "List the available envs, transforms and dumps."),
     "show": (
         "catalog",
-        "Show an env, the documentation of a transform, or the contents of a dump.",
+        "Show an env, the documentation of a transform, a dump, or what tdx.watch recorded.",
     ),
     "schema": (
         "setup",
@@ -267,6 +267,8 @@ def _kind_of(name: str) -> str | None:
 
     if os.path.isdir(name) or "://" in name:
         return "dump"
+    if name.endswith(".jsonl"):
+        return "watch"
     if _ENV_ID.search(name) is not None:
         return "env"
     if load_catalog().find(name) is not None:

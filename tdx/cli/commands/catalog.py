@@ -34,6 +34,9 @@ EnvKwargs = Annotated[
     typer.Option("--env-kwargs", metavar="KWARGS", help="Arguments of the env: 'g=9.8'."),
 ]
 Folder = Annotated[str, DUMP]
+WatchFile = Annotated[
+    str, typer.Argument(metavar="FILE", help="File that `tdx.watch` wrote.", show_default=False)
+]
 Follow = Annotated[
     bool,
     typer.Option("--follow", help="Show the progress first, until the dump is complete."),
@@ -150,6 +153,20 @@ def show_dump(output: OutputOptions, dump: Folder, follow: Follow = False) -> No
     write_view(dump_view(look_at(open_dump(dump))), output)
 
 
+def show_watch(output: OutputOptions, file: WatchFile) -> None:
+    """Show what `tdx.watch` recorded during training: what moved, and the course of each number.
+
+    tdx show watch.jsonl
+
+    tdx show watch runs/watch.jsonl --format csv
+    """
+    from tdx.cli.output import write_view
+    from tdx.cli.views.watch import watch_view
+    from tdx.inspection.watch_records import read_watch
+
+    write_view(watch_view(read_watch(file)), output)
+
+
 def _follow(dump: str) -> None:
     """Show the progress of a dump until it is complete."""
     from tdx.cli.progress import follow_on
@@ -167,4 +184,5 @@ COMMANDS: Functions = {
     "show env": show_env,
     "show transform": show_transform,
     "show dump": show_dump,
+    "show watch": show_watch,
 }

@@ -1,0 +1,264 @@
+"""``tdx.watch``: records stage statistics, states and times during training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from tdx.core.chain import chain_stages
+from tdx.core.tracing import StepTrace
+from tdx.core.tracing.spec_violations import TraceChecker
+from tdx.errors import ArgumentError
+from tdx.inspection.value_stats import RunningStats
+from tdx.inspection.watch_records import KeyRecord, Sink, StateRecord, WatchRecord, sink_of
+from tdx.keys import format_key
+from tdx.stacks import open_stack
+from tdx.transforms import ObservationNorm, VecNorm
+
+_MAX_VALUES = 16
+"""Largest state whose numbers are recorded one by one; a larger one has its mean."""
+_ROLLOUTS = ("rollout", "iter_rollout")
+_LAST_STEPS = 64
+"""Number of steps of a rollout whose values are recorded."""
+
+
+class watch:  # noqa: N801 - it is used like a function
+    """Record what each stage of an env does, in a sample of the steps of a block.
+
+    Every ``every`` steps, one step is traced: mean, standard deviation, range, share of NaN and of
+    values outside the spec for each key that a stage writes, the time of each stage, and the state
+    of each stage, such as the statistics of a normalizer. All other steps only count. A rollout of
+    a tdx env is recorded by its results instead, without times, since it runs stages on chunks.
+
+    Values, randomness and state do not change. A sample that would make the cost exceed
+    ``max_share`` of the time in the block is left out.
+
+    Args:
+        env: Env of tdx, Gymnasium, Stable-Baselines3 or TorchRL, as it is stepped in the block.
+        every: Number of steps between samples.
+        to: File for JSON lines, which ``tdx show`` plots; a ``SummaryWriter`` of TensorBoard; or a
+            run of W&B, or any object with ``log(values, step=...)``.
+        max_share: Largest share of the time that recording may take, from 0 to 1. The first sample
+            is always taken.
+
+    Raises:
+        ArgumentError: ``every`` is less than 1, ``max_share`` is not within 0 to 1, or ``to`` is of
+            another type.
+
+    Example:
+        >>> import tempfile, tdx
+        >>> norm = tdx.VecNorm(in_keys=["observation"])
+        >>> env = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), norm)
+        >>> file = tempfile.mkdtemp() + "/watch.jsonl"
+        >>> with tdx.watch(env, every=50, to=file, max_share=1) as watched:
+        ...     for _ in range(4):
+        ...         _ = env.rollout(100)
+        >>> watched.steps, watched.samples
+        (400, 4)
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        *,
+        every: int = 1000,
+        to: Any = "watch.jsonl",
+        max_share: float = 0.01,
+    ) -> None:
+        if every < 1:
+            raise ArgumentError(f"every={every} is less than 1", hint="use 1 for every step")
+        if not 0 <= max_share <= 1:
+            raise ArgumentError(f"max_share={max_share} is not within 0 to 1", hint="such as 0.01")
+        self.steps = self.samples = self.skipped = 0
+        self._env, self._every, self._max_share = env, every, max_share
+        self._stack = open_stack(env)
+        self._sink: Sink = sink_of(to)
+        self._next = every
+        self._started = self._spent = 0.0
+        self._is_inside = False
+        self._checker: TraceChecker | None = None
+        self._before: dict[str, Any] = {}
+        self._names: list[str] = []
+
+    def __enter__(self) -> Self:
+        stages = self._stack.stages
+        self._names = [stage.name for stage in stages]
+        self._sink.begin(self._stack.name, [stage.call for stage in stages])
+        own = self._env.__dict__
+        names = ("step", *(name for name in _ROLLOUTS if hasattr(self._env, name) and self._is_tdx))
+        self._before = {name: own[name] for name in names if name in own}
+        hooks: dict[str, Callable[..., Any]] = {"step": self._hook_step(self._env.step)}
+        if self._is_tdx:
+            hooks["rollout"] = self._hook_rollout(self._env.rollout)
+            hooks["iter_rollout"] = self._hook_iter_rollout(self._env.iter_rollout)
+        own.update(hooks)
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        own = self._env.__dict__
+        for name in ("step", *_ROLLOUTS):
+            if name == "step" or self._is_tdx:
+                own.pop(name, None)
+        own.update(self._before)
+        self._sink.end()
+
+    @property
+    def _is_tdx(self) -> bool:
+        return self._stack.kind == "tdx"
+
+    @property
+    def share(self) -> float:
+        """Share of the time in the block that recording has taken so far."""
+        return self._spent / max(time.perf_counter() - self._started, 1e-9)
+
+    def _hook_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self._is_inside:
+                return step(*args, **kwargs)
+            self.steps += 1
+            if self.steps < self._next or not self._may_sample():
+                return step(*args, **kwargs)
+            return self._trace(args, kwargs)
+
+        return counted
+
+    def _hook_rollout(self, rollout: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            with _Inside(self):
+                result = rollout(*args, **kwargs)
+            self._count_results(result)
+            return result
+
+        return counted
+
+    def _hook_iter_rollout(self, iterate: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            chunks = iterate(*args, **kwargs)
+            while True:
+                with _Inside(self):
+                    chunk = next(chunks, None)
+                if chunk is None:
+                    return
+                self._count_results(chunk)
+                yield chunk
+
+        return counted
+
+    def _may_sample(self) -> bool:
+        """Return True if a sample is due; one that is too expensive is skipped."""
+        self._next = self.steps + self._every
+        if self.samples and self.share > self._max_share:
+            self.skipped += 1
+            return False
+        return True
+
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make one step and record its trace."""
+        traces: list[StepTrace] = []
+        begin = time.perf_counter()
+        with _Inside(self), self._stack.attach(traces.append):
+            result = self._env.step(*args, **kwargs)
+        records = [record for trace in traces[-1:] for record in self._records_of(trace)]
+        self._write(records, begin)
+        return result
+
+    def _count_results(self, result: Any) -> None:
+        if not hasattr(result, "batch_size") or not result.batch_size:
+            return
+        self.steps += int(result.batch_size[-1])
+        if self.steps >= self._next and self._may_sample():
+            begin = time.perf_counter()
+            self._write(list(self._records_of_results(result)), begin)
+
+    def _write(self, keys: list[KeyRecord], begin: float) -> None:
+        self.samples += 1
+        elapsed = time.perf_counter() - self._started
+        self._sink.write(WatchRecord(self.steps, elapsed, tuple(keys), tuple(self._states())))
+        self._spent += time.perf_counter() - begin
+
+    def _records_of(self, trace: StepTrace) -> Iterator[KeyRecord]:
+        if self._checker is None:
+            self._checker = TraceChecker(self._stack)
+        for stage in trace.stages:
+            declared = self._checker.specs_for(stage, trace.tensordict) if stage.written else {}
+            for key, version in stage.written.items():
+                leaf = declared.get(key)
+                yield _record(stage.place, key, version.value, leaf, stage.time_ns)
+
+    def _records_of_results(self, result: Any) -> Iterator[KeyRecord]:
+        """Yield the statistics of the last steps of a rollout, ``[*B, T]``."""
+        last = result[..., -_LAST_STEPS:]
+        keys = (*last["next"].keys(True, True), *self._env.action_keys)
+        for key in keys:
+            value = last.get(key, None) if key in self._env.action_keys else last["next"].get(key)
+            if isinstance(value, Tensor):
+                yield _record("output", key, value, None, None)
+
+    def _states(self) -> Iterator[StateRecord]:
+        affine = dict(self._affine_states())
+        for index, state in self._stack.state().items():
+            named = affine.get(index, state)
+            for name, value in named.items():
+                if not value.is_complex() and value.numel():
+                    place = f"{index} {self._names[index]}"
+                    yield StateRecord(place, name, _list_numbers(value))
+
+    def _affine_states(self) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
+        """Yield location and scale of the normalizers of tdx, rather than their sums."""
+        for index, stage in enumerate(chain_stages(self._env) if self._is_tdx else ()):
+            if isinstance(stage, ObservationNorm | VecNorm):
+                found: dict[str, Tensor] = {}
+                for key, _, loc, scale in cast("VecNorm", stage).iter_affine():
+                    found |= {
+                        f"loc of {format_key(key)}": loc,
+                        f"scale of {format_key(key)}": scale,
+                    }
+                yield index, found
+
+
+def _list_numbers(value: Tensor) -> tuple[float, ...]:
+    numbers = value.detach().double().reshape(-1)
+    listed: list[float] = (
+        numbers if len(numbers) <= _MAX_VALUES else numbers.mean(0, True)
+    ).tolist()
+    return tuple(listed)
+
+
+class _Inside:
+    """Marks that steps in a block are those of one call, which counts them itself."""
+
+    def __init__(self, owner: watch) -> None:
+        self._owner = owner
+
+    def __enter__(self) -> None:
+        self._before = self._owner._is_inside
+        self._owner._is_inside = True
+
+    def __exit__(self, *error: object) -> None:
+        self._owner._is_inside = self._before
+
+
+def _record(place: str, key: Any, value: Any, leaf: Any, time_ns: int | None) -> KeyRecord:
+    stats = RunningStats(key, "", leaf, None)
+    stats.add(value)
+    found = stats.result()
+    std = None
+    if isinstance(value, Tensor) and not value.is_complex() and value.numel():
+        numbers = value.detach().double()
+        std = torch.std(numbers, correction=0).item()
+    nan = found.nans / found.elements if found.elements else 0.0
+    return KeyRecord(
+        *(place, format_key(key), found.mean, std, found.minimum, found.maximum),
+        *(nan, found.outside, None if time_ns is None else time_ns / 1000),
+    )

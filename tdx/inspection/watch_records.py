@@ -1,0 +1,369 @@
+"""Records of ``tdx.watch``: where they are written, and what has drifted between them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, pvariance
+from typing import IO, Any, ClassVar, Protocol
+
+from tdx.errors import ArgumentError, StorageError
+from tdx.serialization import Entries, Result
+from tdx.untrusted import parse_json
+
+FORMAT = "tdx.watch"
+VERSION = 1
+_STATISTICS = ("mean", "std", "minimum", "maximum", "nan", "outside")
+_MAX_LINE = 2**24
+"""Longest line of a file that is read, in bytes."""
+_MOVED = 2.0
+"""Number of standard deviations between the first and the last quarter of the samples from which a
+mean counts as moved."""
+_MIN_QUARTER = 2
+_CHANGED = 0.5
+"""Change of a normalizer, relative to its first scale, from which it counts as moved."""
+_LOCATION, _SCALE = re.compile(r"^loc of |\.mean\b"), re.compile(r"^scale of |\.var\b")
+_COMPANIONS = {"loc of ": ("scale of ", False), ".mean": (".var", True)}
+"""The scale of each kind of location, and whether it is a variance."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """Statistics of one key after one stage.
+
+    Args:
+        stage: The stage, ``env`` or ``output``.
+        key: The key.
+        mean: Mean of the finite numbers; ``None`` without numbers.
+        std: Standard deviation.
+        minimum: Minimum.
+        maximum: Maximum.
+        nan: Share of NaN, from 0 to 1.
+        outside: Share of the values outside the spec; ``None`` if it was not compared.
+        microseconds: Time of the stage; ``None`` in a rollout.
+    """
+
+    stage: str
+    key: str
+    mean: float | None
+    std: float | None
+    minimum: float | None
+    maximum: float | None
+    nan: float
+    outside: float | None
+    microseconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateRecord:
+    """State of a stage.
+
+    Args:
+        stage: The stage.
+        name: Name of the state, such as ``loc``.
+        values: Its numbers, or their mean if there are many.
+    """
+
+    stage: str
+    name: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRecord:
+    """One sample.
+
+    Args:
+        step: Number of steps so far.
+        seconds: Time since the start.
+        keys: Statistics of the keys.
+        states: States of the stages.
+    """
+
+    step: int
+    seconds: float
+    keys: tuple[KeyRecord, ...]
+    states: tuple[StateRecord, ...]
+
+    def numbers(self) -> dict[tuple[str, str], float]:
+        """Return all numbers by stage and name, such as ``("1 VecNorm", "observation/mean")``."""
+        found: dict[tuple[str, str], float] = {}
+        for each in self.keys:
+            for name in _STATISTICS:
+                value = getattr(each, name)
+                if value is not None:
+                    found[each.stage, f"{each.key}/{name}"] = value
+            if each.microseconds is not None:
+                found[each.stage, "microseconds"] = each.microseconds
+        for state in self.states:
+            for index, value in enumerate(state.values):
+                place = f"[{index}]" if len(state.values) > 1 else ""
+                found[state.stage, f"{state.name}{place}"] = value
+        return found
+
+
+class Sink(Protocol):
+    """Where records are written."""
+
+    def begin(self, env: str, stages: Sequence[str]) -> None:
+        """Start a block."""
+
+    def write(self, record: WatchRecord) -> None:
+        """Write a record."""
+
+    def end(self) -> None:
+        """End the block."""
+
+
+class JsonLines:
+    """Writes one line per record, after a line with the stages.
+
+    Args:
+        path: The file; an existing one is replaced.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+
+    def begin(self, env: str, stages: Sequence[str]) -> None:
+        """Create the file.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("w", encoding="utf-8")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StorageError(
+                f"cannot write {self._path}: {reason}", hint="pass to=FILE"
+            ) from error
+        self._put({"format": FORMAT, "version": VERSION, "env": env, "stages": list(stages)})
+
+    def write(self, record: WatchRecord) -> None:
+        """Append a record."""
+        self._put(asdict(record))
+
+    def _put(self, data: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        # JSON has no NaN.
+        self._file.write(json.dumps(_without_nan(data), ensure_ascii=False) + "\n")
+        self._file.flush()
+
+    def end(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _without_nan(data: Any) -> Any:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, Mapping):
+        return {name: _without_nan(value) for name, value in data.items()}
+    return [_without_nan(each) for each in data] if isinstance(data, list | tuple) else data
+
+
+@dataclass(frozen=True, slots=True)
+class _Scalars:
+    """Writes the numbers of records to TensorBoard, W&B or a similar logger."""
+
+    target: Any
+
+    def begin(self, env: str, stages: Sequence[str]) -> None:
+        if hasattr(self.target, "add_text"):
+            text = "\n".join(f"{index} {stage}" for index, stage in enumerate(stages))
+            self.target.add_text("tdx/stages", f"{env}\n\n{text}")
+
+    def write(self, record: WatchRecord) -> None:
+        numbers = {f"tdx/{'/'.join(name)}": value for name, value in record.numbers().items()}
+        if hasattr(self.target, "add_scalar"):
+            for name, value in numbers.items():
+                self.target.add_scalar(name.replace(" ", "_"), value, record.step)
+        else:
+            self.target.log(numbers, step=record.step)
+
+    def end(self) -> None:
+        if hasattr(self.target, "flush"):
+            self.target.flush()
+
+
+def sink_of(to: Any) -> Sink:
+    """Return the sink for the argument ``to`` of :class:`tdx.watch`.
+
+    Raises:
+        ArgumentError: It is neither a path, nor has ``add_scalar`` or ``log``.
+    """
+    if isinstance(to, str | Path):
+        return JsonLines(Path(to))
+    if hasattr(to, "add_scalar") or hasattr(to, "log"):
+        return _Scalars(to)
+    raise ArgumentError(
+        f"to={to!r} is not supported",
+        hint="pass a file, a SummaryWriter, or a run of W&B",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Drift(Result):
+    """Course of one number over the samples.
+
+    Args:
+        stage: The stage, ``env`` or ``output``.
+        name: Key and statistic, or state.
+        first: Number in the first sample.
+        last: Number in the last sample.
+        values: Numbers of all samples; ``None`` where it is missing.
+        moved: How it moved, as a sentence; ``None`` if it did not.
+    """
+
+    json_entries: ClassVar[Entries] = ("stage", "name", "first", "last", "values", "moved")
+
+    stage: str
+    name: str
+    first: float
+    last: float
+    values: tuple[float | None, ...]
+    moved: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchReport(Result):
+    """Records of one file.
+
+    Args:
+        path: The file.
+        env: Name of the env.
+        chain: The stages.
+        steps: Step of each sample.
+        drifts: Course of each number.
+    """
+
+    json_entries: ClassVar[Entries] = ("path", "env", "chain", "steps", "drifts")
+
+    path: str
+    env: str
+    chain: tuple[str, ...]
+    steps: tuple[int, ...]
+    drifts: tuple[Drift, ...]
+
+
+def read_watch(path: str | Path) -> WatchReport:
+    """Read a file that ``tdx.watch`` wrote, also while it is still written.
+
+    Raises:
+        StorageError: It cannot be read, or is no such file.
+    """
+    try:
+        lines = _read_lines(path)
+        head = next(lines, None)
+        records = [_parse(each) for each in lines]
+    except StorageError as error:
+        raise _invalid(path) from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise StorageError(f"cannot read {path}: {reason}", hint="tdx.watch writes it") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _invalid(path) from error
+    _check_head(head, path)
+    assert head is not None
+    steps = tuple(record.step for record in records)
+    chain = tuple(str(each) for each in head["stages"])
+    return WatchReport(str(path), str(head["env"]), chain, steps, tuple(_drifts(records)))
+
+
+def _read_lines(path: str | Path) -> Iterator[Any]:
+    """Yield the documents of a file; a last line that is still written is left out."""
+    with Path(path).open("rb") as file:
+        for line in iter(lambda: file.readline(_MAX_LINE), b""):
+            if line.endswith(b"\n"):
+                yield parse_json(line, str(path))
+
+
+def _invalid(path: str | Path) -> StorageError:
+    return StorageError(f"{path} was not written by tdx.watch", hint="see tdx.watch(env, to=FILE)")
+
+
+def _check_head(data: Any, path: str | Path) -> None:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise _invalid(path)
+    if data.get("version") != VERSION:
+        raise StorageError(
+            f"{path} has version {data.get('version')!r}, this tdx reads {VERSION}",
+            hint="update tdx",
+        )
+
+
+def _parse(data: Mapping[str, Any]) -> WatchRecord:
+    states = (
+        StateRecord(
+            str(each["stage"]),
+            str(each["name"]),
+            tuple(math.nan if value is None else float(value) for value in each["values"]),
+        )
+        for each in data["states"]
+    )
+    keys = (KeyRecord(**each) for each in data["keys"])
+    return WatchRecord(int(data["step"]), float(data["seconds"]), tuple(keys), tuple(states))
+
+
+def _drifts(records: Sequence[WatchRecord]) -> Iterator[Drift]:
+    columns = [record.numbers() for record in records]
+    names = dict.fromkeys(name for numbers in columns for name in numbers)
+    for name in names:
+        values = tuple(_number(numbers.get(name)) for numbers in columns)
+        known = [value for value in values if value is not None]
+        if not known:
+            continue
+        first, last = known[0], known[-1]
+        since = f"since step {records[0].step:,}"
+        moved = _describe_value(name[1], known, since)
+        moved = moved or _describe_state(*name, first, last, columns[0], since)
+        yield Drift(*name, first, last, values, moved)
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
+
+
+def _describe_value(name: str, values: Sequence[float], since: str) -> str | None:
+    """Return how a mean or a share moved; ``None`` if it did not."""
+    statistic = name.rpartition("/")[2]
+    if statistic in ("nan", "outside") and values[-1] > values[0]:
+        return f"rose from {values[0]:.1%} to {values[-1]:.1%} {since}"
+    quarter = len(values) // 4
+    if statistic != "mean" or quarter < _MIN_QUARTER:
+        return None
+    early, late = values[:quarter], values[-quarter:]
+    before, after = fmean(early), fmean(late)
+    spread = math.sqrt((pvariance(early) + pvariance(late)) / 2)
+    if abs(after - before) <= max(_MOVED * spread, _CHANGED * abs(before)):
+        return None
+    return f"moved from {before:.4g} to {after:.4g} on average {since}"
+
+
+def _describe_state(
+    stage: str,
+    name: str,
+    first: float,
+    last: float,
+    numbers: Mapping[tuple[str, str], float],
+    since: str,
+) -> str | None:
+    """Return how the location or the scale of a normalizer moved; ``None`` if it did not."""
+    location = _LOCATION.search(name)
+    if location is not None:
+        of_scale, of_variance = _COMPANIONS[location[0]]
+        scale = numbers.get((stage, name.replace(location[0], of_scale)), 0.0)
+        scale = math.sqrt(max(scale, 0)) if of_variance else scale
+        if scale and abs(last - first) > _CHANGED * scale:
+            return f"moved by {abs(last - first) / scale:.1f} scales {since}"
+    elif _SCALE.search(name) and first and abs(last - first) > _CHANGED * abs(first):
+        return f"changed from {first:.4g} to {last:.4g} {since}"
+    return None

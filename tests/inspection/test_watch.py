@@ -1,0 +1,270 @@
+"""``tdx.watch``: records of training, without an effect on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+from tensordict import TensorDictBase
+from torch.utils.tensorboard import SummaryWriter
+
+import tdx
+from tdx.cli.process import run
+from tdx.errors import ArgumentError, StorageError
+from tdx.inspection.watch import watch
+from tdx.inspection.watch_records import WatchReport, read_watch
+
+
+def native() -> tdx.TransformedEnv:
+    chain = tdx.Compose(tdx.VecNorm(in_keys=["observation"]), tdx.RewardSum())
+    return tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), chain)
+
+
+def wrapped() -> Any:
+    return gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
+
+
+def vectorized() -> Any:
+    return VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")] * 2))
+
+
+def roll_out(env: tdx.TransformedEnv) -> TensorDictBase:
+    env.set_seed(0)
+    torch.manual_seed(0)
+    return torch.cat([env.rollout(30, break_when_any_done=False) for _ in range(4)], -1)
+
+
+def iterate(env: tdx.TransformedEnv) -> TensorDictBase:
+    env.set_seed(0)
+    torch.manual_seed(0)
+    return torch.cat(list(env.iter_rollout(120, chunk_steps=30)), -1)
+
+
+def step_native(env: tdx.TransformedEnv) -> TensorDictBase:
+    env.set_seed(0)
+    torch.manual_seed(0)
+    tensordict, results = env.reset(), []
+    for _ in range(120):
+        results.append(env.step(env.rand_action(tensordict)))
+        tensordict = tdx.step_mdp(results[-1])
+    return torch.stack(results)
+
+
+def step_wrapped(env: Any) -> list[Any]:
+    env.reset(seed=0)
+    actions = np.linspace(-2, 2, 120, dtype=np.float32)
+    return [env.step(np.array([each]))[0].copy() for each in actions]
+
+
+def step_vectorized(env: Any) -> list[Any]:
+    env.seed(0)
+    env.reset()
+    actions = np.linspace(-2, 2, 120, dtype=np.float32)
+    return [env.step(np.full((2, 1), each))[0].copy() for each in actions]
+
+
+WAYS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], str]] = {
+    "rollout": (native, roll_out, "0 VecNorm"),
+    "iter_rollout": (native, iterate, "0 VecNorm"),
+    "step": (native, step_native, "0 VecNorm"),
+    "Gymnasium": (wrapped, step_wrapped, "3 NormalizeObservation"),
+    "SB3": (vectorized, step_vectorized, "VecNormalize"),
+}
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, TensorDictBase):
+        return bool((one == other).all())
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_values_are_those_without_it(way: str, tmp_path: Path) -> None:
+    make, act, normalizer = WAYS[way]
+    expected, env = act(make()), make()
+    before = dict(env.__dict__)
+    with watch(env, every=30, to=tmp_path / "watch.jsonl", max_share=1) as watched:
+        found = act(env)
+    assert same(found, expected)
+    assert (watched.steps, watched.samples) == (120, 4)
+    assert {name for name in env.__dict__ if name in ("step", "rollout", "iter_rollout")} == {
+        name for name in before if name in ("step", "rollout", "iter_rollout")
+    }
+    report = read_watch(tmp_path / "watch.jsonl")
+    assert report.steps == (30, 60, 90, 120)
+    stages = {each.stage for each in report.drifts}
+    assert any(normalizer in each for each in stages), stages
+
+
+def drift(report: WatchReport, stage: str, name: str) -> Any:
+    (found,) = [each for each in report.drifts if (each.stage, each.name) == (stage, name)]
+    return found
+
+
+def test_statistics_are_those_of_the_step(tmp_path: Path) -> None:
+    env = native()
+    with watch(env, every=120, to=tmp_path / "watch.jsonl", max_share=1):
+        results = step_native(env)
+    report = read_watch(tmp_path / "watch.jsonl")
+    last = results[-1]["next"]
+    observation = last["observation"].double()
+    assert drift(report, "0 VecNorm", "observation/mean").last == pytest.approx(observation.mean())
+    assert drift(report, "0 VecNorm", "observation/maximum").last == pytest.approx(
+        observation.max()
+    )
+    assert drift(report, "1 RewardSum", "episode_reward/mean").last == last["episode_reward"].item()
+    assert drift(report, "1 RewardSum", "microseconds").last > 0
+    norm = env.transform[0]
+    loc = drift(report, "0 VecNorm", "loc of observation[2]").last
+    assert loc == pytest.approx(norm.loc["observation"][2].item(), rel=1e-4)
+
+
+def test_expensive_samples_are_left_out(tmp_path: Path) -> None:
+    env = native()
+    with watch(env, every=1, to=tmp_path / "watch.jsonl", max_share=0) as watched:
+        step_native(env)
+    assert (watched.samples, watched.skipped) == (1, 119)
+
+
+def test_env_that_raises_is_left_as_it_was(tmp_path: Path) -> None:
+    class Failing(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            raise RuntimeError("broken")
+
+    env = Failing(gymnasium.make("Pendulum-v1"))
+    env.reset()
+    with (
+        pytest.raises(Exception, match="broken"),
+        watch(env, every=1, to=tmp_path / "watch.jsonl"),
+    ):
+        env.step(np.zeros(1, np.float32))
+    assert "step" not in env.__dict__
+    assert read_watch(tmp_path / "watch.jsonl").steps == ()
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    env = native()
+    with SummaryWriter(str(tmp_path)) as writer, watch(env, every=30, to=writer, max_share=1):
+        roll_out(env)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [each.step for each in events.Scalars("tdx/output/observation/mean")] == [
+        30,
+        60,
+        90,
+        120,
+    ]
+    assert "tdx/0_VecNorm/loc_of_observation[0]" in events.Tags()["scalars"]
+
+
+class Run:
+    """Has the interface of a run of W&B."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.rows.append((step, values))
+
+
+def test_any_object_with_log() -> None:
+    env, target = wrapped(), Run()
+    with watch(env, every=60, to=target, max_share=1):
+        step_wrapped(env)
+    assert [step for step, _ in target.rows] == [60, 120]
+    assert "tdx/3 NormalizeObservation/obs_rms.mean[0]" in target.rows[0][1]
+
+
+def write(path: Path, *lines: Any) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return path
+
+
+HEAD = {"format": "tdx.watch", "version": 1, "env": "Pendulum-v1", "stages": ["VecNorm()"]}
+
+
+def record(step: int, mean: float, outside: float, loc: float) -> dict[str, Any]:
+    key = {"stage": "env", "key": "observation", "mean": mean, "std": 1.0, "minimum": -1.0}
+    key |= {"maximum": 1.0, "nan": 0.0, "outside": outside, "microseconds": 5.0}
+    states = [
+        {"stage": "0 VecNorm", "name": "loc of observation", "values": [loc]},
+        {"stage": "0 VecNorm", "name": "scale of observation", "values": [2.0]},
+    ]
+    return {"step": step, "seconds": 1.0, "keys": [key], "states": states}
+
+
+def test_drift_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jitter = (0.0, 0.1, -0.1, 0.05, 5.0, 5.1, 4.9, 5.0)
+    records = [record(1000 * n, jitter[n], n / 100, n / 2) for n in range(8)]
+    file = write(tmp_path / "watch.jsonl", HEAD, *records)
+    assert run(["show", str(file)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "observation/mean moved from 0.05 to 4.95 on average since step 0" in out
+    assert "observation/outside rose from 0.0% to 7.0% since step 0" in out
+    assert "loc of observation moved by 1.8 scales since step 0" in out
+    assert "scale of observation 2 2" in out
+
+
+def test_noise_is_not_drift(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(400, generator=generator).tolist()
+    records = [record(n, value, 0.0, 0.0) for n, value in enumerate(noise)]
+    report = read_watch(write(tmp_path / "watch.jsonl", HEAD, *records))
+    assert [each.name for each in report.drifts if each.moved] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "was not written by tdx.watch"),
+        ("[1]\n", "was not written by tdx.watch"),
+        ("{\n", "was not written by tdx.watch"),
+        (json.dumps({**HEAD, "version": 9}) + "\n", "version 9, this tdx reads 1"),
+        (json.dumps(HEAD) + '\n{"step": "x"}\n', "was not written by tdx.watch"),
+        (json.dumps(HEAD) + "\n" + "[" * 5000 + "\n", "was not written by tdx.watch"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "watch.jsonl"
+    file.write_text(text)
+    with pytest.raises(StorageError, match=message):
+        read_watch(file)
+
+
+def test_last_line_may_be_incomplete(tmp_path: Path) -> None:
+    file = write(tmp_path / "watch.jsonl", HEAD, record(1, 0, 0, 0))
+    file.write_text(file.read_text() + '{"step": 2, "sec')
+    assert read_watch(file).steps == (1,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "less than 1"),
+        ({"max_share": 2}, "not within 0 to 1"),
+        ({"to": 3}, "is not supported"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        watch(wrapped(), **options)
+
+
+def test_file_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    env = wrapped()
+    with (
+        pytest.raises(StorageError, match="cannot write"),
+        watch(env, to=tmp_path / "file/x.jsonl"),
+    ):
+        pass
+    assert "step" not in env.__dict__
