@@ -193,23 +193,19 @@ def config_path() -> Path:
 
 
 def state_path() -> Path:
-    """Return the folder for state between runs; ``TDX_STATE_DIR`` overrides the default."""
+    """Return the folder for the app's state; ``TDX_STATE_DIR`` overrides the default."""
     override = os.environ.get(STATE_VARIABLE)
-    if override:
-        return Path(override)
     from platformdirs import user_state_path
 
-    return user_state_path("tdx")
+    return Path(override) if override else user_state_path("tdx")
 
 
 def cache_path() -> Path:
     """Return the folder for copies of remote files; ``TDX_CACHE_DIR`` overrides the default."""
     override = os.environ.get(CACHE_VARIABLE)
-    if override:
-        return Path(override)
     from platformdirs import user_cache_path
 
-    return user_cache_path("tdx")
+    return Path(override) if override else user_cache_path("tdx")
 
 
 def find_setting(name: str, where: Where | None = None) -> Setting:

@@ -11,10 +11,12 @@ from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
 import pytest
 
 from tdx.cli.commands import EXAMPLE, ROOT_COMMANDS, build_root
 from tdx.cli.process import run
+from tdx.inspection.watch import watch
 from tests.rollouts.recordings import in_memory
 
 if TYPE_CHECKING:
@@ -73,6 +75,11 @@ def samples() -> Iterator[Path]:
             (*profile, "now.json"),
         ):
             assert run(words) == 0
+        env = gymnasium.make("Pendulum-v1")
+        env.reset()
+        with watch(env, every=1, to="runs/watch.jsonl"):
+            env.step(env.action_space.sample())
+        shutil.copy("runs/watch.jsonl", "watch.jsonl")
         yield Path(parent)
 
 

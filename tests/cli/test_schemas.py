@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
+import gymnasium
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from tdx.cli.documents import DOCUMENTS, document_schema
 from tdx.cli.schemas import SchemaBuilder
 from tdx.cli.views.dumps import sharded_view
+from tdx.inspection.watch import watch
 from tdx.keys import NestedKey
 from tdx.rollouts import open_dump
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout, ShardFailure
@@ -51,6 +53,7 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "rollout": [("rollout", *CHAIN, "--steps", "5", "-o", "runs/a")],
     "dump": [("show", "runs/a")],
     "dumps": [("list", "dumps", "runs")],
+    "watch": [("show", "watch.jsonl")],
     "verification": [("verify", "runs/a"), ("verify", "runs/a")],
     "repair": [("verify", "runs/a", "--repair")],
     "export": [("export", "runs/a", "--to", "jsonl", "-o", "a.jsonl")],
@@ -77,6 +80,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bad.yaml").write_text(
         "version: 1\nenv: Pendulum-v1\ntransforms: [RewardSum, RewardSum, RewardScaling: [0, 1]]\n"
     )
+    env = gymnasium.make("Pendulum-v1")
+    env.reset()
+    with watch(env, every=1, to=folder / "watch.jsonl"):
+        env.step(env.action_space.sample())
     return folder
 
 
