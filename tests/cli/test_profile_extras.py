@@ -157,7 +157,7 @@ def test_marginal_costs_and_advice(
         MarginalCost(0, "RewardSum", 13.6, GAIN),
         MarginalCost(1, "ActionScaling", 10.2, None, "the policy gives no such action"),
     )
-    stand_ins("marginal.measure_marginal_costs", MarginalCosts("eager", 80.0, costs))
+    stand_ins("interleaved.measure_marginal_costs", MarginalCosts("eager", 80.0, costs))
     bare = Pipeline.of("Pendulum-v1", "ActionScaling")
     tried = [
         TriedChange(
