@@ -332,6 +332,8 @@ def _period(numbers: list[int | float]) -> list[int | float]:
 def _flat(numbers: Numbers) -> list[int | float]:
     if not isinstance(numbers, list):
         return [numbers]
+    if not any(isinstance(inner, list) for inner in numbers):
+        return numbers
     return [number for inner in numbers for number in _flat(inner)]
 
 

@@ -224,11 +224,22 @@ def compare_leaves(
     """
     old = {(leaf.part, leaf.key): leaf for leaf in before}
     new = {(leaf.part, leaf.key): leaf for leaf in after}
-    ids = sorted([*old, *(each for each in new if each not in old)], key=_part_order)
-    changes = (KeyChange(*each, old.get(each), new.get(each)) for each in ids)
-    return tuple(
-        change if change.change == "same" else replace(change, stages=stages) for change in changes
-    )
+    added = [each for each in new if each not in old]
+    # Both sides are in the order of the parts.
+    ids = sorted([*old, *added], key=_part_order) if added else old
+    return tuple(_pair(each, old.get(each), new.get(each), stages) for each in ids)
+
+
+def _pair(
+    part_and_key: tuple[Part, NestedKey],
+    before: LeafSpec | None,
+    after: LeafSpec | None,
+    stages: tuple[int, ...],
+) -> KeyChange:
+    change = KeyChange(*part_and_key, before, after)
+    if before is after or not stages or change.change == "same":
+        return change
+    return KeyChange(*part_and_key, before, after, stages)
 
 
 def _part_order(part_and_key: tuple[Part, NestedKey]) -> int:
@@ -242,7 +253,7 @@ def _attribute_changes(
     touched: dict[tuple[Part, NestedKey], list[int]] = {}
     for stage in stages:
         for change in stage.changes:
-            if change.change != "same":
+            if change.stages:
                 touched.setdefault((change.part, change.key), []).append(stage.index)
     return tuple(
         replace(change, stages=tuple(touched.get((change.part, change.key), ())))

@@ -104,10 +104,11 @@ def spec_identity(spec: TensorSpec) -> object | None:
     kind = type(spec)
     if kind not in _PLAIN:
         return None
-    bounds: tuple[Any, ...] = ()
     if isinstance(spec, Bounded):
-        bounds = tuple((end.data_ptr(), end.shape, end.stride()) for end in (spec._low, spec._high))
-    return kind, spec.shape, spec.dtype, spec.device, bounds
+        low, high = spec._low, spec._high
+        bounds = low.data_ptr(), low.stride(), high.data_ptr(), high.stride()
+        return kind, low.shape, high.shape, spec.dtype, spec.device, bounds
+    return kind, spec.shape, spec.dtype, spec.device
 
 
 _PLAIN = (
