@@ -131,7 +131,7 @@ class CompositeEntries:
 
     def composites(self) -> list[Any]:
         """Return the nested composites of this level."""
-        return [spec for spec in self.specs.values() if entries_of(spec) is not None]
+        return [spec for spec in self.specs.values() if hasattr(spec, "_entries")]
 
     # Writing
 
@@ -295,9 +295,11 @@ class CompositeEntries:
             SpecError: A composite that contains this one, or a nested one, is locked.
         """
         locks = self.list_locks() if recurse else [self.lock_state]
-        for lock in locks:
+        held = [lock for lock in locks if lock.is_locked or lock._parents]
+        for lock in held:
             lock.check_parents(locks)
-        self.release(recurse)
+        if held:
+            self.release(recurse)
 
     def list_locks(self) -> list[CompositeLock]:
         """Return the locks of this composite and of all nested ones."""
