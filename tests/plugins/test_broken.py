@@ -144,6 +144,28 @@ def test_stack_kind_that_raises_is_skipped(tmp_path: Path) -> None:
         open_stack(3)
 
 
+def test_the_first_of_two_packages_with_the_same_names_is_used(tmp_path: Path) -> None:
+    for name in ("aaa", "bbb"):
+        source = TRANSFORM.format(name="Toy") + RULE.format(code="TOY101")
+        target = f"{name}_plugin"
+        entries = {"tdx.transforms": {"Toy": f"{target}:Toy"}, "tdx.rules": {name: target}}
+        install(tmp_path, entries, source, name)
+    with installed(tmp_path):
+        found = {(each.name, each.status): each.value for each in check_plugins()}
+        assert found["transform Toy", "ok"] == found["rule aaa", "ok"] == "aaa 1.0"
+        assert "bbb 1.0 has the name of another transform" in found["transform Toy", "warn"]
+        assert "has the code TOY101 of another rule" in found["rule bbb", "warn"]
+        assert load_catalog()["Toy"].package == "aaa"
+
+
+def test_codes_within_a_plugin_differ(tmp_path: Path) -> None:
+    source = RULE.format(code="TOY101") + RULE.format(code="TOY101").replace("always(", "again(")
+    install(tmp_path, {"tdx.rules": {"toy": "toy_plugin"}}, source)
+    with installed(tmp_path):
+        (found,) = check_plugins()
+        assert "has the code TOY101 of another rule" in found.value
+
+
 def test_nothing_is_disabled_without_plugins() -> None:
     assert not disabled_plugins()
     assert not list(check_plugins())[1:]

@@ -81,8 +81,8 @@ def _plugin_rules() -> Mapping[Rule, Plugin]:
         )
         if not rules:
             raise plugin.error("has no rule: declare one with tdx.inspection.lint.rule")
-        for each in rules:
-            _check_code(plugin, each, found)
+        for number, each in enumerate(rules):
+            _check_code(plugin, each, [*found, *rules[:number]])
         found.update(dict.fromkeys(rules, plugin))
 
     load_plugins("tdx.rules", load)
@@ -100,7 +100,7 @@ def _check_code(plugin: Plugin, rule: Rule, taken: Iterable[Rule]) -> None:
             "and three digits"
         )
     if any(each.code == rule.code for each in taken):
-        raise plugin.error(f"has the code {rule.code} of another plugin")
+        raise plugin.error(f"has the code {rule.code} of another rule")
 
 
 def _find_violations(rule: Rule, context: Any) -> Iterable[Violation]:
