@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, cast
 
 import torch
@@ -41,8 +41,9 @@ class watch:  # noqa: N801 - it is used like a function
     Args:
         env: Env of tdx, Gymnasium, Stable-Baselines3 or TorchRL, as it is stepped in the block.
         every: Number of steps between samples.
-        to: File for JSON lines, which ``tdx show`` plots; a ``SummaryWriter`` of TensorBoard; or a
-            run of W&B, or any object with ``log(values, step=...)``.
+        to: File for JSON lines, which ``tdx show`` plots; a ``SummaryWriter`` of TensorBoard; a
+            ``RecordingStream`` of Rerun, which gets the values of each stage as well; or a run of
+            W&B, or any object with ``log(values, step=...)``.
         max_share: Largest share of the time that recording may take, from 0 to 1. The first sample
             is always taken.
 
@@ -169,8 +170,9 @@ class watch:  # noqa: N801 - it is used like a function
         begin = time.perf_counter()
         with _Inside(self), self._stack.attach(traces.append):
             result = self._env.step(*args, **kwargs)
+        values = dict(_values_of(traces[-1])) if traces else {}
         records = [record for trace in traces[-1:] for record in self._records_of(trace)]
-        self._write(records, begin)
+        self._write(records, begin, values)
         return result
 
     def _count_results(self, result: Any) -> None:
@@ -181,10 +183,16 @@ class watch:  # noqa: N801 - it is used like a function
             begin = time.perf_counter()
             self._write(list(self._records_of_results(result)), begin)
 
-    def _write(self, keys: list[KeyRecord], begin: float) -> None:
+    def _write(
+        self,
+        keys: list[KeyRecord],
+        begin: float,
+        values: Mapping[tuple[str, str], Tensor] = MappingProxyType({}),
+    ) -> None:
         self.samples += 1
         elapsed = time.perf_counter() - self._started
-        self._sink.write(WatchRecord(self.steps, elapsed, tuple(keys), tuple(self._states())))
+        states = tuple(self._states())
+        self._sink.write(WatchRecord(self.steps, elapsed, tuple(keys), states, values))
         self._spent += time.perf_counter() - begin
 
     def _records_of(self, trace: StepTrace) -> Iterator[KeyRecord]:
@@ -233,6 +241,13 @@ def _list_numbers(value: Tensor) -> tuple[float, ...]:
         numbers if len(numbers) <= _MAX_VALUES else numbers.mean(0, True)
     ).tolist()
     return tuple(listed)
+
+
+def _values_of(trace: StepTrace) -> Iterator[tuple[tuple[str, str], Tensor]]:
+    for stage in trace.stages:
+        for key, version in stage.written.items():
+            if isinstance(version.value, Tensor):
+                yield (stage.place, format_key(key)), version.value
 
 
 class _Inside:

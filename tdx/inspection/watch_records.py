@@ -6,18 +6,23 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, pvariance
-from typing import IO, Any, ClassVar, Protocol
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tdx.errors import ArgumentError, StorageError
 from tdx.serialization import Entries, Result
 from tdx.untrusted import parse_json
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 FORMAT = "tdx.watch"
 VERSION = 1
 _STATISTICS = ("mean", "std", "minimum", "maximum", "nan", "outside")
+_MAX_SCALARS = 64
+"""Largest value that Rerun shows as curves."""
 _MAX_LINE = 2**24
 """Longest line of a file that is read, in bytes."""
 _MOVED = 2.0
@@ -82,12 +87,14 @@ class WatchRecord:
         seconds: Time since the start.
         keys: Statistics of the keys.
         states: States of the stages.
+        values: The values themselves, by stage and key; only Rerun gets them.
     """
 
     step: int
     seconds: float
     keys: tuple[KeyRecord, ...]
     states: tuple[StateRecord, ...]
+    values: Mapping[tuple[str, str], Tensor] = field(default_factory=dict)
 
     def numbers(self) -> dict[tuple[str, str], float]:
         """Return all numbers by stage and name, such as ``("1 VecNorm", "observation/mean")``."""
@@ -148,7 +155,7 @@ class JsonLines:
 
     def write(self, record: WatchRecord) -> None:
         """Append a record."""
-        self._put(asdict(record))
+        self._put(asdict(replace(record, values={})))
 
     def _put(self, data: Mapping[str, Any]) -> None:
         assert self._file is not None
@@ -194,6 +201,45 @@ class _Scalars:
             self.target.flush()
 
 
+@dataclass(frozen=True, slots=True)
+class _Rerun:
+    """Writes what each stage wrote, and all numbers of records, to a recording of Rerun."""
+
+    target: Any
+
+    def begin(self, env: str, stages: Sequence[str]) -> None:
+        import rerun
+
+        text = "\n".join(f"{index} {stage}" for index, stage in enumerate(stages))
+        self.target.log("stages", rerun.TextDocument(f"{env}\n\n{text}"), static=True)
+
+    def write(self, record: WatchRecord) -> None:
+        import rerun
+
+        self.target.set_time("step", sequence=record.step)
+        for (stage, key), value in record.values.items():
+            array = value.detach().cpu().numpy()
+            entity = f"{rerun.escape_entity_path_part(stage)}/{rerun.escape_entity_path_part(key)}"
+            if array.size <= _MAX_SCALARS:
+                self.target.log(entity, rerun.Scalars(array.reshape(-1).astype("float64")))
+            elif _is_image(array.shape):
+                channels_last = array.transpose(1, 2, 0) if array.shape[0] in (1, 3) else array
+                self.target.log(entity, rerun.Image(channels_last))
+            else:
+                self.target.log(entity, rerun.Tensor(array))
+        for (stage, name), number in record.numbers().items():
+            parts = ("statistics", stage, *name.split("/"))
+            entity = "/".join(map(rerun.escape_entity_path_part, parts))
+            self.target.log(entity, rerun.Scalars(number))
+
+    def end(self) -> None:
+        self.target.flush()
+
+
+def _is_image(shape: Sequence[int]) -> bool:
+    return len(shape) == 2 or (len(shape) == 3 and 3 in (shape[0], shape[2]))
+
+
 def sink_of(to: Any) -> Sink:
     """Return the sink for the argument ``to`` of :class:`tdx.watch`.
 
@@ -202,11 +248,13 @@ def sink_of(to: Any) -> Sink:
     """
     if isinstance(to, str | Path):
         return JsonLines(Path(to))
+    if hasattr(to, "set_time") and hasattr(to, "log"):
+        return _Rerun(to)
     if hasattr(to, "add_scalar") or hasattr(to, "log"):
         return _Scalars(to)
     raise ArgumentError(
         f"to={to!r} is not supported",
-        hint="pass a file, a SummaryWriter, or a run of W&B",
+        hint="pass a file, a SummaryWriter, a run of W&B, or a recording of Rerun",
     )
 
 

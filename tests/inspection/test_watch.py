@@ -184,6 +184,31 @@ def test_any_object_with_log() -> None:
     assert "tdx/3 NormalizeObservation/obs_rms.mean[0]" in target.rows[0][1]
 
 
+def test_rerun_gets_the_values_of_each_stage(tmp_path: Path) -> None:
+    import rerun
+    from rerun.chunk import RrdReader
+
+    env = native()
+    recording = rerun.RecordingStream("tdx")
+    recording.save(tmp_path / "watch.rrd")
+    with watch(env, every=30, to=recording, max_share=1):
+        results = step_native(env)
+    recording.disconnect()
+    found: dict[str, list[Any]] = {}
+    for chunk in RrdReader(tmp_path / "watch.rrd").stream().to_chunks():
+        columns = chunk.to_record_batch().to_pydict()
+        if "Scalars:scalars" in columns:
+            rows = zip(columns["step"], columns["Scalars:scalars"], strict=True)
+            found.setdefault(chunk.entity_path.replace("\\", ""), []).extend(rows)
+    for entity, key in (
+        ("/0 VecNorm/observation", "observation"),
+        ("/1 RewardSum/episode_reward", "episode_reward"),
+    ):
+        expected = [(n, results[n - 1]["next", key].tolist()) for n in (30, 60, 90, 120)]
+        assert sorted(found[entity]) == expected
+    assert "/statistics/0 VecNorm/observation/mean" in found
+
+
 def write(path: Path, *lines: Any) -> Path:
     path.write_text("".join(json.dumps(each) + "\n" for each in lines))
     return path
