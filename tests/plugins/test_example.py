@@ -111,7 +111,7 @@ def test_reference_page_and_kind_of_stack(site: Path) -> None:
     marked.tdx_stack = True  # type: ignore[attr-defined]
     with installed(site):
         info = load_catalog()["SymLog"]
-        assert "equation 9" in transform_page(info, find_example(info))
+        assert "World Models" in transform_page(info, find_example(info))
         assert open_stack(marked).kind == "tdx"
 
 

@@ -26,7 +26,7 @@ class SymLog(Transform):
     """Compress large values: ``sign(x) * log(1 + |x|)``.
 
     The formula is the symlog of "Mastering Diverse Domains through World Models" (Hafner et al.,
-    2023, equation 9).
+    2023).
 
     Args:
         in_keys: Floating-point entries of the env's output to read.
