@@ -33,7 +33,8 @@ class watch:  # noqa: N801 - it is used like a function
     Every ``every`` steps, one step is traced: mean, standard deviation, range, share of NaN and of
     values outside the spec for each key that a stage writes, the time of each stage, and the state
     of each stage, such as the statistics of a normalizer. All other steps only count. A rollout of
-    a tdx env is recorded by its results instead, without times, since it runs stages on chunks.
+    a tdx env, which runs stages on chunks, and a step of a TorchRL env are recorded by their
+    results instead, without times.
 
     Values, randomness and state do not change. A sample that would make the cost exceed
     ``max_share`` of the time in the block is left out.
@@ -172,6 +173,8 @@ class watch:  # noqa: N801 - it is used like a function
             result = self._env.step(*args, **kwargs)
         values = dict(_values_of(traces[-1])) if traces else {}
         records = [record for trace in traces[-1:] for record in self._records_of(trace)]
+        if not traces and "next" in result:
+            records = list(self._records_of_output(result))
         self._write(records, begin, values)
         return result
 
@@ -206,7 +209,10 @@ class watch:  # noqa: N801 - it is used like a function
 
     def _records_of_results(self, result: Any) -> Iterator[KeyRecord]:
         """Yield the statistics of the last steps of a rollout, ``[*B, T]``."""
-        last = result[..., -_LAST_STEPS:]
+        return self._records_of_output(result[..., -_LAST_STEPS:])
+
+    def _records_of_output(self, last: Any) -> Iterator[KeyRecord]:
+        """Yield the statistics of the TensorDict that a step or a rollout returned."""
         keys = (*last["next"].keys(True, True), *self._env.action_keys)
         for key in keys:
             value = last.get(key, None) if key in self._env.action_keys else last["next"].get(key)

@@ -70,12 +70,26 @@ def step_vectorized(env: Any) -> list[Any]:
     return [env.step(np.full((2, 1), each))[0].copy() for each in actions]
 
 
+def torchrl() -> Any:
+    from torchrl.envs import Compose, GymEnv, ObservationNorm, RewardSum, TransformedEnv
+
+    norm = ObservationNorm(0.0, 0.5, in_keys=["observation"])
+    return TransformedEnv(GymEnv("Pendulum-v1"), Compose(norm, RewardSum()))
+
+
+def roll_out_torchrl(env: Any) -> TensorDictBase:
+    env.set_seed(0)
+    torch.manual_seed(0)
+    return env.rollout(120, break_when_any_done=False)
+
+
 WAYS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], str]] = {
     "rollout": (native, roll_out, "0 VecNorm"),
     "iter_rollout": (native, iterate, "0 VecNorm"),
     "step": (native, step_native, "0 VecNorm"),
     "Gymnasium": (wrapped, step_wrapped, "3 NormalizeObservation"),
     "SB3": (vectorized, step_vectorized, "VecNormalize"),
+    "TorchRL": (torchrl, roll_out_torchrl, "0 ObservationNorm"),
 }
 
 
@@ -101,6 +115,7 @@ def test_values_are_those_without_it(way: str, tmp_path: Path) -> None:
     assert report.steps == (30, 60, 90, 120)
     stages = {each.stage for each in report.drifts}
     assert any(normalizer in each for each in stages), stages
+    assert any(each.name.endswith("/mean") for each in report.drifts)
 
 
 def drift(report: WatchReport, stage: str, name: str) -> Any:
