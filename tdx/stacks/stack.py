@@ -62,8 +62,8 @@ def format_argument(value: object) -> str:
     """Return an argument as a short text.
 
     Example:
-        >>> format_argument(print), format_argument(0.5)
-        ('print', '0.5')
+        >>> format_argument(len), format_argument(0.5)
+        ('len', '0.5')
     """
     if callable(value):
         return str(getattr(value, "__name__", type(value).__name__))

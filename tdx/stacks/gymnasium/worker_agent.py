@@ -308,8 +308,8 @@ def portable(value: Any, depth: int = 0) -> Any:
     A parent process cannot load an object whose class only its worker can import.
 
     Example:
-        >>> portable({"x": [1, print]})
-        {'x': [1, print]}
+        >>> portable({"x": [1, len]})
+        {'x': [1, len]}
     """
     if value is None or type(value) in _PLAIN or isinstance(value, np.generic):
         return value
