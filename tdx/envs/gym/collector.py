@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyAction
 from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
 from tdx.core.planned.columns import CollectedSteps
 from tdx.core.transforms.kernels import ArrayForm, StepLimit
-from tdx.envs.gym.chunk_recorder import NEVER, ChunkRecorder, RowSettings
+from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow, RowSettings
+from tdx.envs.gym.episode_clock import NEVER
 from tdx.envs.gym.policy_loops import step_env_with_policy, step_envs_with_policy
 from tdx.envs.gym.single_env import RawEnv
 from tdx.keys import NestedKey
@@ -72,7 +74,11 @@ class GymRows:
         if meter is not None and setup.base_parts is not None:
             step, reset = setup.base_parts
             envs = tuple(
-                replace(env, step=meter.timed(step, env.step), reset=meter.timed(reset, env.reset))
+                replace(
+                    env,
+                    reset=meter.timed(reset, env.reset),
+                    clock=partial(env.clock, measured=partial(meter.timed, step)),
+                )
                 for env in envs
             )
         kernel = setup.kernel
@@ -114,6 +120,7 @@ class GymCollector:
         try:
             return self._recorded(recorder, inputs, first, length)
         finally:
+            recorder.settle()
             settings.immediate.finish()
 
     def _recorded(
@@ -130,6 +137,7 @@ class GymCollector:
                 step_env(recorder, settings.envs[0].decode(block.inner))
             elif block.length:
                 step_envs(recorder, self._decode(block.inner))
+            recorder.settle()
             recorder.convert()
             block.keep(recorder.tried)
             if block.error is not None and recorder.error is None and not recorder.stopped:
@@ -140,6 +148,7 @@ class GymCollector:
             (step_env_with_policy if settings.single else step_envs_with_policy)(
                 recorder, inputs, first
             )
+            recorder.settle()
             recorder.convert()
             recorder.inputs = {
                 key: value[: recorder.count] for key, value in recorder.inputs.items()
@@ -173,7 +182,8 @@ class GymCollector:
 def step_env(recorder: ChunkRecorder, actions: Sequence[Any]) -> None:
     """Step one env with given actions."""
     env, limit = recorder.settings.envs[0], recorder.limits[0]
-    step, put, add_reward = env.step, recorder.store.putter(), recorder.rewards.append
+    step, put = recorder.clocks[0].step, recorder.store.putter()
+    add_reward = recorder.rewards.append
     index = -1
     try:
         for index, action in enumerate(actions):
@@ -181,7 +191,7 @@ def step_env(recorder: ChunkRecorder, actions: Sequence[Any]) -> None:
             put(index, observation)
             add_reward(reward)
             if terminated or truncated or index >= limit:
-                if recorder.end_rows(index, [(0, terminated, truncated)]):
+                if recorder.end_rows(index, [recorder.ended(index, 0, terminated, truncated)]):
                     break
                 limit = recorder.limits[0]
         recorder.count = recorder.tried = index + 1
@@ -211,19 +221,19 @@ def _reset_first(recorder: ChunkRecorder, env: RawEnv, actions: Sequence[Any]) -
 def step_envs(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None:
     """Step several envs in turns with given actions."""
     envs, limits = recorder.settings.envs, recorder.limits
-    steps = [env.step_with_first_reset() for env in envs]
+    steps = recorder.steps_with_first_reset()
     put, add_reward, position = recorder.store.putter(), recorder.rewards.append, -1
     index, row, env = -1, 0, envs[0]
     try:
         for index, each in enumerate(actions):
-            ended_rows = []
+            ended_rows: list[EndedRow] = []
             for row, step in enumerate(steps):
                 env = envs[row]
                 observation, reward, terminated, truncated, _ = step(each[row])
                 put(position := position + 1, observation)
                 add_reward(reward)
                 if terminated or truncated or index >= limits[row]:
-                    ended_rows.append((row, terminated, truncated))
+                    ended_rows.append(recorder.ended(index, row, terminated, truncated))
             if ended_rows and recorder.end_rows(index, ended_rows):
                 break
         recorder.count = recorder.tried = index + 1

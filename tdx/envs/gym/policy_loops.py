@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.planned.actions import PolicyActions
-from tdx.envs.gym.chunk_recorder import ChunkRecorder, RowSettings
+from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow, RowSettings
 from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.keys import NestedKey
 
@@ -22,7 +22,8 @@ def step_env_with_policy(
 ) -> None:
     """Step one env with a policy, without the work that several envs need."""
     settings, env, columns = recorder.settings, recorder.settings.envs[0], EntryColumns()
-    step, next_step, put = env.step_with_first_reset(), env.step, recorder.store.putter(False)
+    (step,), next_step = recorder.steps_with_first_reset(), recorder.clocks[0].step
+    put = recorder.store.putter(False)
     check, run_stages, act = inputs.check, settings.immediate.step, inputs.policy.act
     add_reward, immediate = recorder.rewards.append, settings.immediate
     read_entries = recorder.store.reader(None, immediate.arrays, immediate.wanted)
@@ -52,7 +53,9 @@ def step_env_with_policy(
                 root.update(written)
                 root.update(handed_out)
             is_over = terminated or truncated or index >= limit
-            ended_rows = [(0, terminated, truncated)] if is_over else []
+            ended_rows: list[EndedRow] = []
+            if is_over:
+                ended_rows.append(recorder.ended(index, 0, terminated, truncated))
             entries = read_entries()
             if add_results.needed:
                 add_results(entries, [reward], ended_rows)
@@ -111,7 +114,7 @@ def step_envs_with_policy(
     """Step several envs with a policy, which reads the output of the immediate stages."""
     settings, columns = recorder.settings, EntryColumns()
     check, run_stages, act = inputs.check, settings.immediate.step, inputs.act
-    steps = [env.step_with_first_reset() for env in settings.envs]
+    steps = recorder.steps_with_first_reset()
     put, add_reward = recorder.store.putter(False), recorder.rewards.append
     immediate = settings.immediate
     read_entries = recorder.store.reader(len(steps), immediate.arrays, immediate.wanted)
@@ -124,7 +127,7 @@ def step_envs_with_policy(
             written = act(root)
             check(written.get)
             actions, handed_out = decode(written)
-            ended_rows = []
+            ended_rows: list[EndedRow] = []
             for row, step in enumerate(steps):
                 try:
                     observation, reward, terminated, truncated, _ = step(actions[row])
@@ -134,7 +137,7 @@ def step_envs_with_policy(
                     raise check.explain(written.get, located) from error
                 add_reward(reward)
                 if terminated or truncated or index >= recorder.limits[row]:
-                    ended_rows.append((row, terminated, truncated))
+                    ended_rows.append(recorder.ended(index, row, terminated, truncated))
             columns.add(written, handed_out)
             root.update(written)
             root.update(handed_out)
@@ -222,7 +225,7 @@ class StepResults:
         self,
         fields: dict[NestedKey, Any],
         rewards: list[Any],
-        ended_rows: list[tuple[int, bool, bool]],
+        ended_rows: list[EndedRow],
     ) -> None:
         """Add them to the entries of the step."""
         if self._reward:

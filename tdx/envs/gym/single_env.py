@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tdx.core.envs.failures import with_row
 from tdx.envs.gym.conversion import Conversion, EntryForm, Raw, root_spec
+from tdx.envs.gym.episode_clock import EpisodeClock
 from tdx.envs.gym.numeric_spaces import Array, Codec
 from tdx.envs.gym.observation_store import (
     EntryRows,
@@ -185,7 +186,6 @@ class RawEnv:
     Values of several steps are converted at once, which costs a tenth of a TensorDict per step.
 
     Args:
-        step: The env's own step.
         reset: Resets the env with the pending seed, and returns the observation.
         keep: Copies an observation, so that it shares no memory with the env.
         stack: Converts copied observations to entries ``[T, ...]``.
@@ -194,9 +194,9 @@ class RawEnv:
             entries.
         conversion: Conversion of single values from and to TensorDicts.
         create_store: Returns memory for a number of observations.
+        clock: Returns the step of a loop, and when the time limit of the env ends an episode.
     """
 
-    step: Callable[[Any], Raw]
     reset: Callable[[], Any]
     keep: Callable[[Any], Any]
     stack: Callable[[Sequence[Any]], dict[str, Any]]
@@ -204,6 +204,7 @@ class RawEnv:
     decode_value: Callable[[Tensor], Any] | None
     conversion: Conversion
     create_store: Callable[[int], ObservationStore]
+    clock: Callable[..., EpisodeClock]
 
     @property
     def flat(self) -> bool:
@@ -236,9 +237,11 @@ class RawEnv:
 
         return replace(self, keep=keep, create_store=create)
 
-    def step_with_first_reset(self) -> Callable[[Any], Raw]:
+    def with_first_reset(self, clock: EpisodeClock) -> Callable[[Any], Raw]:
         """Return the step; it resets an env that was never reset, as a single step does."""
-        step, reset = self.step, self.reset
+        step, reset = clock.step, self.reset
+        if clock.has_episode:
+            return step
 
         def step_after_reset(action: Any) -> Raw:
             try:
@@ -282,7 +285,8 @@ def create_raw_env(
     if action.array_dtype is not None:
         many = _array_action
     create = partial(create_store, conversion)
-    return RawEnv(env.step, reset, *functions, many, action.decode_value, conversion, create)
+    clock = partial(EpisodeClock, env)
+    return RawEnv(reset, *functions, many, action.decode_value, conversion, create, clock)
 
 
 _Functions = tuple[Callable[[Any], Any], Callable[[Sequence[Any]], dict[str, Any]]]
