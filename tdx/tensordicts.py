@@ -112,6 +112,22 @@ def flat_entries(tensordict: TensorDictBase | None) -> dict[str, Any] | None:
     return entries
 
 
+def tensor_keys(tensordict: TensorDictBase) -> list[NestedKey] | None:
+    """Return the keys of all leaves of a plain TensorDict of tensors; else ``None``."""
+    if type(tensordict) is not TensorDict:
+        return None
+    found: list[NestedKey] = []
+    for name, value in tensordict._tensordict.items():
+        if type(value) is Tensor:
+            found.append(name)
+            continue
+        inner = tensor_keys(value)
+        if inner is None:
+            return None
+        found.extend((name, key) if type(key) is str else (name, *key) for key in inner)
+    return found
+
+
 def copy_structure(tensordict: TensorDictBase) -> TensorDictBase:
     """Return ``tensordict.clone(recurse=False)``: other TensorDicts with the same tensors."""
     return restore_structure(note_structure(tensordict))

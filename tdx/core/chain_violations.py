@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
@@ -73,6 +74,23 @@ def _with_inner_location(violation: SpecViolation) -> SpecViolation:
     return replace(violation, message=message, stage=None, transform=None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What a place declares for the output of a reset or a step.
+
+    Args:
+        leaves: Leaf specs by key, ``[*B, ...]``.
+        identities: A number for each leaf that equal leaves share; ``None`` for one of a kind.
+        allowed: Keys that may exist.
+        shape: Batch size, ``[*B]``.
+    """
+
+    leaves: dict[NestedKey, TensorSpec]
+    identities: dict[NestedKey, int | None]
+    allowed: set[NestedKey]
+    shape: torch.Size
+
+
 class _Walk:
     """Runs a chain and collects violations; nested transformed envs from the inside out.
 
@@ -89,7 +107,10 @@ class _Walk:
         self.any_size = not env.batch_locked
         self.violations: list[SpecViolation] = []
         self._reported: set[object] = set()
-        self._checked: dict[NestedKey, tuple[Tensor, int, object]] = {}
+        self._checked: dict[NestedKey, tuple[Tensor, int, int]] = {}
+        self._declared: dict[tuple[int, bool, torch.Size], _Declared] = {}
+        self._numbers: dict[object, int] = {}
+        self._number_of: dict[int, int | None] = {}
 
     def reset(self, env: EnvBase, reset_input: TensorDictBase | None) -> TensorDictBase:
         """Reset the env and check the output of every stage; return the result, ``[*B]``."""
@@ -142,34 +163,64 @@ class _Walk:
         return result
 
     def _check(self, place: int, result: TensorDictBase, phase: Phase) -> None:
-        specs = self.places[place]
-        output_spec = self._expanded(specs.output_spec, result)
-        declared: dict[NestedKey, TensorSpec] = {}
-        for part, spec in output_spec.items():
-            if part != "full_reward_spec" or phase == "step":
-                declared |= spec_leaves(spec)
-        allowed = self.passed.union(spec_leaves(specs.input_spec["full_state_spec"]))
-        allowed |= declared.keys()
+        declared = self._declared_at(place, result, phase)
         changed = {
-            key: leaf for key, leaf in declared.items() if self._is_changed(result, key, leaf)
+            key: leaf
+            for key, leaf in declared.leaves.items()
+            if self._is_changed(result, key, declared.identities[key])
         }
+        allowed, check_dtype = declared.allowed, self.check_dtype
         violations = [
-            *check_batch_size(result, output_spec.shape, phase),
-            *check_entries(result, changed, phase, check_dtype=self.check_dtype, allowed=allowed),
+            *check_batch_size(result, declared.shape, phase),
+            *check_entries(result, changed, phase, check_dtype=check_dtype, allowed=allowed),
         ]
         self._add(place, violations)
 
-    def _is_changed(self, result: TensorDictBase, key: NestedKey, leaf: TensorSpec) -> bool:
-        """Return False if an earlier place had this very value under an equal spec."""
+    def _declared_at(self, place: int, result: TensorDictBase, phase: Phase) -> _Declared:
+        """Return what a place declares, which is the same in each step."""
+        at = place, phase == "step", result.batch_size
+        known = self._declared.get(at)
+        if known is not None:
+            return known
+        specs = self.places[place]
+        output_spec = self._expanded(specs.output_spec, result)
+        leaves: dict[NestedKey, TensorSpec] = {}
+        for part, spec in output_spec.items():
+            if part != "full_reward_spec" or phase == "step":
+                leaves |= spec_leaves(spec)
+        allowed = self.passed.union(spec_leaves(specs.input_spec["full_state_spec"]), leaves)
+        identities = {key: self._number(leaf) for key, leaf in leaves.items()}
+        found = self._declared[at] = _Declared(leaves, identities, allowed, output_spec.shape)
+        return found
+
+    def _number(self, leaf: TensorSpec) -> int | None:
+        """Return the number that a leaf shares with equal ones, while they live."""
+        known = self._number_of.get(id(leaf), -1)
+        if known != -1:
+            return known
         try:
-            value, identity = read(result, key), spec_identity(leaf)
+            identity = spec_identity(leaf)
+        except RuntimeError:  # specs of unlike agents, which have no common shape
+            identity = None
+        number = None
+        if identity is not None:
+            number = self._numbers.setdefault(identity, len(self._numbers))
+        self._number_of[id(leaf)] = number
+        return number
+
+    def _is_changed(self, result: TensorDictBase, key: NestedKey, identity: int | None) -> bool:
+        """Return False if an earlier place had this very value under an equal spec."""
+        if identity is None:
+            return True
+        try:
+            value = read(result, key)
         except RuntimeError:  # entries of unlike agents, which have no common shape
             return True
-        if not isinstance(value, Tensor) or identity is None or value.is_inference():
+        if not isinstance(value, Tensor) or value.is_inference():
             return True
-        now, known = (value, value._version, identity), self._checked.get(key)
-        self._checked[key] = now
-        return known is None or known[0] is not value or known[1:] != now[1:]
+        version, known = value._version, self._checked.get(key)
+        self._checked[key] = value, version, identity
+        return known is None or known[0] is not value or (version, identity) != known[1:]
 
     def _check_input(self, place: int, keys: Collection[NestedKey]) -> None:
         """Check that a stage reads no entry of the previous step that is not declared as state."""

@@ -203,6 +203,10 @@ def _leaf_keys(spec: Composite) -> list[NestedKey]:
 
 
 def _filter_unknown(keys: Iterable[NestedKey], known: Iterable[NestedKey]) -> list[NestedKey]:
+    known = set(known)
+    keys = [key for key in keys if key not in known]
+    if not keys:
+        return []
     known_parts = {split_key(key) for key in known}
     prefixes = {parts[:length] for parts in known_parts for length in range(1, len(parts) + 1)}
     return [key for key in keys if split_key(key) not in prefixes]

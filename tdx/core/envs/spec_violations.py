@@ -23,6 +23,7 @@ from tdx.specs import (
     UnboundedContinuous,
     UnboundedDiscrete,
 )
+from tdx.tensordicts import tensor_keys
 
 ViolationCode = Literal[
     "action",
@@ -119,7 +120,8 @@ _PLAIN = (
 
 def entry_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """Return the keys of the leaves of a TensorDict."""
-    return [normalize_key(key) for key in tensordict.keys(True, True)]
+    keys = tensor_keys(tensordict)
+    return [normalize_key(key) for key in tensordict.keys(True, True)] if keys is None else keys
 
 
 def check_entries(

@@ -149,9 +149,21 @@ def unlocked_copy(spec: Composite) -> Composite:
     return result
 
 
+def _copy_with_shared_leaves(spec: Composite) -> Composite:
+    """Return a copy whose entries can be replaced. Its leaves are those of the original."""
+    if isinstance(spec, StackedComposite):
+        return unlocked_copy(spec)
+    result = spec.clone(recurse=False)
+    result.unlock_()
+    for key, inner in list(result.items()):
+        if isinstance(inner, Composite):
+            result[key] = _copy_with_shared_leaves(inner)
+    return result
+
+
 def with_entries(spec: Composite, entries: Mapping[NestedKey, TensorSpec]) -> Composite:
     """Return a copy with these entries set."""
-    result = unlocked_copy(spec)
+    result = _copy_with_shared_leaves(spec)
     for key, entry in entries.items():
         result[key] = entry
     return result
@@ -162,7 +174,7 @@ def without_keys(spec: Composite, keys: Iterable[NestedKey]) -> Composite:
     present = [key for key in keys if spec.get(key, None) is not None]
     if not present:
         return spec
-    result = unlocked_copy(spec)
+    result = _copy_with_shared_leaves(spec)
     for key in present:
         if result.get(key, None) is not None:
             del result[key]
@@ -192,7 +204,7 @@ def map_leaves(
     present = [pair for pair in pairs if spec.get(pair[0], None) is not None]
     if not present:
         return spec
-    result = unlocked_copy(spec)
+    result = _copy_with_shared_leaves(spec)
     for source, target in present:
         if name is not None:
             require_leaf(spec[source], source, name)

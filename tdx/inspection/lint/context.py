@@ -71,7 +71,7 @@ class KeySpecs:
 def _leaves(spec: Composite | None) -> dict[NestedKey, TensorSpec]:
     if spec is None:
         return {}
-    return {normalize_key(key): spec[key] for key in spec.keys(True, True)}
+    return {normalize_key(key): leaf for key, leaf in spec.items(True, True)}
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ def _keys_read(stage: LintStage, current: Iterable[NestedKey]) -> Iterator[Neste
             keys.append(normalize_key(value))
     heads = {split_key(key) for key in keys}
     for key in current:
-        parts = split_key(key)
+        parts = (key,) if isinstance(key, str) else key
         if any(parts[:length] in heads for length in range(1, len(parts) + 1)):
             yield key
 
