@@ -8,7 +8,6 @@ function of a :class:`Chunk`, which is a block of time steps.
 from __future__ import annotations
 
 import contextvars
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -50,26 +49,6 @@ class TimeBehavior(Enum):
 # Chunks
 
 Columns = dict[NestedKey, Tensor]
-
-_LARGE = 2**22
-_NUMPY_DTYPES = {
-    torch.float32: np.float32,
-    torch.float64: np.float64,
-    torch.uint8: np.uint8,
-    torch.int64: np.int64,
-}
-
-
-def new_column(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Return an uninitialized tensor with the dtype and device of another.
-
-    Large ones are allocated by NumPy, which requests huge pages. That saves most of the cost of
-    new memory.
-    """
-    size = like.itemsize * math.prod(shape)
-    if like.device.type != "cpu" or size < _LARGE or like.dtype not in _NUMPY_DTYPES:
-        return like.new_empty(shape)
-    return torch.from_numpy(np.empty(shape, _NUMPY_DTYPES[like.dtype]))
 
 
 @dataclass(slots=True)
