@@ -13,8 +13,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.rollout import stack_steps
-from tdx.core.transforms.column_memory import new_output_column, shift_column
-from tdx.core.transforms.kernels import Chunk, Columns
+from tdx.core.transforms.kernels import Chunk, Columns, new_output_column, shift_column
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import new_tensordict, read
@@ -355,7 +354,10 @@ def steps_within(size: int, env: EnvBase) -> int:
 
 def step_bytes(env: EnvBase) -> int:
     """Return the number of bytes of one step of a rollout, from the specs."""
-    total = 0
+    known: int | None = env._specs.cache.get("step_bytes")
+    if known is not None:
+        return known
+    total = sum(_nbytes(spec) for spec in env.full_action_spec.values(True, True))
     for part, copies in (
         ("full_observation_spec", 2),
         ("full_done_spec", 2),
@@ -363,7 +365,8 @@ def step_bytes(env: EnvBase) -> int:
     ):
         for spec in env.output_spec[part].values(True, True):
             total += copies * _nbytes(spec)
-    return total + sum(_nbytes(spec) for spec in env.full_action_spec.values(True, True))
+    env._specs.cache["step_bytes"] = total
+    return total
 
 
 def _nbytes(spec: object) -> int:

@@ -10,7 +10,6 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.transforms.column_memory import new_column, new_output_column
 from tdx.core.transforms.episodes import Window, known_steps, stored_window
 from tdx.core.transforms.families import ObservationTransform
 from tdx.core.transforms.kernels import (
@@ -24,6 +23,8 @@ from tdx.core.transforms.kernels import (
     TimeBehavior,
     flat_pairs,
     implements_together,
+    new_column,
+    new_output_column,
     owner,
 )
 from tdx.core.transforms.scan import follow_device, reset_rows

@@ -10,13 +10,13 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 import tdx
-from tdx.core.transforms import column_memory
-from tdx.core.transforms.column_memory import new_output_column, shift_column
+from tdx.core.transforms import kernels
+from tdx.core.transforms.kernels import new_output_column, shift_column
 
 
 @pytest.fixture(autouse=True)
 def _all_columns_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_memory, "_LARGE", 0)
+    monkeypatch.setattr(kernels, "_LARGE", 0)
 
 
 def make(planned: bool = True, rows: int = 0, *stages: Any) -> Any:
@@ -41,7 +41,7 @@ def rollout(steps: int = 8, planned: bool = True) -> TensorDictBase:
 
 
 def test_private_parts_of_torch_are_there() -> None:
-    message = "tdx.core.transforms.column_memory relies on this part of torch, which has changed"
+    message = "tdx.core.transforms.kernels relies on this part of torch, which has changed"
     assert hasattr(Tensor, "_lazy_clone"), message
     block = torch.zeros(3)
     copied = block._lazy_clone()
