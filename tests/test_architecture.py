@@ -47,7 +47,7 @@ MAX_FILES_STEP = 6
 """Files of tdx that an eager step of an env with one transform may pass through."""
 MAX_FILES_FIRST_ROLLOUT = 31
 """Files of tdx that its first planned rollout, with the planning, may pass through."""
-MAX_FILES_ROLLOUT = 26
+MAX_FILES_ROLLOUT = 24
 """The same for each further rollout."""
 MAX_FILES_SPEC = 52
 """Files of tdx in which a function runs during ``tdx inspect spec`` with this transform."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.rollout import stack_steps
-from tdx.core.transforms.kernels import Chunk, Columns, new_column
+from tdx.core.transforms.kernels import Chunk, Columns, new_output_column, shift_column
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.tensordicts import new_tensordict, read
@@ -251,13 +251,15 @@ def _below_next(columns: Columns) -> Columns:
 
 def _time_last(columns: Columns, lead: int) -> Columns:
     """Move time behind the batch dims; columns that share memory get their own copies."""
-    seen: set[int] = set()
+    seen: set[tuple[int, int]] = set()
     result: Columns = {}
     for key, value in columns.items():
         moved = value.movedim(0, lead).contiguous() if lead else value
-        if moved.data_ptr() in seen and moved.numel():
+        # Not its address: reading that ends the sharing of memory with another column.
+        place = moved.untyped_storage()._cdata, int(moved.storage_offset())
+        if place in seen and moved.numel():
             moved = moved.clone()
-        seen.add(moved.data_ptr())
+        seen.add(place)
         result[key] = moved
     return result
 
@@ -280,10 +282,12 @@ def _root_column(chunk: Chunk, key: NestedKey) -> Tensor:
     """Return the root column of an entry that every step writes."""
     values = chunk.steps[key]
     first = chunk.first[key]
+    if not chunk.times and (shifted := shift_column(values, first)) is not None:
+        return shifted
     if values.requires_grad:
         root = torch.cat((first.unsqueeze(0), values[:-1]))
     else:
-        root = new_column(tuple(values.shape), values)
+        root = new_output_column(tuple(values.shape), values, len(chunk.batch_size))
         root[0] = first
         root[1:] = values[:-1]
     after_reset = chunk.resets.get(key)
@@ -350,7 +354,10 @@ def steps_within(size: int, env: EnvBase) -> int:
 
 def step_bytes(env: EnvBase) -> int:
     """Return the number of bytes of one step of a rollout, from the specs."""
-    total = 0
+    known: int | None = env._specs.cache.get("step_bytes")
+    if known is not None:
+        return known
+    total = sum(_nbytes(spec) for spec in env.full_action_spec.values(True, True))
     for part, copies in (
         ("full_observation_spec", 2),
         ("full_done_spec", 2),
@@ -358,7 +365,8 @@ def step_bytes(env: EnvBase) -> int:
     ):
         for spec in env.output_spec[part].values(True, True):
             total += copies * _nbytes(spec)
-    return total + sum(_nbytes(spec) for spec in env.full_action_spec.values(True, True))
+    env._specs.cache["step_bytes"] = total
+    return total
 
 
 def _nbytes(spec: object) -> int:

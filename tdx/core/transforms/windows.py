@@ -24,6 +24,7 @@ from tdx.core.transforms.kernels import (
     flat_pairs,
     implements_together,
     new_column,
+    new_output_column,
     owner,
 )
 from tdx.core.transforms.scan import follow_device, reset_rows
@@ -222,7 +223,7 @@ class WindowTransform(ObservationTransform):
             pool = _concatenate([*(entry.unsqueeze(0) for entry in earlier), entries])
             # Step t sees the rows t to t + size - 1 of the pool.
             window = [pool[first : first + chunk.length] for first in range(self._size)]
-            result = self._combine_columns(window)
+            result = self._combine_columns(window, len(chunk.batch_size))
             # Copies: they outlive the chunk, which a view would keep in memory.
             newest = [entry[-1].clone() for entry in window[1:]]
             if chunk.times:
@@ -233,11 +234,12 @@ class WindowTransform(ObservationTransform):
             self._earlier[in_key] = newest
             chunk.steps[out_key] = result
 
-    def _combine_columns(self, window: Window) -> Tensor:
+    def _combine_columns(self, window: Window, batch_dims: int) -> Tensor:
         newest = window[-1]
         if any(column.requires_grad for column in window):
             return self._combine(window)
-        return self._combine(window, new_column(self._combined_shape(newest.shape), newest))
+        shape = tuple(self._combined_shape(newest.shape))
+        return self._combine(window, new_output_column(shape, newest, batch_dims))
 
     def _repair_after_resets(
         self, chunk: Chunk, in_key: NestedKey, pool: Tensor, result: Tensor, newest: list[Tensor]
@@ -267,7 +269,7 @@ class WindowTransform(ObservationTransform):
             entry = torch.where(since == -1, fresh, torch.where(since < -1, padded, entry))
             window.append(entry)
         repaired = self._combine(window)
-        result.view(chunk.length * count, *repaired.shape[1:])[steps * count + rows] = repaired
+        result[(steps, *torch.unravel_index(rows, batch))] = repaired
         is_last = steps == chunk.length - 1
         for kept, entry in zip(newest, window[1:], strict=True):
             kept.view(count, *feature)[rows[is_last]] = entry[is_last]

@@ -16,9 +16,8 @@ from tdx.core.planned.collectors import CollectorSetup, RawRows, Stop
 from tdx.core.planned.columns import CollectedSteps
 from tdx.core.transforms.kernels import ArrayForm, StepLimit
 from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow, RowSettings
-from tdx.envs.gym.episode_clock import NEVER
 from tdx.envs.gym.policy_loops import step_env_with_policy, step_envs_with_policy
-from tdx.envs.gym.single_env import RawEnv
+from tdx.envs.gym.single_env import NEVER, RawEnv
 from tdx.keys import NestedKey
 
 

@@ -14,7 +14,7 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 import tdx
-from tdx.envs.gym.episode_clock import EpisodeClock
+from tdx.envs.gym.single_env import EpisodeClock
 
 ENV = "CartPole-v1"
 
@@ -42,7 +42,7 @@ def elapsed(env: Any) -> list[int]:
 
 def test_private_parts_of_gymnasium_are_there() -> None:
     env = gymnasium.make(ENV, disable_env_checker=True)
-    message = "tdx.envs.gym.episode_clock relies on this part of Gymnasium, which has changed"
+    message = "tdx.envs.gym.single_env relies on this part of Gymnasium, which has changed"
     assert type(env) is TimeLimit, message
     assert type(env.env) is OrderEnforcing, message
     assert env._elapsed_steps is None, message
