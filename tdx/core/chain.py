@@ -109,7 +109,9 @@ class ChainSpecs(EnvSpecs):
         version = self.inner._specs.version
         if version != self._placed_version:
             self.batch_size = self.chain.transform_env_batch_size(self.inner.batch_size)
-            self.device = torch.device(self.chain.transform_env_device(self.inner.device))
+            device = self.chain.transform_env_device(self.inner.device)
+            self.device = None if device is None else torch.device(device)
+            self.main_device = self.device or self.inner._main_device
             self._placed_version = version
         return self
 
@@ -158,7 +160,7 @@ class ChainSpecs(EnvSpecs):
         return result
 
     def _locked(self, spec: Composite) -> Composite:
-        if spec.device != self.device:
+        if self.device is not None and spec.device != self.device:
             return spec_on(spec, self.device)
         return spec if spec.is_locked else spec.lock_()
 

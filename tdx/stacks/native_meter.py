@@ -171,7 +171,7 @@ def attach_to_transfers(base: EnvBase, meter: Meter, patches: AttributePatches) 
         meter: Meter that measures the calls.
         patches: Undo the changes afterwards.
     """
-    if not isinstance(base, GymWrapper) or base.device.type == "cpu":
+    if not isinstance(base, GymWrapper) or base._main_device.type == "cpu":
         return
     program: Any = base._stepper
     if program._finish is not None:

@@ -181,7 +181,7 @@ def test_state_dict_round_trip() -> None:
 def test_moving_moves_env_and_chain() -> None:
     env = TransformedEnv(PendulumEnv(batch_size=[2]), Compose(Adds(1.0), StepCounter()))
     assert env.to("meta") is env
-    assert env.device.type == env.base_env.device.type == "meta"
+    assert env.device == env.base_env.device == torch.device("meta")
     assert next(env.transform.parameters()).is_meta
     assert env.observation_spec["step_count"].device.type == "meta"
     first = env.reset().set("action", env.action_spec.zero())
@@ -190,7 +190,7 @@ def test_moving_moves_env_and_chain() -> None:
 
 def test_the_device_argument_moves_the_env() -> None:
     env = TransformedEnv(PendulumEnv(), StepCounter(), device="meta")
-    assert env.base_env.device.type == env.device.type == "meta"
+    assert env.base_env.device == env.device == torch.device("meta")
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import torch
 from tensordict import TensorDict
+from tensordict.nn import TensorDictModule
 
 from tdx import (
     CatFrames,
@@ -24,7 +25,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, ChainError, DeviceError
+from tdx.errors import ArgumentError, ChainError, DeviceError, KeyNotFoundError
 from tdx.keys import normalize_key
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
@@ -196,9 +197,75 @@ def test_unknown_device() -> None:
         DeviceCastTransform("gpu")
 
 
+def some_moved(target: str = "cpu:1") -> TransformedEnv:
+    mover = DeviceCastTransform(
+        target,
+        in_keys=["observation"],
+        out_keys=["moved"],
+        in_keys_inv=["action"],
+        out_keys_inv=["moved_action"],
+    )
+    return TransformedEnv(RowsEnv((2,)), Compose(StepCounter(4), mover, RewardSum()))
+
+
 def test_only_some_keys_of_an_env() -> None:
-    env = TransformedEnv(RowsEnv(), DeviceCastTransform("cpu:1", in_keys=["observation"]))
-    with pytest.raises(ChainError, match="remove the keys"):
+    env, target = some_moved(), torch.device("cpu:1")
+    assert env.device is None
+    assert env.base_env.device == torch.device("cpu")
+    assert env.observation_spec.device is None
+    assert env.observation_spec["moved"].device == env.action_spec.device == target
+    assert env.observation_spec["observation"].device == torch.device("cpu")
+    assert env.action_keys == ["moved_action"]
+    check_env_specs(env)
+    rollout = env.rollout(9, break_when_any_done=False)
+    assert rollout.device is None
+    assert torch.equal(rollout["moved"], rollout["observation"])
+    assert rollout["next", "step_count"].max() == 3
+    base = cast(RowsEnv, env.base_env)
+    assert base.given is not None
+    assert torch.equal(base.given, rollout["moved_action"][:, -1])
+
+
+def test_entries_stay_on_their_devices() -> None:
+    env = TransformedEnv(RowsEnv((2,)), DeviceCastTransform("meta", in_keys=["precise"]))
+    rollout = env.rollout(4, break_when_any_done=False)
+    devices = {key: value.device.type for key, value in rollout["next"].items(True, True)}
+    assert devices.pop("precise") == "meta"
+    assert set(devices.values()) == {"cpu"}
+
+
+def test_a_policy_on_one_device_acts_in_an_env_on_two() -> None:
+    env = some_moved()
+    policy = TensorDictModule(torch.nn.Linear(3, 2), ["moved"], ["moved_action"])
+    assert env.rollout(3, policy, auto_cast_to_device=True).device is None
+    step = env.step(env.rand_action(env.reset().to("cpu")))
+    assert step.device == step["next"].device == torch.device("cpu")
+
+
+def test_a_batch_of_envs_on_two_devices_is_on_the_cpu() -> None:
+    env = SerialEnv(2, some_moved)
+    assert env.device == torch.device("cpu")
+    check_env_specs(env)
+    assert env.rollout(3).device == torch.device("cpu")
+
+
+def test_selected_keys_to_the_same_device() -> None:
+    env = TransformedEnv(
+        RowsEnv(), DeviceCastTransform("cpu", in_keys=["observation"], out_keys=["o"])
+    )
+    assert env.device == torch.device("cpu")
+    check_env_specs(env)
+    planned, eager = (
+        fixed_rollout(TransformedEnv(RowsEnv(), env.transform.clone(), planned=choice))
+        for choice in (True, False)
+    )
+    assert_same(planned, eager)
+    assert torch.equal(planned["o"], planned["observation"])
+
+
+def test_a_missing_selected_key() -> None:
+    env = TransformedEnv(RowsEnv(), DeviceCastTransform("cpu:1", in_keys=["observatoin"]))
+    with pytest.raises(KeyNotFoundError, match="observatoin"):
         env.reset()
 
 
@@ -212,7 +279,7 @@ def test_an_env_on_the_cpu_with_its_results_on_an_accelerator(batch_size: tuple[
     rollout = env.rollout(9, break_when_any_done=False)
     assert {value.device.type for value in rollout.values(True, True)} == {"cuda"}
     assert base.given is not None
-    assert base.device.type == "cpu"
+    assert base.device == torch.device("cpu")
     assert env.action_spec.rand().device.type == "cuda"
     some = DeviceCastTransform("cpu", in_keys=["observation"])(rollout)
     assert (some["observation"].device.type, some["action"].device.type) == ("cpu", "cuda")

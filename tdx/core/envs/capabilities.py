@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
 
+from tdx.core.envs.spec_attributes import SpecsAttribute
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.html_repr import repr_html
 from tdx.keys import NestedKey
@@ -23,6 +24,10 @@ class EnvCapabilities:
     """
 
     _repr_html_ = repr_html
+
+    _main_device = SpecsAttribute(
+        lambda specs: specs.placed().main_device, "Device of every entry that no transform moves."
+    )
 
     _writes_all_outputs: ClassVar[bool] = False
     """True if ``_step`` and ``_reset`` write every declared reward and flag as the spec says."""

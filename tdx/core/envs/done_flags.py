@@ -313,6 +313,8 @@ def _restore_agents(
 def _merge(mask: Tensor, value: Any, before: Any, batch_dims: int) -> Any:
     rows = expand_mask(mask, value, batch_dims)
     if isinstance(value, Tensor) and isinstance(before, Tensor):
+        if rows.device != value.device:
+            rows = rows.to(value.device)
         return torch.where(rows, value, before)
     # Objects have no device, but their entry may name one.
     return _merge_objects(rows, value.clone().clear_device_(), before.clone().clear_device_())

@@ -120,7 +120,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     is_spec_locked = SpecLock()
 
     batch_size = BatchSize()
-    device = SpecsAttribute(lambda specs: specs.placed().device, "Device of the env's tensors.")
+    device = SpecsAttribute(lambda specs: specs.placed().device, "Device; ``None`` if on several.")
     shape = SpecsAttribute(lambda specs: specs.placed().batch_size, "Same as ``batch_size``.")
     ndim = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Number of batch dims.")
     batch_dims = SpecsAttribute(lambda specs: len(specs.placed().batch_size), "Same as ``ndim``.")
@@ -273,7 +273,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         masks = complete_masks(
             tensordict, self.reset_keys, lambda: self._expanded(self.full_done_spec, tensordict)
         )
-        partial = is_partial(masks, self._specs.device)
+        partial = is_partial(masks, self._specs.main_device)
         result = self._completed_reset(tensordict, **kwargs)
         return write_reset(tensordict, result, masks, partial)
 
@@ -301,7 +301,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Reset the rows whose done flag at the root is set, if there are any."""
         # Reading a flag on an accelerator would make the host wait for it.
-        reads_flags = self._specs.device.type == "cpu" or not self._resets_by_mask
+        reads_flags = self._specs.main_device.type == "cpu" or not self._resets_by_mask
         if reads_flags and not any_done(tensordict, self.done_keys):
             return tensordict
         write_reset_masks(tensordict, self.done_keys_groups)

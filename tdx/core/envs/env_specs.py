@@ -59,7 +59,8 @@ class EnvSpecs:
     """If True, :meth:`lock` adds ``terminated`` to groups of flags with only ``done``, and back."""
 
     def __init__(self, device: torch.device | str | int | None, batch_size: torch.Size) -> None:
-        self.device = available_device(device)
+        self.main_device = available_device(device)
+        self.device: torch.device | None = self.main_device
         self.batch_size = batch_size
         self.version: float = 0
         self.cache: dict[str, Any] = {}
@@ -72,7 +73,7 @@ class EnvSpecs:
     def output_spec(self) -> Composite:
         """What the env returns."""
         if self._output_spec is None:
-            self._output_spec = default_output_spec(self.batch_size, self.device)
+            self._output_spec = default_output_spec(self.batch_size, self.main_device)
             self._apply_lock()
         return self._output_spec
 
@@ -80,7 +81,7 @@ class EnvSpecs:
     def input_spec(self) -> Composite:
         """What the env takes."""
         if self._input_spec is None:
-            self._input_spec = default_input_spec(self.batch_size, self.device)
+            self._input_spec = default_input_spec(self.batch_size, self.main_device)
             self._apply_lock()
         return self._input_spec
 
@@ -232,7 +233,7 @@ class EnvSpecs:
             SpecError: ``value`` is not a spec, or its shape does not start with the batch size.
         """
         side, leaf_name = _SIDES[name]
-        value = self._as_part(name, leaf_name, value).to(self.device)
+        value = self._as_part(name, leaf_name, value).to(self.main_device)
         if name == "full_done_spec":
             self.lone_flag = None
             if not self.is_locked:
@@ -296,7 +297,7 @@ class EnvSpecs:
         for side, declared in sides:
             for name, spec in () if declared is None else declared.items():
                 value = spec.clone()
-                side[name] = self._as_part(name, _SIDES[name][1], value).to(self.device)
+                side[name] = self._as_part(name, _SIDES[name][1], value).to(self.main_device)
         self.invalidate()
 
     def place(self, device: torch.device | str | int | None, batch_size: Any) -> None:
@@ -321,7 +322,7 @@ class EnvSpecs:
     def move(self, device: torch.device) -> None:
         """Move all specs to a device."""
         input_spec, output_spec = self.input_spec, self.output_spec
-        self.device = device
+        self.device = self.main_device = device
         self.set_specs(spec_on(input_spec, device), spec_on(output_spec, device))
 
 

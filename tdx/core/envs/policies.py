@@ -200,7 +200,7 @@ class ActionSequence:
         """
         actions = self._next(env.batch_size, count)
         if isinstance(actions, TensorDictBase):
-            return actions.to(env.device)
+            return actions if env.device is None else actions.to(env.device)
         size = torch.Size((actions.shape[0], *env.batch_size))
         return new_tensordict({}, size, env.device).set(env.action_key, actions.to(env.device))
 

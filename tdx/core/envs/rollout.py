@@ -152,7 +152,7 @@ def _act(
             hint="end the policy with `return tensordict`",
         )
     if device is not None:
-        result = result.to(env.device)
+        result = result if env.device is None else result.to(env.device)
     # A policy may return a new TensorDict with nothing but its actions.
     return result if result is current else current.clone(recurse=False).update(result)
 
@@ -175,7 +175,7 @@ def reset_done_rows(env: EnvBase, tensordict: TensorDictBase, step: int) -> Tens
 def _check_action(check: ActionCheck, env: EnvBase, tensordict: TensorDictBase) -> None:
     """Check the action that a policy wrote against the action spec."""
     check(lambda key: read(tensordict, key))
-    if env.device.type == "cpu":
+    if env._specs.placed().main_device.type == "cpu":
         for key in check.keys:
             if first_nan(read(tensordict, key).unsqueeze(0)) is not None:
                 raise nan_error(key)

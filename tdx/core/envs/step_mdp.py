@@ -14,14 +14,14 @@ from tdx.tensordicts import is_step_result, mark_step_result, new_tensordict, un
 
 def step_anywhere(
     original: TensorDictBase,
-    device: torch.device,
+    device: torch.device | None,
     complete: Callable[[TensorDictBase, TensorDictBase | None], TensorDictBase],
 ) -> TensorDictBase:
     """Make a step of a TensorDict that may be on another device, or lazy.
 
     Args:
         original: Input of the step, ``[*B]``; the result is written to its ``next``.
-        device: Device of the env.
+        device: Device of the env. ``None``: its entries are on several.
         complete: Makes the step: from the input and the existing ``next`` to the new one.
 
     Raises:
@@ -32,8 +32,8 @@ def step_anywhere(
             "the TensorDict is locked, so the step cannot write its result into it",
             hint="pass a copy: env.step(tensordict.clone(recurse=False))",
         )
-    moved = original.device is not None and original.device != device
-    tensordict = original.to(device) if moved else original
+    moved = None not in (device, original.device) and original.device != device
+    tensordict = original.to(device) if moved and device is not None else original
     preset = tensordict._get_str("next", None)
     if any(is_step_result(part._get_str("next", None), part) for part in unstack_parts(original)):
         preset = None

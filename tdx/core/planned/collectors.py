@@ -119,7 +119,7 @@ class TensorDictCollector:
         self.base, self.immediate = base, immediate
         self.limits = tuple(limits)
         self.layout = StepLayout()
-        self.reads_flags = base.device.type == "cpu" or not base._resets_by_mask
+        self.reads_flags = base._specs.main_device.type == "cpu" or not base._resets_by_mask
         self.reads = tuple(base._step_reads or ())
         self.done_keys = {
             sibling_key(key, "_reset"): key

@@ -100,8 +100,13 @@ class ChainMember(nn.Module):
         if changed is not None:
             changed()
 
-    def _follow_device(self, device: torch.device) -> None:
-        """Move parameters and buffers to the device of the upstream env."""
+    def _follow_device(self, device: torch.device | None) -> None:
+        """Move parameters and buffers to the device of the upstream env.
+
+        They stay where they are if its entries are on several devices (``None``).
+        """
+        if device is None:
+            return
         held: list[Any] = [*self._parameters.values(), *self._buffers.values()]
         if self._modules:
             held = [*self.parameters(), *self.buffers()]
@@ -134,8 +139,8 @@ class ChainMember(nn.Module):
         """Return the env's batch size after this transform."""
         return batch_size
 
-    def transform_env_device(self, device: torch.device) -> torch.device:
-        """Return the env's device after this transform."""
+    def transform_env_device(self, device: torch.device | None) -> torch.device | None:
+        """Return the env's device after this transform; ``None`` if its entries differ."""
         return device
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -373,13 +373,13 @@ class Compose(Transform):
             batch_size = stage.transform_env_batch_size(batch_size)
         return batch_size
 
-    def _follow_device(self, device: torch.device) -> None:
+    def _follow_device(self, device: torch.device | None) -> None:
         for stage in self._stages:
             stage._follow_device(device)
             device = stage.transform_env_device(device)
 
-    def transform_env_device(self, device: torch.device) -> torch.device:
-        """Return the env's device after the chain."""
+    def transform_env_device(self, device: torch.device | None) -> torch.device | None:
+        """Return the env's device after the chain; ``None`` if its entries differ."""
         for stage in self._stages:
             device = stage.transform_env_device(device)
         return device

@@ -26,7 +26,7 @@ class EnvMetaData:
         input_spec: Specs of actions and state.
         output_spec: Specs of observations, rewards and done flags.
         batch_size: Batch size of the env, ``[*B]``.
-        device: Device of the env.
+        device: Device of the env. ``None``: its entries are on several.
         name: The env's ``repr``.
         unlike: Metadata of each env in a batch of envs with different outputs; else empty.
         reads: Keys that a step reads, except actions and masks. ``None``: unknown.
@@ -36,7 +36,7 @@ class EnvMetaData:
     input_spec: Composite
     output_spec: Composite
     batch_size: torch.Size
-    device: torch.device
+    device: torch.device | None
     name: str
     unlike: tuple[EnvMetaData, ...] = ()
     reads: tuple[NestedKey, ...] | None = None

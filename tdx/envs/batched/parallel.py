@@ -240,7 +240,7 @@ class ParallelEnv(BatchedEnv):
         arguments = None
         if not memory.is_expected(present, others):
             arguments = {index: (present, row) for index, row in enumerate(others)}
-        return memory.take("step", self._request(protocol.STEP, arguments), self.device)
+        return memory.take("step", self._request(protocol.STEP, arguments), self._main_device)
 
     def _step_some(
         self, memory: BatchBuffers, inputs: dict[NestedKey, Any], mask: Tensor
@@ -249,7 +249,9 @@ class ParallelEnv(BatchedEnv):
         present, others = memory.put(inputs)
         arguments = {index: (present, others[index]) for index in self._rows_to_step(mask)}
         reports = self._request(protocol.STEP, arguments)
-        return memory.take("step", reports, self.device, memory.inputs_by_worker(present, others))
+        return memory.take(
+            "step", reports, self._main_device, memory.inputs_by_worker(present, others)
+        )
 
     def _reset_alike(
         self, tensordict: TensorDictBase | None, kwargs: list[dict[str, Any]]
@@ -267,7 +269,7 @@ class ParallelEnv(BatchedEnv):
                 arguments[index] = (present_here, others_here, kwargs[index])
         reports = self._request(protocol.RESET, arguments) if arguments else {}
         by_worker = memory.inputs_by_worker(present, others)
-        return memory.take("reset", reports, self.device, by_worker)
+        return memory.take("reset", reports, self._main_device, by_worker)
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         arguments = {index: _copy_for_sending(row) for index, row in enumerate(rows)}

@@ -99,8 +99,8 @@ class SerialEnv(BatchedEnv):
         for index, env in enumerate(self._envs):
             self.add_module(f"worker{index}", env)
         metadata = [EnvMetaData.of(env) for env in self._envs]
-        first = metadata[0]
-        self._builder = TensorDictBuilder(first.parts, first.batch_size, first.device)
+        first, device = metadata[0], self._envs[0]._main_device
+        self._builder = TensorDictBuilder(first.parts, first.batch_size, device)
         # Last output of each env, for the rows that a partial reset does not reset.
         self._last_rows: list[TensorDictBase | None] = [None] * len(self._envs)
         return metadata
@@ -199,19 +199,19 @@ class SerialEnv(BatchedEnv):
         """Split entries of shape ``[num_workers, *B, ...]`` into an input ``[*B]`` for each env."""
         if not inputs:
             return [self._builder.build({}) for _ in self._envs]
-        target = self._envs[0].device
+        target = self._envs[0]._main_device
         values = list(inputs.values())
         if target != self._specs.device:
             values = [value.to(target) for value in values]
         rows = self._builder.build_rows(list(inputs), [value.unbind(0) for value in values])
         if self._env_device is None:
-            return [row.to(env.device) for row, env in zip(rows, self._envs, strict=True)]
+            return [row.to(env._main_device) for row, env in zip(rows, self._envs, strict=True)]
         return rows
 
     def _stack(self, rows: list[TensorDictBase], like: TensorDictBase) -> TensorDictBase:
         if self._env_device is None:
-            rows = [row.to(self._specs.device) for row in rows]
-            return stack_rows(rows, like, self._specs.device)
+            rows = [row.to(self._specs.main_device) for row in rows]
+            return stack_rows(rows, like, self._specs.main_device)
         stacked = stack_rows(rows, like, self._env_device)
         if self._env_device != self._specs.device:
             stacked = stacked.to(self._specs.device, non_blocking=self._non_blocking)
@@ -219,7 +219,7 @@ class SerialEnv(BatchedEnv):
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         return [
-            env._completed_step(row.to(env.device))
+            env._completed_step(row.to(env._main_device))
             for env, row in zip(self._envs, rows, strict=True)
         ]
 
@@ -229,7 +229,7 @@ class SerialEnv(BatchedEnv):
         results = {}
         for index, row in rows.items():
             env = self._envs[index]
-            moved = None if row is None else row.to(env.device)
+            moved = None if row is None else row.to(env._main_device)
             results[index] = env.reset(moved, **kwargs[index])
         return results
 

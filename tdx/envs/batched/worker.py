@@ -255,12 +255,12 @@ class _Server:
         return buffers.put_reset(env._completed_reset(tensordict, **kwargs))
 
     def _step_row(self, env: EnvBase, tensordict: Any) -> Any:
-        return env._completed_step(tensordict.to(env.device)).detach().cpu()
+        return env._completed_step(tensordict.to(env._main_device)).detach().cpu()
 
     def _reset_row(self, env: EnvBase, content: Any) -> Any:
         tensordict, kwargs = content
         if tensordict is not None:
-            tensordict = tensordict.to(env.device)
+            tensordict = tensordict.to(env._main_device)
         return env.reset(tensordict, **kwargs).detach().cpu()
 
     def _set_seed(self, env: EnvBase, content: Any) -> Any:

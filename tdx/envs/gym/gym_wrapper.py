@@ -134,7 +134,7 @@ class GymWrapper(EnvBase):
 
     def _create_conversion(self) -> Conversion:
         created = create_conversion(
-            self._env, self._name, self._layout, self.batch_size, self.device
+            self._env, self._name, self._layout, self.batch_size, self._specs.main_device
         )
         return replace(created, readers=tuple(self.info_dict_reader))
 
@@ -151,7 +151,9 @@ class GymWrapper(EnvBase):
 
     def _update_conversion(self) -> None:
         readers = tuple(self.info_dict_reader)
-        self._conversion = replace(self._conversion, readers=readers, device=self.device)
+        self._conversion = replace(
+            self._conversion, readers=readers, device=self._specs.main_device
+        )
         self._stepper.use(self._conversion)
         # A chain around this env may have cached the previous step function.
         self._specs.invalidate()

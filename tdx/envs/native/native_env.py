@@ -64,7 +64,7 @@ class NativeEnv(EnvBase):
         self.state_dtype = state_dtype
         self._state: Tensor | None = None
         self._elapsed: Tensor | None = None
-        self._generator = _generator_on(self.device)
+        self._generator = _generator_on(self._main_device)
         self._generator.seed()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -172,7 +172,7 @@ class NativeEnv(EnvBase):
     def _move(self, device: torch.device) -> None:
         super()._move(device)
         seed = self._generator.initial_seed()
-        self._generator = _generator_on(self.device)
+        self._generator = _generator_on(self._main_device)
         self._generator.manual_seed(seed)
         for name, value in self.__dict__.items():
             if isinstance(value, Tensor):

@@ -96,7 +96,7 @@ class Checkpointer:
         return {
             "steps": steps,
             "rng": torch.get_rng_state(),
-            "device_rng": _get_device_rng(env.device),
+            "device_rng": _get_device_rng(env._main_device),
             "chain": self._changes(),
             "memory": save_memory(env.transform),
             "env": save_env_state(self._stepped_env()) if is_known else None,
@@ -132,10 +132,10 @@ class Checkpointer:
             chain = env.transform.state_dict()
             chain.update({name: value.to(env.device) for name, value in state["chain"].items()})
             env.transform.load_state_dict(chain)
-        restore_memory(env.transform, state["memory"], env.device)
+        restore_memory(env.transform, state["memory"], env._main_device)
         torch.set_rng_state(state["rng"])
         if state["device_rng"] is not None:
-            torch.cuda.set_rng_state(state["device_rng"], env.device)
+            torch.cuda.set_rng_state(state["device_rng"], env._main_device)
         root = unflatten_tensors(state["root"], env.batch_size, state["groups"]).to(env.device)
         return env.maybe_reset(root)
 

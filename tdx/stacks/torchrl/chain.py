@@ -156,8 +156,9 @@ class TorchRLStage(Transform):
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
         return torch.Size(self.original.transform_env_batch_size(batch_size))
 
-    def transform_env_device(self, device: torch.device) -> torch.device:
-        return torch.device(self.original.transform_env_device(device) or device)
+    def transform_env_device(self, device: torch.device | None) -> torch.device | None:
+        found = self.original.transform_env_device(device) or device
+        return None if found is None else torch.device(found)
 
     # The original belongs to its own env.
 
@@ -165,7 +166,7 @@ class TorchRLStage(Transform):
         """Leave the mode of the original unchanged."""
         return self
 
-    def _follow_device(self, device: torch.device) -> None:
+    def _follow_device(self, device: torch.device | None) -> None:
         """Leave the original on its device."""
 
     def close(self) -> None:

@@ -12,22 +12,24 @@ from torch import Tensor
 from tdx.core.envs.env_specs import available_device
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, Columns
-from tdx.errors import ChainError
+from tdx.core.transforms.spec_maps import map_leaves, require_keys, unlocked_copy
 from tdx.keys import NestedKey
-from tdx.specs import Composite
+from tdx.specs import Composite, TensorSpec
 
 
 class DeviceCastTransform(Transform):
     """Move the output of an env to a device, and its input back to the env's own device.
 
-    The transformed env reports the new device, while the base env continues on its own. An env
-    is on one device, so keys can be selected for stored data only.
+    The transformed env reports the new device, while the base env continues on its own. With keys
+    only those entries are moved. An env around which they are on two devices reports none, its
+    TensorDicts have none either, and it runs step by step. Transforms that keep a state of a moved
+    entry, such as ``CatFrames``, belong before this one.
 
     Args:
         device: Device of the output.
         orig_device: Device of the env. ``None``: taken from the env; without an env, inverse
             calls do not move data.
-        in_keys: Entries of stored data to move; all by default.
+        in_keys: Entries to move; all by default, or none if ``in_keys_inv`` are given.
         out_keys: Keys to write; the in-keys by default.
         in_keys_inv: Entries to move back in inverse calls; all by default, or none if
             ``in_keys`` are given.
@@ -36,7 +38,7 @@ class DeviceCastTransform(Transform):
     Raises:
         DeviceError: The device does not exist.
         ArgumentError: The numbers of keys differ.
-        ChainError: Keys are given and the env is on another device (when its specs are computed).
+        KeyNotFoundError: The env or the stored data lacks a key.
 
     Example:
         >>> import torch
@@ -87,22 +89,30 @@ class DeviceCastTransform(Transform):
         return value if self._inner_device is None else value.to(self._inner_device)
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
-        return next_tensordict.to(self.device) if self._moves_all else next_tensordict
+        if self._moves_all:
+            return next_tensordict.to(self.device)
+        return self._move_keys(next_tensordict, self._pairs, self.device)
 
     def _reset(
         self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase
     ) -> TensorDictBase:
-        return self._call(tensordict_reset)
+        if self._moves_all:
+            return tensordict_reset.to(self.device)
+        # A reset returns no rewards.
+        return self._move_keys(tensordict_reset, self._pairs, self.device, skip_missing=True)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if not self._moves_all:
-            return self._move_keys(
-                tensordict, self._inverse_pairs, self._inner_device, inverse=True
-            )
-        return tensordict if self._inner_device is None else tensordict.to(self._inner_device)
+        return self._move_back(tensordict, skip_missing=False)
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._inv_call(tensordict) if self._moves_all else tensordict
+        return self._move_back(tensordict, skip_missing=True)
+
+    def _move_back(self, tensordict: TensorDictBase, skip_missing: bool) -> TensorDictBase:
+        device = self._inner_device
+        if not self._moves_all:
+            pairs = [(outer, inner) for inner, outer in self._inverse_pairs]
+            return self._move_keys(tensordict, pairs, device, skip_missing=skip_missing)
+        return tensordict if device is None else tensordict.to(device)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Move stored data to the device.
@@ -113,31 +123,32 @@ class DeviceCastTransform(Transform):
         """
         if self._moves_all:
             return tensordict.to(self.device)
-        return self._move_keys(tensordict, self._pairs, self.device, inverse=False)
+        return self._move_keys(tensordict, self._pairs, self.device)
 
     def _move_keys(
         self,
         tensordict: TensorDictBase,
         pairs: Sequence[tuple[NestedKey, NestedKey]],
         device: torch.device | None,
-        inverse: bool,
+        skip_missing: bool = False,
     ) -> TensorDictBase:
         if device is None:
             return tensordict
         if tensordict.device not in (None, device):
             # It would move written entries back to its own device.
             tensordict.clear_device_()
-        for inner, outer in pairs:
-            source, target = (outer, inner) if inverse else (inner, outer)
+        for source, target in pairs:
             value = tensordict.get(source, None)
             if isinstance(value, (Tensor, TensorDictBase)):
                 tensordict.set(target, value.to(device))
-            elif not self._missing_tolerance:
+            elif not (skip_missing or self._missing_tolerance):
                 raise self._missing_key(source, tensordict)
         return tensordict
 
     def _chunk_kernel(self) -> ChunkKernel | None:
-        return ChunkKernel(self._run_chunk if self._changes_batch else _skip_chunk)
+        if self._moves_all:
+            return ChunkKernel(self._run_chunk if self._changes_batch else _skip_chunk)
+        return None if self._changes_batch else super()._chunk_kernel()
 
     def _run_chunk(self, chunk: Chunk) -> None:
         """Move each entry once, for any number of steps."""
@@ -147,52 +158,59 @@ class DeviceCastTransform(Transform):
 
     @property
     def _changes_batch(self) -> bool:  # type: ignore[override]
-        return self._moves_all and self._inner_device not in (None, self.device)
+        return self._inner_device not in (None, self.device)
 
     def _to_outer_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict.to(self.device) if self._moves_all else tensordict
 
     def _to_inner_batch(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._reset_env_preprocess(tensordict)
+        return self._reset_env_preprocess(tensordict.clone(recurse=False))
 
     # Specs
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
-        found = output_spec.device
         if self._given_device is None:
-            self._inner_device = found
-        if not self._moves_all and found not in (None, self.device):
-            raise ChainError(
-                f"an env is on one device, but only some keys would move from {found} to "
-                f"{self.device}",
-                hint="remove the keys, to move all entries",
-            )
+            self._inner_device = output_spec.device
 
     def _check_in_keys(self, output_spec: Composite) -> None:
-        """Accept any spec: keys select entries of stored data only."""
+        if not self._missing_tolerance:
+            require_keys(output_spec, self._in_keys, "the env at this stage")
 
     def _check_inverse_keys(self, input_spec: Composite) -> None:
-        """Accept any spec: keys select entries of stored data only."""
+        if not self._missing_tolerance:
+            require_keys(input_spec, self._in_keys_inv, "the env's input at this stage")
 
-    def _on_device(self, spec: Composite) -> Composite:
-        if not self._moves_all:
-            return spec
-        result = spec.clone()
-        result.unlock_()
-        moved: Composite = result.to(self.device)
-        return moved
+    def _to_device(self, spec: TensorSpec) -> TensorSpec:
+        return spec.to(self.device)
+
+    def _map_spec(self, spec: Any) -> Any:
+        if self._moves_all or not isinstance(spec, Composite):
+            return self._to_device(spec)
+        return map_leaves(spec, self._pairs, self._to_device)
+
+    def _map_inverse_spec(self, spec: Any) -> Any:
+        if self._moves_all or not isinstance(spec, Composite):
+            return self._to_device(spec)
+        return map_leaves(spec, self._inverse_pairs, self._to_device, rename=True)
+
+    def _without_device(self, spec: Composite) -> Composite:
+        return unlocked_copy(spec).clear_device_() if self._changes_batch else spec
 
     def transform_output_spec(self, output_spec: Composite) -> Composite:
-        """Return the output spec on the device."""
-        return self._on_device(output_spec)
+        """Return the output spec with its entries, or those of the in-keys, on the device."""
+        if self._moves_all:
+            return unlocked_copy(output_spec).to(self.device)
+        return super().transform_output_spec(self._without_device(output_spec))
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
-        """Return the input spec on the device."""
-        return self._on_device(input_spec)
+        """Return the input spec with its entries, or those of the inverse keys, on the device."""
+        if self._moves_all:
+            return unlocked_copy(input_spec).to(self.device)
+        return super().transform_input_spec(self._without_device(input_spec))
 
-    def transform_env_device(self, device: torch.device) -> torch.device:
-        """Return the device of the transformed env."""
-        return self.device if self._moves_all else device
+    def transform_env_device(self, device: torch.device | None) -> torch.device | None:
+        """Return the device of the transformed env; ``None`` if its entries are on two."""
+        return self.device if self._moves_all or device == self.device else None
 
     def __repr__(self) -> str:
         inner = "" if self._given_device is None else f", orig_device='{self._given_device}'"

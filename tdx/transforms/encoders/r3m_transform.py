@@ -146,7 +146,7 @@ class R3MTransform(Transform):
         """Dtype of the network and of its vectors."""
         return self.mean.dtype
 
-    def _follow_device(self, device: torch.device) -> None:
+    def _follow_device(self, device: torch.device | None) -> None:
         """Do nothing: the network follows the images, or stays where it was moved."""
 
     def _network(self, device: torch.device | None) -> nn.Module:

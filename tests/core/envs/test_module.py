@@ -100,13 +100,13 @@ def test_floating_parameters_can_be_cast() -> None:
     env = LearnedEnv().double()
     assert env.layer.weight.dtype is torch.float64
     assert env.to(torch.float32).layer.weight.dtype is torch.float32
-    assert env.device.type == "cpu"
+    assert env.device == torch.device("cpu")
 
 
 def test_moving_an_env_moves_its_specs_and_parameters() -> None:
     env = LearnedEnv()
     assert env.to("meta") is env
-    assert env.device.type == "meta"
+    assert env.device == torch.device("meta")
     assert env.layer.weight.is_meta
     for spec in (env.action_spec, env.observation_spec, env.reward_spec, env.input_spec):
         assert spec.device is not None

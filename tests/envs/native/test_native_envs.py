@@ -336,7 +336,7 @@ def test_moving_includes_state_seed_and_specs(kind: type[NativeEnv], name: str) 
     env = make(kind, batch_size=[4])
     env.reset()
     assert env.to("meta") is env
-    assert env.state.device.type == env.device.type == "meta"
+    assert env.state.device == env.device == torch.device("meta")
     assert env.observation_spec["observation"].device.type == "meta"
     action = torch.empty(env.action_spec.shape, device="meta")
     assert env._step(TensorDict(action=action))["done"].is_meta
