@@ -23,6 +23,7 @@ from tdx.tui.backend.messages import WorkerEvent, worker_title
 from tdx.tui.compose.catalog_pane import CatalogPane
 from tdx.tui.files.document import report_crash, watch_signals
 from tdx.tui.files.files import FILE_BINDINGS, Files, Storage
+from tdx.tui.idle_collector import IdleCollector
 from tdx.tui.keyboard import THREE_PANES, FocusGuard, InputQueue, QueuedEvent
 from tdx.tui.preferences import DEFAULT_THEME, THEMES, Preferences, check_keymap
 from tdx.tui.screens.bars import HintState, is_listed
@@ -89,6 +90,7 @@ class TdxApp(App[None]):
         self.files = Files(self, self.workspace, storage)
         self.hints = hints or HintState()
         self.crash_report = ""
+        self._collector = IdleCollector()
         self.input_queue = InputQueue(self, self._deliver)
         for theme in (*THEMES, *self.preferences.themes):
             self.register_theme(theme)
@@ -124,10 +126,10 @@ class TdxApp(App[None]):
         self.files.run(command)
 
     def on_ready(self) -> None:
-        """Enable garbage collection, which ``open_app`` disables until the first screen."""
+        """Begin with garbage collection, which ``open_app`` disables until the first screen."""
         if not gc.isenabled():
-            gc.freeze()
-            gc.enable()
+            self._collector.start()
+            self.set_interval(1.0, self._collector.check)
 
     def binding_groups(self) -> list[list[Binding]]:
         """Return the bindings that a keymap can name, grouped by widget class."""
@@ -164,6 +166,7 @@ class TdxApp(App[None]):
         """Queue keys, clicks and scrolling; handle keys and clicks before worker updates."""
         if isinstance(event, events.Key | events.MouseDown):
             self.backend.hold()
+            self._collector.note_input()
         if isinstance(event, QueuedEvent) and not event.is_forwarded:
             await self.input_queue.put(event)
         else:

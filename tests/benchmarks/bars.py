@@ -220,7 +220,7 @@ COMPLETION = Bar("P8", "completion of an env id", "s", 1, (Goal(0.2),))
 INSPECT = Bar("P8", "tdx inspect spec", "s", 1, (Goal(1.1, "bare"),), "import torch, tensordict")
 APP_START = Bar("P8", "first screen of the app, whole process", "s", 1, (Goal(0.5),))
 APP_KEYS = Bar(
-    "A1", "a key answered, p95: 30 stages, a rollout and a profile run", "ms", 1e-3, (Goal(50),)
+    "A1", "a key answered, p95: 30 stages, a rollout and a profile run", "ms", 1e-3, (Goal(30),)
 )
 APP_PACE = Bar(
     "A2",

@@ -57,6 +57,17 @@ async def test_worker_answers_and_keeps_things_from_one_request_to_the_next() ->
         assert len(set(workers.pids().values())) == 2
 
 
+async def test_workers_give_way_to_the_app() -> None:
+    async with backend() as workers:
+        await workers.ask(Echo(0))
+        (pid,) = workers.pids().values()
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.nice(0) + 10, 19)
+        session = Path(f"/proc/{pid}/autogroup")
+        if session.exists():
+            # Nice values of processes count only within a session.
+            assert session.read_text().endswith("nice 10\n")
+
+
 async def test_errors_come_back_as_plain_data() -> None:
     async with backend() as workers:
         with pytest.raises(RequestError) as known:

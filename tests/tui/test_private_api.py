@@ -6,6 +6,9 @@ A failure here means that an upgrade has changed one of them: adapt the module t
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
 
 import pytest
 from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate
@@ -59,3 +62,12 @@ def test_server_of_textual_serve_is_as_expected() -> None:
         assert callable(getattr(kind, name, None)), f"{kind.__name__}.{name}: {message}"
     opened = parameters(AppService._open_app_process)
     assert opened == ["self", "width", "height"], message
+
+
+def test_frames_per_second_are_set_by_the_environment() -> None:
+    code = "from textual.screen import UPDATE_PERIOD; print(round(1 / UPDATE_PERIOD))"
+    variables = {**os.environ, "TEXTUAL_FPS": "120"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    message = "textual.constants " + _ADAPT.format("open_app in tdx/tui/__init__.py")
+    assert done.stdout == "120\n", message

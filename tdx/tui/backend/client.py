@@ -130,9 +130,9 @@ __all__ = [
 
 PUSH_INTERVAL = 1 / 30
 """Seconds between two deliveries of intermediate values; only the latest are delivered."""
-HOLD_SECONDS = 0.06
+HOLD_SECONDS = 0.15
 """Seconds after a key press without deliveries, so that its effect is drawn first."""
-MAX_HOLD_SECONDS = 0.25
+MAX_HOLD_SECONDS = 0.5
 """Maximum number of seconds between two deliveries, however many keys are pressed."""
 TRIM_INTERVAL = 1.0
 """Seconds between two checks of the size of the workers' output."""

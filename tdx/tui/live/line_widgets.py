@@ -16,7 +16,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 Row = TypeVar("Row", bound=Hashable)
-_MAX_CACHED_LINES = 2_000
+_MAX_CACHED_LINES = 400
 
 
 class LineWidget(Widget):
