@@ -49,7 +49,7 @@ def memory_stats(device: torch.device) -> dict[str, Any]:
     """Return the statistics of the device's allocator.
 
     Raises:
-        AttributeError: torch has none for this type of device.
+        AttributeError: torch does not count memory on this type of device.
     """
     found: dict[str, Any] = _call_for_device("memory_stats", device)
     return found
@@ -59,7 +59,7 @@ def reset_peak_memory_stats(device: torch.device) -> None:
     """Restart the peak values in :func:`memory_stats`.
 
     Raises:
-        AttributeError: torch has none for this type of device.
+        AttributeError: torch does not count memory on this type of device.
     """
     _call_for_device("reset_peak_memory_stats", device)
 

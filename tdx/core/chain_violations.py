@@ -107,7 +107,7 @@ class _Walk:
         self.any_size = not env.batch_locked
         self.violations: list[SpecViolation] = []
         self._reported: set[object] = set()
-        self._checked: dict[NestedKey, tuple[Tensor, int, int]] = {}
+        self._checked: dict[NestedKey, tuple[Tensor, tuple[int, int]]] = {}
         self._declared: dict[tuple[int, bool, torch.Size], _Declared] = {}
         self._numbers: dict[object, int] = {}
         self._number_of: dict[int, int | None] = {}
@@ -164,11 +164,7 @@ class _Walk:
 
     def _check(self, place: int, result: TensorDictBase, phase: Phase) -> None:
         declared = self._declared_at(place, result, phase)
-        changed = {
-            key: leaf
-            for key, leaf in declared.leaves.items()
-            if self._is_changed(result, key, declared.identities[key])
-        }
+        changed = self._changed(result, declared)
         allowed, check_dtype = declared.allowed, self.check_dtype
         violations = [
             *check_batch_size(result, declared.shape, phase),
@@ -208,19 +204,23 @@ class _Walk:
         self._number_of[id(leaf)] = number
         return number
 
-    def _is_changed(self, result: TensorDictBase, key: NestedKey, identity: int | None) -> bool:
-        """Return False if an earlier place had this very value under an equal spec."""
-        if identity is None:
-            return True
-        try:
-            value = read(result, key)
-        except RuntimeError:  # entries of unlike agents, which have no common shape
-            return True
-        if not isinstance(value, Tensor) or value.is_inference():
-            return True
-        version, known = value._version, self._checked.get(key)
-        self._checked[key] = value, version, identity
-        return known is None or known[0] is not value or (version, identity) != known[1:]
+    def _changed(self, result: TensorDictBase, declared: _Declared) -> dict[NestedKey, TensorSpec]:
+        """Return the leaves whose value no earlier place had under an equal spec."""
+        changed, checked, identities = {}, self._checked, declared.identities
+        for key, leaf in declared.leaves.items():
+            identity, known = identities[key], checked.get(key)
+            try:
+                value = read(result, key)
+            except RuntimeError:  # entries of unlike agents, which have no common shape
+                value = None
+            if identity is None or not isinstance(value, Tensor) or value.is_inference():
+                changed[key] = leaf
+                continue
+            now = value._version, identity
+            if known is None or known[0] is not value or known[1] != now:
+                changed[key] = leaf
+                checked[key] = value, now
+        return changed
 
     def _check_input(self, place: int, keys: Collection[NestedKey]) -> None:
         """Check that a stage reads no entry of the previous step that is not declared as state."""

@@ -306,7 +306,7 @@ def read_watch(path: str | Path) -> WatchReport:
     """Read a file that ``tdx.watch`` wrote, also while it is still written.
 
     Raises:
-        StorageError: It cannot be read, or is no such file.
+        StorageError: It cannot be read, or ``tdx.watch`` did not write it.
     """
     try:
         lines = _read_lines(path)

@@ -209,7 +209,9 @@ PLAIN_GOAL = Goal(5.5, "TorchRL", faster=True)
 CHAIN_6_GOAL = Goal(8, "TorchRL", faster=True)
 PLAIN_STEP = _micros("P3", "env.step(td), no transform", (PLAIN_GOAL,))
 CHAIN_6_STEP = _micros("P3", "env.step(td), chain 6", (CHAIN_6_GOAL,))
-PLAIN_STEP_NEW = _micros("P3", "the same, each step a new td", (PLAIN_GOAL,))
+PLAIN_STEP_NEW = _micros(
+    "P3", "the same, each step a new td", (PLAIN_GOAL,), "results in a TensorDict"
+)
 CHAIN_6_STEP_NEW = _micros("P3", "the same, each step a new td", (CHAIN_6_GOAL,))
 BUILD = Bar("P7", "make the env, chain 6, read output_spec", "ms", 1e-3, (Goal(2),))
 HELP = Bar("P8", "tdx --help", "s", 1, (Goal(1.2, "bare"),), "Typer alone")

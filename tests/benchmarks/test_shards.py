@@ -1,4 +1,4 @@
-"""D1: the cost of a shard on Ray besides its steps, and the memory of the driver."""
+"""D1: the cost of a shard on Ray apart from its steps, and the memory of the driver."""
 
 from __future__ import annotations
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from tdx.tensordicts import new_tensordict, read, write
 from tests.benchmarks.bare import make_env
 from tests.benchmarks.bars import (
     CHAIN_6_STEP,
@@ -62,7 +64,7 @@ class Loop:
     ids=["plain", "chain6", "plain-new", "chain6-new"],
 )
 def test_step(compare: Compare, bar: Bar, make: Maker, again: bool) -> None:
-    runs: dict[Contestant, Run] = {"bare": _bare()}
+    runs: dict[Contestant, Run] = {"bare": _converted() if bar is PLAIN_STEP_NEW else _bare()}
     for library in libraries():
         env = make(library)
         env.set_seed(0)
@@ -82,3 +84,26 @@ def _bare() -> Run:
             env.step(action)
 
     return Run(steps, STEPS, lambda: env.reset(seed=0))
+
+
+def _converted() -> Run:
+    """The least work of a step over TensorDicts: fresh tensors of its results, under ``next``."""
+    env, loop = make_env(ENV), Loop(plain_env("tdx"), again=False)
+    tensor, array, false = torch.from_numpy, np.array, np.zeros(1, np.bool_).copy
+
+    def steps() -> None:
+        step = env.step
+        for root in loop.roots:
+            observation, reward, _, _, _ = step(read(root, "action").numpy())
+            fields = {
+                "observation": tensor(observation.copy()),
+                "reward": tensor(array(reward, np.float32, ndmin=1)),
+                **{name: tensor(false()) for name in ("done", "terminated", "truncated")},
+            }
+            write(root, "next", new_tensordict(fields, root.batch_size, None))
+
+    def before_each() -> None:
+        env.reset(seed=0)
+        loop.reset()
+
+    return Run(steps, STEPS, before_each)

@@ -132,7 +132,7 @@ def test_any_moment(interrupted: Callable[..., Interrupted], command: str, momen
 
 
 def test_terminal_gets_a_message_on_its_own_line() -> None:
-    """The echoed ^C, or a progress line, is replaced; there is no message before Python starts."""
+    """The echoed ^C, or a progress line, is replaced. Python prints nothing before its start."""
     outputs = map(output_of_terminal, (0.5, 2.0, 8.0, 30.0))
     assert next(filter(None, outputs)).endswith(b"\r\x1b[Kinterrupted\r\n")
 

@@ -242,7 +242,7 @@ class FaultyEnv(CountingEnv):
         return result
 
 
-class Seen(TensorClass):  # type: ignore[misc]
+class Noted(TensorClass):  # type: ignore[misc]
     """An observation with a text and a number."""
 
     word: str
@@ -255,15 +255,15 @@ class TensorClassEnv(EnvBase):
     def __init__(self) -> None:
         super().__init__()
         entries = {"word": NonTensor(shape=(), example_data="0"), "value": Unbounded(())}
-        self.observation_spec = Composite(seen=Composite(entries, data_cls=Seen))
+        self.observation_spec = Composite(seen=Composite(entries, data_cls=Noted))
         self.action_spec = Unbounded((1,))
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
-        return TensorDict(seen=Seen("0", torch.zeros(())))
+        return TensorDict(seen=Noted("0", torch.zeros(())))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        before: Seen = tensordict["seen"]
-        seen = Seen(str(int(before.word) + 1), before.value + 1)
+        before: Noted = tensordict["seen"]
+        seen = Noted(str(int(before.word) + 1), before.value + 1)
         return TensorDict(seen=seen, reward=torch.zeros(1), done=before.value.reshape(1) > 9)
 
     def _set_seed(self, seed: int | None) -> None:

@@ -219,5 +219,5 @@ async def test_the_line_in_the_pipeline_file_is_opened_or_a_message_says_why_not
         assert "an editor cannot be opened from here" in app.notices[-1], "in a browser"
         app.app.workspace.load(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum")))
         await app.press("end", "up", "o")
-        assert app.notices[-1] == "RewardSum is not code of yours: there is no line to open"
+        assert app.notices[-1] == "RewardSum is not code of yours, so it has no line to open"
     assert not opened.exists()

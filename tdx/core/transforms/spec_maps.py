@@ -154,7 +154,6 @@ def _copy_with_shared_leaves(spec: Composite) -> Composite:
     if isinstance(spec, StackedComposite):
         return unlocked_copy(spec)
     result = spec.clone(recurse=False)
-    result.unlock_()
     for key, inner in list(result.items()):
         if isinstance(inner, Composite):
             result[key] = _copy_with_shared_leaves(inner)
@@ -215,15 +214,18 @@ def map_leaves(
     return result
 
 
-def map_parts(spec: Composite, hooks: Mapping[str, Callable[[Composite], Composite]]) -> Composite:
+def map_parts(
+    spec: Composite, hooks: Mapping[str, Callable[[Composite], Composite]], *, trusted: bool
+) -> Composite:
     """Return a copy whose parts are mapped, such as ``full_reward_spec``.
 
     Args:
         spec: Input spec or output spec.
         hooks: Function of each part, by name. Each gets a part that it may write to: custom
             hooks often do so, and return their argument.
+        trusted: True if the hooks never change a leaf in place, so leaves need not be copied.
     """
-    result = unlocked_copy(spec)
+    result = _copy_with_shared_leaves(spec) if trusted else unlocked_copy(spec)
     for part, hook in hooks.items():
         before = result.get(part, None)
         if before is not None:

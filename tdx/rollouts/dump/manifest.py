@@ -402,7 +402,7 @@ def read_header(root: int, folder: Path, kind: str = FORMAT, version: int = VERS
     found = fields.data.get("format")
     if found == SHARDS_FORMAT and kind == FORMAT:
         raise StorageError(
-            f"the shards of the dump are missing: there is no folder {folder / SHARDS}",
+            f"the shards of the dump are missing: {folder / SHARDS} does not exist",
             hint="restore it from a copy, or record the dump again with --force",
         )
     if found != kind:

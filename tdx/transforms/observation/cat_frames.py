@@ -144,8 +144,8 @@ class CatFrames(WindowTransform):
 
         Args:
             batch_size: Default batch size of the buffer: number of stacks.
-            **sampler_kwargs: Arguments of the :class:`~tdx.SliceSampler`, except those that
-                change the length of its slices.
+            **sampler_kwargs: Arguments of the :class:`~tdx.SliceSampler`, except for the
+                ones that change the length of its slices.
 
         Returns:
             Transform and sampler.

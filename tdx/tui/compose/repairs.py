@@ -85,7 +85,7 @@ def find_source(workspace: Workspace) -> SourceLine | str:
     file, line = workspace.draft.file, 1 if stage is None else stage.config.line
     if file is not None and line is not None and os.path.isfile(file):
         return SourceLine(Path(file), line)
-    return f"{name} is not code of yours: there is no line to open"
+    return f"{name} is not code of yours, so it has no line to open"
 
 
 def _parse_location(text: str) -> SourceLine | None:

@@ -248,7 +248,7 @@ def _pick_elements(a: Values | None, b: Values | None) -> Picked:
             count = min(len(one), len(other))
             apart = (one[:count] - other[:count]).abs().nan_to_num(nan=torch.inf).amax(0)
             chosen = apart.argsort(descending=True, stable=True)
-            note += ", those that differ most"
+            note += ", the most different ones"
         chosen = chosen[:MAX_ELEMENTS].sort().values
     labels = tuple(_name_element(int(each), shape, rows) for each in chosen)
     picked = [

@@ -15,7 +15,7 @@ from tdx.core.envs import EnvBase
 from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
 from tdx.errors import ArgumentError, EnvError
 from tests.envs.batched.conftest import MakeBatch
-from tests.envs.mocks import CountingEnv, NoisyEnv, Seen, TensorClassEnv, TwoGroupsEnv, WordsEnv
+from tests.envs.mocks import CountingEnv, NoisyEnv, Noted, TensorClassEnv, TwoGroupsEnv, WordsEnv
 
 
 def actions(env: EnvBase, steps: int) -> list[Any]:
@@ -290,8 +290,8 @@ def test_tensorclasses_are_rebuilt(make_batch: MakeBatch) -> None:
     env = make_batch(2, TensorClassEnv)
     current = env.reset()
     for number in (1.0, 2.0):
-        assert isinstance(current["seen"], Seen)
+        assert isinstance(current["seen"], Noted)
         stepped = env.step(env.rand_action(current))
-        assert isinstance(stepped["next", "seen"], Seen)
+        assert isinstance(stepped["next", "seen"], Noted)
         assert stepped["next", "seen"].value.tolist() == [number, number]
         current = env.step_mdp(stepped)
