@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.data.layout import Layout
+from tdx.data.forms import as_entries
+from tdx.data.layout import Layout, leaves_of
 from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
 from tdx.errors import ArgumentError, StorageError
@@ -24,7 +25,7 @@ class LazyTensorStorage(TensorStorage):
 
     Args:
         max_size: Capacity in steps, over all dims.
-        device: Device of the tensors.
+        device: Device of the tensors. ``"auto"``: that of the first data.
         ndim: Number of dims that count steps: 2 for rollouts ``[B, T]`` of a batch of envs.
         compilable: No effect.
 
@@ -50,7 +51,16 @@ class LazyTensorStorage(TensorStorage):
         compilable: bool = False,
     ) -> None:
         Storage.__init__(self, max_size, ndim)
-        self._prepare_empty(device)
+        self._follows_data = device == "auto"
+        self._prepare_empty(None if device == "auto" else device)
+
+    def _prepare(self, data: Any, newest: int | None) -> int:
+        if self._follows_data and not self.initialized:
+            entries, _ = as_entries(data, self.ndim)
+            leaves = leaves_of(entries, self.ndim).values()
+            devices = (leaf.device for leaf in leaves)
+            self._device = entries.device or next(devices, self._device)
+        return super()._prepare(data, newest)
 
 
 class LazyMemmapStorage(LazyTensorStorage):
@@ -62,7 +72,7 @@ class LazyMemmapStorage(LazyTensorStorage):
     Args:
         max_size: Capacity in steps, over all dims.
         scratch_dir: Folder of the files. ``None``: a temporary folder.
-        device: Device of the tensors; must be ``cpu``.
+        device: Device of the tensors; must be ``cpu`` or ``"auto"``, which has the same effect.
         ndim: Number of dims that count steps: 2 for rollouts ``[B, T]`` of a batch of envs.
         existsok: Overwrite existing files in ``scratch_dir``.
         compilable: No effect.
@@ -92,7 +102,7 @@ class LazyMemmapStorage(LazyTensorStorage):
         compilable: bool = False,
         auto_cleanup: bool | None = None,
     ) -> None:
-        if torch.device(device).type != "cpu":
+        if device != "auto" and torch.device(device).type != "cpu":
             raise ArgumentError(
                 f"device must be cpu for memory-mapped files, got {str(device)!r}",
                 hint="to move samples, append a DeviceCastTransform to the buffer",

@@ -35,7 +35,7 @@ class TensorStorage(Storage):
             ``[rows, ...]``. Writing to the storage changes it. One without entries only sets
             the capacity.
         max_size: Number of steps in it, if given.
-        device: Device to move it to. ``None``: its device.
+        device: Device to move it to. ``None`` or ``"auto"``: its device.
         ndim: Number of dims that count steps: 2 for ``[T, B]``.
         compilable: No effect.
 
@@ -82,7 +82,7 @@ class TensorStorage(Storage):
                 hint="leave out max_size",
             )
         super().__init__(steps, ndim)
-        self._prepare_empty(entries.device if device is None else device)
+        self._prepare_empty(entries.device if device in (None, "auto") else device)
         entries = entries.to(self._device)
         leaves = leaves_of(entries, ndim)
         if not leaves:

@@ -78,6 +78,11 @@ def test_a_call_with_tensors_that_does_not_fit_is_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_transform_without_in_keys_is_not_implemented_for_tensors() -> None:
+    with pytest.raises(NotImplementedError, match="takes 0 tensors, got 1"):
+        StepCounter()(torch.ones(1))
+
+
 def test_keyword_arguments_are_cast_to_the_keys() -> None:
     assert Shift(in_keys=["a"])(a=torch.zeros(1)).item() == 1
     both = Shift(in_keys=["a", "b"], out_keys=["c", "d"])(a=torch.zeros(1), b=torch.ones(1))

@@ -188,6 +188,9 @@ def test_stored_data_moves() -> None:
     back = DeviceCastTransform("cpu", "meta").inv(stored)
     assert back.device == torch.device("meta")
     assert DeviceCastTransform("meta").inv(stored)["a"].device.type == "cpu"
+    assert (
+        DeviceCastTransform("cpu", "meta", in_keys_inv=["c"]).inv(stored)["a"].device.type == "cpu"
+    )
     keyed = DeviceCastTransform("cpu", "meta", in_keys_inv=["a"]).inv(stored)
     assert (keyed["a"].device.type, keyed["b"].device.type) == ("meta", "cpu")
 

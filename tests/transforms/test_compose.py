@@ -38,6 +38,23 @@ def test_one_instance_cannot_be_in_two_chains() -> None:
     env.append_transform(InitTracker())
 
 
+def test_stages_of_an_unused_copy_move_to_another_chain() -> None:
+    env = TransformedEnv(RowsEnv(), Compose(StepCounter(), InitTracker()))
+    copied = env.transform.clone()
+    first, second = copied
+    other = TransformedEnv(RowsEnv(), Compose(RewardSum(), first, second))
+    assert list(other.transform)[1:] == [first, second]
+    assert (len(copied), len(env.transform)) == (0, 2)
+    with pytest.raises(ChainError, match="already part of a chain"):
+        Compose(first)
+    used = env.transform.clone()
+    inside = TransformedEnv(RowsEnv(), used)
+    with pytest.raises(ChainError, match="already part of a chain"):
+        Compose(used[0])
+    check_env_specs(inside)
+    check_env_specs(other)
+
+
 def test_a_chain_works_before_it_has_an_env() -> None:
     chain = Compose(RewardScaling(1.0, 2.0), ObservationNorm(0.0, 3.0, ["observation"]))
     data = chain(TensorDict(reward=torch.ones(1), observation=torch.ones(2)))

@@ -59,17 +59,26 @@ class ChainMember(nn.Module):
         before = getattr(self._owner, "_env_before", None)
         return None if before is None else before(self)
 
+    _is_copy: bool = False
+    """True if it is a chain that :meth:`clone` returned."""
+
     def set_container(self, container: nn.Module) -> None:
         """Add this module to a chain.
+
+        A stage of a copy of a chain that is not used itself leaves that copy.
 
         Raises:
             ChainError: It is already part of a chain.
         """
-        if self._owner is not None:
+        owner: Any = self._owner
+        is_spare = getattr(owner, "_is_copy", False) and owner._container_ref is None
+        if owner is not None and not is_spare:
             raise ChainError(
                 f"this instance of {type(self).__name__} is already part of a chain",
                 hint="put transform.clone() into the second place",
             )
+        if is_spare:
+            owner._set_stages([stage for stage in owner if stage is not self])
         self._container_ref = weakref.ref(container)
 
     def reset_parent(self) -> None:

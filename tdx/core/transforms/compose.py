@@ -139,7 +139,7 @@ class Compose(Transform):
     def clone(self) -> Self:
         """Return a chain of clones of the stages."""
         copied = super().clone()
-        copied._stages = ()
+        copied._stages, copied._is_copy = (), True
         copied._modules["transforms"] = nn.ModuleList()
         for stage in self._stages:
             copied.append(stage.clone())

@@ -25,7 +25,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask, nearest_mask
 from tdx.core.envs.failures import note_key
 from tdx.core.transforms.spec_maps import KeyPairs, missing_key_error
-from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.errors import ArgumentError, KeyNotFoundError, StoredDataError
 from tdx.keys import NestedKey, split_key
 from tdx.tensordicts import read, write
 
@@ -425,6 +425,7 @@ def call_with_tensors(
 
     Raises:
         ArgumentError: There are more tensors than in-keys, or a name is unknown.
+        StoredDataError: There are no in-keys.
         KeyNotFoundError: An in-key has no tensor, or an out-key is not written.
     """
     names = {"_".join(split_key(key)): key for key in in_keys}
@@ -434,7 +435,8 @@ def call_with_tensors(
         hint = f"its arguments are {', '.join(names)}" if names else "call it with a TensorDict"
         if unknown:
             raise ArgumentError(f"unknown argument {unknown[0]!r}", hint=hint)
-        raise ArgumentError(f"it takes {len(names)} tensors, got {len(args)}", hint=hint)
+        error = ArgumentError if names else StoredDataError
+        raise error(f"it takes {len(names)} tensors, got {len(args)}", hint=hint)
     given |= {names[name]: value for name, value in kwargs.items()}
     absent = [key for key in in_keys if key not in given]
     if absent:

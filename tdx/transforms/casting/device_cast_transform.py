@@ -38,7 +38,7 @@ class DeviceCastTransform(Transform):
     Raises:
         DeviceError: The device does not exist.
         ArgumentError: The numbers of keys differ.
-        KeyNotFoundError: The env or the stored data lacks a key.
+        KeyNotFoundError: The env lacks a key, or the stored data an in-key.
 
     Example:
         >>> import torch
@@ -102,17 +102,14 @@ class DeviceCastTransform(Transform):
         return self._move_keys(tensordict_reset, self._pairs, self.device, skip_missing=True)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._move_back(tensordict, skip_missing=False)
-
-    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
-        return self._move_back(tensordict, skip_missing=True)
-
-    def _move_back(self, tensordict: TensorDictBase, skip_missing: bool) -> TensorDictBase:
         device = self._inner_device
         if not self._moves_all:
             pairs = [(outer, inner) for inner, outer in self._inverse_pairs]
-            return self._move_keys(tensordict, pairs, device, skip_missing=skip_missing)
+            return self._move_keys(tensordict, pairs, device, skip_missing=True)
         return tensordict if device is None else tensordict.to(device)
+
+    def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:
+        return self._inv_call(tensordict)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Move stored data to the device.
