@@ -100,8 +100,6 @@ def composite_leaves(
         known: Leaves that were converted already, and are not converted again; added to. Their
             specs have to stay alive meanwhile.
     """
-    from tdx.core.envs.spec_violations import spec_identity
-
     leaves: list[LeafSpec] = []
     known = {} if known is None else known
     for part in PARTS:
@@ -109,17 +107,15 @@ def composite_leaves(
         name = f"full_{part}_spec"
         spec = whole[name] if name in whole.keys() else None
         for key, leaf in _leaves(spec):
-            identity = spec_identity(leaf)
-            found = None if identity is None else known.get((part, key, identity))
-            if found is None:
-                found = leaf_spec(part, key, leaf)
-                if identity is not None:
-                    known[part, key, identity] = found
-            leaves.append(found)
+            # The stages of tdx pass on a leaf that they do not change.
+            at = part, key, id(leaf)
+            if at not in known:
+                known[at] = leaf_spec(part, key, leaf)
+            leaves.append(known[at])
     return tuple(leaves)
 
 
-KnownLeaves = dict[tuple[Part, NestedKey, object], LeafSpec]
+KnownLeaves = dict[tuple[Part, NestedKey, int], LeafSpec]
 
 
 def _leaves(spec: Composite | None) -> Iterator[tuple[NestedKey, TensorSpec]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
@@ -99,46 +98,3 @@ class EnvServices:
     find_stage_violations: Callable[..., list[SpecViolation]]
     check_env_specs: Callable[..., None]
     create_auto_reset: Callable[..., Any]
-
-
-_NO_CODE = {"__dict__", "__weakref__", "__annotate__", "__annotate_func__", "_abc_impl"}
-
-
-def declares(kind: type, capability: str) -> bool:
-    """Return True if a class declares a capability and no subclass has added code since.
-
-    A declaration holds for the class that makes it and for subclasses without methods of their
-    own. A subclass that overrides or adds a method has to declare the capability again, so it is
-    never inherited by code that nobody checked.
-
-    Args:
-        kind: Class of the object.
-        capability: Name of the class attribute that declares it.
-
-    Example:
-        >>> class Base:
-        ...     is_checked = True
-        ...     def run(self): ...
-        >>> class Renamed(Base):
-        ...     name = "renamed"
-        >>> class Changed(Base):
-        ...     def run(self): ...
-        >>> [declares(each, "is_checked") for each in (Base, Renamed, Changed)]
-        [True, True, False]
-    """
-    return _declares(kind, capability)
-
-
-@cache
-def _declares(kind: Any, capability: str) -> bool:
-    for base in kind.__mro__:
-        members = vars(base)
-        if capability in members:
-            return members[capability] is True
-        if any(_is_code(name, value) for name, value in members.items()):
-            return False
-    return False
-
-
-def _is_code(name: str, value: object) -> bool:
-    return name not in _NO_CODE and (callable(value) or hasattr(type(value), "__get__"))

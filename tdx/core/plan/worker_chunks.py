@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tdx.core.chain import PlannedStage
-from tdx.core.envs.capabilities import declares
+from tdx.core.chain import PlannedStage, declares
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 

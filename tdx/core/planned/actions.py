@@ -18,8 +18,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.core.chain import flatten_chain, plan_stage
-from tdx.core.envs.capabilities import declares
+from tdx.core.chain import declares, flatten_chain, plan_stage
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.failures import stage_failure
 from tdx.core.envs.policies import (

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tdx.core.chain import (
     PlannedStage,
+    declares,
     not_pointwise,
 )
-from tdx.core.envs.capabilities import declares
 from tdx.core.envs.failures import with_stage
 from tdx.core.plan.build import Program
 from tdx.core.planned.columns import CollectedSteps

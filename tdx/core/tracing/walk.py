@@ -12,8 +12,7 @@ import tensordict.nn
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.core.chain import StageSpecs, chain_stages, stage_specs
-from tdx.core.envs.capabilities import declares
+from tdx.core.chain import StageSpecs, chain_stages, declares, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import is_public_class
 from tdx.core.envs.spec_violations import spec_leaves

@@ -9,7 +9,6 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from tensordict.nn import dispatch
 
-from tdx.core.envs.capabilities import declares
 from tdx.core.transforms.chain_member import ChainMember
 from tdx.core.transforms.images import LinearImage
 from tdx.core.transforms.kernels import (
@@ -405,7 +404,7 @@ class Transform(ChainMember):
             "full_reward_spec": self.transform_reward_spec,
             "full_done_spec": self.transform_done_spec,
         }
-        return map_parts(output_spec, hooks, trusted=declares(type(self), "_is_verified"))
+        return map_parts(output_spec, hooks, trusted="_is_verified" in vars(type(self)))
 
     def transform_input_spec(self, input_spec: Composite) -> Composite:
         """Return the input spec that the policy sees.
@@ -418,7 +417,7 @@ class Transform(ChainMember):
             "full_action_spec": self.transform_action_spec,
             "full_state_spec": self.transform_state_spec,
         }
-        return map_parts(input_spec, hooks, trusted=declares(type(self), "_is_verified"))
+        return map_parts(input_spec, hooks, trusted="_is_verified" in vars(type(self)))
 
     def _check_in_keys(self, output_spec: Composite) -> None:
         if not self._missing_tolerance and not self._overrides("_call"):

@@ -10,8 +10,8 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDictBase
 
+from tdx.core.chain import declares
 from tdx.core.envs import EnvBase
-from tdx.core.envs.capabilities import declares
 from tdx.envs.gym.collector import GymRows
 from tdx.envs.gym.conversion import Conversion, Raw, create_conversion, is_image, root_spec
 from tdx.envs.gym.infos import InfoReader, default_info_dict_reader

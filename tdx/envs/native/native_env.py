@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from tdx.core.chain import declares
 from tdx.core.envs import EnvBase
-from tdx.core.envs.capabilities import declares
 from tdx.errors import ArgumentError, EnvError
 from tdx.keys import NestedKey
 from tdx.tensordicts import new_tensordict, read
