@@ -353,10 +353,21 @@ def steps_within(size: int, env: EnvBase) -> int:
 
 
 def step_bytes(env: EnvBase) -> int:
-    """Return the number of bytes of one step of a rollout, from the specs."""
-    known: int | None = env._specs.cache.get("step_bytes")
-    if known is not None:
-        return known
+    """Return the number of bytes of one step of a rollout, from the specs.
+
+    Args:
+        env: Env with its chain, or an object with its specs.
+    """
+    if not isinstance(env, EnvBase):
+        return _count_step_bytes(env)
+    cache = env._specs.cache
+    if "step_bytes" not in cache:
+        cache["step_bytes"] = _count_step_bytes(env)
+    known: int = cache["step_bytes"]
+    return known
+
+
+def _count_step_bytes(env: Any) -> int:
     total = sum(_nbytes(spec) for spec in env.full_action_spec.values(True, True))
     for part, copies in (
         ("full_observation_spec", 2),
@@ -365,7 +376,6 @@ def step_bytes(env: EnvBase) -> int:
     ):
         for spec in env.output_spec[part].values(True, True):
             total += copies * _nbytes(spec)
-    env._specs.cache["step_bytes"] = total
     return total
 
 
