@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -45,6 +45,7 @@ class ClockMeter:
             wrap = _BY_ARITY.get(_arity(function), _time_any_arguments)
             timed_function = wrap(function, self._clock, log.stamps.append)
         timed_function.is_timed, timed_function.part, timed_function.inside = True, part, function
+        timed_function.time_too = partial(self.timed, part)
         return cast(AnyFunction, timed_function)
 
     def in_turn(self, functions: Sequence[AnyFunction]) -> Sequence[AnyFunction]:
@@ -208,17 +209,15 @@ Append = Callable[[int], None]
 Function = Callable[..., Any]
 
 
-def _arity(function: Function) -> int | None:
+def _arity(function: Any) -> int | None:
     """Return the number of arguments of a function; ``None`` if it varies."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
+    plain = getattr(function, "__func__", function)
+    code = getattr(plain, "__code__", None)
+    if code is None or plain.__defaults__ or code.co_kwonlyargcount:
         return None
-    plain = all(
-        each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty
-        for each in parameters
-    )
-    return len(parameters) if plain else None
+    if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return None
+    return int(code.co_argcount) - (plain is not function)
 
 
 def _time_one_argument(function: Function, clock: Clock, add: Append) -> Function:

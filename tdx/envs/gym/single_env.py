@@ -187,6 +187,8 @@ NEVER = 2**62
 
 # Whoever replaces these steps wants them to be called.
 _OWN_STEPS = {OrderEnforcing: OrderEnforcing.step, TimeLimit: TimeLimit.step}
+_TIME_TOO = "time_too"
+"""Attribute of a step that a meter measures: measures another function in the same way."""
 
 
 class EpisodeClock:
@@ -222,6 +224,7 @@ class EpisodeClock:
         )
         """True if the step cannot raise ``ResetNeeded``."""
         step = inner.env.step if self.has_episode else env.step
+        measured = measured or getattr(vars(env).get("step"), _TIME_TOO, None)
         self.step: Step = step if measured is None else measured(step)
         """Makes a step, which the time limit does not truncate."""
         self.last = NEVER
@@ -245,9 +248,12 @@ class EpisodeClock:
 
 
 def _is_original(wrapper: Any) -> bool:
-    """Return True if the step of a wrapper is the one that Gymnasium gave its class."""
-    kind = type(wrapper)
-    return "step" not in vars(wrapper) and kind.step is _OWN_STEPS[kind]
+    """Return True if the step of a wrapper is the one that Gymnasium gave its class.
+
+    It may be measured.
+    """
+    kind, own = type(wrapper), vars(wrapper).get("step")
+    return kind.step is _OWN_STEPS[kind] and (own is None or hasattr(own, _TIME_TOO))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from tensordict.nn import TensorDictModule
 
 import tdx
 from tdx.envs.gym.single_env import EpisodeClock
+from tdx.profiling.clock import ClockMeter
+from tdx.stacks.native_meter import attach_meter
 
 ENV = "CartPole-v1"
 
@@ -117,3 +119,17 @@ def test_replaced_step_is_called(wrapper: type, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(wrapper, "step", step)
     env.rollout(5)
     assert len(calls) == 5
+
+
+def test_a_measured_step_is_below_the_wrappers_too() -> None:
+    env, meter = make(), ClockMeter()
+    env.set_seed(0)
+    env.reset()
+    limit = time_limits(env)[0]
+    expected = EpisodeClock(limit).last
+    with attach_meter(env, meter):
+        clock = EpisodeClock(limit)
+        clock.step(0)
+        clock.settle(1)
+        steps = [len(each.own_ns) for each in meter.collect() if each.part.lane == "step"]
+    assert (clock.last, steps, limit._elapsed_steps) == (expected, [1], 1)
