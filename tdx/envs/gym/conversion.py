@@ -283,7 +283,7 @@ def _action_codec(space: spaces.Space[Any], layout: Layout) -> Codec:
         return rows_of(read(tensordict, "action"))
 
     many = None if rows_of is None else decode_rows
-    return Codec(spec, codec.encode, decode, codec.array_dtype, many, decode_value)
+    return Codec(spec, codec.encode, decode, codec.array_dtype, many, codec)
 
 
 # Reward spaces

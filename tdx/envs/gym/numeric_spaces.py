@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,8 @@ class Codec:
             they do more.
         decode_rows: Decodes several values, ``[T, ...]``, to a sequence. ``None``: decoding them
             one by one is as fast.
-        decode_value: Decodes the entry ``action``, in an action codec with this single key.
+            Equal spaces have the same function.
+        value: Codec of the entry ``action``, in an action codec with this single key.
     """
 
     spec: TensorSpec
@@ -50,7 +52,7 @@ class Codec:
     decode: Decode
     array_dtype: np.dtype[Any] | None = None
     decode_rows: Decode | None = None
-    decode_value: Decode | None = None
+    value: Codec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def box_codec(space: spaces.Box, layout: Layout) -> Codec:
 
     spec = _box_spec(space, array_dtype, dtype, shape)
     if space.shape and array_dtype == space.dtype:
-        return Codec(spec, encode, _as_array, array_dtype)
+        return Codec(spec, encode, _as_array, array_dtype, _as_array)
     return Codec(spec, encode, decode)
 
 
@@ -178,19 +180,35 @@ def discrete_codec(space: spaces.Discrete, layout: Layout) -> Codec:
         def encode(value: Any) -> torch.Tensor:
             return _from_numpy(np.array(to_index(value, start, count), np.int64))
 
-        def decode(tensor: torch.Tensor) -> Any:
-            return int(tensor) + start
-
-        def decode_rows(rows: torch.Tensor) -> Any:
-            return (rows.numpy(force=True) + start).tolist()
-
         spec: TensorSpec = Categorical(count, dtype=torch.int64)
-        return Codec(spec, encode, decode, decode_rows=decode_rows)
+        one, many = _index_decoders(start)
+        return Codec(spec, encode, one, decode_rows=many)
 
     def encode_one_hot(value: Any) -> torch.Tensor:
         row = np.zeros(count, np.int64)
         row[to_index(value, start, count)] = 1
         return _from_numpy(row)
+
+    one, many = _one_hot_decoders(count, start)
+    return Codec(OneHot(count, dtype=torch.int64), encode_one_hot, one, decode_rows=many)
+
+
+@cache
+def _index_decoders(start: int) -> tuple[Decode, Decode]:
+    """Return the decoders of one index and of several, which count from 0."""
+
+    def decode(tensor: torch.Tensor) -> Any:
+        return int(tensor) + start
+
+    def decode_rows(rows: torch.Tensor) -> Any:
+        return (rows.numpy(force=True) + start).tolist()
+
+    return decode, decode_rows
+
+
+@cache
+def _one_hot_decoders(count: int, start: int) -> tuple[Decode, Decode]:
+    """Return the decoders of one one-hot vector and of several."""
 
     def decode_few(tensor: torch.Tensor) -> Any:
         # A search of a short list takes a third of the time of an argmax.
@@ -202,12 +220,10 @@ def discrete_codec(space: spaces.Discrete, layout: Layout) -> Codec:
     def decode_many(tensor: torch.Tensor) -> Any:
         return int(tensor.numpy(force=True).argmax()) + start
 
-    def decode_rows_one_hot(rows: torch.Tensor) -> Any:
+    def decode_rows(rows: torch.Tensor) -> Any:
         return (rows.numpy(force=True).argmax(-1) + start).tolist()
 
-    one = decode_few if count <= 32 else decode_many
-    one_hot = OneHot(count, dtype=torch.int64)
-    return Codec(one_hot, encode_one_hot, one, decode_rows=decode_rows_one_hot)
+    return (decode_few if count <= 32 else decode_many), decode_rows
 
 
 def _batched_discrete(space: spaces.Discrete, layout: Layout) -> Codec:

@@ -78,8 +78,8 @@ def _action_reader(
 
     The function returns the action, and what the inverse of the chain hands out.
     """
-    decode_value = settings.envs[0].decode_value if decode.is_direct else None
-    if decode_value is None:
+    codec = decode.codecs[0]
+    if codec is None:
 
         def read(
             written: Mapping[NestedKey, Tensor],
@@ -89,7 +89,7 @@ def _action_reader(
             return action, handed_out
 
         return read
-    is_exact = inputs.check.fast_check()
+    decode_value, is_exact = codec.decode, inputs.check.fast_check()
 
     def read_directly(
         written: Mapping[NestedKey, Tensor],
@@ -183,23 +183,32 @@ class ActionDecoder:
         envs: The envs.
         inputs: The policy, with the inverse of the chain.
         single: True without a batch dim.
+
+    Attributes:
+        codecs: Codec of the entry ``action`` of each env; ``None`` if it takes something else.
+        is_direct: True if each env takes this entry.
     """
 
     def __init__(self, envs: Sequence[RawEnv], inputs: PolicyActions, single: bool) -> None:
         self._envs, self._inputs, self._single = envs, inputs, single
         inverse = inputs.inverse
         is_tensor = inverse.action_keys == ("action",) and not inverse.stages
-        self.is_direct = is_tensor and envs[0].decode_value is not None
-        self._values = [env.decode_value for env in envs] if self.is_direct else None
+        self.codecs = [env.conversion.action.value if is_tensor else None for env in envs]
+        self.is_direct = None not in self.codecs
+        shared = {None if codec is None else codec.decode_rows for codec in self.codecs}
+        self._decode_rows = shared.pop() if len(shared) == 1 and not single else None
+        self._is_exact = inputs.check.fast_check()
 
     def __call__(
         self, written: Mapping[NestedKey, Tensor]
     ) -> tuple[Sequence[Any], Mapping[NestedKey, Tensor]]:
-        if self._values is not None:
+        if self.is_direct:
             action = written["action"]
+            if self._decode_rows is not None and self._is_exact(action):
+                return self._decode_rows(action), NO_ENTRIES
             parts = (action,) if self._single else action.unbind(0)
-            pairs = zip(self._values, parts, strict=True)
-            return [decode(part) for decode, part in pairs if decode is not None], {}
+            pairs = zip(self.codecs, parts, strict=True)
+            return [codec.decode(part) for codec, part in pairs if codec is not None], NO_ENTRIES
         inner, handed_out = self._inputs.apply_inverse(written)
         inputs = (inner.unsqueeze(0),) if self._single else inner.unsqueeze(1).unbind(0)
         pairs_of_rows = zip(self._envs, inputs, strict=True)

@@ -12,7 +12,6 @@ import torch
 from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from tensordict import TensorDict, TensorDictBase
-from torch import Tensor
 
 from tdx.core.envs.failures import with_row
 from tdx.envs.gym.conversion import Conversion, EntryForm, Raw, root_spec
@@ -267,8 +266,6 @@ class RawEnv:
         keep: Copies an observation, so that it shares no memory with the env.
         stack: Converts copied observations to entries ``[T, ...]``.
         decode: Converts the actions in a TensorDict ``[T]`` to a sequence for ``step``.
-        decode_value: Converts the entry ``action`` for ``step``. ``None``: the action has several
-            entries.
         conversion: Conversion of single values from and to TensorDicts.
         create_store: Returns memory for a number of observations.
         clock: Returns the step of a loop, and when the time limit of the env ends an episode.
@@ -278,7 +275,6 @@ class RawEnv:
     keep: Callable[[Any], Any]
     stack: Callable[[Sequence[Any]], dict[str, Any]]
     decode: Callable[[TensorDictBase], Sequence[Any]]
-    decode_value: Callable[[Tensor], Any] | None
     conversion: Conversion
     create_store: Callable[[int], ObservationStore]
     clock: Callable[..., EpisodeClock]
@@ -363,7 +359,7 @@ def create_raw_env(
         many = _array_action
     create = partial(create_store, conversion)
     clock = partial(EpisodeClock, env)
-    return RawEnv(reset, *functions, many, action.decode_value, conversion, create, clock)
+    return RawEnv(reset, *functions, many, conversion, create, clock)
 
 
 _Functions = tuple[Callable[[Any], Any], Callable[[Sequence[Any]], dict[str, Any]]]

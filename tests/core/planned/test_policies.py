@@ -389,3 +389,22 @@ def test_what_a_policy_keeps_of_its_input_does_not_change() -> None:
     chunks = list(env.iter_rollout(20, policy, chunk_steps=8))
     whole = torch.cat([chunk["observation"] for chunk in chunks])
     assert torch.equal(torch.stack(policy.seen), whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
+@pytest.mark.parametrize("is_index", [True, False], ids=["index", "one-hot"])
+def test_discrete_actions_of_several_envs(dtype: torch.dtype, is_index: bool) -> None:
+    def alternate(step_count: Tensor) -> Tensor:
+        index = (step_count % 2).squeeze(-1)
+        return (index if is_index else nn.functional.one_hot(index, 2)).to(dtype)
+
+    def rolled_out(planned: bool) -> TensorDictBase:
+        base = SerialEnv(3, lambda: GymEnv("CartPole-v1", categorical_action_encoding=is_index))
+        env = TransformedEnv(base, StepCounter(), planned=planned)
+        env.set_seed(0)
+        policy = TensorDictModule(alternate, in_keys=["step_count"], out_keys=["action"])
+        data = env.rollout(20, policy, break_when_any_done=False)
+        assert is_planned(env, policy) == planned
+        return data
+
+    compared(rolled_out(True), rolled_out(False))
