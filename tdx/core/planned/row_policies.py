@@ -89,14 +89,20 @@ def act_for_rows(
         rows: The rows.
         batch: Entries of the batch, ``[n, ...]``, which complete the rows.
     """
-    start, stop, act_for_all = rows.start, rows.stop, policy.act
-    around = [
-        (key, [value[:start]] if start else [], [value[stop:]] if stop < len(value) else [])
-        for key, value in batch.items()
-    ]
+    start, count, act_for_all = rows.start, len(rows), policy.act
+    given = {key: value.clone() for key, value in batch.items()}
+    places = [(key, value.narrow(0, start, count)) for key, value in given.items()]
+    memory = [(value.data_ptr(), value.data_ptr() + value.nbytes) for value in given.values()]
 
     def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
-        given = {key: torch.cat([*before, root[key], *after]) for key, before, after in around}
-        return {key: value[start:stop] for key, value in act_for_all(given).items()}
+        for key, place in places:
+            place.copy_(root[key])
+        written = {}
+        for key, value in act_for_all(given).items():
+            address = value.data_ptr()
+            # A policy may return a part of its input, which the next step overwrites.
+            is_input = any(first <= address < end for first, end in memory)
+            written[key] = (value.clone() if is_input else value).narrow(0, start, count)
+        return written
 
     return act

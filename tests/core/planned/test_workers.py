@@ -97,6 +97,13 @@ class Gaussian(nn.Module):
         return mean + torch.randn_like(mean)
 
 
+class First(nn.Module):
+    """Returns a part of its input as action."""
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return observation[..., :1]
+
+
 def rolled_out(env: TransformedEnv, policy: Any) -> list[Any]:
     """Chunks, a rollout after them, and steps made by hand after that."""
     env.set_seed(3)
@@ -126,6 +133,10 @@ CASES: dict[str, tuple[Callable[[], EnvBase], Callable[[], Any]]] = {
     "a policy that draws": (
         pendulum,
         lambda: TensorDictModule(Gaussian(), ["observation"], ["action"]),
+    ),
+    "a part of the input": (
+        pendulum,
+        lambda: TensorDictModule(First(), ["observation"], ["action"]),
     ),
     "given": (pendulum, lambda: ActionSequence(torch.linspace(-2, 2, 450).view(5, 90, 1))),
     "chains inside": (counted, lambda: None),
