@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,3 +51,26 @@ def test_invalid_arguments() -> None:
         ActionScaling(["action", "other"])
     with pytest.raises(ChainError, match="no loc and scale yet"):
         ActionScaling().inv(TensorDict(action=ACTIONS, batch_size=[2]))
+
+
+def test_statistics_of_a_dataset() -> None:
+    moments = {"action_mean": torch.tensor([1.0, 2.0]), "action_std": torch.tensor([2.0, 4.0])}
+    metadata = SimpleNamespace(**moments, action_low=None, action_key=("robot", "action"))
+    scaling = ActionScaling.from_metadata(metadata)
+    assert scaling.in_keys_inv == [("robot", "action")]
+    assert torch.equal(scaling.normalize(torch.tensor([3.0, 6.0])), torch.ones(2))
+    stored_only = ActionScaling.from_metadata(metadata, in_keys_inv=[])
+    assert (stored_only.in_keys_inv, stored_only.in_keys) == ([], [("robot", "action")])
+    ends = SimpleNamespace(action_low=torch.tensor([0.0]), action_high=torch.tensor([10.0]))
+    assert ActionScaling.from_metadata(ends).denormalize(torch.tensor([1.0])).tolist() == [10.0]
+    with pytest.raises(ArgumentError, match="no statistics of the actions"):
+        ActionScaling.from_metadata(SimpleNamespace(action_mean=torch.ones(2)))
+
+
+def test_the_largest_number_is_not_a_range() -> None:
+    base = RowsEnv()
+    largest = torch.finfo(torch.float32).max
+    base.action_spec = Bounded(-2.0, largest, shape=(2,))
+    env = TransformedEnv(base, ActionScaling())
+    with pytest.raises(ChainError, match="without a finite, non-empty range"):
+        _ = env.action_spec

@@ -159,12 +159,15 @@ def batch_dims_of(spec: Composite, key: NestedKey) -> int:
 def has_range(spec: TensorSpec) -> TypeGuard[BoundedContinuous]:
     """Return True if an action is continuous, with a finite and non-empty range everywhere.
 
-    The width and the middle of a range must be finite in the action's dtype as well.
+    The largest number of a dtype as a bound means that there is none. The width and the middle of
+    a range must be finite in the action's dtype as well.
     """
     if not isinstance(spec, BoundedContinuous):
         return False
+    limits = torch.finfo(spec.dtype)
+    limited = (spec.low > limits.min) & (spec.high < limits.max)
     finite = (spec.high - spec.low).isfinite() & (spec.high + spec.low).isfinite()
-    return bool((finite & (spec.low < spec.high)).all())
+    return bool((limited & finite & (spec.low < spec.high)).all())
 
 
 def shared_bounds(low: Tensor, high: Tensor, batch_dims: int) -> tuple[Tensor, Tensor]:

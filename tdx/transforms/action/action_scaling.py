@@ -142,6 +142,45 @@ class ActionScaling(ActionTransform, AffineTransform):
         )
         return cls(loc=loc, scale=scale.clamp_min(eps), **kwargs)
 
+    @classmethod
+    def from_metadata(cls, metadata: Any, **kwargs: Any) -> Self:
+        """Return a scaling by the statistics in the metadata of a dataset.
+
+        Args:
+            metadata: Object with ``action_mean`` and ``action_std``, or ``action_low`` and
+                ``action_high``, and with the name of the action as ``action_key``. Attributes that
+                are missing or ``None`` are not used.
+            **kwargs: Further arguments of the constructor and of :meth:`from_stats`.
+
+        Raises:
+            ArgumentError: It has neither pair of statistics.
+
+        Example:
+            >>> from types import SimpleNamespace
+            >>> import torch
+            >>> metadata = SimpleNamespace(
+            ...     action_low=torch.tensor([0.0]), action_high=torch.tensor([10.0])
+            ... )
+            >>> ActionScaling.from_metadata(metadata).normalize(torch.tensor([5.0]))
+            tensor([0.])
+        """
+
+        def given(*names: str) -> dict[str, Any]:
+            found = {name: getattr(metadata, f"action_{name}", None) for name in names}
+            return {} if any(value is None for value in found.values()) else found
+
+        stats = given("mean", "std") or given("low", "high")
+        if not stats:
+            raise ArgumentError(
+                f"{type(metadata).__name__} has no statistics of the actions",
+                hint="it needs action_mean and action_std, or action_low and action_high",
+            )
+        key = getattr(metadata, "action_key", None)
+        if key is not None:
+            name = "in_keys_inv" if kwargs.get("in_keys_inv", True) else "in_keys"
+            kwargs.setdefault(name, [key])
+        return cls.from_stats(**stats, **kwargs)
+
     def normalize(self, action: Tensor) -> Tensor:
         """Map an action of the env ``[*B, n]`` to the policy's range.
 
