@@ -185,8 +185,10 @@ def _without_repeats(bound: Any) -> Any:
     """Reduce bounds to one element if all agree, else to size 1 along dims without differences."""
     if bound.numel() == 0:
         return bound
-    if bool((bound == bound.reshape(-1)[0]).all()):
-        return bound.reshape(-1)[0]
+    first = bound[(0,) * bound.ndim]
+    # An expanded number has no strides.
+    if bound.numel() == 1 or not any(bound.stride()) or bool((bound == first).all()):
+        return first
     for dim in range(bound.ndim):
         first = bound.narrow(dim, 0, 1)
         if bool((bound == first).all()):

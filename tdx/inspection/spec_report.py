@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.errors import KeyNotFoundError, did_you_mean
@@ -193,14 +194,17 @@ def compare_specs(stack: Stack, name: str | None = None) -> SpecReport:
     """
     whole = stack.specs()
     known: KnownLeaves = {}
+    kept: KeptLeaves = {}
     leaves = [composite_leaves(stage.input_spec, stage.output_spec, known) for stage in whole]
     stages = tuple(
-        StageReport(index, stage.name, compare_leaves(leaves[index], leaves[index + 1], (index,)))
-        for index, stage in enumerate(whole[1:])
+        StageReport(index, stage.name, compare_leaves(before, after, (index,), kept))
+        for index, (stage, (before, after)) in enumerate(
+            zip(whole[1:], pairwise(leaves), strict=True)
+        )
     )
     changes = _attribute_changes(compare_leaves(leaves[0], leaves[-1]), stages)
-    before, after = EnvFacts.at(whole[0]), EnvFacts.at(whole[-1])
-    return SpecReport(name or stack.name, before, after, changes, stages)
+    facts = EnvFacts.at(whole[0]), EnvFacts.at(whole[-1])
+    return SpecReport(name or stack.name, *facts, changes, stages)
 
 
 def unwrap_env(env: EnvBase) -> EnvBase:
@@ -212,8 +216,15 @@ def unwrap_env(env: EnvBase) -> EnvBase:
     return env
 
 
+KeptLeaves = dict[int, KeyChange]
+"""Pairs of a leaf with itself, by its id."""
+
+
 def compare_leaves(
-    before: Sequence[LeafSpec], after: Sequence[LeafSpec], stages: tuple[int, ...] = ()
+    before: Sequence[LeafSpec],
+    after: Sequence[LeafSpec],
+    stages: tuple[int, ...] = (),
+    kept: KeptLeaves | None = None,
 ) -> tuple[KeyChange, ...]:
     """Pair the specs of two sides by part and key.
 
@@ -221,13 +232,16 @@ def compare_leaves(
         before: Specs of the first side.
         after: Specs of the second side.
         stages: Stages to name in each change.
+        kept: Pairs that were made already, and are used again; added to. Their leaves have to stay
+            alive meanwhile.
     """
+    kept = {} if kept is None else kept
     old = {(leaf.part, leaf.key): leaf for leaf in before}
     new = {(leaf.part, leaf.key): leaf for leaf in after}
     added = [each for each in new if each not in old]
     # Both sides are in the order of the parts.
     ids = sorted([*old, *added], key=_part_order) if added else old
-    return tuple(_pair(each, old.get(each), new.get(each), stages) for each in ids)
+    return tuple(_pair(each, old.get(each), new.get(each), stages, kept) for each in ids)
 
 
 def _pair(
@@ -235,9 +249,15 @@ def _pair(
     before: LeafSpec | None,
     after: LeafSpec | None,
     stages: tuple[int, ...],
+    kept: KeptLeaves,
 ) -> KeyChange:
+    if before is after:
+        at = id(before)
+        if at not in kept:
+            kept[at] = KeyChange(*part_and_key, before, after)
+        return kept[at]
     change = KeyChange(*part_and_key, before, after)
-    if before is after or not stages or change.change == "same":
+    if not stages or change.change == "same":
         return change
     return KeyChange(*part_and_key, before, after, stages)
 
