@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ from torch import Tensor
 from tdx.core.chain import chain_stages
 from tdx.core.tracing import StepTrace
 from tdx.core.tracing.spec_violations import TraceChecker
+from tdx.core.transforms.running_norm import RunningNorm
 from tdx.errors import ArgumentError
 from tdx.inspection.value_stats import RunningStats
 from tdx.inspection.watch_records import KeyRecord, Sink, StateRecord, WatchRecord, sink_of
 from tdx.keys import format_key
 from tdx.stacks import open_stack
-from tdx.transforms import ObservationNorm, VecNorm
 
 _MAX_VALUES = 16
 """Largest state whose numbers are recorded one by one; a larger one has its mean."""
@@ -229,11 +229,11 @@ class watch:  # noqa: N801 - it is used like a function
                     yield StateRecord(place, name, _list_numbers(value))
 
     def _affine_states(self) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
-        """Yield location and scale of the normalizers of tdx, rather than their sums."""
+        """Yield location and scale of running statistics, rather than their sums."""
         for index, stage in enumerate(chain_stages(self._env) if self._is_tdx else ()):
-            if isinstance(stage, ObservationNorm | VecNorm):
+            if isinstance(stage, RunningNorm):
                 found: dict[str, Tensor] = {}
-                for key, _, loc, scale in cast("VecNorm", stage).iter_affine():
+                for key, _, loc, scale in stage.iter_affine():
                     found |= {
                         f"loc of {format_key(key)}": loc,
                         f"scale of {format_key(key)}": scale,

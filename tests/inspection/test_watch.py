@@ -308,3 +308,18 @@ def test_file_that_cannot_be_written(tmp_path: Path) -> None:
     ):
         pass
     assert "step" not in env.__dict__
+
+
+@pytest.mark.parametrize("norm", [tdx.ObservationNorm(0.5, 2.0), tdx.VecNormV2(["observation"])])
+def test_every_kind_of_normalizer_has_its_state_recorded(
+    norm: tdx.Transform, tmp_path: Path
+) -> None:
+    env = tdx.TransformedEnv(tdx.GymEnv("Pendulum-v1"), tdx.Compose(norm))
+    env.set_seed(0)
+    file = tmp_path / "watch.jsonl"
+    with watch(env, every=10, to=file, max_share=1) as watched:
+        env.rollout(20)
+    assert watched.samples == 1
+    names = {each.name for each in read_watch(file).drifts if each.stage.startswith("0 ")}
+    assert any("loc" in name for name in names), names
+    assert any("scale" in name for name in names), names
