@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from tdx.rollouts import (
     roll_out_shard,
     verify,
 )
+from tdx.rollouts.dump import writing
 from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.writing import DumpWriter, ignore_progress
 from tdx.rollouts.formats.conversion import export_lines
@@ -289,8 +291,14 @@ def thousands() -> Iterator[Path]:
     """A dump with 2,048 small shards, written without stepping an env for each."""
     count, pipeline = 2048, Pipeline.of(EnvConfig("CartPole-v1"), "RewardSum")
     chunk = build_env(pipeline).rollout(2)
-    with in_memory() as place, pytest.MonkeyPatch.context() as patch:
+    with (
+        in_memory() as place,
+        pytest.MonkeyPatch.context() as patch,
+        ThreadPoolExecutor(2) as pool,
+    ):
         patch.setattr(os, "fsync", lambda descriptor: None)
+        # Starting threads for each shard takes half of the time.
+        patch.setattr(writing, "ThreadPoolExecutor", lambda *_: nullcontext(pool))
         folder = Path(place) / "dump"
         wanted = DumpRequest(pipeline, Goal(steps=2 * count), seed=3)
         with open_shards(wanted, folder, count, alone=True) as plan:
@@ -317,16 +325,12 @@ def test_thousands_of_shards_open_without_reading_them(
         return load(self, place)
 
     monkeypatch.setattr(ShardedFolder, "_load", counted)
-    start = time.process_time()
     dump = open_dump(thousands)
     (listed,) = list_dumps(thousands)
-    seconds = time.process_time() - start
     assert opened == []
     assert (len(dump), len(dump.shards)) == (4096, 2048)
     assert listed.summary is not None
     assert listed.summary["bytes"] == dump.manifest.size > 0
-    # One of them took 0.02 s; the bar is 1 s.
-    assert seconds < 2.0
     assert (thousands / "shards.jsonl").stat().st_size < 2048 * 250
     assert dump[2047:2050]["action"].shape == (3, 2)
     dump.shards[1000]
