@@ -13,12 +13,12 @@ from tdx.testing import assert_matches_contract, assert_same_pipeline
 from tests.contracts import envs as made
 
 MODULE = """
-import numpy as np
 import gymnasium as gym
+import pytest
 
 
-def test_preprocessing(check_contract):
-    scale = float(open("scale.txt").read())
+@pytest.mark.parametrize("scale", [float(each) for each in open("scales.txt")])
+def test_preprocessing(check_contract, scale):
     env = gym.make("Pendulum-v1")
     check_contract(gym.wrappers.TransformObservation(env, lambda x: x * scale, None), "pendulum")
 """
@@ -54,18 +54,20 @@ def test_number_of_steps_is_limited() -> None:
 
 def test_fixture_writes_and_checks_contracts(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(MODULE)
-    (tmp_path / "scale.txt").write_text("2.0")
-    assert _pytest(tmp_path, "--update-contracts") == 0
+    scales = tmp_path / "scales.txt"
+    scales.write_text("2.0")
+    assert "1 passed" in _pytest(tmp_path, "--update-contracts")
     assert (tmp_path / "contracts" / "pendulum" / "contract.yaml").exists()
-    assert _pytest(tmp_path) == 0
-    (tmp_path / "scale.txt").write_text("3.0")
-    assert _pytest(tmp_path) == 1
+    scales.write_text("2.0\n3.0")
+    output = _pytest(tmp_path)
+    assert "1 failed, 1 passed" in output
+    assert "FAILED test_it.py::test_preprocessing[3.0]" in output
 
 
-def _pytest(folder: Path, *options: str) -> int:
+def _pytest(folder: Path, *options: str) -> str:
     plugin = ["-p", "no:cacheprovider"] + ([] if _is_installed() else ["-p", "tdx.testing"])
     command = [sys.executable, "-m", "pytest", "-q", *plugin, *options, "test_it.py"]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode
+    return subprocess.run(command, cwd=folder, capture_output=True, check=False, text=True).stdout
 
 
 def _is_installed() -> bool:
