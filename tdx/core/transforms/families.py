@@ -164,7 +164,7 @@ def has_range(spec: TensorSpec) -> TypeGuard[BoundedContinuous]:
     """
     if not isinstance(spec, BoundedContinuous):
         return False
-    limits = torch.finfo(spec.dtype)
+    limits = torch.finfo(spec.low.dtype)
     limited = (spec.low > limits.min) & (spec.high < limits.max)
     finite = (spec.high - spec.low).isfinite() & (spec.high + spec.low).isfinite()
     return bool((limited & finite & (spec.low < spec.high)).all())
