@@ -188,7 +188,14 @@ class FocusGuard(Screen[None]):
             if focused is not None and not is_lost:
                 return
             widget = self.fallback_focus()
-        super().set_focus(widget, scroll_visible, from_app_focus)
+        super().set_focus(widget, scroll_visible=False, from_app_focus=from_app_focus)
+        if scroll_visible and widget is not None:
+            self.call_later(self._show_focused, widget)
+
+    def _show_focused(self, widget: Widget) -> None:
+        """Scroll without the animation of Textual: keys that follow act on what is seen."""
+        if self.focused is widget and not self.can_view_entire(widget):
+            self.scroll_to_center(widget, animate=False)
 
     def move_hidden_focus(self) -> None:
         """Move the focus away from a hidden widget."""
