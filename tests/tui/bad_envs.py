@@ -15,14 +15,14 @@ from tensordict import TensorDictBase
 from tdx import Composite, PendulumEnv, Transform, Unbounded
 
 NAME = "[red]ключ[/]"
-"""A non-ASCII key that looks like a tag of Textual's markup."""
+"""Non-ASCII key that looks like Textual markup."""
 
 
 class Bad(PendulumEnv):
-    """Does whatever bad thing a file says at that time: ``hang step``, ``exit made``.
+    """Env whose next fault is named by a file: ``hang step``, ``exit made``.
 
     Args:
-        mood: the file; nothing bad is done where it is empty.
+        mood: Path of the file. Empty file: no fault.
     """
 
     def __init__(self, mood: str) -> None:
@@ -65,11 +65,11 @@ class Bad(PendulumEnv):
 
 
 class Huge(PendulumEnv):
-    """Has hundreds of keys, some with names that are hard to write, and a large image.
+    """Env with hundreds of keys, some with unusual names, and a large image.
 
     Args:
-        keys: how many.
-        side: of the image, in pixels.
+        keys: Number of keys.
+        side: Width and height of the image, in pixels.
     """
 
     def __init__(self, keys: int = 300, side: int = 4096) -> None:
@@ -91,10 +91,10 @@ class Huge(PendulumEnv):
 
 
 class FailsLate(Transform):
-    """Raises at one value.
+    """Transform that raises at one value.
 
     Args:
-        at: the number of the value, from 1.
+        at: Number of the value, from 1.
     """
 
     def __init__(self, at: int = 1000) -> None:

@@ -1,4 +1,4 @@
-"""Chromium without a window, driven through its DevTools, with a page that shows the app."""
+"""Headless Chromium, driven through its DevTools, with a page that shows the app."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import aiohttp
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE = 120.0
-# The page keeps its terminal to itself; this takes hold of it as soon as it is made.
+# The page does not expose its terminal: store it when it is created.
 _HOLD = """
 Object.defineProperty(Object.prototype, "fitAddon", {
   configurable: true,
@@ -48,15 +48,15 @@ _KEYS = {
 
 
 def browser_path() -> str | None:
-    """The first browser there is."""
+    """Return the path of the first installed browser."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 class Page:
-    """A page with the app, as a user sees it and points at it.
+    """Page with the app, which reads text and clicks.
 
     Args:
-        line: to the page's DevTools.
+        line: Connection to the DevTools of the page.
     """
 
     def __init__(self, line: aiohttp.ClientWebSocketResponse) -> None:
@@ -66,10 +66,10 @@ class Page:
         self.requests: list[str] = []
         """URLs of all requests, including websockets."""
         self.complaints: list[str] = []
-        """What the browser said of errors."""
+        """Errors that the browser reported."""
 
     async def listen(self) -> None:
-        """Sort what the browser says, for as long as it speaks."""
+        """Dispatch the messages of the browser until it closes the connection."""
         async for message in self._line:
             said = json.loads(message.data)
             if "id" in said:
@@ -98,7 +98,7 @@ class Page:
         return result
 
     async def value(self, expression: str) -> Any:
-        """What an expression is in the page."""
+        """Return the value of an expression in the page."""
         said = await self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         return said["result"].get("value")
 
@@ -111,13 +111,13 @@ class Page:
         await self.ask("Page.navigate", url=address)
 
     async def screen(self) -> list[str]:
-        """The lines on the screen."""
+        """Return the lines on the screen."""
         return await self.value(_SCREEN) or []
 
     async def sees(
         self, *texts: str, gone: str | None = None, patience: float = PATIENCE
     ) -> list[str]:
-        """Wait until these texts are on the screen, and another is not; returns its lines."""
+        """Wait until all texts and not ``gone`` are on the screen; return its lines."""
         loop = asyncio.get_running_loop()
         end = loop.time() + patience
         while True:
@@ -129,13 +129,13 @@ class Page:
             await asyncio.sleep(0.1)
 
     async def click(self, text: str, *, nth: int = 0, times: int = 1, dx: int = 0) -> None:
-        """Click where a text is, once it is there.
+        """Wait for a text and click it.
 
         Args:
-            text: what to click.
-            nth: which, where it is there more than once; -1 for the last.
-            times: how often.
-            dx: so many cells to the right of its first.
+            text: Text to click.
+            nth: Index of the occurrence; -1: the last.
+            times: Number of clicks.
+            dx: Offset from its first cell, in cells.
         """
         lines = await self.sees(text)
         found = [
@@ -172,7 +172,7 @@ class Page:
                 )
 
     async def press(self, *keys: str) -> None:
-        """Press keys: letters, digits, or names as ``Enter``."""
+        """Press keys: letters, digits, or names such as ``Enter``."""
         for key in keys:
             code, text = _KEYS.get(key, (ord(key.upper()[0]), key))
             named = {"key": key, "windowsVirtualKeyCode": code}
@@ -185,7 +185,7 @@ class Page:
             await self.ask("Input.dispatchKeyEvent", type="char", text=sign)
 
     async def picture(self, target: Path | None = None) -> bytes:
-        """A screenshot, as a PNG."""
+        """Return a screenshot as PNG."""
         said = await self.ask("Page.captureScreenshot", format="png")
         data = base64.b64decode(said["data"])
         if target is not None:
@@ -195,7 +195,7 @@ class Page:
 
 @asynccontextmanager
 async def chromium(width: int = 1200, height: int = 820) -> AsyncIterator[Page]:
-    """A browser with one empty page; it is gone at the end."""
+    """Start a browser with one empty page; close it at the end."""
     path = browser_path()
     assert path is not None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -1,4 +1,4 @@
-"""Tests of the app are coroutines, and settings of the machine do not reach them."""
+"""Run tests that are coroutines, without the settings of this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.tui.snapshots import write_fixed_catalog
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine in a loop of its own."""
+    """Run a coroutine test in its own event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -28,13 +28,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True)
 def patient_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deliver keys in order even where handling one takes seconds."""
+    """Keep the order of keys on machines on which handling one takes seconds."""
     monkeypatch.setattr("tdx.tui.keyboard.INPUT_TIMEOUT", 120.0)
 
 
 @pytest.fixture(autouse=True)
 def wait_without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Continue when the app is idle, not when the processor is."""
+    """Wait until the app is idle, not until the processor is."""
     for module in ("textual.pilot", "textual.app"):
         monkeypatch.setattr(f"{module}.wait_for_idle", idle.wait_for_idle)
 
@@ -58,7 +58,7 @@ def parse_styles_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def own_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings, no colors and no files of the user."""
+    """Isolate a test from the settings, colors and files of the user."""
     for name in ("NO_COLOR", "TDX_THEME", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "config.toml"))

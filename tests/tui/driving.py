@@ -27,7 +27,7 @@ from tests.tui.inline_backend import InlineBackend
 
 
 class Driver:
-    """Presses keys and waits until the app has handled them."""
+    """Driver that presses keys and waits until the app has handled them."""
 
     def __init__(self, app: TdxApp, pilot: Pilot[None]) -> None:
         self.app = app
@@ -147,7 +147,7 @@ class Driver:
         return next(each for each in self.app.screen.query(FormRow) if each.field.name == name)
 
     def find(self, selector: str | type[Widget]) -> Any:
-        """A widget."""
+        """Return a widget."""
         return self.app.screen.query_one(selector)
 
 

@@ -1,4 +1,4 @@
-"""An env that never comes back from one of its steps."""
+"""Env with a step that never returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tdx import PendulumEnv
 
 
 class HangsAtStep3(PendulumEnv):
-    """Makes three steps, and sleeps in the one after them."""
+    """Env that sleeps in its fourth step."""
 
     made = 0
 

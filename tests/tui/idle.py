@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 from textual.pilot import Pilot
 
 LONGEST_WAIT = 1.0
-"""Seconds after which an app that is never idle counts as idle."""
+"""Seconds after which a busy app counts as idle."""
 _SOON = 0.005
-"""An app that only waits, for longer than so many seconds, is idle."""
+"""Time to the next timer, in seconds, from which on a waiting app is idle."""
 
 
 class IdleSelector(selectors.DefaultSelector):
-    """Wakes up whoever waits for an idle loop, when the loop is about to block."""
+    """Selector that wakes waiting coroutines when the loop is about to block."""
 
     current: ClassVar[IdleSelector | None] = None
 
@@ -25,7 +25,7 @@ class IdleSelector(selectors.DefaultSelector):
         self._waiters: list[asyncio.Future[None]] = []
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for files, or report that there is nothing to do.
+        """Wait for file descriptors, or report that the loop is idle.
 
         Args:
             timeout: Seconds until the next timer. ``None``: no timer.
@@ -66,7 +66,7 @@ async def resize(pilot: Pilot[Any], width: int, height: int) -> None:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in an event loop of its own that says when it is idle.
+    """Run a coroutine in its own event loop, which reports when it is idle.
 
     Args:
         main: The coroutine.

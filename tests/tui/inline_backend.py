@@ -1,4 +1,4 @@
-"""A backend that answers in the app's own process."""
+"""Backend that answers in the process of the app."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class InlineBackend:
-    """Answers requests in this process, one after the other, in the next turn of the event loop.
+    """Backend that answers one request per turn of the event loop, in this process.
 
     A request without an end, which would block the loop, is never answered: its worker is starting.
     """

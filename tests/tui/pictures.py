@@ -35,14 +35,14 @@ _FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
 
 def keep(app: Driver, name: str) -> None:
-    """Write a picture of the screen, without the fonts that it would load from elsewhere."""
+    """Write an image of the screen, without links to web fonts."""
     IMAGES.mkdir(exist_ok=True)
     drawn = _FONT.sub("", app.app.export_screenshot(title="tdx", simplify=True))
     (IMAGES / f"{name}.svg").write_text("\n".join(map(str.rstrip, drawn.splitlines())) + "\n")
 
 
 async def until(app: Driver, text: str) -> None:
-    """Wait until a text is on the screen, or was in a notice."""
+    """Wait until a text is on the screen or in a notice."""
     for _ in range(3000):
         if text in app.text() or text in app.notices:
             return

@@ -36,7 +36,7 @@ Make = Callable[[Pipeline], EnvBase | StackEnv]
 
 
 class PlayingBackend(InlineBackend):
-    """Turns a player between two turns of the loop, as a worker would.
+    """Backend that steps a player between two turns of the loop, as a worker would.
 
     Args:
         make: Creates the env. ``None``: :func:`~tdx.pipeline.build_env`.
@@ -54,7 +54,7 @@ class PlayingBackend(InlineBackend):
 
     def ask(self, request: Request[Any], **kwargs: Any) -> Ticket[Any]:
         if not isinstance(request, RunSession):
-            # What the other tabs ask takes time, and is not what is tested here.
+            # Requests of other tabs take time and are not tested here.
             return Ticket(next(self._serial), asyncio.get_running_loop().create_future())
         for ticket, _ in self._playing.values():
             self.cancel(ticket)
@@ -79,7 +79,7 @@ class PlayingBackend(InlineBackend):
         super().close()
 
     def end(self, message: str) -> None:
-        """Let the worker die."""
+        """End the worker with an error."""
         for ticket, task in self._playing.values():
             task.cancel()
             self._fail(ticket, RequestError(Problem("TDX000", message)))
@@ -108,23 +108,23 @@ class PlayingBackend(InlineBackend):
 
 
 class Live(Driver):
-    """Drives the live tab."""
+    """Driver of the live tab."""
 
     @property
     def tab(self) -> LiveTab:
-        """The tab."""
+        """Live tab."""
         return self.app.screen_stack[0].query_one(LiveTab)
 
     @property
     def backend(self) -> PlayingBackend:
-        """What plays."""
+        """Backend of the app."""
         backend = self.app.backend
         assert isinstance(backend, PlayingBackend)
         return backend
 
     @property
     def player(self) -> LivePlayer:
-        """The latest session."""
+        """Player of the latest session."""
         return self.backend.players[-1]
 
     async def settle(self) -> None:
@@ -156,13 +156,13 @@ class Live(Driver):
 
     @property
     def shown(self) -> int:
-        """The trace that is shown."""
+        """Index of the shown trace."""
         assert self.tab.session.state is not None
         return self.tab.session.state.shown
 
 
 class LiveApp(TdxApp):
-    """Nothing but the tab; the whole app takes its time to begin."""
+    """App that consists of the tab, which starts faster than the whole app."""
 
     CSS_PATH: ClassVar[Any] = [Path(app_module.__file__).parent / each for each in TdxApp.CSS_PATH]
 
@@ -192,14 +192,14 @@ async def playing(
     allow_code: bool = False,
     storage: Storage | None = None,
 ) -> AsyncIterator[Live]:
-    """The live tab after its first reset.
+    """Run the live tab until its first reset.
 
     Args:
-        stages: the chain.
-        env: the env.
-        make: makes the env with its chain, whatever the pipeline says.
-        size: of the terminal.
-        whole: whether the rest of the app is around the tab.
+        stages: Stages of the chain.
+        env: Env of the pipeline. ``None``: no env.
+        make: Creates the env with its chain, instead of the pipeline.
+        size: Columns and rows of the terminal.
+        whole: Run the whole app.
         backend: Answers requests. ``None``: a :class:`PlayingBackend`.
         allow_code: Allow the pipeline to import Python objects.
         storage: Recent files and autosaved sessions. ``None``: nothing is stored.

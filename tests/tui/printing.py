@@ -1,4 +1,4 @@
-"""A request to print something."""
+"""Request that prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tdx.tui.backend.worker import register_handler
 
 @dataclass(frozen=True, slots=True)
 class Print(Request[None]):
-    """Write a line to the output and one to the errors."""
+    """Write a line to stdout and one to stderr."""
 
     text: str
 

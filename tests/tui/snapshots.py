@@ -58,7 +58,7 @@ def installed_versions() -> str:
 
 
 ATTEMPTS = 40
-"""How often a screen that differs is drawn again, before it counts as different."""
+"""Number of redraws before a screen counts as different."""
 
 
 def compare(name: str, svg: str, folder: Path) -> str | None:
@@ -70,7 +70,7 @@ def compare(name: str, svg: str, folder: Path) -> str | None:
         folder: Where to write the current screen if it differs.
 
     Returns:
-        What differs. ``None``: nothing.
+        Description of the difference. ``None``: they are equal.
     """
     path = FOLDER / f"{name}.svg"
     if os.environ.get("TDX_UPDATE_GOLDEN"):
@@ -85,7 +85,7 @@ def compare(name: str, svg: str, folder: Path) -> str | None:
 
 
 async def _expected_picture(app: Driver, name: str) -> None:
-    """Wait until the screen is as in the snapshot: a pane may get its values after its new size."""
+    """Wait until the screen equals the snapshot: a pane may get its values after a resize."""
     path = FOLDER / f"{name}.svg"
     is_update = bool(os.environ.get("TDX_UPDATE_GOLDEN"))
     for _ in range(ATTEMPTS):

@@ -1,4 +1,4 @@
-"""The worker processes: answers, what is pushed, what is cancelled, and how they end."""
+"""Worker processes: answers, pushed values, cancellation and exit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.tui.asked import Busy, Echo, Fail, Hang, Noise
 
 @asynccontextmanager
 async def backend() -> AsyncIterator[ProcessBackend]:
-    """A backend that is closed at the end, and leaves no process behind."""
+    """Run a backend; check at the end that no process is left."""
     made = ProcessBackend()
     try:
         yield made
@@ -41,7 +41,7 @@ def is_alive(pid: int) -> bool:
 
 
 async def gone(pid: int) -> bool:
-    """Whether a process ends within some time."""
+    """Return True if a process ends within the time limit."""
     for _ in range(200):
         if not is_alive(pid):
             return True
@@ -49,7 +49,7 @@ async def gone(pid: int) -> bool:
     return False
 
 
-async def test_worker_answers_and_keeps_things_from_one_request_to_the_next() -> None:
+async def test_worker_keeps_its_cache_between_requests() -> None:
     async with backend() as workers:
         answers = [await workers.ask(Echo(value)) for value in (3, 4)]
         other = await workers.ask(Echo(5), worker="other")
@@ -57,7 +57,7 @@ async def test_worker_answers_and_keeps_things_from_one_request_to_the_next() ->
         assert len(set(workers.pids().values())) == 2
 
 
-async def test_workers_give_way_to_the_app() -> None:
+async def test_workers_have_a_lower_priority_than_the_app() -> None:
     async with backend() as workers:
         await workers.ask(Echo(0))
         (pid,) = workers.pids().values()
@@ -68,7 +68,7 @@ async def test_workers_give_way_to_the_app() -> None:
             assert session.read_text().endswith("nice 10\n")
 
 
-async def test_errors_come_back_as_plain_data() -> None:
+async def test_errors_are_returned_as_plain_data() -> None:
     async with backend() as workers:
         with pytest.raises(RequestError) as known:
             await workers.ask(Fail("tdx"))
@@ -79,7 +79,7 @@ async def test_errors_come_back_as_plain_data() -> None:
         assert "asked.py" in unknown.value.details
 
 
-async def test_of_a_topic_only_the_latest_arrives() -> None:
+async def test_only_the_latest_value_of_a_topic_arrives() -> None:
     async with backend() as workers:
         numbers: list[int] = []
 
@@ -108,7 +108,7 @@ async def test_job_receives_values_and_cancellation() -> None:
         assert await ticket == "cancelled, received ['faster']"
 
 
-async def test_newer_request_in_a_line_drops_the_older() -> None:
+async def test_newer_request_of_a_slot_supersedes_older_ones() -> None:
     async with backend() as workers:
         busy = workers.ask(Busy())
         first, second, last = (workers.ask(Echo(n), slot="look") for n in range(3))
@@ -119,7 +119,7 @@ async def test_newer_request_in_a_line_drops_the_older() -> None:
         assert await last == (2, 1)
 
 
-async def test_worker_that_dies_fails_its_requests_and_is_started_again() -> None:
+async def test_requests_fail_when_their_worker_exits_and_it_is_restarted() -> None:
     ended: list[tuple[str, ...]] = []
     async with backend() as workers:
         workers.on_exit = lambda *each: ended.append(each)
@@ -130,12 +130,12 @@ async def test_worker_that_dies_fails_its_requests_and_is_started_again() -> Non
         assert await workers.ask(Echo(1)) == (1, 1)
 
 
-async def test_it_is_said_how_a_worker_ended() -> None:
+async def test_exit_reason_of_a_worker_is_reported() -> None:
     async with backend() as workers:
         with pytest.raises(RequestError) as crashed:
             await workers.ask(Fail("crash"))
         assert crashed.value.problem.message == "the worker process ended: crashed (SIGSEGV)"
-        assert "asked.py" in crashed.value.details  # in which call it was
+        assert "asked.py" in crashed.value.details  # traceback of the crash
         hanging = asyncio.Event()
         ticket = workers.ask(Hang(), on_push=lambda *_: hanging.set())
         await asyncio.wait_for(hanging.wait(), 40)
@@ -145,7 +145,7 @@ async def test_it_is_said_how_a_worker_ended() -> None:
         assert killed.value.problem.message == "the worker process ended: killed (SIGKILL)"
 
 
-async def test_of_what_a_worker_prints_the_end_is_kept() -> None:
+async def test_last_output_of_a_worker_is_kept() -> None:
     async with backend() as workers:
         ticket = workers.ask(Noise(3 * MAX_BYTES))
         output = workers._workers["look"].process.output
@@ -160,7 +160,7 @@ async def test_of_what_a_worker_prints_the_end_is_kept() -> None:
         await second
 
 
-async def test_worker_that_hangs_is_killed_with_what_it_started() -> None:
+async def test_hanging_worker_is_killed_with_its_child_processes() -> None:
     async with backend() as workers:
         pids: list[int] = []
         hanging = asyncio.Event()
@@ -181,7 +181,7 @@ async def test_worker_that_hangs_is_killed_with_what_it_started() -> None:
 
 
 @pytest.mark.parametrize("how", ["Hang()", "Hang(stuck=True)"])
-def test_worker_ends_by_itself_when_the_app_is_killed(how: str) -> None:
+def test_worker_exits_when_the_app_is_killed(how: str) -> None:
     code = (
         "import asyncio, os\n"
         "from tdx.tui.backend.client import ProcessBackend\n"

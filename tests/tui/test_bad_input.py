@@ -1,4 +1,4 @@
-"""Bad input in the whole process on a terminal: it is reported, and the app stays alive."""
+"""The whole app in a terminal with bad input: reported, and the app survives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHAIN = "version: 1\nenv: Pendulum-v1  # mine\ntransforms:\n  - RewardSum\n"
 
 @pytest.fixture
 def mood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mood:
-    """Says what the env does from now on."""
+    """Return a function that sets the next fault of the env."""
     file = tmp_path / "mood"
     file.write_text("")
     monkeypatch.setenv("TDX_STATE_DIR", str(tmp_path / "kept"))
@@ -37,14 +37,14 @@ def mood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mood:
 
 
 def bad_env(folder: Path, *stages: str) -> list[str]:
-    """The arguments that open the app with an env that follows its mood."""
+    """Return the arguments that open the app with the faulty env."""
     kwargs = f"mood={str(folder / 'mood')!r}"
     given = ["tui", "--allow-code", "--env", f"{BAD}:Bad", "--env-kwargs", kwargs]
     return [*given, *(word for stage in stages for word in ("--t", stage))]
 
 
 def until(met: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     end = time.monotonic() + PATIENCE
     while not met():
         assert time.monotonic() < end
@@ -52,33 +52,33 @@ def until(met: Callable[[], bool]) -> None:
 
 
 def resize(app: Terminal, columns: int, rows: int) -> None:
-    """Give the terminal another size."""
+    """Resize the terminal."""
     app.tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
 
 def rewrite(file: Path, text: str) -> None:
-    """Replace a file at once, as an editor does: half of it would be another change."""
+    """Replace a file atomically, as an editor does; a partial file would be another change."""
     other = file.with_name("other")
     other.write_text(text)
     other.replace(file)
 
 
 def workers(app: Terminal) -> list[int]:
-    """The processes that the app has started."""
+    """Return the process IDs of the workers."""
     return family(app.pid)[1:]
 
 
 def new_worker(app: Terminal, before: list[int]) -> int:
-    """The worker that was not there before."""
+    """Wait for a new worker; return its process ID."""
     until(lambda: bool(set(workers(app)) - set(before)))
     return next(iter(set(workers(app)) - set(before)))
 
 
-def test_a_rollout_survives_whatever_env_and_stages_do(tmp_path: Path, mood: Mood) -> None:
+def test_rollout_survives_failing_envs_and_stages(tmp_path: Path, mood: Mood) -> None:
     stage = f"{BAD}:FailsLate(at=1001)"
     with terminal(*bad_env(tmp_path, stage), folder=tmp_path) as app:
         app.sees("6 keys")
-        # A stage that fails at step 1,000: what was traced until then is there.
+        # A stage that fails at step 1,000: the earlier traces remain.
         app.press("3")
         app.sees("paused · step 0")
         app.press(*"+++++++")
@@ -89,7 +89,7 @@ def test_a_rollout_survives_whatever_env_and_stages_do(tmp_path: Path, mood: Moo
         )
         app.press("Left", "Left")
         app.sees("reward@0", gone="◉ live")
-        # An env that raises, prints without end, and makes nan: it continues after each of them.
+        # An env that raises, prints a lot, and returns nan: the session continues after each.
         mood("raise step")
         app.press("s")
         app.sees("the env raised ValueError", f"{NAME} is stuck")
@@ -103,7 +103,7 @@ def test_a_rollout_survives_whatever_env_and_stages_do(tmp_path: Path, mood: Moo
         mood("inf step")
         app.press("s")
         app.sees("it holds inf after a step", "-inf")
-        # One that crashes; `test_live_worker.py` has one that hangs and one that is killed.
+        # A crash; `test_live_worker.py` has a hanging and a killed worker.
         mood("crash step")
         app.press("s")
         app.sees("the worker process ended: crashed (SIGSEGV)")
@@ -112,7 +112,7 @@ def test_a_rollout_survives_whatever_env_and_stages_do(tmp_path: Path, mood: Moo
         app.sees("paused · step 0", gone="SIGSEGV")
 
 
-def test_an_env_that_cannot_be_made_and_workers_that_die(tmp_path: Path, mood: Mood) -> None:
+def test_env_that_cannot_be_created_and_workers_that_are_killed(tmp_path: Path, mood: Mood) -> None:
     mood("hang made")
     with terminal(*bad_env(tmp_path, "RewardSum"), folder=tmp_path) as app:
         app.sees("inspecting for", "Ctrl+K kills the worker")
@@ -130,13 +130,13 @@ def test_an_env_that_cannot_be_made_and_workers_that_die(tmp_path: Path, mood: M
         mood("")
         app.press("C-k")
         app.sees("8 keys", gone="creating the env failed")
-        # One that is killed while it has nothing to do is started again.
+        # A worker that is killed while idle is restarted.
         until(lambda: len(workers(app)) == 2)
         before = workers(app)
         os.kill(before[0], signal.SIGKILL)
         new_worker(app, before)
         app.sees("8 keys")
-        # And one that is killed while it measures.
+        # A worker that is killed while it measures.
         mood("slow step")
         app.press("4")
         app.sees("r measure")
@@ -149,7 +149,7 @@ def test_an_env_that_cannot_be_made_and_workers_that_die(tmp_path: Path, mood: M
 
 
 @pytest.mark.skipif(find_spec("miniworld") is not None, reason="miniworld is installed")
-def test_settings_files_and_a_disk_that_are_broken(
+def test_invalid_settings_changing_files_and_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.toml").write_text("theme = [\n")
@@ -159,12 +159,12 @@ def test_settings_files_and_a_disk_that_are_broken(
     file.write_text(
         "version: 1\nenv: MiniWorld-Hallway-v0\ntransforms:\n  - RewardSun\n  - RewardSum\n"
     )
-    # Where a notice with a path breaks into lines depends on the path: one word of each is sought.
+    # Line breaks of a notice depend on the path: search for one word of each.
     with terminal("tui", str(file), folder=tmp_path) as app:
-        app.sees("TOML:", file.name)  # a notice, which may be gone before the chain is inspected
+        app.sees("TOML:", file.name)  # notices may disappear before the chain is inspected
         app.sees("unknown transform RewardSun")
         app.sees("pip install miniworld")
-        # Another one on disk, which can be taken; then garbage, a folder, and nothing at all.
+        # The file on disk is replaced; then it is invalid, deleted, and a folder.
         rewrite(file, CHAIN)
         app.sees(f"{file.name} changed on disk")
         app.press("r")
@@ -181,7 +181,7 @@ def test_settings_files_and_a_disk_that_are_broken(
         app.press("Escape")
         app.sees("8 keys", gone="changed on disk")
         file.rmdir()
-        # A disk that is full: said on one line, and nothing is lost.
+        # A full disk is reported in one line, and the edits are kept.
         app.press("Down", "c")
         app.sees("1 RewardSum")
         space = resource.prlimit(app.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
@@ -194,7 +194,7 @@ def test_settings_files_and_a_disk_that_are_broken(
     assert file.read_text().count("- RewardSum") == 2
 
 
-def test_any_size_of_terminal_with_any_number_of_keys(
+def test_terminals_of_any_size_with_an_env_of_many_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TDX_STATE_DIR", str(tmp_path / "kept"))
@@ -227,7 +227,7 @@ def test_any_size_of_terminal_with_any_number_of_keys(
         assert all_gone(kin)
 
 
-def test_test_run_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+def test_killed_test_run_leaves_no_process(tmp_path: Path) -> None:
     code = (
         "import time\n"
         "from pathlib import Path\n"
@@ -252,7 +252,7 @@ def test_test_run_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     assert all_gone(kin, PATIENCE)
 
 
-def test_without_a_terminal_it_says_what_to_call(tmp_path: Path) -> None:
+def test_without_a_terminal_the_headless_command_is_named(tmp_path: Path) -> None:
     (tmp_path / "garbage.yaml").write_text("env: [")
 
     def called(*arguments: str) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""An app that is closed while it starts ends in silence, and leaves no crash file."""
+"""Apps that are closed during their start exit silently and leave no crash file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TURNS = [*range(12), 20, 40, 80, 160]
 
 
 @pytest.mark.parametrize("turns", TURNS)
-async def test_app_that_is_closed_while_it_starts_has_no_fault(
+async def test_app_closed_during_its_start_exits_cleanly(
     turns: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum"))
@@ -41,7 +41,7 @@ async def test_app_that_is_closed_while_it_starts_has_no_fault(
     assert capsys.readouterr() == ("", "")
 
 
-async def test_page_that_is_gone_before_the_app_has_started_leaves_no_crash_file(
+async def test_page_closed_before_the_app_starts_leaves_no_crash_file(
     tmp_path: Path,
 ) -> None:
     reading, writing = os.pipe()

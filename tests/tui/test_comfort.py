@@ -1,4 +1,4 @@
-"""What makes the app pleasant: the key line, first-run hints, themes of one's own, no colors."""
+"""Key line, first-run hints, user themes and ``NO_COLOR``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_key_line_fits_and_its_keys_can_be_clicked() -> None:
         assert app.stages == ["StepCounter"]
 
 
-async def test_hints_go_from_step_to_step_and_are_not_shown_again(tmp_path: Path) -> None:
+async def test_hints_advance_and_are_shown_once(tmp_path: Path) -> None:
     path = tmp_path / "hints.json"
     async with driven(env=None, hints=HintState(path)) as app:
         assert "first steps 0/5 ▸ e choose an env" in app.text("#hints")
@@ -58,14 +58,14 @@ async def test_hints_go_from_step_to_step_and_are_not_shown_again(tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["{", "3", '{"done": 3}', '{"hidden": 1}'])
-def test_broken_file_of_hints_shows_them(tmp_path: Path, text: str) -> None:
+def test_hints_are_shown_if_their_file_is_damaged(tmp_path: Path, text: str) -> None:
     (tmp_path / "hints.json").write_text(text)
     book = HintState(tmp_path / "hints.json")
     assert book.next is not None
     assert not book.is_hidden
 
 
-async def test_hints_are_over_when_all_are_done(tmp_path: Path) -> None:
+async def test_hints_end_after_the_last_one(tmp_path: Path) -> None:
     async with driven("RewardSum", hints=HintState(tmp_path / "hints.json")) as app:
         await app.press("2", "3", "4")
         assert "Done. " in app.text("#hints")
@@ -93,7 +93,7 @@ dark = "yes"
 """
 
 
-async def test_theme_is_chosen_by_its_name() -> None:
+async def test_theme_is_selected_by_name() -> None:
     async with driven() as app:
         await app.press("t", "text:ansi-light")
         while app.find(CommandList).option_count != 1:
@@ -103,7 +103,7 @@ async def test_theme_is_chosen_by_its_name() -> None:
         assert app.find("#chain").has_focus
 
 
-async def test_theme_of_the_user_is_taken_and_a_broken_one_is_noticed(tmp_path: Path) -> None:
+async def test_user_theme_is_loaded_and_an_invalid_one_is_reported(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(THEMES)
     async with driven(preferences=load_preferences()) as app:
         assert app.app.theme == "mine"
@@ -117,7 +117,7 @@ async def test_theme_of_the_user_is_taken_and_a_broken_one_is_noticed(tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["themes = 3", "[themes]\nmine = 3"])
-async def test_tables_of_themes_that_are_none(tmp_path: Path, text: str) -> None:
+async def test_invalid_theme_tables_are_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.toml").write_text(text)
     preferences = load_preferences()
     assert preferences.themes == ()
@@ -125,7 +125,7 @@ async def test_tables_of_themes_that_are_none(tmp_path: Path, text: str) -> None
 
 
 def colors(app: Driver) -> set[str]:
-    """The colors on the screen that are no greys."""
+    """Return the colors on the screen that are not gray."""
     found: set[str] = set()
     for strip in app.app.screen._compositor.render_strips():
         for segment in strip:

@@ -22,7 +22,7 @@ CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", "StepCounter(max_steps=200)")
 ROOT = Path(__file__).parents[2]
 
 
-async def test_add_from_the_catalog_goes_behind_the_selection() -> None:
+async def test_catalog_adds_after_the_selected_stage() -> None:
     async with driven("RewardSum", "StepCounter") as app:
         await app.press("down", "a", "text:rc", "enter")
         assert app.stages == ["RewardSum", "RewardClipping", "StepCounter"]
@@ -72,7 +72,7 @@ async def test_click_in_the_catalog_selects_and_a_double_click_adds() -> None:
         assert app.stages == ["BinarizeReward"]
 
 
-async def test_catalog_describes_transforms_and_is_left_by_escape() -> None:
+async def test_catalog_describes_transforms_and_escape_leaves_it() -> None:
     async with driven(size=(80, 24)) as app:
         for size in ((80, 24), (200, 60)):
             await resize(app.pilot, *size)
@@ -97,10 +97,10 @@ EDITS: list[tuple[list[str], list[str], int]] = [
     (["shift+up"], [*CHAIN], 0),
     (["end", "up", "delete"], [*CHAIN[:2]], 2),
 ]
-"""Keys pressed at the first stage, with the stages and the selected place after them."""
+"""Keys pressed at the first stage, with the stages and selected place afterwards."""
 
 
-async def test_edit_by_key_can_be_undone_and_done_again() -> None:
+async def test_edits_by_key_are_undone_and_redone() -> None:
     async with driven(*CHAIN) as app:
         editor = app.app.workspace.editor
         for keys, stages, place in EDITS:
@@ -131,7 +131,7 @@ async def test_cursor_moves_through_a_chain_longer_than_its_pane() -> None:
         assert (app.place, chain.scroll_offset.y) == (-1, 0)
 
 
-async def test_mouse_drags_selects_switches_and_opens() -> None:
+async def test_mouse_moves_selects_toggles_and_opens_stages() -> None:
     async with driven(*CHAIN) as app:
         chain = app.find("#chain")
         await app.pilot.mouse_down(chain, offset=(8, 1))
@@ -180,7 +180,7 @@ async def test_form_has_switches_and_choices() -> None:
         assert isinstance(app.app.focused, Checkbox)
 
 
-async def test_keys_are_offered_from_the_specs_at_that_place() -> None:
+async def test_keys_are_completed_from_the_specs_at_the_stage() -> None:
     async with driven(
         'RenameTransform(["observation"], ["state"])', "ObservationNorm(0.0, 1.0)"
     ) as app:
@@ -220,13 +220,13 @@ async def test_values_are_completed_from_the_declaration() -> None:
         assert app.stages[1] == 'CatFrames(N=4, dim=-1, done_key="truncated")'
 
 
-async def test_keys_on_the_way_in_are_offered_first_for_the_inverse() -> None:
+async def test_inverse_keys_are_completed_first_for_inverse_arguments() -> None:
     async with driven("ActionScaling") as app:
         await app.press("down")
         assert app.row("in_keys_inv").keys[0] == "action"
 
 
-async def test_stage_that_fails_has_a_badge_and_the_others_stay_usable() -> None:
+async def test_failing_stage_has_a_badge_and_others_stay_usable() -> None:
     chain = ("RewardScaling(0.0, 0.1)", 'ObservationNorm(0.0, 1.0, in_keys=["observatoin"])')
     async with driven(*chain, "RewardSum") as app:
         shown = app.text("#chain")
@@ -237,7 +237,7 @@ async def test_stage_that_fails_has_a_badge_and_the_others_stay_usable() -> None
         assert "+ episode_reward" in app.text("#spec-tree")
 
 
-async def test_specs_seen_last_stay_while_a_stage_fails() -> None:
+async def test_last_valid_specs_stay_while_a_stage_fails() -> None:
     async with driven('CatFrames(4, dim=-1, in_keys=["observation"])') as app:
         await app.press("down", "enter", "tab", "end", "backspace")
         await app.press("text:7", "escape", "2")
@@ -246,7 +246,7 @@ async def test_specs_seen_last_stay_while_a_stage_fails() -> None:
         assert "[12]" in app.text("#spec-tree")
 
 
-async def test_fix_of_a_lint_is_on_a_key() -> None:
+async def test_fix_of_a_finding_is_applied_by_key() -> None:
     async with driven("RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)") as app:
         await app.press("down")
         assert "x move RewardClipping after RewardScaling" in app.text("StageTab ProblemPanel")
@@ -256,14 +256,14 @@ async def test_fix_of_a_lint_is_on_a_key() -> None:
         assert app.stages == ["RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)"]
 
 
-async def test_fix_finds_its_stages_among_those_that_are_off_or_fail() -> None:
+async def test_fix_applies_next_to_disabled_and_failing_stages() -> None:
     chain = ("RewardSum", "CatFrames", "RewardClipping(-1.0, 1.0)", "RewardScaling(0.0, 0.1)")
     async with driven(*chain) as app:
         await app.press("down", "space", "down", "down", "x")
         assert app.stages == ["(RewardSum)", "CatFrames", chain[3], chain[2]]
 
 
-async def test_what_is_typed_into_a_field_later_is_undone_on_its_own() -> None:
+async def test_later_edit_of_a_field_is_a_separate_undo_step() -> None:
     async with driven("StepCounter") as app:
         await app.press("down", "enter", "2", "5", "escape", "enter", "end", "0", "7", "escape")
         assert app.stages == ["StepCounter(max_steps=2507)"]
@@ -273,13 +273,13 @@ async def test_what_is_typed_into_a_field_later_is_undone_on_its_own() -> None:
         assert app.stages == ["StepCounter"]
 
 
-async def test_what_a_stage_carries_to_the_next_step_is_listed_once() -> None:
+async def test_carried_keys_are_listed_once() -> None:
     async with driven("RewardSum", size=(120, 40)) as app:
         await app.press("down")
         assert app.text("#form-about").count("+ episode_reward") == 1
 
 
-async def test_env_is_chosen_from_a_list_with_a_search_field() -> None:
+async def test_env_is_selected_from_a_searchable_list() -> None:
     async with driven(env=None) as app:
         assert "choose an env" in app.text("#form")
         await app.press("e", "text:cartpole-v1", "enter")
@@ -290,7 +290,7 @@ async def test_env_is_chosen_from_a_list_with_a_search_field() -> None:
         assert app.app.workspace.draft.env is None
 
 
-async def test_env_picker_starts_with_a_short_list_and_describes_the_spaces() -> None:
+async def test_env_list_starts_short_and_describes_the_spaces() -> None:
     async with driven(env=None) as app:
         await app.press("enter")
         await choices_loaded(app)
@@ -316,12 +316,12 @@ async def choices_loaded(app: Driver) -> None:
 
 
 async def choose(app: Driver) -> None:
-    """Take the first that is offered, where the list came late."""
+    """Select the first option, also if the list arrives late."""
     if app.app.screen.query("#choose-list"):
         await app.press("enter")
 
 
-async def test_form_of_the_env_changes_it() -> None:
+async def test_form_edits_the_env() -> None:
     async with driven("RewardSum") as app:
         app.row("num_envs").query_one(Input).focus()
         await app.press("text:3")
@@ -332,7 +332,7 @@ async def test_form_of_the_env_changes_it() -> None:
         assert "must be a whole number" in app.text("#form")
 
 
-async def test_env_that_cannot_be_made_says_so_and_can_be_changed() -> None:
+async def test_env_that_cannot_be_created_is_reported_and_replaced() -> None:
     async with driven("RewardSum", env="Pendulm-v1") as app:
         assert "✕" in app.text("#status")
         assert "did you mean Pendulum-v1" in app.text("StageTab ProblemPanel")
@@ -340,7 +340,7 @@ async def test_env_that_cannot_be_made_says_so_and_can_be_changed() -> None:
         assert app.stages == []
 
 
-async def test_sample_pipeline_is_an_edit_like_any_other() -> None:
+async def test_opening_a_sample_pipeline_can_be_undone() -> None:
     async with driven("RewardSum") as app:
         await app.press("p")
         names = sorted(path.stem for path in (ROOT / "sample_pipelines").glob("*.yaml"))
@@ -352,7 +352,7 @@ async def test_sample_pipeline_is_an_edit_like_any_other() -> None:
         assert app.stages == ["RewardSum"]
 
 
-async def test_stage_that_is_off_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
+async def test_disabled_stage_is_restored_from_the_file(tmp_path: Path) -> None:
     path = tmp_path / "chain.yaml"
     path.write_text(
         "version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum  # sums\n  - InitTracker\n"
@@ -371,7 +371,7 @@ async def test_stage_that_is_off_is_there_when_the_file_is_opened_again(tmp_path
 
 
 @pytest.mark.parametrize("severity", ["error", "warning", "suggestion"])
-def test_stage_has_the_mark_of_its_worst_finding(severity: Any) -> None:
+def test_stage_shows_the_severity_of_its_worst_finding(severity: Any) -> None:
     draft = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum"))
     number = draft.stages[0].number
     found = (
@@ -385,7 +385,7 @@ def test_stage_has_the_mark_of_its_worst_finding(severity: Any) -> None:
 
 
 @pytest.mark.parametrize(("columns", "has_types"), [(60, False), (120, True)])
-async def test_row_without_room_leaves_out_the_type(columns: int, has_types: bool) -> None:
+async def test_narrow_row_omits_the_type(columns: int, has_types: bool) -> None:
     async with driven("StepCounter", size=(columns, 24)) as app:
         await app.press("home", "down", "enter")
         row = app.row("max_steps")

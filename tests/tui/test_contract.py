@@ -87,7 +87,7 @@ async def test_stages_are_side_by_side_and_the_first_difference_is_marked() -> N
         await app.press("escape")
 
 
-async def test_keys_go_from_difference_to_difference_and_out_one_level_at_a_time() -> None:
+async def test_keys_visit_each_difference_and_leave_level_by_level() -> None:
     freeze(*CHAIN)
     async with driven(*CHAIN[:1], *CHAIN[2:]) as app:
         screen = await compare(app, "contract")
@@ -110,7 +110,7 @@ async def test_keys_go_from_difference_to_difference_and_out_one_level_at_a_time
         assert app.app.screen is not screen
 
 
-async def test_both_sides_and_the_values_are_visible_in_every_size() -> None:
+async def test_both_sides_and_values_are_visible_at_every_size() -> None:
     freeze(*CHAIN)
     async with driven(NORM.format(scale=2.0), *CHAIN[1:], size=(60, 20)) as app:
         await compare(app, "contract")
@@ -143,13 +143,13 @@ def test_chains_of_two_libraries_are_compared() -> None:
     assert "+ 2 RescaleAction" in texts(found)
 
 
-def test_counters_of_both_sides_are_paired_next_to_a_missing_stage() -> None:
+def test_counters_are_paired_next_to_a_missing_stage() -> None:
     freeze(FRAMES, "RewardSum", CLIP)
     found = run(CompareContract(Pipeline.of("Pendulum-v1", FRAMES, "RewardSum"), "contract"))
     assert "1 RewardSum · 1 RewardSum\n▶ 2 ClipTransform -" in texts(found)
 
 
-def test_another_env_shows_the_keys_that_differ_from_the_start() -> None:
+def test_comparison_with_another_env_lists_the_differing_keys() -> None:
     freeze(*CHAIN)
     found = run(CompareContract(Pipeline.of("CartPole-v1", *CHAIN), "contract"))
     assert "▶ env GymEnv ≠ env GymEnv" in texts(found)
@@ -159,7 +159,7 @@ def test_another_env_shows_the_keys_that_differ_from_the_start() -> None:
     assert "[3] – 0" in " ".join(text.split()), "a feature that only one side has"
 
 
-def test_names_of_a_stranger_are_escaped() -> None:
+def test_names_from_untrusted_files_are_escaped() -> None:
     freeze("RewardSum", CLIP)
     document = Path("contract/contract.yaml")
     text = document.read_text().replace("name: ClipTransform", 'name: "Cl\\e[31mip\\u202e"')
@@ -179,7 +179,7 @@ def test_names_of_a_stranger_are_escaped() -> None:
         ("./missing.yaml", "./missing.yaml"),
     ],
 )
-def test_what_is_no_reference_gets_a_sentence(reference: str, sentence: str) -> None:
+def test_invalid_reference_is_reported_in_one_sentence(reference: str, sentence: str) -> None:
     Path("folder").mkdir()
     with pytest.raises(TdxError) as caught:
         run(CompareContract(Pipeline.of("Pendulum-v1"), reference))
@@ -187,7 +187,7 @@ def test_what_is_no_reference_gets_a_sentence(reference: str, sentence: str) -> 
     assert "\n" not in caught.value.message
 
 
-async def test_a_damaged_contract_leaves_the_view_empty_with_a_sentence() -> None:
+async def test_damaged_contract_is_reported_in_an_empty_view() -> None:
     freeze("RewardSum", path="damaged")
     golden = Path("damaged/golden.safetensors")
     golden.write_bytes(golden.read_bytes()[:-1])
@@ -196,12 +196,12 @@ async def test_a_damaged_contract_leaves_the_view_empty_with_a_sentence() -> Non
         head = shown(app, "head")
         assert "✕ damaged/golden.safetensors is damaged: its content does not match the" in head
         assert app.app.focused is None  # the list is not displayed
-        await app.press("n", "right", "enter")  # nothing is there to move in
+        await app.press("n", "right", "enter")  # the list is empty
         await app.press("escape")
         assert not isinstance(app.app.screen, ContractScreen)
 
 
-async def test_freeze_asks_before_it_replaces_and_an_evaluation_must_not_learn() -> None:
+async def test_freeze_asks_before_replacing_and_reports_learning_in_evaluation() -> None:
     async with driven("VecNorm(in_keys=['observation'])") as app:
         await app.press("F", "enter")
         await app.settle()
@@ -226,12 +226,12 @@ async def test_freeze_asks_before_it_replaces_and_an_evaluation_must_not_learn()
         assert "TDX510 state still learning" in shown(app, "details")
 
 
-async def test_without_an_env_both_commands_say_what_to_do() -> None:
+async def test_both_commands_explain_the_next_step_without_an_env() -> None:
     async with driven(draft=Draft()) as app:
         await app.press("C", "F")
         assert app.notices == ["no pipeline yet; press e to choose an env"] * 2
 
 
-def test_the_view_loads_no_torch() -> None:
+def test_view_does_not_import_torch() -> None:
     loaded = loaded_by("import tdx.tui.contract.contract_screen, tdx.tui.contract.commands")
     assert not loaded & (HEAVY - {"textual"})

@@ -1,4 +1,4 @@
-"""A chain from nothing: composed, stepped, profiled and saved, in the whole program."""
+"""Compose, step, profile and save a chain in the whole program."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_by_keys_alone_in_a_terminal(tmp_path: Path) -> None:
         tdx.sees("branch at step 2", "paused · step 2")
         tdx.press("Escape")
         tdx.sees("d remove")
-        tdx.press("d")  # an edit repeats the rollout, and u brings it back
+        tdx.press("d")  # an edit replays the rollout, and u undoes both
         tdx.sees("repeated 2 steps", gone="1 StepCounter")
         tdx.press("u")
         tdx.sees("1 StepCounter", "step_count@1", "paused · step 2")
@@ -77,7 +77,7 @@ def test_by_keys_alone_in_a_terminal(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def served(folder: Path, *arguments: str) -> AsyncIterator[tuple[str, list[int]]]:
-    """The address of ``tdx serve``, and its processes while it runs; then Ctrl-C ends them."""
+    """Run ``tdx serve``; yield its address and processes, and end it with Ctrl-C."""
     server = await asyncio.create_subprocess_exec(
         *(
             sys.executable,

@@ -1,4 +1,4 @@
-"""Errors: chain, header, live tab, details and log say the same, with the user's line."""
+"""Errors: chain, header, live tab, details and log agree and name the user's line."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RAISED = 1 + ENV.split("\n").index('            raise ValueError("the gripper is
 
 @pytest.fixture
 def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
-    """Writes a module with the env of a user, and returns its class."""
+    """Return a function that writes a module with an env and returns its class."""
     import importlib
     import sys
 
@@ -58,12 +58,12 @@ def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixture
 
 
 def make(pipeline: Pipeline) -> Any:
-    """The env of a pipeline, whose own code may run."""
+    """Create the env of a pipeline that may import code."""
     return build_env(pipeline, allow_code=True)
 
 
 def unwrapped(text: str) -> str:
-    """A text of the screen without the spaces and borders at which a long path is wrapped."""
+    """Return text without the spaces and borders at which long paths are wrapped."""
     return text.replace(" ", "").replace("│", "")
 
 
@@ -73,7 +73,7 @@ async def logged(app: Driver) -> str:
     return "\n".join(each.full_text for each in entries if each.severity == "error")
 
 
-async def test_error_in_a_step_is_the_same_everywhere_until_it_is_fixed(arm: Any) -> None:
+async def test_step_error_is_consistent_until_it_is_fixed(arm: Any) -> None:
     async with playing("RewardSum", env="arm_step:Arm", make=make, whole=True) as app:
         await app.press("s")
         line = f"arm_step.py:{RAISED}"
@@ -104,21 +104,21 @@ async def test_error_in_a_step_is_the_same_everywhere_until_it_is_fixed(arm: Any
         assert "No problems" in app.text(".dialog")
 
 
-async def test_edit_that_begins_a_new_session_takes_the_error_of_the_old_one_away(arm: Any) -> None:
+async def test_edit_that_restarts_the_session_clears_its_error(arm: Any) -> None:
     async with playing("RewardSum", env="arm_step:Arm", make=make, whole=True) as app:
         await app.press("s", "escape", "down", "d")
         assert app.app.workspace.errors.all() == ()
 
 
 @pytest.mark.parametrize("arm", ["init"], indirect=True)
-async def test_env_that_cannot_be_made_has_its_traceback_and_the_stages_are_unknown(
+async def test_env_that_cannot_be_created_shows_its_traceback_and_unknown_stages(
     arm: Any,
 ) -> None:
     async with driven("RewardSum", "StepCounter", env="arm_init:Arm", allow_code=True) as app:
         rows = app.find(ChainList).rows
         assert [row.badge for row in rows if row.kind == "stage"] == ["unknown", "unknown"]
         assert "? 0 RewardSum" in app.text("#chain")
-        # A long path is broken anywhere.
+        # Long paths are wrapped at any character.
         panel = app.text("StageTab ProblemPanel").replace(" ", "")
         assert f"arm_init.py:{RAISED}" in panel
         assert f"arm_init.py:{RAISED}" in await logged(app)
@@ -131,7 +131,7 @@ async def test_env_that_cannot_be_made_has_its_traceback_and_the_stages_are_unkn
         assert [row.badge for row in rows if row.kind == "stage"] == ["", ""]
 
 
-async def test_error_of_a_stage_in_a_step_marks_that_stage() -> None:
+async def test_step_error_marks_its_stage() -> None:
     chain = ("StepCounter", "RewardSum", "tests.tui.bad_envs:FailsLate(at=9)")
     async with playing(*chain, make=make, whole=True) as app:
         await app.press("escape", "down", "space", "3")
@@ -144,13 +144,13 @@ async def test_error_of_a_stage_in_a_step_marks_that_stage() -> None:
 
 
 async def restarted(app: Live) -> None:
-    """Wait for the session that an edit begins."""
+    """Wait for the session that an edit starts."""
     while len(app.backend.players) < 2:
         await app.pilot.pause(0.02)
     await app.settle()
 
 
-async def test_stages_have_one_number_whatever_is_off() -> None:
+async def test_disabled_stages_do_not_change_stage_numbers() -> None:
     async with playing("StepCounter", "RewardSum", "InitTracker", whole=True) as app:
         await app.press("escape", "down", "space", "3")
         await restarted(app)
@@ -163,12 +163,12 @@ async def test_stages_have_one_number_whatever_is_off() -> None:
         assert app.tab.panes.values.cursor > 0
 
 
-def test_stage_below_the_pipeline_has_no_number() -> None:
+def test_stage_inside_the_env_has_no_number() -> None:
     numbers = StageNumbers((0, 3), inner=1)
     assert [numbers.title(at, "A") for at in range(3)] == ["A", "0 A", "3 A"]
 
 
-def test_costs_have_the_numbers_of_the_chain() -> None:
+def test_profile_rows_have_the_stage_numbers() -> None:
     row = CostRow("stage", 1, 2, "RewardSum", "forward", 1, {}, 0.0, 0.0, False, (), 0.0, 1.0)
     draft = Draft.of(Pipeline.of("Pendulum-v1", "A", "B", "C", "D")).toggle(1)
     mode = ModeCosts("planned", (row,), 1.0, 1.0, 1, 0.0, "quiet", "")
@@ -176,7 +176,7 @@ def test_costs_have_the_numbers_of_the_chain() -> None:
     assert run.costs.modes[0].rows[0].label == "2-3 RewardSum"
 
 
-async def test_new_stage_comes_last_where_the_env_is_selected() -> None:
+async def test_new_stage_is_appended_if_the_env_is_selected() -> None:
     async with driven("RewardSum", "InitTracker") as app:
         await app.press("a", "text:stepcounter", "enter")
         assert app.stages == ["RewardSum", "InitTracker", "StepCounter"]

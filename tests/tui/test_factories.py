@@ -1,4 +1,4 @@
-"""The tabs with an env that a factory creates: what applies to it, and why the rest does not."""
+"""Tabs with the env of a factory: available commands, and reasons for the others."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ async def test_a_stage_of_torchrl_is_not_edited() -> None:
         assert names(app) == ["RewardScaling", "StepCounter"]
 
 
-def test_a_check_with_steps_takes_transforms_of_torchrl() -> None:
+def test_check_with_steps_supports_torchrl_transforms() -> None:
     request = CheckChain(Pipeline.of(TORCHRL), allow_code=True, steps=True)
     assert check_chain(request, job()) == ()
 
 
-def test_steps_of_torchrl_have_the_numbers_of_the_chain_pane() -> None:
+def test_torchrl_steps_have_the_stage_numbers_of_the_chain() -> None:
     pipeline, topics = Pipeline.of(TORCHRL), dict[str, Any]()
     stack = build_stack(pipeline, True)
     for numbers in ((), (0, 1)):
@@ -89,7 +89,7 @@ def test_the_profile_of_torchrl_has_modes_and_a_row_for_each_transform() -> None
 # Settings of the env
 
 
-async def test_settings_that_need_a_chain_of_tdx_are_left_out() -> None:
+async def test_settings_for_native_chains_are_hidden() -> None:
     async with driven(env=SB3, allow_code=True, size=(140, 45)) as app:
         form = app.text("StageTab")
         assert "A stable-baselines3 env with" in form
@@ -164,7 +164,7 @@ async def test_the_palette_lists_what_applies() -> None:
         await app.press("escape")
 
 
-async def test_the_stages_of_a_factory_complete_the_hint_about_stages(tmp_path: Path) -> None:
+async def test_stages_of_a_factory_complete_the_first_hint(tmp_path: Path) -> None:
     hints = HintState(tmp_path / "hints.json")
     async with driven(env=MAKE, allow_code=True, hints=hints):
         assert "stages" in hints.done
@@ -193,7 +193,7 @@ async def test_a_measured_stack_shows_no_note_about_options() -> None:
         assert "edited" not in shown
 
 
-def test_advice_for_a_factory_runs_nothing() -> None:
+def test_suggestions_for_a_factory_run_nothing() -> None:
     request = FindAdvice(
         Pipeline.of(f"{MODULE}:fail"), "planned", steps=5, repeats=1, warmup=1, allow_code=True
     )
@@ -203,7 +203,7 @@ def test_advice_for_a_factory_runs_nothing() -> None:
 # Copying and reloading
 
 
-async def test_a_copied_command_permits_the_code() -> None:
+async def test_copied_command_includes_allow_code() -> None:
     async with driven(env=MAKE, allow_code=True) as app:
         await app.press("y")
         assert "Python" not in app.text()
@@ -242,7 +242,7 @@ async def test_reloading_restarts_the_live_session() -> None:
 # Live
 
 
-async def test_the_values_begin_with_the_stage_that_was_selected_before() -> None:
+async def test_values_start_at_the_selected_stage() -> None:
     def make(pipeline: Pipeline) -> Any:
         return StackEnv(build_stack(pipeline, True))
 

@@ -1,4 +1,4 @@
-"""The focus: only widgets that are displayed have it, and each key goes where it was aimed."""
+"""Focus: only displayed widgets have it, and each key reaches its widget."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_TURNS = 20
 
 
 async def hidden_focus(app: Driver) -> Widget | None:
-    """The widget that has the focus though it is not on the screen, nor scrolled there."""
+    """Return the focused widget if it is not on the screen, also after scrolling."""
     focused = app.app.focused
     for _ in range(MOST_TURNS):
         if focused is None or (focused.is_on_screen and focused.region.area):
@@ -50,7 +50,7 @@ async def test_focused_widget_is_on_the_screen() -> None:
                 assert await hidden_focus(app) is None, (size, keys[: at + 1])
 
 
-async def test_escape_in_an_expanded_tab_brings_the_chain_back_and_keeps_the_focus() -> None:
+async def test_escape_in_an_expanded_tab_shows_the_chain_and_keeps_the_focus() -> None:
     async with playing(*CHAIN, whole=True, size=(120, 40)) as app:
         await app.press("z", "escape", "d")
         assert app.stages == [*CHAIN]
@@ -60,7 +60,7 @@ async def test_escape_in_an_expanded_tab_brings_the_chain_back_and_keeps_the_foc
         assert app.app.focused is app.find("#chain")
 
 
-async def test_tab_is_displayed_when_its_key_is_pressed() -> None:
+async def test_key_of_a_tab_displays_it() -> None:
     async with driven(*CHAIN) as app:
         for keys in (["z"], ["z", "2"], ["a", "z"]):
             await app.press("escape", "escape", "1", *keys, "escape", "escape", "z", "5")
@@ -68,7 +68,7 @@ async def test_tab_is_displayed_when_its_key_is_pressed() -> None:
             assert await hidden_focus(app) is None, keys
 
 
-async def test_focus_leaves_a_pane_that_a_resize_hides() -> None:
+async def test_focus_leaves_a_pane_hidden_by_a_resize() -> None:
     async with driven(*CHAIN, size=(120, 30)) as app:
         app.app.screen.set_focus(app.find("#catalog"))
         await resize(app.pilot, 80, 24)
@@ -82,7 +82,7 @@ async def test_focus_leaves_a_pane_that_a_resize_hides() -> None:
         assert app.app.focused is app.find("#chain")
 
 
-async def test_command_of_the_palette_brings_the_pane_that_it_changes_back() -> None:
+async def test_palette_command_shows_the_pane_that_it_changes() -> None:
     async with driven(*CHAIN) as app:
         await app.press("down", "5", "z", "ctrl+p", "text:remove the stage", "enter")
         assert app.find("#chain").is_on_screen
@@ -105,7 +105,7 @@ async def test_number_of_a_tab_focuses_it_and_enter_the_first_field(size: tuple[
             assert app.app.focused is app.find("#chain")
 
 
-async def test_fields_are_left_by_arrows_and_enter() -> None:
+async def test_arrows_and_enter_leave_fields() -> None:
     async with driven("RewardScaling(0.0, 0.1)", "CatFrames(4, -1)") as app:
         await app.press("down", "enter", "enter")
         assert app.row("scale").has_focus_within
@@ -125,7 +125,7 @@ async def test_help_is_about_the_field_that_has_the_focus() -> None:
         assert "scale Factor" in app.text("#form-help")
 
 
-async def test_escape_in_an_expanded_catalog_brings_the_chain_back_first() -> None:
+async def test_escape_in_an_expanded_catalog_shows_the_chain_first() -> None:
     async with driven(*CHAIN) as app:
         await app.press("a", "down", "tab", "z", "escape")
         assert app.find("#chain").is_on_screen

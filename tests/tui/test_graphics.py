@@ -128,18 +128,18 @@ def test_kitty_data_is_sent_in_chunks() -> None:
 
 @dataclass
 class Terminal:
-    """A terminal that answers the query.
+    """Terminal that answers the query.
 
     Args:
-        answer: Its answer.
-        received: What it received.
+        answer: Bytes to answer with.
+        received: Bytes that it received.
     """
 
     answer: bytes
     received: list[bytes] = field(default_factory=list)
 
     def ask(self, monkeypatch: pytest.MonkeyPatch) -> Graphics | None:
-        """Return what a query in this terminal finds."""
+        """Return the result of a query in this terminal."""
         ours, theirs = pty.openpty()
         monkeypatch.setattr("tdx.tui.terminal_graphics._INPUT", theirs)
         monkeypatch.setattr("tdx.tui.terminal_graphics._OUTPUT", theirs)
@@ -168,7 +168,7 @@ def in_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.Monke
     return monkeypatch
 
 
-def test_terminal_is_asked(in_terminal: pytest.MonkeyPatch) -> None:
+def test_terminal_is_queried(in_terminal: pytest.MonkeyPatch) -> None:
     terminal = Terminal(b"\x1b[6;20;10t\x1b[?62;4c")
     assert terminal.ask(in_terminal) == Graphics("sixel", (10, 20))
     assert b"".join(terminal.received) == QUERY
@@ -176,7 +176,7 @@ def test_terminal_is_asked(in_terminal: pytest.MonkeyPatch) -> None:
 
 
 class GraphicsApp(App[None]):
-    """An app that consists of an image."""
+    """App that consists of an image."""
 
     CSS = "Static { layer: above; width: 4; height: 1; display: none; } Screen { layers: a above; }"
 
@@ -205,7 +205,7 @@ IMAGE = ImageView("pixels@0", "env", -1, (3, 2, 3), 2, 3, RGB, 2 / 3)
 
 
 @pytest.mark.parametrize("protocol", ["kitty", "sixel"])
-async def test_image_is_above_the_cells_until_it_is_covered(protocol: Protocol) -> None:
+async def test_image_covers_the_cells_until_a_dialog_opens(protocol: Protocol) -> None:
     app = GraphicsApp(Graphics(protocol, (4, 8)))
     async with app.run_test(size=(30, 10)) as pilot:
         pane = app.query_one(ImagePane)

@@ -1,4 +1,4 @@
-"""Full garbage collections wait until nobody presses keys."""
+"""Full garbage collections wait for a pause between key presses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tui.driving import driven
 
 
 class Collections:
-    """A collector with a clock of its own, and what it has collected."""
+    """Collector with a fake clock and a list of its collections."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
@@ -24,7 +24,7 @@ class Collections:
         monkeypatch.setattr(gc, "get_count", lambda: (0, 0, self.partial))
 
     def pass_time(self, seconds: int, *, keys: bool) -> None:
-        """Check every second; press keys meanwhile, or not."""
+        """Check once per second, optionally with key presses in between."""
         for _ in range(seconds):
             self.now += 1
             if keys:
@@ -46,7 +46,7 @@ def settings_of_gc() -> Iterator[None]:
     gc.enable()
 
 
-def test_collects_now_and_then_while_idle(collections: Collections) -> None:
+def test_collects_regularly_while_idle(collections: Collections) -> None:
     collections.pass_time(60, keys=False)
     assert collections.times == [15.0, 30.0, 45.0, 60.0]
     assert INTERVAL_SECONDS == 15.0
@@ -59,14 +59,14 @@ def test_waits_while_keys_are_pressed(collections: Collections) -> None:
     assert collections.times == [100.0 + IDLE_SECONDS]
 
 
-def test_does_not_wait_for_ever(collections: Collections) -> None:
+def test_waits_for_a_limited_time(collections: Collections) -> None:
     collections.partial = idle_collector.MAX_PARTIAL_COLLECTIONS
     collections.pass_time(1, keys=True)
     assert collections.times == [1.0]
 
 
 @pytest.mark.usefixtures("settings_of_gc")
-def test_python_collects_only_young_objects_itself() -> None:
+def test_python_collects_only_young_generations() -> None:
     before = gc.get_threshold()
     gc.disable()
     IdleCollector().start()
@@ -77,7 +77,7 @@ def test_python_collects_only_young_objects_itself() -> None:
 
 
 @pytest.mark.usefixtures("settings_of_gc")
-async def test_app_takes_over_if_collection_was_off_at_its_start() -> None:
+async def test_app_collects_if_collection_was_disabled() -> None:
     gc.disable()
     async with driven("RewardSum") as app:
         assert gc.isenabled()

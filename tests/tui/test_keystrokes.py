@@ -1,4 +1,4 @@
-"""Number of keys that it takes to compose common chains, from an empty app."""
+"""Number of key presses that compose common chains in an empty app."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PONG = ("ToTensorImage", "GrayScale", "Resize(w=84)", "CatFrames(N=4, dim=-3)")
 
 
 class ListingBackend(InlineBackend):
-    """Lists envs, and creates none: their specs are still being computed."""
+    """Backend that lists envs and creates none, as while specs are computed."""
 
     def _answer(self, ticket: Ticket[Any], request: Request[Any]) -> None:
         if isinstance(request, ListEnvs):

@@ -23,7 +23,7 @@ MAKE = f"{MODULE}:make"
 
 
 class CountingBackend(InlineBackend):
-    """Counts the observations, and answers none of them if ``hangs``."""
+    """Backend that counts the observations and, if ``hangs``, answers none."""
 
     def __init__(self, *, hangs: bool = False) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class CountingBackend(InlineBackend):
 
 
 async def go_to(app: Driver, key: str) -> str:
-    """Return the lineage of the key at the place that is selected."""
+    """Return the lineage of the key at the selected stage."""
     tree = app.find("#spec-tree")
     at = next(n for n, line in enumerate(tree.lines) if line.key == key)
     tree.highlighted = at
@@ -151,7 +151,7 @@ async def test_slow_steps_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> Non
         assert len(backend.tickets) == 1
 
 
-async def test_an_edit_cancels_steps_that_are_being_made() -> None:
+async def test_edit_cancels_running_steps() -> None:
     backend = CountingBackend(hangs=True)
     async with driven(env=MAKE, allow_code=True, backend=backend) as app:
         await app.press("2", "a", "text:StepCounter", "enter", "escape", "2")

@@ -1,4 +1,4 @@
-"""The live tab: stepping, looking back, comparing, and what bad envs get."""
+"""Live tab: stepping, history, comparison and failing envs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ COUNTED = "StepCounter(max_steps=5)"
 
 
 async def steps(app: Live, count: int) -> None:
-    """Make so many steps."""
+    """Make a number of steps."""
     await app.press("n", f"text:{count}", "enter")
 
 
-async def test_opens_with_a_reset_steps_and_runs_until_it_is_paused() -> None:
+async def test_session_resets_steps_runs_and_pauses() -> None:
     async with playing(COUNTED) as app:
         assert "step 0" in app.text("#live-head")
         assert app.text("#live-values").count("step_count@1") == 1
@@ -61,7 +61,9 @@ async def test_opens_with_a_reset_steps_and_runs_until_it_is_paused() -> None:
         assert app.player.session.tracer.steps == made + 13
 
 
-async def test_what_was_stepped_is_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_steps_of_the_session_are_dumped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     async with playing() as app:
         await app.press("D")
@@ -124,7 +126,7 @@ async def test_action_is_zero_or_manual() -> None:
         assert app.player.session.tracer.last.stages[0].name == "random"
 
 
-async def test_action_by_hand_is_chosen_with_the_mouse() -> None:
+async def test_manual_action_is_set_with_the_mouse() -> None:
     async with playing(env="CartPole-v1") as app:
         await app.press("i", "text:manual", "enter", "s")
         begin, _ = app.tab.panes.manual._track()
@@ -201,7 +203,7 @@ async def test_differences_of_two_steps() -> None:
         assert app.tab.session.state.reference is None
 
 
-async def test_shows_what_is_there_or_what_is_written() -> None:
+async def test_shows_all_keys_or_only_written_ones() -> None:
     async with playing(COUNTED, "RewardSum") as app:
         await app.press("s")
         assert app.text("#live-values").count("observation@0") == 1
@@ -211,7 +213,7 @@ async def test_shows_what_is_there_or_what_is_written() -> None:
         assert app.tab.panes.values.cursor == 2
 
 
-async def test_selected_stage_is_brought_to_the_top() -> None:
+async def test_selected_stage_is_scrolled_to_the_top() -> None:
     async with playing(*["RewardSum"] * 1, *["DoubleToFloat"] * 12, COUNTED, size=(60, 26)) as app:
         await app.press("s")
         app.app.workspace.select(13)
@@ -219,7 +221,7 @@ async def test_selected_stage_is_brought_to_the_top() -> None:
         assert "13 StepCounter" in app.text("#live-values")
 
 
-async def test_no_key_can_be_plotted_before_there_are_values(
+async def test_plotting_without_values_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
@@ -266,7 +268,7 @@ async def test_episode_is_opened_from_the_table() -> None:
         assert app.shown == 0
 
 
-async def test_one_env_of_a_batch_is_in_focus() -> None:
+async def test_one_env_of_a_batch_is_shown() -> None:
     async with playing(make=lambda pipeline: Ragged((3, 4, 5))) as app:
         await app.press("s")
         assert "reward@0 1" in app.text("#live-values")
@@ -282,7 +284,7 @@ async def test_one_env_of_a_batch_is_in_focus() -> None:
         assert "all 3" in app.text("#live-envs")
 
 
-async def test_action_by_hand_is_for_the_env_in_focus(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_manual_action_applies_to_the_shown_env(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(pipeline: Pipeline) -> Ragged:
         env = Ragged((9, 9, 9))
         monkeypatch.setattr(env.action_spec, "rand", lambda *_: torch.ones(3, dtype=torch.int64))
@@ -320,7 +322,7 @@ async def test_images_are_drawn_before_and_after_a_stage() -> None:
         assert "▀▀▀▀▀▀▀▀▀▀▀▀" in shown
 
 
-async def test_panes_take_turns_where_there_is_little_room() -> None:
+async def test_panes_alternate_on_a_small_screen() -> None:
     async with playing(COUNTED, size=(48, 18)) as app:
         await app.press("s")
         seen = []
@@ -379,7 +381,7 @@ async def check_drawing_only_in_front(app: Live) -> None:
 
 
 async def check_search(app: Live) -> None:
-    """Check that a search goes from match to match among keys and stages."""
+    """Check that a search visits each match in keys and stages."""
 
     def found() -> str:
         return app.tab.panes.values.search_lines()[app.tab.panes.values.cursor]

@@ -1,4 +1,4 @@
-"""A partial redraw equals a full redraw, and a tab learns that it is shown."""
+"""Partial redraws equal full ones, and a tab is notified when it is shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = (
 )
 
 
-async def test_parts_are_drawn_as_the_whole() -> None:
+async def test_partial_redraw_equals_full_redraw() -> None:
     async with playing("StepCounter(max_steps=20)", whole=True, size=(100, 30)) as app:
         await app.press("s", "s")
         for keys in ((), ("2",), ("ctrl+p",)):
@@ -40,7 +40,7 @@ async def test_parts_are_drawn_as_the_whole() -> None:
         assert compositor.render_partial_update() is None
 
 
-async def test_tab_is_shown_although_a_lookup_came_before_the_layout() -> None:
+async def test_tab_is_shown_if_a_lookup_precedes_the_layout() -> None:
     async with playing("StepCounter(max_steps=20)", whole=True, size=(100, 30)) as app:
         main = app.app.screen_stack[0]
         tabs, live = main.query_one(ContentSwitcher), main.query_one(LiveTab)

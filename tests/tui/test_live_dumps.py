@@ -1,4 +1,4 @@
-"""Dumps of the steps that were made in the Live tab with an env of another library."""
+"""Dumps of live steps of an env of another library."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ def test_entries_that_are_not_tensors_are_left_out(tmp_path: Path) -> None:
         ("make", 0, "no steps since the reset"),
     ],
 )
-def test_what_cannot_be_dumped_has_a_reason(
-    factory: str, steps: int, message: str, tmp_path: Path
-) -> None:
+def test_refused_dump_has_a_reason(factory: str, steps: int, message: str, tmp_path: Path) -> None:
     with player(factory) as (found, _):
         if steps:
             do(found, Run(steps=steps))

@@ -1,4 +1,4 @@
-"""Parts of the live tab that need no app."""
+"""Parts of the live tab that do not need an app."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def view(index: int) -> TraceView:
     return TraceView(index, index, 0, "step", None, (), (), 0, 0)
 
 
-def test_what_was_seen_is_bounded_and_found_again() -> None:
+def test_history_is_bounded_and_searchable() -> None:
     seen = TraceCache(max_size=3)
     assert seen.nearest(1, 2) is None
     for index in (0, 4, 8, 12):
@@ -31,7 +31,7 @@ def test_what_was_seen_is_bounded_and_found_again() -> None:
     assert len(seen) == 0
 
 
-def test_curves_fill_what_is_between_two_parts() -> None:
+def test_plot_lines_are_continuous() -> None:
     assert draw_braille([0, 3], [0, 3], 1, 1) == ["⡸"]
     assert draw_braille([0, 0, 7, 7], [7, 7, 7, 7], 2, 2) == ["⣿⠉", "⣿⠀"]
     assert draw_braille([None, 1], [None, 1], 1, 1) == ["⠠"]

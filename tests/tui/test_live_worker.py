@@ -17,7 +17,7 @@ HANGS = "tests.tui.hanging:HangsAtStep3"
 
 
 async def until(met: Callable[[], bool], seconds: float = 60) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     for _ in range(int(seconds / 0.02)):
         if met():
             return
@@ -25,7 +25,7 @@ async def until(met: Callable[[], bool], seconds: float = 60) -> None:
     raise AssertionError("it did not come to pass")
 
 
-async def test_env_that_hangs_and_worker_that_is_killed_leave_the_app_alive() -> None:
+async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
     app = TdxApp(Draft.of(Pipeline.of(HANGS)), allow_code=True)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("3")

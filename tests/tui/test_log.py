@@ -1,4 +1,4 @@
-"""The log: what is kept of what happens, and what a user can do with it."""
+"""The journal and the log tab."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def texts(journal: Journal) -> list[str]:
     return [entry.text for entry in journal.entries]
 
 
-def test_what_would_do_something_to_a_terminal_is_made_harmless() -> None:
+def test_control_characters_are_escaped() -> None:
     (line,) = clean_lines(NASTY)
     assert line == "red [bold]b[/bold] ^G�2J�gnp.^@ end"
     assert line.isprintable()
@@ -44,7 +44,7 @@ def test_what_would_do_something_to_a_terminal_is_made_harmless() -> None:
     assert clean_line("ünï → 日本 🎲") == "ünï → 日本 🎲"
 
 
-def test_the_journal_is_bounded_and_errors_outlive_what_is_printed() -> None:
+def test_journal_is_bounded_and_keeps_errors_longer_than_output() -> None:
     journal = Journal()
     journal.record("it broke", severity="error", details="x" * 100_000)
     for n in range(50):
@@ -62,7 +62,7 @@ def test_the_journal_is_bounded_and_errors_outlive_what_is_printed() -> None:
     assert journal.entries == []
 
 
-def test_the_same_in_a_row_is_one_line_with_a_count() -> None:
+def test_repeated_entries_are_one_line_with_a_count() -> None:
     journal = Journal(now=lambda: 0.0)
     journal.record_output("live", "warn\nwarn\nwarn\n")
     journal.record("saved")
@@ -72,7 +72,7 @@ def test_the_same_in_a_row_is_one_line_with_a_count() -> None:
     assert journal.entries[0].full_text.endswith("output      live     warn (×3)")
 
 
-def test_output_is_read_in_whole_lines_and_little_of_much() -> None:
+def test_output_is_read_in_whole_lines_with_a_limit() -> None:
     output = Output()
     output.file.write(b"one\ntw")
     output.file.flush()
@@ -93,14 +93,14 @@ def test_output_is_read_in_whole_lines_and_little_of_much() -> None:
     output.close()
 
 
-async def test_workers_tell_what_they_do_and_print() -> None:
+async def test_log_has_requests_and_output_of_workers() -> None:
     journal = Journal()
     backend = ProcessBackend(on_event=lambda news: journal.record_worker_event(news))
     try:
         await backend.ask(Print(f"{NASTY}\nsecond"), worker="live")
         for _ in range(400):
             if "second" in texts(journal):
-                break  # a line is there as soon as it is written
+                break  # lines arrive as soon as they are written
             await asyncio.sleep(0.1)
         with pytest.raises(RequestError):
             await backend.ask(Fail("other"), worker="live")
@@ -123,7 +123,7 @@ async def test_workers_tell_what_they_do_and_print() -> None:
 
 
 async def filled(app: Driver) -> None:
-    """Let some things happen."""
+    """Fill the journal with entries of each kind."""
     journal = app.app.workspace.journal
     journal.clear()
     app.app.notify("saved [bold]a[/bold].yaml")
@@ -181,7 +181,7 @@ async def test_the_log_is_read_filtered_searched_copied_and_cleared() -> None:
         assert "The log is empty." in app.text("LogTab")
 
 
-async def test_problems_of_the_chain_are_kept_once_each() -> None:
+async def test_each_problem_of_the_chain_is_logged_once() -> None:
     async with driven("RewardSum", "StepCounter") as app:
         workspace, journal = app.app.workspace, app.app.workspace.journal
         broken = Draft.of(Pipeline.of("Pendulum-v1", "RewardSum", 'CatFrames(in_keys=["none"])'))

@@ -1,4 +1,4 @@
-"""The worker's side of the live tab, without an app."""
+"""The player of live rollouts in the worker, without an app."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PENDULUM = RunSession(Pipeline.of("Pendulum-v1"), rate=None)
 
 
 class Watched:
-    """A player, and the latest of what it has pushed."""
+    """Player with the latest pushed value of each topic."""
 
     def __init__(self, *stages: Any, tick: int = 1_000_000) -> None:
         self.seen: dict[str, Any] = {}
@@ -49,7 +49,7 @@ class Watched:
         self.counts[topic] = self.counts.get(topic, 0) + 1
 
     def send(self, *commands: Command, turns: int = 1) -> LiveState:
-        """Tell it something, and let it turn so often."""
+        """Send commands, then run a number of turns."""
         self.player.run_once(
             [CommandEnvelope(next(self._numbers), command) for command in commands]
         )
@@ -60,7 +60,7 @@ class Watched:
         return state
 
 
-def test_nothing_but_the_state_is_sent_while_nobody_looks() -> None:
+def test_only_the_state_is_sent_while_the_tab_is_hidden() -> None:
     watched = Watched()
     watched.send(Run(steps=5), turns=20)
     assert set(watched.seen) == {"info", "state"}
@@ -68,7 +68,7 @@ def test_nothing_but_the_state_is_sent_while_nobody_looks() -> None:
     assert {"trace", "cells", "plots", "episodes"} <= set(watched.seen)
 
 
-def test_views_are_sent_now_and_then_while_it_runs_fast() -> None:
+def test_views_are_throttled_at_full_speed() -> None:
     watched = Watched(tick=100_000)
     watched.send(SetPanes(cells=1))
     sent = watched.counts["trace"]
@@ -78,16 +78,16 @@ def test_views_are_sent_now_and_then_while_it_runs_fast() -> None:
     assert watched.seen["trace"].index == watched.player.session.last
 
 
-def test_steps_asked_for_at_once_are_all_made() -> None:
+def test_requested_steps_add_up() -> None:
     watched = Watched()
     watched.send(Run(steps=1), Run(steps=1), Run(steps=3), turns=20)
     assert watched.send().steps == 5
-    # A run without end, and one until a condition, replace what was left.
+    # A run without end or until a condition replaces the remaining steps.
     watched.send(Run(steps=100), Run(steps=2, until="reward > 0"), turns=20)
     assert watched.send().steps == 7
 
 
-def test_rate_is_kept_by_the_clock() -> None:
+def test_rate_is_kept() -> None:
     watched = Watched()
     watched.send(SetRate(20), Run(), turns=300)
     clock = watched.player._clock
@@ -108,7 +108,7 @@ def test_commands_are_executed() -> None:
     assert refused.action_source == "zero"
 
 
-def test_curve_of_a_key_that_is_not_there_is_left_out() -> None:
+def test_plot_of_a_missing_key_is_omitted() -> None:
     watched = Watched()
     state = watched.send(SetPanes(plots=("nothing", "reward"), cells=1), Run(steps=3), turns=10)
     assert [each.name for each in watched.seen["plots"]] == ["reward"]
@@ -116,7 +116,7 @@ def test_curve_of_a_key_that_is_not_there_is_left_out() -> None:
     assert state.steps == 3
 
 
-def test_error_at_a_late_step_ends_the_run_and_keeps_the_history() -> None:
+def test_late_error_stops_the_run_and_keeps_the_history() -> None:
     watched = Watched(At(60, raises))
     watched.send(SetPanes(cells=1))
     state = watched.send(Run(), turns=80)
@@ -145,10 +145,8 @@ def test_session_ends_when_it_is_cancelled() -> None:
     assert "trace" in pushed
 
 
-def test_steps_since_the_reset_are_kept_as_a_dump(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # the message has the path relative to it, if that is shorter
+def test_steps_since_the_reset_are_dumped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the message has a relative path if that is shorter
     watched = Watched(RewardSum())
     assert "no steps since the reset" in watched.send(DumpSteps(str(tmp_path / "none"))).message
     watched.send(Run(steps=5), turns=20)

@@ -1,6 +1,6 @@
 """Private parts of Textual and textual-serve that the app overrides.
 
-A failure here means that an upgrade has changed one of them: adapt the module that is named.
+A failure means that an upgrade has changed one of them: adapt the module in the message.
 """
 
 from __future__ import annotations

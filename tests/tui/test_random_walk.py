@@ -1,4 +1,4 @@
-"""A random walk of keys and clicks over all screens; some facts hold after each.
+"""A random walk of keys and clicks over all screens, with invariants after each.
 
 ``TDX_WALK_STEPS=500 TDX_WALK_SEED=1 pytest tests/tui/test_random_walk.py`` presses 3,000 keys and
 clicks. Each seed is another walk.
@@ -57,17 +57,17 @@ SEED = int(os.environ.get("TDX_WALK_SEED", "0"))
 _EXPECTED_ERRORS = (
     *("env ", "stage ", "Not opened", "Not saved", "Not checked", "Not excluded", "Not frozen"),
 )
-"""Start of the errors of what the walk may have typed: an env, arguments, a file."""
+"""Prefixes of errors that typed envs, arguments and paths may cause."""
 _ATTEMPTS = 50
-"""How often a fact is looked at again, 10 ms apart, before it counts as broken."""
+"""Number of attempts, 10 ms apart, before an invariant counts as violated."""
 _TIMEOUT = 60.0
-"""Seconds after which the app counts as blocked; it responds in a fraction of one."""
+"""Seconds after which the app counts as blocked."""
 _CHECK_UNDO = 100
-"""Steps between two checks that all edits can be undone."""
+"""Number of steps between two checks that all edits can be undone."""
 
 
 class WalkingBackend(PlayingBackend):
-    """Plays rollouts and answers requests; dumps and the list of envs are never complete."""
+    """Backend that plays rollouts; dumps and the list of envs never complete."""
 
     def ask(self, request: Request[Any], **kwargs: Any) -> Ticket[Any]:
         if isinstance(request, RunSession | ListEnvs | DumpRollout):
@@ -89,7 +89,7 @@ async def _stay(app: TdxApp) -> None:
 
 
 class Walk:
-    """Presses random keys, and finds out which of the facts does not hold.
+    """Walker that presses random keys and checks the invariants.
 
     Args:
         app: The app.
@@ -102,7 +102,7 @@ class Walk:
         self.base = app.stages
 
     async def step(self) -> str | None:
-        """Press a key or click; return what does not hold. ``None``: all facts do."""
+        """Press a key or click; return the violated invariant, or ``None``."""
         try:
             async with asyncio.timeout(_TIMEOUT):
                 return await self._step()
@@ -155,7 +155,7 @@ class Walk:
         return f"errors in the log: {failed}" if failed else None
 
     async def check_undo(self) -> str | None:
-        """Undo all edits and redo them; return what differs."""
+        """Undo and redo all edits; return the difference."""
         workspace = self.app.app.workspace
         before, count = self.app.stages, len(workspace.editor.done)
         for _ in range(count):
@@ -169,7 +169,7 @@ class Walk:
         return None
 
     async def _has_stages(self, expected: list[str]) -> bool:
-        """Return True if the chain is the expected one, once the worker has inspected it."""
+        """Wait for the inspection; return True if the chain is the expected one."""
         for _ in range(_ATTEMPTS):
             await self.app.delivered()
             if self.app.stages == expected:

@@ -63,7 +63,7 @@ async def test_measured_statistics_are_written_into_the_pipeline() -> None:
         assert app.stages == ["RewardSum", "ObservationNorm", "VecNorm"]
 
 
-async def test_what_cannot_be_measured_gets_a_sentence() -> None:
+async def test_refused_measurement_is_explained() -> None:
     async with driven("ObservationNorm(in_keys=['nothing'])") as app:
         await app.press("down", "M", "text:5", "enter")
         await app.settle()
@@ -94,7 +94,7 @@ def test_measured_observations_are_standard_normal(env: EnvConfig, stage: str) -
 
 
 class StuckBackend(InlineBackend):
-    """Freezes, measures and lists envs without end, until the worker is killed."""
+    """Backend whose requests to freeze, measure and list envs never complete."""
 
     KINDS: tuple[type, ...] = (FreezeContract, MeasureNorm, ListEnvs)
 
@@ -119,7 +119,7 @@ class StuckBackend(InlineBackend):
 @pytest.mark.parametrize(
     ("keys", "worker"), [(("F", "enter"), "contract"), (("M", "text:50", "enter"), "repair")]
 )
-async def test_one_key_cancels_in_every_tab(
+async def test_same_key_cancels_in_every_tab(
     keys: tuple[str, ...], worker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -168,7 +168,7 @@ async def test_entries_that_cannot_be_stored_are_excluded() -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """File with the arguments of the editor."""
+    """Return the file to which the editor writes its arguments."""
     editor, found = tmp_path / "editor", tmp_path / "arguments"
     editor.write_text(f'#!/bin/sh\necho "$@" > {found}\n')
     editor.chmod(0o755)

@@ -1,4 +1,4 @@
-"""An edit keeps the old rollout and repeats it; a branch repeats it up to a step."""
+"""An edit replays the previous rollout; a branch replays it up to a step."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ async def restarted(app: Live, count: int) -> None:
 
 
 def rewards(app: Live, player: int = -1) -> list[float]:
-    """The rewards of all steps of a session."""
+    """Return the rewards of all steps of a session."""
     rollout = app.backend.players[player].session.rollout()
     found: list[float] = rollout["next", "reward"].flatten().tolist()
     return found
 
 
-async def test_an_edit_repeats_the_rollout_and_marks_the_first_difference() -> None:
+async def test_edit_replays_the_rollout_and_marks_the_first_difference() -> None:
     async with playing("RewardScaling(0.0, 1.0)", "RewardSum", size=(130, 40)) as app:
         await app.press("n", "text:10", "enter")
         await edit(app, 0, "RewardScaling(0.0, 0.5)")
@@ -64,7 +64,7 @@ async def test_an_edit_repeats_the_rollout_and_marks_the_first_difference() -> N
         assert "earlier" not in app.text("#live-plots")
 
 
-async def test_the_value_of_a_new_stage_is_compared_with_the_last_one_of_its_key() -> None:
+async def test_value_of_a_new_stage_is_compared_with_the_previous_version() -> None:
     async with playing("RewardSum", size=(130, 40)) as app:
         await app.press("n", "text:5", "enter")
         count, workspace = len(app.backend.players), app.app.workspace
@@ -77,7 +77,7 @@ async def test_the_value_of_a_new_stage_is_compared_with_the_last_one_of_its_key
         assert "→ -0.5" in app.text("#live-values")
 
 
-async def test_undo_brings_the_rollout_back() -> None:
+async def test_undo_restores_the_rollout() -> None:
     async with playing("RewardScaling(0.0, 1.0)") as app:
         await app.press("n", "text:10", "enter")
         first, before = app.player, rewards(app)
@@ -94,7 +94,7 @@ async def test_undo_brings_the_rollout_back() -> None:
         assert len(rewards(app)) == 11
 
 
-def test_a_run_goes_on_after_the_repetition() -> None:
+def test_run_continues_after_the_replay() -> None:
     rollouts = Rollouts()
     chains = (Pipeline.of("Pendulum-v1", *stages) for stages in ((), ("RewardSum",)))
     first, second = (RunSession(chain, rate=None, repeat=True) for chain in chains)
@@ -111,7 +111,7 @@ def test_a_run_goes_on_after_the_repetition() -> None:
     rollouts.close()
 
 
-async def test_branch_repeats_up_to_the_shown_step() -> None:
+async def test_branch_replays_up_to_the_shown_step() -> None:
     async with playing("StepCounter(4)") as app:
         await app.press("n", "text:10", "enter")
         observed = [trace.env_tensordict["observation"] for trace in app.player.session.history]
@@ -131,7 +131,7 @@ async def test_branch_repeats_up_to_the_shown_step() -> None:
         assert branch.tracer.last.tensordict["action"] == 0
 
 
-async def test_branch_typed_ahead_is_at_the_step_that_was_chosen() -> None:
+async def test_branch_pressed_early_is_at_the_selected_step() -> None:
     async with playing("RewardSum") as app:
         await app.press("n", "text:6", "enter")
         await app.send("left", "left", "B")
@@ -139,14 +139,14 @@ async def test_branch_typed_ahead_is_at_the_step_that_was_chosen() -> None:
         assert app.player.session.last == 4
 
 
-async def test_branch_needs_a_step() -> None:
+async def test_branch_without_a_step_is_refused() -> None:
     async with playing("RewardSum") as app:
         await app.press("B")
         assert "nothing to branch from" in app.note
         assert len(app.backend.players) == 1
 
 
-async def test_actions_that_do_not_fit_are_not_repeated() -> None:
+async def test_actions_outside_the_new_spec_are_not_replayed() -> None:
     async with playing("RewardSum") as app:
         await app.press("n", "text:5", "enter")
         count = len(app.backend.players)
@@ -170,7 +170,7 @@ async def test_a_chain_that_fails_keeps_the_rollout_for_the_next_edit() -> None:
         assert rewards(app) == pytest.approx([3 * each for each in before])
 
 
-def test_worker_keeps_two_rollouts_and_seeds_them_alike() -> None:
+def test_worker_keeps_two_rollouts_with_the_same_seed() -> None:
     seen: dict[str, Any] = {}
 
     def push(topic: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""``tdx serve``: who may talk to it, what is refused, and what is left when it ends."""
+"""``tdx serve``: access, refused requests and shutdown."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATHS = ("/", "/?token=wrong", "/ws", "/page/page.js", "/static/js/textual.js", 
 
 @asynccontextmanager
 async def served(*command: str, most: int = 8, loopback: bool = True) -> AsyncIterator[str]:
-    """The address of a server whose app is a command, on so many pages at most."""
+    """Run a server of a command with a limit of pages; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         server = AppServer(command, Access(TOKEN, port, loopback=loopback), most)
@@ -42,7 +42,7 @@ async def served(*command: str, most: int = 8, loopback: bool = True) -> AsyncIt
         await runner.cleanup()
 
 
-async def test_without_the_token_nothing_is_answered() -> None:
+async def test_requests_without_the_token_are_refused() -> None:
     async with served() as address, aiohttp.ClientSession() as session:
         for path in PATHS:
             async with session.get(address + path) as answer:
@@ -51,7 +51,7 @@ async def test_without_the_token_nothing_is_answered() -> None:
             await session.ws_connect(address + "/ws")
 
 
-async def test_with_the_token_everything_is_and_it_leaves_the_address() -> None:
+async def test_token_grants_access_and_is_removed_from_the_address() -> None:
     jar = aiohttp.CookieJar(unsafe=True)
     async with served() as address, aiohttp.ClientSession(cookie_jar=jar) as session:
         async with session.get(f"{address}/?token={TOKEN}") as answer:
@@ -63,7 +63,7 @@ async def test_with_the_token_everything_is_and_it_leaves_the_address() -> None:
 
 @asynccontextmanager
 async def visitor(address: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """A browser that has opened the printed address."""
+    """Open the printed address as a browser does; yield the session."""
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as session:
         async with session.get(f"{address}/?token={TOKEN}", allow_redirects=False) as answer:
@@ -77,7 +77,7 @@ async def visitor(address: str) -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @pytest.mark.parametrize("loopback", [True, False])
-async def test_pages_of_other_sites_reach_nothing(loopback: bool) -> None:
+async def test_requests_of_other_sites_are_refused(loopback: bool) -> None:
     async with served(loopback=loopback) as address, visitor(address) as session:
         for path in ("/", "/ws"):
             async with session.get(
@@ -90,7 +90,7 @@ async def test_pages_of_other_sites_reach_nothing(loopback: bool) -> None:
             assert answer.status == 200
 
 
-async def test_a_cookie_that_is_no_text_is_refused() -> None:
+async def test_undecodable_cookie_is_refused() -> None:
     async with served() as address:
         port = int(address.rpartition(":")[2])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -102,7 +102,7 @@ async def test_a_cookie_that_is_no_text_is_refused() -> None:
         writer.close()
 
 
-async def test_app_is_started_by_its_words_and_ends_with_its_page(tmp_path: Path) -> None:
+async def test_app_is_started_with_its_arguments_and_ends_with_its_page(tmp_path: Path) -> None:
     words = ["a b", "$(touch gone)", "; touch gone", "'"]
     code = "import json, os, sys, time; json.dump([os.getpid(), *sys.argv[1:]], open('said', 'w'))"
     code = f"import os; os.chdir({str(tmp_path)!r}); {code}; time.sleep(100)"
@@ -124,7 +124,7 @@ async def test_app_is_started_by_its_words_and_ends_with_its_page(tmp_path: Path
     assert [each.name for each in tmp_path.iterdir()] == ["said"]
 
 
-async def test_there_are_no_more_pages_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_pages_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdx.tui.serving.server.STOP_TIMEOUT", 0.2)
     code = "import time; time.sleep(100)"
     async with (
@@ -148,7 +148,7 @@ async def test_there_are_no_more_pages_than_may_be(monkeypatch: pytest.MonkeyPat
         await asyncio.gather(two.close(), third.close())
 
 
-def test_arguments_of_the_app_are_those_of_the_server() -> None:
+def test_server_passes_its_arguments_to_the_app() -> None:
     options = PipelineOptions("Pendulum-v1", "g=9.8", ["CatFrames(4, dim=-1)", "--help"], seed=0)
     expected = "--env=Pendulum-v1 --env-kwargs=g=9.8 '--t=CatFrames(4, dim=-1)' --t=--help --seed=0"
     assert as_arguments(options) == shlex.split(expected)
@@ -164,7 +164,7 @@ def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("host", ["256.0.0.1", "192.0.2.1", ".", "a" * 300, "no such host"])
-def test_host_that_is_none_of_this_machine(
+def test_unknown_host_is_reported(
     host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = socket.getaddrinfo
@@ -172,7 +172,7 @@ def test_host_that_is_none_of_this_machine(
     def numbers_alone(*arguments: Any, **options: Any) -> Any:
         return found(*arguments, **{**options, "flags": socket.AI_NUMERICHOST})
 
-    monkeypatch.setattr(socket, "getaddrinfo", numbers_alone)  # no question to the network
+    monkeypatch.setattr(socket, "getaddrinfo", numbers_alone)  # no network access
     assert run(["serve", "--port", "0", "--host", host]) == 2
     error, hint = capsys.readouterr().err.splitlines()
     assert error.startswith(f"error: cannot listen at {host}:0: ")
@@ -205,7 +205,7 @@ def test_missing_package(
     assert "hint: pip install 'tdx[serve]'" in capsys.readouterr().err
 
 
-def test_a_fresh_token_is_drawn_at_each_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_start_has_a_new_token(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr("tdx.tui.serving.serve._serve_until_signal", lambda *_: asyncio.sleep(0))
     monkeypatch.setattr(socket, "gethostname", lambda: "here")

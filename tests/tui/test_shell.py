@@ -1,4 +1,4 @@
-"""The app around the panes: help, palette, jump mode, sizes, themes, keymap, copying, leaving."""
+"""The app around the panes: help, palette, jump mode, sizes, keymap and copying."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_help_is_the_page_of_the_transform() -> None:
         assert "Write the number of steps since the reset" in app.text(".dialog")
 
 
-async def test_help_elsewhere_has_the_keys() -> None:
+async def test_help_of_other_widgets_lists_their_keys() -> None:
     async with driven() as app:
         await app.press("f1")
         assert "its data flow down through the stages" in app.text(".dialog")
@@ -40,7 +40,7 @@ _DIALOGS = (
 )
 
 
-async def test_palette_has_every_action_and_every_transform() -> None:
+async def test_palette_has_every_action_and_transform() -> None:
     async with driven("RewardSum") as app:
         commands = CommandProvider(app.app.screen)
         unnamed = {
@@ -70,7 +70,7 @@ async def test_command_of_the_palette_runs() -> None:
         assert app.stages == ["RewardSum", "StepCounter"]
 
 
-async def test_env_and_sample_are_chosen_in_the_palette() -> None:
+async def test_env_and_sample_are_selected_in_the_palette() -> None:
     async with driven("RewardSum") as app:
         await app.press("ctrl+p")
         while not app.app.screen_stack[0].dialogs.envs:  # type: ignore[attr-defined]
@@ -88,7 +88,7 @@ async def test_env_and_sample_are_chosen_in_the_palette() -> None:
         assert not app.app.workspace.editor.is_modified
 
 
-async def test_jump_mode_goes_to_the_letter() -> None:
+async def test_jump_mode_focuses_the_widget_of_a_letter() -> None:
     async with driven() as app:
         await app.press("g")
         screen = app.app.screen
@@ -100,7 +100,7 @@ async def test_jump_mode_goes_to_the_letter() -> None:
 
 
 @pytest.mark.parametrize("by_mouse", [False, True])
-async def test_keys_of_a_tab_are_at_hand_however_late_it_is_drawn(
+async def test_keys_of_a_tab_work_before_it_is_drawn(
     monkeypatch: pytest.MonkeyPatch, by_mouse: bool
 ) -> None:
     monkeypatch.setattr("tdx.tui.tab_body.DRAW_DELAY", 0.3)
@@ -122,7 +122,7 @@ async def test_keys_of_a_tab_are_at_hand_however_late_it_is_drawn(
         assert app.app.focused is app.find("#spec-tree")
 
 
-async def test_names_of_all_tabs_are_seen() -> None:
+async def test_names_of_all_tabs_are_visible() -> None:
     async with driven(size=(80, 24)) as app:
         for width in (80, 115, 116):
             await resize(app.pilot, width, 24)
@@ -145,7 +145,7 @@ async def test_pane_is_expanded_and_resized_by_key() -> None:
         assert app.find("#tabs-pane").display
 
 
-async def test_panes_that_were_widened_leave_room_for_the_others() -> None:
+async def test_widened_pane_leaves_room_for_the_others() -> None:
     async with driven(size=(200, 24)) as app:
         await app.send(*">" * 30)
         await app.press("a", "escape", "escape")
@@ -163,7 +163,7 @@ async def test_panes_that_were_widened_leave_room_for_the_others() -> None:
         assert all(pane.size.width >= 18 and pane.region.right <= 60 for pane in panes)
 
 
-async def test_screen_that_is_too_small_says_so_until_it_grows(tmp_path: Path) -> None:
+async def test_message_is_shown_while_the_screen_is_too_small(tmp_path: Path) -> None:
     async with driven(size=(40, 10), hints=HintState(tmp_path / "hints.json")) as app:
         assert not app.app.screen.show_vertical_scrollbar
         assert app.text() == "tdx needs 60×16 characters; this terminal has 40×10"
@@ -172,7 +172,7 @@ async def test_screen_that_is_too_small_says_so_until_it_grows(tmp_path: Path) -
         assert "Pendulum-v1" in app.text("#chain")
 
 
-async def test_settings_that_cannot_be_used_are_noticed_and_left_out() -> None:
+async def test_invalid_settings_are_reported_and_ignored() -> None:
     keymap = {
         "chain.swich": "x",
         "chain.remove": "ctr+b",
@@ -193,7 +193,7 @@ async def test_settings_that_cannot_be_used_are_noticed_and_left_out() -> None:
         assert app.stages == []
 
 
-async def test_keymap_of_the_docs_is_silent_and_works(tmp_path: Path) -> None:
+async def test_keymap_of_the_docs_works_without_notices(tmp_path: Path) -> None:
     docs = (Path(__file__).parents[2] / "docs" / "tui.md").read_text()
     (example,) = re.findall(r"```toml\n([^`]*\[keymap\][^`]*)```", docs)
     (tmp_path / "config.toml").write_text(example)
@@ -206,7 +206,7 @@ async def test_keymap_of_the_docs_is_silent_and_works(tmp_path: Path) -> None:
         assert not warned
 
 
-async def test_keymap_of_the_user_holds() -> None:
+async def test_keymap_of_the_user_applies() -> None:
     async with driven("RewardSum", preferences=Preferences(keymap={"chain.remove": "b"})) as app:
         await app.press("down", "d")
         assert app.stages == ["RewardSum"]
@@ -246,13 +246,13 @@ async def test_pipeline_is_copied_in_each_form() -> None:
             await app.press("escape")
 
 
-async def test_details_of_what_is_wrong() -> None:
+async def test_details_of_problems_are_shown() -> None:
     async with driven("CatFrames") as app:
         await app.press("down", "f12")
         assert "CatFrames needs the argument" in app.text(".dialog")
 
 
-async def test_check_with_steps_finds_what_only_a_step_shows() -> None:
+async def test_check_with_steps_finds_violations_of_values() -> None:
     async with driven("RewardSum") as app:
         await app.press("k")
         assert app.app.workspace.status.checked == app.app.workspace.editor.revision

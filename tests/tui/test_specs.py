@@ -1,4 +1,4 @@
-"""The specs in the app: what changed, both lanes, lineage, and the way along the chain."""
+"""The specs tab: changes, both lanes, lineage and movement along the chain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.tui.driving import driven
 CHAIN = ("RewardScaling(0.0, 0.1)", "RewardSum", 'CatFrames(4, dim=-1, in_keys=["observation"])')
 
 
-async def test_specs_follow_the_selection_from_the_env_to_the_output() -> None:
+async def test_specs_follow_the_selected_stage() -> None:
     async with driven(*CHAIN) as app:
         await app.press("2")
         titles = []
@@ -24,7 +24,7 @@ async def test_specs_follow_the_selection_from_the_env_to_the_output() -> None:
         ]
 
 
-async def test_changes_have_a_sign_and_what_was_before() -> None:
+async def test_changes_show_a_sign_and_the_previous_spec() -> None:
     async with driven(*CHAIN, size=(160, 40)) as app:
         await app.press("down", "down", "2")
         assert "+ episode_reward [1] float32 any" in app.text("#spec-tree")
@@ -33,7 +33,7 @@ async def test_changes_have_a_sign_and_what_was_before() -> None:
         assert "← [3]" in app.text("#spec-tree")
 
 
-async def test_each_kind_of_change_has_its_colour() -> None:
+async def test_each_kind_of_change_has_its_color() -> None:
     rename = 'RenameTransform(["observation"], ["state"])'
     async with driven(rename, "RewardClipping(-1.0, 1.0)") as app:
         await app.press("down")
@@ -52,7 +52,7 @@ async def test_each_kind_of_change_has_its_colour() -> None:
     assert found["same"] == {"$foreground", "dim", "bold"}
 
 
-async def test_only_what_changed_on_a_key() -> None:
+async def test_key_shows_only_changes() -> None:
     async with driven(*CHAIN) as app:
         await app.press("down", "down", "2")
         assert "truncated" in app.text("#spec-tree")
@@ -72,14 +72,14 @@ async def test_lineage_of_the_key_under_the_cursor() -> None:
         assert "reward@1 by 0 RewardScaling from reward@0 → 1 RewardSum, output" in shown
 
 
-async def test_lineage_names_places_also_where_stages_are_off() -> None:
+async def test_lineage_counts_disabled_stages() -> None:
     async with driven(*CHAIN, size=(160, 40)) as app:
         await app.press("down", "space", "end", "2")
         app.find("#spec-tree").focus()
         assert "by 2 CatFrames" in app.text("#lineage")
 
 
-async def test_brackets_go_along_the_chain_from_within_the_specs() -> None:
+async def test_brackets_select_the_previous_and_next_stage() -> None:
     async with driven(*CHAIN) as app:
         await app.press("2")
         app.find("#spec-tree").focus()
@@ -87,14 +87,14 @@ async def test_brackets_go_along_the_chain_from_within_the_specs() -> None:
         assert app.place == 0
 
 
-async def test_inverse_lane_shows_what_the_env_is_given() -> None:
+async def test_inverse_lane_shows_the_entries_that_the_env_receives() -> None:
     async with driven("ActionScaling") as app:
         await app.press("down", "2")
         shown = app.text("#spec-tree")
         assert shown.index("↓ forward") < shown.index("↑ inverse") < shown.index("~ action")
 
 
-async def test_nested_keys_stand_below_their_groups() -> None:
+async def test_nested_keys_are_below_their_groups() -> None:
     rename = 'RenameTransform(["observation"], [("agents", "observation")])'
     async with driven(rename) as app:
         await app.press("down", "2")
@@ -127,7 +127,7 @@ async def test_groups_are_folded_by_key_and_by_mouse() -> None:
         assert "action [1]" in app.text("#spec-tree")
 
 
-async def test_whole_chain_has_every_place_and_can_be_unfolded() -> None:
+async def test_whole_chain_lists_every_stage_and_unfolds() -> None:
     async with driven(*CHAIN, size=(140, 50)) as app:
         await app.press("down", "down", "2")
         app.find("#spec-tree").focus()
@@ -144,7 +144,7 @@ async def test_whole_chain_has_every_place_and_can_be_unfolded() -> None:
         assert "episode_reward" not in app.text("#spec-tree")
 
 
-async def test_search_goes_from_match_to_match_and_opens_what_is_folded() -> None:
+async def test_search_visits_each_match_and_unfolds_groups() -> None:
     async with driven(*CHAIN) as app:
         await app.press("end", "2")
         app.find("#spec-tree").focus()

@@ -195,7 +195,7 @@ def test_a_stack_draft_keeps_disabled_stages_of_the_pipeline() -> None:
 def player(
     factory: str = "make", seed: int | None = None
 ) -> Iterator[tuple[LivePlayer, dict[str, Any]]]:
-    """A session of a stack, and the latest value of each topic that it pushed."""
+    """Session of a stack with the latest pushed value of each topic."""
     pipeline = Pipeline.of(f"{MODULE}:{factory}")
     stack, topics = build_stack(pipeline, True), dict[str, Any]()
     request = RunSession(pipeline, True, rate=None)
@@ -216,7 +216,7 @@ def do(found: LivePlayer, *commands: Command) -> LiveState:
     return found.state()
 
 
-def test_a_step_shows_what_each_wrapper_wrote() -> None:
+def test_step_shows_the_values_written_by_each_wrapper() -> None:
     with player() as (found, topics):
         state = do(found, Run(steps=2))
         assert (state.steps, state.problem) == (2, None)
@@ -241,7 +241,7 @@ def test_a_vec_env_of_stable_baselines3_is_stepped() -> None:
         assert [cell.steps for cell in topics["cells"]] == [3, 3]
 
 
-def test_episodes_of_a_vec_env_end_as_their_infos_tell() -> None:
+def test_done_flags_of_a_vec_env_follow_its_infos() -> None:
     with player("make_vec_normalize", seed=0) as (found, topics):
         state = do(found, Run(until="terminated"))
         assert "terminated is set" in state.message
@@ -263,7 +263,7 @@ def test_stop_conditions_work_on_a_stack(until: str, message: str, steps: int) -
         assert message in state.message or "done is set" in state.message
 
 
-def test_spec_stops_at_the_wrapper_that_violates_its_space() -> None:
+def test_spec_condition_stops_at_the_violating_wrapper() -> None:
     with player("make_untrue") as (found, _):
         state = do(found, Run(until="spec"))
         assert state.message.startswith("2 _Untrue, key 'observation': ")
@@ -313,7 +313,7 @@ def test_a_reset_takes_a_seed() -> None:
         assert topics["trace"].values[0].text == first
 
 
-def test_a_vector_env_has_rows_and_begins_episodes_itself() -> None:
+def test_vector_env_has_rows_and_resets_itself() -> None:
     with player("make_vector") as (found, topics):
         do(found, SetRate(None), Run(steps=120))
         assert topics["info"].num_envs == 3
@@ -366,7 +366,7 @@ def test_a_step_that_raises_while_it_is_measured_names_the_stage() -> None:
     assert error.startswith("stage 2 (_Failing): it raised RuntimeError in a step: sensor lost")
 
 
-def test_there_are_no_changes_to_try() -> None:
+def test_no_suggestions_for_a_foreign_stack() -> None:
     from tdx.tui.profile.worker import find_advice
 
     request = FindAdvice(

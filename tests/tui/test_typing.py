@@ -24,10 +24,10 @@ GAP = 0.01
 
 
 class SlowBackend(InlineBackend):
-    """Answers after a random time, so that answers come between any two keys.
+    """Backend with random delays, so that answers arrive between any two keys.
 
     Args:
-        seed: Of the times.
+        seed: Seed of the delays.
     """
 
     def __init__(self, seed: int) -> None:
@@ -41,7 +41,7 @@ class SlowBackend(InlineBackend):
 
 @contextmanager
 def busy_thread() -> Iterator[None]:
-    """A thread that takes the lock of the interpreter again and again, as a worker does."""
+    """Run a thread that repeatedly takes the interpreter lock, as a worker does."""
     is_over = threading.Event()
 
     def work() -> None:
@@ -60,7 +60,7 @@ def busy_thread() -> Iterator[None]:
 
 
 async def typed(app: Driver, *keys: str) -> None:
-    """Type keys, words letter by letter, and wait for what they do."""
+    """Type keys and words, and wait until they are handled."""
     for key in keys:
         await app.send(*(key[5:] if key.startswith("text:") else [key]), gap=GAP)
     await app.delivered()
@@ -68,7 +68,7 @@ async def typed(app: Driver, *keys: str) -> None:
 
 
 def field(app: Driver, name: str) -> str:
-    """The text in a field."""
+    """Return the text of a field."""
     return str(app.row(name).query_one(Input).value)
 
 
@@ -88,7 +88,7 @@ async def test_every_character_arrives_in_its_field(seed: int) -> None:
             assert app.stages[1] == "StepCounter(max_steps=84)"
 
 
-async def test_text_that_cannot_be_read_stays_in_its_field() -> None:
+async def test_invalid_text_stays_in_its_field() -> None:
     async with driven("CatFrames(4)") as app:
         await typed(app, "down", "enter", "tab", "text:-", "tab")
         app.app.workspace.refresh()
@@ -109,19 +109,19 @@ async def test_keys_after_a_key_or_click_that_opens_a_dialog_go_into_the_dialog(
         assert app.app.workspace.draft.env.id == "Pendulum-v1"
 
 
-async def test_keys_after_the_key_of_a_tab_are_for_the_tab() -> None:
+async def test_keys_after_the_key_of_a_tab_go_to_the_tab() -> None:
     async with driven("RewardSum", "StepCounter") as app:
         await typed(app, "down", "3", "d", "d")
         assert app.stages == ["RewardSum", "StepCounter"]
 
 
-async def test_undo_in_a_field_is_followed_once_the_focus_has_left_it() -> None:
+async def test_undo_updates_a_field_after_it_loses_the_focus() -> None:
     async with driven("StepCounter(max_steps=5)") as app:
         await typed(app, "down", "enter", "end", "text:0", "escape", "u")
         assert field(app, "max_steps") == "5"
 
 
-async def test_click_does_not_overtake_the_keys_before_it() -> None:
+async def test_click_is_handled_after_earlier_keys() -> None:
     async with driven("CatFrames(4)", backend=SlowBackend(0)) as app:
         await app.press("down", "enter", "end")
         with busy_thread():
@@ -133,7 +133,7 @@ async def test_click_does_not_overtake_the_keys_before_it() -> None:
             assert (field(app, "N"), field(app, "dim")) == ("4567", "-3")
 
 
-async def test_key_that_is_clicked_comes_before_the_keys_typed_after_the_click() -> None:
+async def test_clicked_key_is_handled_before_later_keys() -> None:
     async with driven() as app:
         bar = app.find("KeyBar")
         x = next(start for start, _, key in bar._spots if key == "a")
@@ -156,7 +156,7 @@ async def test_scrolling_waits_for_earlier_keys_and_mouse_moves_do_not(
             forward(event)
 
         monkeypatch.setattr(app.app.screen, "_forward_event", record)
-        app.app.screen.set_focus(None)  # the screen gets the keys
+        app.app.screen.set_focus(None)  # the screen has the focus
         app.app.input_queue.hold()
         await app.send("f8", "f9")
         for kind in (events.MouseScrollDown, events.MouseMove):

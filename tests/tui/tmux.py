@@ -1,4 +1,4 @@
-"""The whole process in a terminal, by tmux: keys go in, the screen comes out."""
+"""The whole process in a terminal of tmux: send keys and read the screen."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from pathlib import Path
 PATIENCE = 120.0
 _ROOT = Path(__file__).parents[2]
 _OTHERS_SIZE = ("COLUMNS", "LINES")
-"""What says how large another terminal is; pytest-xdist sets them in its workers."""
+"""Variables with the size of another terminal; pytest-xdist sets them in its workers."""
 
 _WATCH = "while kill -0 $1 2>/dev/null; do sleep 1; done; exec tmux kill-server"
 
 
 class Terminal:
-    """A terminal with one program in it.
+    """Terminal that runs one program.
 
     Args:
-        folder: where tmux keeps its socket.
+        folder: Folder of the socket of tmux.
     """
 
     def __init__(self, folder: str) -> None:
         outside = {name: text for name, text in os.environ.items() if name not in _OTHERS_SIZE}
         self._environ = {**outside, "TMUX_TMPDIR": folder, "TMUX": ""}
-        # A test run that is killed cannot clean up behind itself.
+        # A killed test run cannot clean up.
         self._watch = subprocess.Popen(
             ["sh", "-c", _WATCH, "sh", str(os.getpid())],
             env=self._environ,
@@ -51,13 +51,13 @@ class Terminal:
         return done.stdout
 
     def close(self) -> None:
-        """End tmux, and with it whatever is in the terminal."""
+        """End tmux and the program in the terminal."""
         self._watch.kill()
         self._watch.wait()
         subprocess.run(["tmux", "kill-server"], env=self._environ, capture_output=True)
 
     def press(self, *keys: str) -> None:
-        """Press keys by the names that tmux has for them."""
+        """Press keys, with the names of tmux."""
         self.tmux("send-keys", *keys)
 
     def type(self, text: str) -> None:
@@ -65,11 +65,11 @@ class Terminal:
         self.tmux("send-keys", "-l", text)
 
     def screen(self) -> str:
-        """What is on the screen."""
+        """Return the text on the screen."""
         return self.tmux("capture-pane", "-p")
 
     def sees(self, *texts: str, gone: str | None = None) -> str:
-        """Wait until these texts are on the screen, and another is not; returns the screen."""
+        """Wait until all texts and not ``gone`` are on the screen; return its text."""
         end = time.monotonic() + PATIENCE
         while True:
             shown = self.screen()
@@ -80,12 +80,12 @@ class Terminal:
 
     @property
     def pid(self) -> int:
-        """The process in the terminal."""
+        """Process ID of the program in the terminal."""
         return int(self.tmux("list-panes", "-F", "#{pane_pid}"))
 
 
 def family(pid: int) -> list[int]:
-    """A process and all its child processes, also those with a session of their own."""
+    """Return a process and all its descendants, also those in other sessions."""
     found = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
     parents = {int(line.split()[0]): int(line.split()[1]) for line in found.splitlines()}
     kin = [pid]
@@ -95,7 +95,7 @@ def family(pid: int) -> list[int]:
 
 
 def all_gone(pids: list[int], seconds: float = PATIENCE) -> bool:
-    """Whether processes end within some time."""
+    """Return True if all processes end within the time limit."""
     end = time.monotonic() + seconds
     while any(is_alive(pid) for pid in pids):
         if time.monotonic() > end:
@@ -116,13 +116,13 @@ def is_alive(pid: int) -> bool:
 def terminal(
     *arguments: str, folder: Path, size: tuple[int, int] = (120, 40), then: str = ""
 ) -> Iterator[Terminal]:
-    """``tdx`` in a terminal of its own, which is closed at the end.
+    """Run ``tdx`` in its own terminal, which is closed at the end.
 
     Args:
-        arguments: what stands behind ``tdx``.
-        folder: where it is called.
-        size: columns and rows.
-        then: what the shell does afterwards; without it the terminal closes with the program.
+        arguments: Arguments of ``tdx``.
+        folder: Current directory.
+        size: Columns and rows.
+        then: Shell command to run afterwards. Empty: the terminal closes with the program.
     """
     command = shlex.join([sys.executable, "-m", "tdx", *arguments])
     command = f"PYTHONPATH={shlex.quote(str(_ROOT))} {command}"

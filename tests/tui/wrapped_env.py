@@ -17,7 +17,7 @@ def make() -> gymnasium.Env[Any, Any]:
 
 
 def make_vector() -> Any:
-    """Three envs that reset themselves."""
+    """Three envs with autoreset."""
     return gymnasium.make_vec("CartPole-v1", num_envs=3)
 
 
@@ -29,7 +29,7 @@ def make_vec_normalize() -> Any:
 
 
 class _Untrue(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Returns values outside of its space, and no space at all if ``broken``."""
+    """Wrapper that violates its space, or has none if ``broken``."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], broken: bool = False) -> None:
         super().__init__(env)
@@ -51,7 +51,7 @@ def make_without_space() -> gymnasium.Env[Any, Any]:
 
 
 def make_native() -> Any:
-    """An env of tdx with a stage."""
+    """Native env with a stage."""
     from tdx import PendulumEnv, StepCounter, TransformedEnv
 
     return TransformedEnv(PendulumEnv(), StepCounter(5))
@@ -80,7 +80,7 @@ def make_torchrl() -> Any:
 
 
 class _Failing(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Raises in its fourth step."""
+    """Wrapper that raises in its fourth step."""
 
     count = 0
 
@@ -97,7 +97,7 @@ def make_failing() -> gymnasium.Env[Any, Any]:
 
 
 class _Varying(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Returns observations of another length after the first step."""
+    """Wrapper whose observations change their length after the first step."""
 
     def step(self, action: Any) -> Any:
         observation, *others = super().step(action)
@@ -110,7 +110,7 @@ def make_varying() -> gymnasium.Env[Any, Any]:
 
 
 class _Words(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Adds a text to the observation."""
+    """Wrapper that adds a text to the observation."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
@@ -127,7 +127,7 @@ def make_words() -> gymnasium.Env[Any, Any]:
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Adds a text to the observation."""
+    """Wrapper that adds a text to the observation."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)

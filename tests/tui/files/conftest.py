@@ -1,4 +1,4 @@
-"""A pipeline file in a folder that is the current one."""
+"""Fixture: a pipeline file in the current directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of an app without its panes, with its state in a folder of the test."""
+"""App without panes, for tests of its files; its state is in a folder of the test."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class StillBackend(InlineBackend):
-    """Never says what the chain does: that takes time, and files do not depend on it."""
+    """Backend that never inspects the chain: files do not depend on it."""
 
     def ask(
         self,
@@ -48,7 +48,7 @@ class StillBackend(InlineBackend):
 
 
 class FilesApp(App[None]):
-    """A status line, and the keys for files."""
+    """Screen with a status line and the keys for files."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = [TUI / "app.tcss", TUI / "files" / "files.tcss"]
     BINDINGS: ClassVar[list[BindingType]] = [*FILE_BINDINGS, ("ctrl+q", "quit", "quit")]
@@ -73,7 +73,7 @@ class FilesApp(App[None]):
 
 
 class Filer:
-    """Presses keys, edits, and reads the screen."""
+    """Driver that presses keys, edits and reads the screen."""
 
     def __init__(self, app: FilesApp, pilot: Pilot[None]) -> None:
         self.app, self.pilot = app, pilot
@@ -107,16 +107,16 @@ class Filer:
 
     @property
     def stages(self) -> list[str]:
-        """The stages as text."""
+        """Stages as text."""
         return [format_stage(stage.config) for stage in self.workspace.draft.stages]
 
     @property
     def notices(self) -> str:
-        """All notices."""
+        """Return the text of all notices."""
         return "\n".join(f"{each.title}: {each.message}" for each in self.app._notifications)
 
     def text(self, selector: str = "") -> str:
-        """What is on the screen, or on a part of it, words with one space between."""
+        """Return the text of the screen or of a widget, with single spaces."""
         region = self.app.screen.query_one(selector).region if selector else self.app.screen.region
         strips = self.app.screen._compositor.render_strips()
         rows = [strip.text[region.x : region.right] for strip in strips]
@@ -130,7 +130,7 @@ def storage_in(folder: Path) -> Storage:
 
 @asynccontextmanager
 async def filing(state: Path, file: Path | None = None) -> AsyncIterator[Filer]:
-    """The app with a file, or with nothing."""
+    """Run the app with a file or an empty pipeline."""
     draft = None if file is None else Draft.of(PipelineFile.load(file).pipeline)
     app = FilesApp(draft, storage_in(state))
     async with app.run_test(size=(90, 26), notifications=True) as pilot:

@@ -1,4 +1,4 @@
-"""Dump a rollout from the app: asked for, made in a worker, cancelled, refused."""
+"""Dumps from the app: dialog, worker, cancellation and refusal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def made(app: Filer) -> None:
     await app.settle()
 
 
-async def test_a_dump_is_asked_for_made_and_not_overwritten(file: Path, tmp_path: Path) -> None:
+async def test_dump_is_configured_written_and_not_overwritten(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.press("D")
         assert app.text("#dump-path") == "pendulum-dump"
@@ -56,7 +56,7 @@ async def test_a_dump_is_asked_for_made_and_not_overwritten(file: Path, tmp_path
         assert open_dump(folder).manifest.complete
 
 
-async def test_what_is_missing_is_said(file: Path, tmp_path: Path) -> None:
+async def test_missing_input_is_reported(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.press("D", "ctrl+u", "enter")
         assert "enter a folder" in app.text("#dump-note")
@@ -68,7 +68,7 @@ async def test_what_is_missing_is_said(file: Path, tmp_path: Path) -> None:
         assert "no pipeline yet; press e to choose an env" in app.notices
 
 
-async def test_leaving_asks_while_a_dump_is_made(file: Path, tmp_path: Path) -> None:
+async def test_quitting_during_a_dump_asks_for_confirmation(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         app.app.files.dump_job._ticket = Ticket(0, asyncio.get_running_loop().create_future())
         await app.press("ctrl+q")
@@ -79,7 +79,7 @@ async def test_leaving_asks_while_a_dump_is_made(file: Path, tmp_path: Path) -> 
         assert not app.app.is_running
 
 
-def test_what_is_finished_stays_when_it_is_cancelled(tmp_path: Path) -> None:
+def test_cancelling_a_dump_keeps_its_finished_chunks(tmp_path: Path) -> None:
     updates: list[DumpProgress] = []
     pipeline = Pipeline.of("Pendulum-v1", "RewardSum")
 
@@ -100,7 +100,7 @@ def test_what_is_finished_stays_when_it_is_cancelled(tmp_path: Path) -> None:
         )
 
 
-async def test_a_folder_of_shards_is_watched(tmp_path: Path) -> None:
+async def test_progress_of_a_folder_of_shards_is_shown(tmp_path: Path) -> None:
     folder = tmp_path / "many"
     pipeline = Pipeline.of("Pendulum-v1")
     record_shards(pipeline, folder, shards=2, shard=1, steps=20, seed=0)

@@ -31,7 +31,7 @@ TEXT = "version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum\n"
 
 
 class Terminal:
-    """An app on a terminal of its own."""
+    """App in its own pseudo-terminal."""
 
     def __init__(self, folder: Path, *args: str) -> None:
         self.master, slave = pty.openpty()
@@ -52,25 +52,25 @@ class Terminal:
         os.write(self.master, text.encode())
 
     def until(self, done: Callable[[], bool]) -> None:
-        """Read what it draws until something is so."""
+        """Read the output until a condition holds."""
         end = time.monotonic() + PATIENCE
         while not done():
             assert time.monotonic() < end, self.seen[-2000:]
             self.read()
 
     def read(self, seconds: float = 0.05) -> bool:
-        """Read what it draws; whether it draws anything."""
+        """Read pending output; return True if there was any."""
         if not select.select([self.master], [], [], seconds)[0]:
             return False
         try:
             self.seen += os.read(self.master, 1 << 16)
-        except OSError:  # nobody draws any more
+        except OSError:  # the process has ended
             time.sleep(0.01)
             return False
         return True
 
     def rest(self) -> None:
-        """Wait until it draws nothing for a while: keys before that may find no chain yet."""
+        """Wait until the output pauses: earlier keys may arrive before the chain is shown."""
         while self.read(0.6):
             pass
 
@@ -104,7 +104,7 @@ def edits(folder: Path) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "closed terminal"])
-def test_the_chain_and_its_history_are_there_at_the_next_start(tmp_path: Path, ending: str) -> None:
+def test_next_start_restores_the_chain_and_its_undo_history(tmp_path: Path, ending: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(TEXT)
     first = Terminal(tmp_path, str(file))
@@ -112,7 +112,7 @@ def test_the_chain_and_its_history_are_there_at_the_next_start(tmp_path: Path, e
         first.until(lambda: b"RewardSum" in first.seen)
         first.rest()
         first.type("\x1b[B")  # down
-        first.type("cdu")  # duplicate, remove, take that back
+        first.type("cdu")  # duplicate, remove, undo
         wanted = ["duplicate RewardSum"], ["remove RewardSum"]
         first.until(lambda: edits(tmp_path) == wanted)
         kin = family(first.process.pid)
@@ -154,7 +154,7 @@ def _starts_again(folder: Path) -> None:
     assert not list((folder / "state" / "sessions").glob("*.json"))
 
 
-def test_internal_error_is_reported_briefly_and_edits_are_kept(
+def test_internal_error_is_reported_in_one_line_and_edits_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TDX_TEST_FAULT", "1")
@@ -177,7 +177,7 @@ def test_internal_error_is_reported_briefly_and_edits_are_kept(
     assert edits(tmp_path) == (["duplicate RewardSum"], [])
 
 
-def test_a_broken_configuration_file_is_said_and_the_app_starts(
+def test_app_starts_with_a_warning_about_an_invalid_configuration_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "config.toml"

@@ -1,4 +1,4 @@
-"""Files and the profile in the whole app: palette, keymap, leaving."""
+"""Files and profile in the whole app: palette, keymap, quitting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WANTED = {"save", "save_as", "open", "recent", "new", "reload", "restore", "dump
 PROFILE = {"measure", "cancel", "sort", "invert", "mode", "settings", "memory", "base"}
 
 
-async def test_palette_keymap_and_leaving(file: Path, tmp_path: Path) -> None:
+async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
     draft = Draft.of(PipelineFile.load(file).pipeline)
     keys = {"file.save": "f5", "profile.measure": "f6"}
     app = TdxApp(

@@ -1,4 +1,4 @@
-"""Sessions that are kept while the app runs, and taken up by the next one."""
+"""Sessions: stored while the app runs, restored by the next one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.tui.files.filing import TEXT, Filer, filing
 
 
 async def kept(app: Filer) -> None:
-    """Wait until what was edited is on the disk."""
+    """Wait until the edits are stored."""
     await asyncio.sleep(0.15)
     for _ in range(100):
         writing = app.app.files.autosave._writing
@@ -23,7 +23,7 @@ async def kept(app: Filer) -> None:
 
 
 async def killed(state: Path, file: Path | None) -> None:
-    """An app that edits and is killed: nothing is done at its end."""
+    """Edit in an app that is killed, so that no clean-up runs."""
     async with filing(state, file) as app:
         if file is None:
             from tdx.pipeline.model import EnvConfig
@@ -40,7 +40,7 @@ async def killed(state: Path, file: Path | None) -> None:
         store.leave()  # as the kernel does
 
 
-async def test_an_app_without_a_file_takes_up_what_was_left(file: Path, tmp_path: Path) -> None:
+async def test_app_without_a_file_restores_the_last_session(file: Path, tmp_path: Path) -> None:
     await killed(tmp_path, file)
     async with filing(tmp_path) as app:
         assert "Restored unsaved edits: a.yaml: 1 edit, just now" in app.notices
@@ -59,7 +59,9 @@ async def test_an_app_without_a_file_takes_up_what_was_left(file: Path, tmp_path
     assert not list((tmp_path / "sessions").glob("*.json"))
 
 
-async def test_what_was_changed_on_disk_meanwhile_is_noticed(file: Path, tmp_path: Path) -> None:
+async def test_restored_session_reports_a_file_that_changed_on_disk(
+    file: Path, tmp_path: Path
+) -> None:
     await killed(tmp_path, file)
     file.write_text(TEXT.replace("RewardSum", "RewardClipping"))
     async with filing(tmp_path) as app:
@@ -79,7 +81,7 @@ async def test_what_was_changed_on_disk_meanwhile_is_noticed(file: Path, tmp_pat
         ("escape", ["RewardSum"], 1),
     ],
 )
-async def test_the_same_file_asks_about_the_session(
+async def test_opening_the_same_file_offers_its_session(
     file: Path, tmp_path: Path, key: str, stages: list[str], left: int
 ) -> None:
     await killed(tmp_path, file)
@@ -90,7 +92,9 @@ async def test_the_same_file_asks_about_the_session(
         assert len(list((tmp_path / "sessions").glob("*.json"))) == left
 
 
-async def test_another_file_says_that_something_was_left(file: Path, tmp_path: Path) -> None:
+async def test_opening_another_file_mentions_the_unsaved_session(
+    file: Path, tmp_path: Path
+) -> None:
     await killed(tmp_path, None)
     async with filing(tmp_path, file) as app:
         assert "1 unsaved session; press R to restore" in app.notices
@@ -102,7 +106,7 @@ async def test_another_file_says_that_something_was_left(file: Path, tmp_path: P
         assert app.workspace.draft.file is None
 
 
-async def test_a_session_is_not_taken_up_over_unsaved_edits(file: Path, tmp_path: Path) -> None:
+async def test_session_does_not_replace_unsaved_edits(file: Path, tmp_path: Path) -> None:
     await killed(tmp_path, None)
     async with filing(tmp_path, file) as app:
         await app.edit("InitTracker")
@@ -115,7 +119,7 @@ async def test_a_session_is_not_taken_up_over_unsaved_edits(file: Path, tmp_path
     assert "- InitTracker" in file.read_text()
 
 
-async def test_leaving_can_keep_it_for_next_time(file: Path, tmp_path: Path) -> None:
+async def test_quitting_can_keep_the_session(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit("InitTracker")
         await app.press("ctrl+q", "k")
@@ -125,7 +129,7 @@ async def test_leaving_can_keep_it_for_next_time(file: Path, tmp_path: Path) -> 
         assert app.workspace.draft.file == str(file)
 
 
-async def test_two_apps_keep_a_session_each(file: Path, tmp_path: Path) -> None:
+async def test_two_apps_keep_separate_sessions(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as one:
         await one.edit("InitTracker")
         await kept(one)
@@ -137,7 +141,7 @@ async def test_two_apps_keep_a_session_each(file: Path, tmp_path: Path) -> None:
             assert len(list((tmp_path / "sessions").glob("*.json"))) == 2
 
 
-async def test_a_broken_session_is_passed_over_with_a_notice(file: Path, tmp_path: Path) -> None:
+async def test_damaged_session_is_skipped_with_a_notice(file: Path, tmp_path: Path) -> None:
     (tmp_path / "sessions").mkdir()
     (tmp_path / "sessions" / "1-a.json").write_text("{")
     async with filing(tmp_path) as app:
@@ -145,7 +149,7 @@ async def test_a_broken_session_is_passed_over_with_a_notice(file: Path, tmp_pat
         assert app.stages == []
 
 
-async def test_state_that_cannot_be_written_is_said_once_and_stops_nothing(
+async def test_failing_autosave_is_reported_once_and_the_app_continues(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object) -> None:

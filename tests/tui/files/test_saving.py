@@ -1,4 +1,4 @@
-"""Open, save, save as, recent, and what is lost by none of them."""
+"""Opening, saving and recent files; no command loses edits."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ async def test_save_keeps_the_comments(file: Path, tmp_path: Path) -> None:
         assert app.workspace.editor.is_modified
 
 
-async def test_a_stage_that_is_off_is_in_the_file_and_comes_back(
-    file: Path, tmp_path: Path
-) -> None:
+async def test_disabled_stage_is_saved_and_restored(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit("RewardSum", "InitTracker")
         app.workspace.edit("off", app.workspace.draft.toggle(0))
@@ -41,7 +39,7 @@ async def test_a_stage_that_is_off_is_in_the_file_and_comes_back(
         assert not app.workspace.editor.is_modified
 
 
-async def test_save_as_takes_a_new_name_and_the_comments_along(file: Path, tmp_path: Path) -> None:
+async def test_save_as_copies_the_comments_to_the_new_file(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit("RewardSum", "InitTracker")
         await app.press("S")
@@ -56,7 +54,7 @@ async def test_save_as_takes_a_new_name_and_the_comments_along(file: Path, tmp_p
         assert other.read_text() == TEXT
 
 
-async def test_a_new_pipeline_asks_for_a_name(file: Path, tmp_path: Path) -> None:
+async def test_saving_a_new_pipeline_asks_for_a_name(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path) as app:
         await app.press("ctrl+s")
         assert "no pipeline yet; press e to choose an env" in app.notices
@@ -67,7 +65,7 @@ async def test_a_new_pipeline_asks_for_a_name(file: Path, tmp_path: Path) -> Non
         assert "id: Pendulum-v1" in (file.parent / "pendulum.yaml").read_text()
 
 
-async def test_save_as_over_another_file_asks(file: Path, tmp_path: Path) -> None:
+async def test_save_as_asks_before_it_replaces_another_file(file: Path, tmp_path: Path) -> None:
     other = file.parent / "b.yaml"
     other.write_text("version: 1\nenv: CartPole-v1\n")
     async with filing(tmp_path, file) as app:
@@ -81,7 +79,9 @@ async def test_save_as_over_another_file_asks(file: Path, tmp_path: Path) -> Non
         assert other.read_text() == TEXT
 
 
-async def test_open_by_typing_completion_recent_and_mouse(file: Path, tmp_path: Path) -> None:
+async def test_file_is_opened_by_path_completion_recent_list_and_mouse(
+    file: Path, tmp_path: Path
+) -> None:
     cart = file.parent / "folder" / "cart.yaml"
     cart.parent.mkdir()
     cart.write_text("version: 1\nenv: CartPole-v1\n")
@@ -100,7 +100,7 @@ async def test_open_by_typing_completion_recent_and_mouse(file: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("text", ["[", "version: 1\nenv: A\nenvs: 3\n"])
-async def test_a_file_that_is_no_pipeline_changes_nothing(
+async def test_opening_an_invalid_file_changes_nothing(
     file: Path, tmp_path: Path, text: str
 ) -> None:
     (file.parent / "b.yaml").write_text(text)
@@ -110,7 +110,7 @@ async def test_a_file_that_is_no_pipeline_changes_nothing(
         assert app.stages == ["RewardSum"]
 
 
-async def test_a_pipe_is_not_waited_for(file: Path, tmp_path: Path) -> None:
+async def test_opening_a_named_pipe_does_not_block(file: Path, tmp_path: Path) -> None:
     os.mkfifo(file.parent / "b.yaml")
     async with filing(tmp_path, file) as app:
         await app.press("ctrl+o", "text:b.yaml", "enter")
@@ -123,7 +123,7 @@ async def test_a_pipe_is_not_waited_for(file: Path, tmp_path: Path) -> None:
         assert "changed on disk" in app.text()
 
 
-async def test_a_target_that_cannot_be_written_loses_nothing(
+async def test_failed_save_keeps_the_edits(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*args: object) -> None:
@@ -142,7 +142,7 @@ async def test_a_target_that_cannot_be_written_loses_nothing(
         assert app.workspace.draft.file == str(file)
 
 
-async def test_quitting_asks_where_something_is_not_saved(file: Path, tmp_path: Path) -> None:
+async def test_quitting_asks_about_unsaved_edits(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit()
         await app.press("ctrl+q")
@@ -163,7 +163,7 @@ async def test_quitting_asks_where_something_is_not_saved(file: Path, tmp_path: 
     assert not list((tmp_path / "sessions").iterdir())
 
 
-async def test_quitting_asks_nothing_where_all_is_saved(file: Path, tmp_path: Path) -> None:
+async def test_quitting_without_unsaved_edits_asks_nothing(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit()
         app.workspace.undo()
@@ -181,9 +181,7 @@ async def test_new_pipeline_starts_after_the_old_one_is_saved(file: Path, tmp_pa
         assert file.read_text() == TEXT
 
 
-async def test_a_file_that_changes_on_disk_is_noticed_and_reloaded(
-    file: Path, tmp_path: Path
-) -> None:
+async def test_file_that_changes_on_disk_can_be_reloaded(file: Path, tmp_path: Path) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit("RewardSum", "StepCounter")
         file.write_text(TEXT.replace("RewardSum", "InitTracker"))
@@ -200,7 +198,9 @@ async def test_a_file_that_changes_on_disk_is_noticed_and_reloaded(
         assert app.stages == ["RewardSum", "StepCounter"]
 
 
-async def test_keeping_mine_writes_over_it_with_the_next_save(file: Path, tmp_path: Path) -> None:
+async def test_next_save_replaces_the_changed_file_if_its_reload_was_declined(
+    file: Path, tmp_path: Path
+) -> None:
     async with filing(tmp_path, file) as app:
         file.write_text(TEXT.replace("swing up", "by hand").replace("RewardSum", "InitTracker"))
         app.app.files.watch.check()
@@ -212,7 +212,9 @@ async def test_keeping_mine_writes_over_it_with_the_next_save(file: Path, tmp_pa
         assert "- RewardSum" in file.read_text()
 
 
-async def test_saving_asks_where_the_change_was_not_noticed_yet(file: Path, tmp_path: Path) -> None:
+async def test_saving_asks_if_the_file_has_changed_since_the_last_check(
+    file: Path, tmp_path: Path
+) -> None:
     async with filing(tmp_path, file) as app:
         await app.edit("RewardSum", "InitTracker")
         file.write_text("[")

@@ -1,4 +1,4 @@
-"""An env that raises in the middle of a rollout."""
+"""Envs that raise or hang in the middle of a rollout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Reply = tuple[NDArray[np.float32], float, bool, bool, dict[str, object]]
 
 
 class Failing(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """Raises at its 65th step."""
+    """Env that raises at its 65th step."""
 
     observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
     action_space = gym.spaces.Box(-1, 1, (1,), np.float32)
@@ -35,7 +35,7 @@ class Failing(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 
 
 class Hanging(Failing):
-    """Never comes back from its 65th step."""
+    """Env whose 65th step never returns."""
 
     def step(self, action: NDArray[np.float32]) -> Reply:
         if self.steps == 64:
@@ -44,5 +44,5 @@ class Hanging(Failing):
 
 
 def make(hangs: bool = False) -> GymWrapper:
-    """The env."""
+    """Create the env."""
     return GymWrapper(Hanging() if hangs else Failing())

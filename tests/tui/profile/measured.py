@@ -1,4 +1,4 @@
-"""Costs that nobody measured, the same each time, and a backend that gives them out."""
+"""Constant profiles, and a backend that returns them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SHAPE = (1, 4, 9, 14, 9, 5, 3, 2, 1, 1, 0, 1)
 
 
 def row(work: str, index: int, name: str, lane: str, step_us: float, **more: Any) -> CostRow:
-    """A row whose figures follow from its part of the step."""
+    """Return a row with percentiles that follow from its share of the step."""
     figures = {
         "mean": step_us,
         "p50": step_us * 0.9,
@@ -80,7 +80,7 @@ def _extras(index: int, name: str) -> dict[str, Any]:
 def mode_costs(
     pipeline: Pipeline, mode: str, gpu: bool = False, extras: bool = False, **options: Any
 ) -> ModeCosts:
-    """A mode of a pipeline: each stage takes 2 µs and its index on top, eagerly five times that."""
+    """Return a mode in which stage ``i`` takes ``2 + i`` µs, and five times that if eager."""
     times = {"eager": 5.0, "compiled": 0.5}.get(mode, 1.0)
     device: dict[str, Any] = {"device_us": 1.5, "kernels": 3.0, "launch_bound": True}
     device["syncs"] = (Sync("to_host.py:12", 2.0),)
@@ -101,13 +101,13 @@ def mode_costs(
 
 
 def costs(pipeline: Pipeline, *modes: str, **more: Any) -> Costs:
-    """A pipeline in some modes."""
+    """Return the profile of a pipeline in several modes."""
     found = tuple(mode_costs(pipeline, mode, **more) for mode in modes or ("planned",))
     return Costs(found, 1, "cpu", "a machine")
 
 
 def advice(pipeline: Pipeline, error: str | None = None) -> AdviceResult:
-    """One change that is worth it, and one that is none and no edit."""
+    """Return a suggestion that saves time, and one without effect or edit."""
     if error is not None:
         return AdviceResult("planned", error=error)
     shorter = pipeline.with_stages(*(s for s in pipeline.transforms if s.name != "StepCounter"))
@@ -121,7 +121,7 @@ def advice(pipeline: Pipeline, error: str | None = None) -> AdviceResult:
 
 
 class StandIn(InlineBackend):
-    """Says at once what each chain costs, or what ``answers`` holds; looks at no chain."""
+    """Backend that returns constant profiles, or ``answers``, at once."""
 
     def __init__(self, looks: bool = False) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class StandIn(InlineBackend):
         return ticket
 
     def end(self, answer: Costs | Problem) -> None:
-        """Answer what was asked last."""
+        """Answer the latest request."""
         assert self._open_ticket is not None
         if isinstance(answer, Problem):
             self._open_ticket.future.set_exception(RequestError(answer))
@@ -184,7 +184,7 @@ class StandIn(InlineBackend):
 
 
 class TabApp(App[None]):
-    """The tab alone."""
+    """App that consists of the tab."""
 
     CSS_PATH = Path(__file__).parents[3] / "tdx" / "tui" / "profile" / "profile.tcss"
 
@@ -197,7 +197,7 @@ class TabApp(App[None]):
 
 
 class Profiler:
-    """Drives the tab and reads it."""
+    """Driver of the profile tab."""
 
     def __init__(self, app: TabApp, pilot: Pilot[None], backend: StandIn) -> None:
         self.app, self.pilot, self.backend = app, pilot, backend
@@ -210,7 +210,7 @@ class Profiler:
         await self.settle()
 
     async def type(self, text: str) -> None:
-        """Have this in the field that has the focus."""
+        """Replace the text of the focused field."""
         box = self.app.focused
         assert isinstance(box, Input)
         box.value = text
@@ -230,28 +230,28 @@ class Profiler:
 
     @property
     def messages(self) -> list[str]:
-        """The notices."""
+        """Return the text of all notices."""
         return [each.message for each in self.app._notifications]
 
     @property
     def rows(self) -> list[list[str]]:
-        """The table, without the spaces."""
+        """Return the cells of the table without spaces."""
         table = self.app.query_one(CostTable)
         found = (table.get_row_at(n) for n in range(table.row_count))
         return [[" ".join(cell.plain.split()) for cell in cells] for cells in found]
 
     @property
     def titles(self) -> list[str]:
-        """The headers."""
+        """Return the column headers."""
         return [column.label.plain for column in self.app.query_one(CostTable).ordered_columns]
 
     def column(self, title: str) -> list[str]:
-        """The cells below a header."""
+        """Return the cells of a column."""
         at = [each.rstrip("↓↑") for each in self.titles].index(title)
         return [cells[at] for cells in self.rows]
 
     def text(self, selector: str) -> str:
-        """What is on a part of the screen."""
+        """Return the text of a widget."""
         region = self.app.screen.query_one(selector).region
         strips = self.app.screen._compositor.render_strips()
         rows = [strip.text[region.x : region.right] for strip in strips]
@@ -262,7 +262,7 @@ class Profiler:
 async def profiling(
     *stages: str, size: tuple[int, int] = (100, 36), env: bool = True
 ) -> AsyncIterator[Profiler]:
-    """The tab with a chain."""
+    """Run the tab with a chain."""
     draft = Draft.of(Pipeline.of("Pendulum-v1", *stages)) if env else Draft()
     backend = StandIn()
     app = TabApp(draft, backend)

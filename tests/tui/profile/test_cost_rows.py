@@ -1,4 +1,4 @@
-"""From a profile to the rows of the table, with what only some machines and passes tell."""
+"""Rows of the profile table, with columns that depend on machine and passes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def row_of(costs: Costs, key: Key = KEY) -> CostRow:
     return next(row for row in costs.modes[0].rows if (row.label, row.lane) == key)
 
 
-def test_what_the_accelerator_does_and_who_waits_for_it(profile: Profile) -> None:
+def test_columns_of_the_accelerator(profile: Profile) -> None:
     use = DeviceUse(7.5, kernels=3.0, launch_bound=True, syncs={"a.py:3": 2.0})
     (mode,) = profile.modes
     operators: dict[Key, tuple[OperatorUse, ...]] = {KEY: (OperatorUse("aten::add", 2.0, 1.5),)}
@@ -43,7 +43,7 @@ def test_what_the_accelerator_does_and_who_waits_for_it(profile: Profile) -> Non
     assert row_of(build_costs(profile)).operators is None
 
 
-def test_what_a_stage_costs_the_chain_stands_at_its_dearest_row(profile: Profile) -> None:
+def test_marginal_cost_is_in_the_most_expensive_row_of_a_stage(profile: Profile) -> None:
     known = TimeDifference(50.0, 40.0, 10.0, float("inf"), 1)
     found = MarginalCosts(
         "eager",

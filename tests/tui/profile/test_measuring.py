@@ -1,4 +1,4 @@
-"""Measurements as the worker makes them: whole, cut short, cancelled, and killed."""
+"""Measurements in the worker: complete, interrupted, cancelled and killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tdx.tui.profile.worker import find_advice, measure_pipeline
 PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 
 
-def test_both_modes_are_measured_and_add_up() -> None:
+def test_rows_of_both_modes_sum_to_the_total() -> None:
     pushed: list[tuple[str, Any]] = []
     job = Job(lambda topic, value: pushed.append((topic, value)), {})
     both: tuple[ModeName, ...] = ("eager", "planned")
@@ -56,7 +56,7 @@ def test_both_modes_are_measured_and_add_up() -> None:
     assert "planned: memory" in doing
 
 
-def test_an_env_that_raises_leaves_the_rows_so_far() -> None:
+def test_rows_are_kept_if_the_env_raises() -> None:
     pipeline = Pipeline.of("tests.tui.profile.failing_env:make", "RewardSum")
     job = Job(lambda topic, value: None, {})
     request = MeasurePipeline(
@@ -69,7 +69,7 @@ def test_an_env_that_raises_leaves_the_rows_so_far() -> None:
     assert "0 RewardSum" in [row.label for row in found.modes[0].rows]
 
 
-async def test_a_measurement_can_be_cancelled_in_the_middle_and_its_worker_killed() -> None:
+async def test_measurement_is_cancelled_and_its_worker_is_killed() -> None:
     backend = ProcessBackend()
     received = asyncio.Event()
     interrupts = signal.getsignal(signal.SIGINT)
@@ -110,7 +110,7 @@ async def _answer(ticket: Any) -> Any:
     return await ticket
 
 
-def test_advice_is_tried_with_few_steps() -> None:
+def test_suggestions_are_measured_with_few_steps() -> None:
     received: list[str] = []
     job = Job(lambda topic, value: received.append(value.doing), {})
     chain = ("StepCounter", 'ExcludeTransform("step_count")', "RewardSum")

@@ -1,4 +1,4 @@
-"""Profile tab apart from times: search, operators, modes side by side, advice."""
+"""Profile tab apart from times: search, operators, modes, suggestions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.tui.profile.measured import profiling
 from tests.tui.profile.test_profile_tab import CHAIN, cut
 
 
-async def test_a_part_is_found_by_its_name() -> None:
+async def test_row_is_found_by_name() -> None:
     async with profiling(*CHAIN) as app:
         tab = app.app.query_one(ProfileTab)
         tab.start_search()
@@ -30,7 +30,7 @@ async def test_a_part_is_found_by_its_name() -> None:
         assert app.app.focused is app.app.query_one("#profile-steps")
 
 
-async def test_operators_and_what_the_chain_saves_stand_with_the_part() -> None:
+async def test_details_of_a_row_list_operators_and_marginal_cost() -> None:
     async with profiling(*CHAIN, size=(120, 36)) as app:
         await app.press("o")
         await app.pilot.click("#profile-marginal-too")
@@ -52,7 +52,7 @@ async def test_operators_and_what_the_chain_saves_stand_with_the_part() -> None:
         assert app.backend.asked[1].extras == frozenset(["memory", "marginal"])
 
 
-async def test_three_modes_stand_side_by_side() -> None:
+async def test_three_modes_are_shown_side_by_side() -> None:
     async with profiling(*CHAIN) as app:
         for _ in range(4):
             await app.press("m")
@@ -66,7 +66,7 @@ async def test_three_modes_stand_side_by_side() -> None:
         assert "compiled · " in app.text("#profile-summary")
 
 
-async def test_advice_is_shown_and_makes_an_edit_that_can_be_undone() -> None:
+async def test_suggestion_is_applied_and_undone() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("v")
         assert app.app.screen.query("#advice")

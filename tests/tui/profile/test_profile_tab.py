@@ -1,4 +1,4 @@
-"""The profile tab by keys and by mouse, with costs that are always the same."""
+"""The profile tab by keys and mouse, with constant profiles."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CHAIN = ("RewardSum", "StepCounter", "InitTracker")
 
 
 async def cut(app: Profiler, place: int = 0) -> None:
-    """Take a stage out."""
+    """Remove a stage."""
     app.workspace.edit("remove", app.workspace.draft.remove(place))
     await app.settle()
 
 
-async def test_measure_edit_measure_shows_what_was_saved() -> None:
+async def test_second_measurement_shows_the_saved_time() -> None:
     async with profiling(*CHAIN) as app:
         assert "what each part of a rollout costs" in app.text("#profile-summary")
         await app.press("r")
@@ -63,7 +63,7 @@ async def test_sort_by_header_and_by_keys() -> None:
         assert app.column("part") == in_order[::-1]
 
 
-async def test_the_row_under_the_cursor_is_drawn_and_stays_under_it() -> None:
+async def test_cursor_stays_on_its_row() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("r")
         app.app.query_one(CostTable).focus()
@@ -76,7 +76,7 @@ async def test_the_row_under_the_cursor_is_drawn_and_stays_under_it() -> None:
         assert "env Pendulum-v1 step" in app.text("#profile-histogram")
 
 
-async def test_modes_settings_and_memory_are_asked_for() -> None:
+async def test_request_has_modes_settings_and_memory() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("m", "m", "m", "M", "n")
         assert app.app.focused is app.app.query_one("#profile-steps")
@@ -108,7 +108,7 @@ async def test_run_and_stop_by_mouse_with_progress() -> None:
         await app.press("r")
         assert len(app.backend.asked) == 1
         button = app.app.query_one("#profile-run", Button)
-        while button.has_class("-active"):  # A click on a button that is down is ignored.
+        while button.has_class("-active"):  # Textual ignores a click on a pressed button.
             await asyncio.sleep(0.02)
         await app.pilot.click("#profile-run")
         await app.settle()
@@ -120,7 +120,7 @@ async def test_run_and_stop_by_mouse_with_progress() -> None:
         assert len(app.rows) == 9
 
 
-async def test_a_worker_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurement, "CANCEL_TIMEOUT", 0.05)
     async with profiling(*CHAIN) as app:
         app.backend.waits = True
@@ -136,7 +136,7 @@ async def test_a_worker_that_does_not_listen_is_killed(monkeypatch: pytest.Monke
         assert "no changes" in app.text("#profile-summary")
 
 
-async def test_what_went_wrong_is_said_with_the_rows_so_far() -> None:
+async def test_error_is_shown_with_the_rows_measured_before_it() -> None:
     async with profiling(*CHAIN) as app:
         found = costs(app.workspace.draft.pipeline())
         app.backend.answer = Problem("TDX000", "the worker process ended", "it starts again")
@@ -152,7 +152,7 @@ async def test_what_went_wrong_is_said_with_the_rows_so_far() -> None:
         assert len(app.rows) == 9
 
 
-async def test_go_through_the_runs_and_compare_with_any() -> None:
+async def test_runs_are_browsed_and_compared() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("r")
         await cut(app, 2)
@@ -168,7 +168,7 @@ async def test_go_through_the_runs_and_compare_with_any() -> None:
         assert "#2 remove InitTracker" in app.text("#profile-summary")
 
 
-async def test_an_accelerator_has_its_own_column_and_says_what_it_waits_for() -> None:
+async def test_accelerator_has_columns_and_a_note_about_waiting() -> None:
     async with profiling(*CHAIN) as app:
         app.backend.gpu = True
         await app.press("r", "s")
@@ -184,7 +184,7 @@ async def test_an_accelerator_has_its_own_column_and_says_what_it_waits_for() ->
         assert "GPU 1.50 in 3.0 kernels, waits for the host" in text
 
 
-async def test_nothing_to_measure_is_said() -> None:
+async def test_missing_pipeline_is_reported() -> None:
     async with profiling(env=False) as app:
         await app.press("r")
         assert app.backend.asked == []
@@ -218,7 +218,7 @@ async def test_run_is_reported_while_another_tab_is_in_front() -> None:
         assert "#1 first run: 28.4 µs/step" in [n.message for n in app.app._notifications]
 
 
-async def test_colours_follow_the_theme() -> None:
+async def test_colors_follow_the_theme() -> None:
     async with profiling(*CHAIN) as app:
         await app.press("r", "s")
         table = app.app.query_one(CostTable)

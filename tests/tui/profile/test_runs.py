@@ -1,4 +1,4 @@
-"""Comparing runs: rows are matched by stage, and noise does not count."""
+"""Comparison of runs: rows are matched by stage, noise is ignored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stages(comparison: Comparison) -> dict[str, str]:
     return {key[1]: delta.kind for key, delta in comparison.rows.items() if key[0] == "stage"}
 
 
-def test_a_stage_that_is_gone_is_said_and_the_others_are_matched() -> None:
+def test_removed_stage_is_listed_and_the_others_are_matched() -> None:
     found = both(DRAFT, DRAFT.remove(0))
     assert stages(found) == {"0": "removed", "1": "faster", "2": "faster"}
     assert [row.name for row in found.removed] == ["RewardSum", "RewardSum"]
@@ -40,14 +40,14 @@ def test_a_stage_that_is_gone_is_said_and_the_others_are_matched() -> None:
     assert found.step.kind == "faster"
 
 
-def test_a_stage_that_is_new_or_moved_or_off() -> None:
+def test_new_moved_and_disabled_stages_are_marked() -> None:
     assert stages(both(DRAFT, DRAFT.duplicate(0)))["3"] == "new"
     assert stages(both(DRAFT, DRAFT.move(0, 2))) == {"0": "slower", "1": "faster", "2": "faster"}
     assert stages(both(DRAFT, DRAFT.toggle(2)))["2"] == "removed"
     assert set(stages(both(DRAFT, DRAFT)).values()) == {"same"}
 
 
-def test_what_is_within_the_noise_is_the_same() -> None:
+def test_difference_within_the_noise_is_not_a_change() -> None:
     history = RunHistory()
     quiet = run_of(history, DRAFT)
     loud = mode_costs(DRAFT.pipeline(), "planned", noise=0.9)
@@ -64,7 +64,7 @@ def test_what_is_within_the_noise_is_the_same() -> None:
     assert set(stages(second).values()) == {"same"}
 
 
-def test_runs_are_compared_with_the_last_one_in_the_same_mode() -> None:
+def test_run_is_compared_with_the_previous_one_in_its_mode() -> None:
     history = RunHistory()
     first = run_of(history, DRAFT, "eager", "planned")
     second = run_of(history, DRAFT, "planned")
@@ -82,7 +82,7 @@ def test_runs_are_compared_with_the_last_one_in_the_same_mode() -> None:
     )
 
 
-def test_few_runs_are_kept() -> None:
+def test_number_of_kept_runs_is_limited() -> None:
     history = RunHistory()
     for _ in range(MAX_RUNS + 3):
         run_of(history, DRAFT)
@@ -90,7 +90,7 @@ def test_few_runs_are_kept() -> None:
     assert history.runs[-1].number == MAX_RUNS + 3
 
 
-def test_lines_of_two_modes_stand_side_by_side() -> None:
+def test_rows_of_two_modes_are_side_by_side() -> None:
     run = run_of(RunHistory(), DRAFT, "eager", "planned")
     lines = build_lines(run, "both", None)
     eager, planned, saved = choose_mode_columns(lines, 80)[1:4]
@@ -103,7 +103,7 @@ def test_lines_of_two_modes_stand_side_by_side() -> None:
     assert line in lines
 
 
-def test_columns_follow_the_width_and_what_was_measured() -> None:
+def test_columns_depend_on_width_and_measured_data() -> None:
     history = RunHistory()
     first = run_of(history, DRAFT)
     draft = DRAFT.remove(0)
@@ -123,7 +123,7 @@ def test_columns_follow_the_width_and_what_was_measured() -> None:
         assert total <= max(width, 44)
 
 
-def test_lines_are_sorted_by_any_column_both_ways() -> None:
+def test_rows_are_sorted_by_any_column_in_both_orders() -> None:
     history = RunHistory()
     first = run_of(history, DRAFT)
     lines = build_lines(run_of(history, DRAFT.remove(0)), "planned", first)
