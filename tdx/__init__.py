@@ -10,9 +10,12 @@ import sys
 
 import lazy_loader
 
+from tdx import compiler_import
 from tdx.html_repr import set_html_renderer
 
 __version__ = "0.1.0"
+
+compiler_import.install()
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 

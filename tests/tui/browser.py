@@ -15,8 +15,9 @@ from typing import Any
 
 import aiohttp
 
+from tests.processes import PATIENCE
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-PATIENCE = 120.0
 # The page does not expose its terminal: store it when it is created.
 _HOLD = """
 Object.defineProperty(Object.prototype, "fitAddon", {

@@ -16,6 +16,7 @@ import pytest
 
 from tdx.tui.backend.client import ProcessBackend, RequestError, SupersededError
 from tdx.tui.backend.process import MAX_BYTES
+from tests.processes import PATIENCE, all_ended, is_alive
 from tests.tui.asked import Busy, Echo, Fail, Hang, Noise
 
 
@@ -29,24 +30,6 @@ async def backend() -> AsyncIterator[ProcessBackend]:
     finally:
         made.close()
     assert not [pid for pid in pids if is_alive(pid)]
-
-
-def is_alive(pid: int) -> bool:
-    """Return True if a process is running."""
-    try:
-        with open(f"/proc/{pid}/stat") as stream:
-            return stream.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-async def gone(pid: int) -> bool:
-    """Return True if a process ends within the time limit."""
-    for _ in range(200):
-        if not is_alive(pid):
-            return True
-        await asyncio.sleep(0.02)
-    return False
 
 
 async def test_worker_keeps_its_cache_between_requests() -> None:
@@ -103,7 +86,7 @@ async def test_job_receives_values_and_cancellation() -> None:
 
         ticket = workers.ask(Busy(), on_push=push)
         workers.send(ticket, "faster")
-        await asyncio.wait_for(received.wait(), 20)
+        await asyncio.wait_for(received.wait(), PATIENCE)
         workers.cancel(ticket)
         assert await ticket == "cancelled, received ['faster']"
 
@@ -138,7 +121,7 @@ async def test_exit_reason_of_a_worker_is_reported() -> None:
         assert "asked.py" in crashed.value.details  # traceback of the crash
         hanging = asyncio.Event()
         ticket = workers.ask(Hang(), on_push=lambda *_: hanging.set())
-        await asyncio.wait_for(hanging.wait(), 40)
+        await asyncio.wait_for(hanging.wait(), PATIENCE)
         os.kill(workers.pids()["look"], signal.SIGKILL)
         with pytest.raises(RequestError) as killed:
             await ticket
@@ -170,14 +153,14 @@ async def test_hanging_worker_is_killed_with_its_child_processes() -> None:
             hanging.set()
 
         ticket = workers.ask(Hang(child=True), worker="live", on_push=push)
-        await asyncio.wait_for(hanging.wait(), 20)
+        await asyncio.wait_for(hanging.wait(), PATIENCE)
         found = subprocess.run(["pgrep", "-g", str(pids[0])], capture_output=True, check=True)
         children = found.stdout.split()
         assert len(children) == 2
         workers.restart("live")
         with pytest.raises(RequestError):
             await ticket
-        assert [await gone(int(pid)) for pid in children] == [True, True]
+        assert all_ended([int(pid) for pid in children])
 
 
 @pytest.mark.parametrize("how", ["Hang()", "Hang(stuck=True)"])
@@ -199,4 +182,4 @@ def test_worker_exits_when_the_app_is_killed(how: str) -> None:
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert done.returncode == -9, done.stderr
-    assert asyncio.run(gone(int(done.stdout)))
+    assert all_ended([int(done.stdout)])

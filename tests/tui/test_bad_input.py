@@ -9,15 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests.processes import all_ended, becomes_true, family
 from tests.tui.bad_envs import NAME
-from tests.tui.tmux import PATIENCE, Terminal, all_gone, family, terminal
+from tests.tui.tmux import Terminal, terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux is installed")
 
@@ -43,14 +43,6 @@ def bad_env(folder: Path, *stages: str) -> list[str]:
     return [*given, *(word for stage in stages for word in ("--t", stage))]
 
 
-def until(met: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    end = time.monotonic() + PATIENCE
-    while not met():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def resize(app: Terminal, columns: int, rows: int) -> None:
     """Resize the terminal."""
     app.tmux("resize-window", "-x", str(columns), "-y", str(rows))
@@ -70,7 +62,7 @@ def workers(app: Terminal) -> list[int]:
 
 def new_worker(app: Terminal, before: list[int]) -> int:
     """Wait for a new worker; return its process ID."""
-    until(lambda: bool(set(workers(app)) - set(before)))
+    assert becomes_true(lambda: bool(set(workers(app)) - set(before)))
     return next(iter(set(workers(app)) - set(before)))
 
 
@@ -131,7 +123,7 @@ def test_env_that_cannot_be_created_and_workers_that_are_killed(tmp_path: Path, 
         app.press("C-k")
         app.sees("8 keys", gone="creating the env failed")
         # A worker that is killed while idle is restarted.
-        until(lambda: len(workers(app)) == 2)
+        assert becomes_true(lambda: len(workers(app)) == 2)
         before = workers(app)
         os.kill(before[0], signal.SIGKILL)
         new_worker(app, before)
@@ -224,14 +216,15 @@ def test_terminals_of_any_size_with_an_env_of_many_keys(
         app.sees("values", "plots", "sensor_0@0")
         kin = family(app.pid)
         app.close()
-        assert all_gone(kin)
+        assert all_ended(kin)
 
 
 def test_killed_test_run_leaves_no_process(tmp_path: Path) -> None:
     code = (
         "import time\n"
         "from pathlib import Path\n"
-        "from tests.tui.tmux import family, terminal\n"
+        "from tests.processes import family\n"
+        "from tests.tui.tmux import terminal\n"
         "with terminal('tui', folder=Path()) as app:\n"
         "    app.sees('Welcome')\n"
         "    print(*family(app.pid), flush=True)\n"
@@ -249,7 +242,7 @@ def test_killed_test_run_leaves_no_process(tmp_path: Path) -> None:
     run.kill()
     run.wait()
     assert kin
-    assert all_gone(kin, PATIENCE)
+    assert all_ended(kin)
 
 
 def test_without_a_terminal_the_headless_command_is_named(tmp_path: Path) -> None:

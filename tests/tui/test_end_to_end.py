@@ -15,8 +15,9 @@ import pytest
 
 from tdx.pipeline import Pipeline
 from tdx.pipeline.file.pipeline_file import PipelineFile
+from tests.processes import PATIENCE, all_ended, family
 from tests.tui.browser import browser_path, chromium
-from tests.tui.tmux import all_gone, family, terminal
+from tests.tui.tmux import terminal
 
 SAVED = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 ROOT = Path(__file__).parents[2]
@@ -72,7 +73,7 @@ def test_by_keys_alone_in_a_terminal(tmp_path: Path) -> None:
         assert len(kin) > 2
         tdx.press("C-q")
         tdx.sees("ended: 0")
-        assert all_gone(kin)
+        assert all_ended(kin)
 
 
 @asynccontextmanager
@@ -91,14 +92,14 @@ async def served(folder: Path, *arguments: str) -> AsyncIterator[tuple[str, list
     )
     try:
         assert server.stdout is not None
-        address = (await asyncio.wait_for(server.stdout.readline(), 30)).decode().strip()
+        address = (await asyncio.wait_for(server.stdout.readline(), PATIENCE)).decode().strip()
         kin = [server.pid]
         yield address, kin
         kin += family(server.pid)
         server.send_signal(2)
-        said = await asyncio.wait_for(server.communicate(), 30)
+        said = await asyncio.wait_for(server.communicate(), PATIENCE)
         assert (server.returncode, *said) == (0, b"", b"press Ctrl-C to stop\n")
-        assert all_gone(kin)
+        assert all_ended(kin)
     finally:
         if server.returncode is None:
             server.kill()

@@ -448,10 +448,8 @@ async def test_session_restarts_after_an_edit_and_continues() -> None:
         app.app.workspace.select(0)
         draft = app.app.workspace.draft
         app.app.workspace.edit("remove", draft.remove(0))
-        for _ in range(200):
+        while len(app.backend.players) < 2 or app.tab.session.state is None:
             await app.pilot.pause(0.02)
-            if len(app.backend.players) == 2 and app.tab.session.state is not None:
-                break
         assert app.player.is_running
         await app.press("space")
         assert "step_count" not in app.text("#live-values")

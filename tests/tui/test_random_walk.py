@@ -60,7 +60,7 @@ _EXPECTED_ERRORS = (
 """Prefixes of errors that typed envs, arguments and paths may cause."""
 _ATTEMPTS = 50
 """Number of attempts, 10 ms apart, before an invariant counts as violated."""
-_TIMEOUT = 60.0
+_TIMEOUT = 300.0
 """Seconds after which the app counts as blocked."""
 _CHECK_UNDO = 100
 """Number of steps between two checks that all edits can be undone."""

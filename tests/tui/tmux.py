@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 120.0
+from tests.processes import PATIENCE, all_ended, family, is_alive
+
 _ROOT = Path(__file__).parents[2]
 _OTHERS_SIZE = ("COLUMNS", "LINES")
 """Variables with the size of another terminal; pytest-xdist sets them in its workers."""
@@ -84,34 +85,6 @@ class Terminal:
         return int(self.tmux("list-panes", "-F", "#{pane_pid}"))
 
 
-def family(pid: int) -> list[int]:
-    """Return a process and all its descendants, also those in other sessions."""
-    found = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
-    parents = {int(line.split()[0]): int(line.split()[1]) for line in found.splitlines()}
-    kin = [pid]
-    for one in kin:
-        kin += [child for child, parent in parents.items() if parent == one]
-    return kin
-
-
-def all_gone(pids: list[int], seconds: float = PATIENCE) -> bool:
-    """Return True if all processes end within the time limit."""
-    end = time.monotonic() + seconds
-    while any(is_alive(pid) for pid in pids):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def is_alive(pid: int) -> bool:
-    """Return True if a process is running."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @contextmanager
 def terminal(
     *arguments: str, folder: Path, size: tuple[int, int] = (120, 40), then: str = ""
@@ -137,4 +110,4 @@ def terminal(
             kin += family(made.pid) if is_alive(kin[0]) else []
         finally:
             made.close()
-        assert all_gone(kin)
+        assert all_ended(kin)

@@ -25,9 +25,7 @@ from tests.tui.files.filing import Filer, filing
 
 async def made(app: Filer) -> None:
     """Wait for the end of the dump."""
-    for _ in range(500):
-        if not app.app.files.dump_job.is_running:
-            break
+    while app.app.files.dump_job.is_running:
         await asyncio.sleep(0.02)
     await app.settle()
 

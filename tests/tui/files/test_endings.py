@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tdx.pipeline.editing.sessions import SessionStore
-from tests.tui.tmux import PATIENCE, all_gone, family
+from tests.processes import PATIENCE, all_ended, family
 
 _START = """
 import os, sys
@@ -127,7 +127,7 @@ def test_next_start_restores_the_chain_and_its_undo_history(tmp_path: Path, endi
         if ending in ("SIGTERM", "SIGINT"):
             assert b"unsaved edits are kept" in first.seen
             assert b"\x1b[?1049l" in first.seen  # the terminal is restored
-        assert all_gone(kin)
+        assert all_ended(kin)
     finally:
         first.close()
     left, notices = SessionStore(tmp_path / "state" / "sessions").left()

@@ -23,6 +23,7 @@ from tdx.tui.profile.messages import (
     ProfileProgress,
 )
 from tdx.tui.profile.worker import find_advice, measure_pipeline
+from tests.processes import PATIENCE
 
 PENDULUM = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 
@@ -81,26 +82,26 @@ async def test_measurement_is_cancelled_and_its_worker_is_killed() -> None:
     endless = MeasurePipeline(PENDULUM, ("planned",), steps=300, repeats=1_000_000, warmup=1)
     try:
         ticket = backend.ask(endless, worker="profile", on_push=on_push)
-        await asyncio.wait_for(received.wait(), 60)
+        await asyncio.wait_for(received.wait(), PATIENCE)
         backend.cancel(ticket)
-        found: Costs = await asyncio.wait_for(_answer(ticket), 20)
+        found: Costs = await asyncio.wait_for(_answer(ticket), PATIENCE)
         assert found.error == "interrupted"
         assert found.modes[0].steps >= 300
         received.clear()
         env = EnvConfig("tests.tui.profile.failing_env:make", kwargs={"hangs": True})
         hanging = MeasurePipeline(Pipeline(env), ("planned",), 30, 9, warmup=1, allow_code=True)
         sleeping = backend.ask(hanging, worker="profile", on_push=on_push)
-        await asyncio.wait_for(received.wait(), 60)
+        await asyncio.wait_for(received.wait(), PATIENCE)
         await asyncio.sleep(0.2)
         backend.cancel(sleeping)
-        found = await asyncio.wait_for(_answer(sleeping), 20)
+        found = await asyncio.wait_for(_answer(sleeping), PATIENCE)
         assert found.modes[0].steps >= 30
         received.clear()
         second = backend.ask(endless, worker="profile", on_push=on_push)
-        await asyncio.wait_for(received.wait(), 60)
+        await asyncio.wait_for(received.wait(), PATIENCE)
         os.kill(backend.pids()["profile"], signal.SIGKILL)
         with pytest.raises(RequestError, match="the worker process ended"):
-            await asyncio.wait_for(_answer(second), 20)
+            await asyncio.wait_for(_answer(second), PATIENCE)
     finally:
         backend.close()
     assert signal.getsignal(signal.SIGINT) is interrupts

@@ -1,0 +1,95 @@
+"""Import TensorDict without torch's compiler.
+
+TensorDict marks some functions for ``torch.compile`` when it is imported, and each mark imports
+``torch._dynamo``, which takes almost as long as torch itself. Most processes compile nothing. So
+the marks are recorded, and set as soon as ``torch._dynamo`` is imported
+(``docs/decisions/0022-the-compiler-is-imported-late.md``).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, TypeAlias
+
+COMPILER = "torch._dynamo"
+LIBRARY = "tensordict"
+MARKS = ("allow_in_graph", "assume_constant_result")
+"""Functions of ``torch.compiler`` that TensorDict calls during its import."""
+
+Mark: TypeAlias = Callable[[Any], Any]
+
+
+class CompilerImport(MetaPathFinder):
+    """Import hook that sets the marks of TensorDict after the import of the compiler."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Mark, Any]] = []
+        self._has_compiler = COMPILER in sys.modules
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of the two modules, with a loader that calls this hook."""
+        if fullname not in (LIBRARY, COMPILER):
+            return None
+        others = [each for each in sys.meta_path if each is not self]
+        found = (each.find_spec(fullname, path, target) for each in others)
+        spec = next((each for each in found if each is not None), None)
+        if spec is not None and spec.loader is not None:
+            load = self._load_library if fullname == LIBRARY else self._load_compiler
+            _replace_once(spec.loader, load)
+        return spec
+
+    def _load_library(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        with self._record_marks():
+            load(module)
+
+    @contextmanager
+    def _record_marks(self) -> Iterator[None]:
+        import torch.compiler
+
+        marks = {name: getattr(torch.compiler, name) for name in MARKS}
+        for name, mark in marks.items():
+            setattr(torch.compiler, name, self._recorded(mark))
+        try:
+            yield
+        finally:
+            for name, mark in marks.items():
+                setattr(torch.compiler, name, mark)
+
+    def _recorded(self, mark: Mark) -> Mark:
+        def record(function: Any) -> Any:
+            if self._has_compiler:
+                return mark(function)
+            self._waiting.append((mark, function))
+            return function
+
+        return record
+
+    def _load_compiler(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
+        self._has_compiler = True
+        for mark, function in self._waiting:
+            mark(function)
+        self._waiting.clear()
+
+
+def _replace_once(loader: Any, load: Callable[[Callable[..., None], ModuleType], None]) -> None:
+    """Execute the next module of a loader by ``load``, which gets the original function."""
+
+    def exec_module(module: ModuleType) -> None:
+        del loader.exec_module
+        load(loader.exec_module, module)
+
+    loader.exec_module = exec_module
+
+
+def install() -> None:
+    """Install the hook, unless TensorDict is already imported."""
+    if LIBRARY not in sys.modules:
+        sys.meta_path.insert(0, CompilerImport())

@@ -1,0 +1,79 @@
+"""TensorDict is imported without torch's compiler, and compiles as if both were imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMPILE = """
+import sys
+import torch
+from tensordict import TensorDict
+
+def add_one(batch):
+    return torch.vmap(lambda row: row.apply(lambda value: value + 1))(batch)
+
+batch = TensorDict(a=torch.zeros(3, 2), batch_size=[3])
+compiled = torch.compile(add_one, fullgraph=True, backend="eager")
+assert (compiled(batch)["a"] == 1).all()
+assert "torch._dynamo" in sys.modules
+"""
+
+
+def run_python(code: str) -> str:
+    """Run code in another process, and return its stderr."""
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return run.stderr if run.returncode else ""
+
+
+def test_rollout_does_not_import_the_compiler() -> None:
+    code = (
+        "import sys, tdx\n"
+        "env = tdx.TransformedEnv(tdx.GymEnv('Pendulum-v1'), tdx.StepCounter())\n"
+        "env.rollout(3), env.step(env.rand_action(env.reset()))\n"
+        "assert 'tensordict' in sys.modules\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    assert run_python(code) == ""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import tdx, tensordict",
+        "import tensordict, tdx",
+        "import torch._dynamo, tdx, tensordict",
+        "import tdx, torch._dynamo, tensordict",
+        "import tdx, tensordict, torch._dynamo",
+    ],
+)
+def test_functions_of_tensordict_compile_after_imports_in_any_order(imports: str) -> None:
+    """The marks are needed: without them, ``torch.vmap`` over a TensorDict does not compile."""
+    assert run_python(f"{imports}\n{COMPILE}") == ""
+
+
+def test_compile_needs_the_marks() -> None:
+    code = (
+        "import sys, tdx, tensordict\n"
+        "from tdx.compiler_import import CompilerImport\n"
+        "hook = next(each for each in sys.meta_path if isinstance(each, CompilerImport))\n"
+        "assert hook._waiting, 'TensorDict marks no functions any more: remove the hook'\n"
+        "hook._waiting.clear()\n"
+    )
+    assert "does not know how to trace" in run_python(code + COMPILE)
+
+
+def test_functions_of_torch_are_restored() -> None:
+    code = (
+        "import torch.compiler as compiler\n"
+        "before = compiler.allow_in_graph, compiler.assume_constant_result\n"
+        "import tdx, tensordict\n"
+        "assert (compiler.allow_in_graph, compiler.assume_constant_result) == before\n"
+    )
+    assert run_python(code) == ""

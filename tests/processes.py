@@ -1,0 +1,45 @@
+"""Processes that tests start: wait for them, and check that none is left."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PATIENCE = 300.0
+"""Seconds until a test gives up waiting: machines are shared, and disks are cold."""
+
+
+def is_alive(pid: int) -> bool:
+    """Return True if a process is running; a zombie is not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def becomes_true(condition: Callable[[], bool]) -> bool:
+    """Return True if a condition holds before :data:`PATIENCE` runs out."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def all_ended(pids: list[int]) -> bool:
+    """Return True if all processes end before :data:`PATIENCE` runs out."""
+    return becomes_true(lambda: not any(map(is_alive, pids)))
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and all its descendants, also those in other sessions."""
+    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    parents = {int(line.split()[0]): int(line.split()[1]) for line in listed.splitlines()}
+    kin = [pid]
+    for one in kin:
+        kin += [child for child, parent in parents.items() if parent == one]
+    return kin
