@@ -30,7 +30,7 @@ from tdx import (
 
 
 class WritesDelta(Transform):
-    """A stage with a ``_step`` of its own, which reads the step's input."""
+    """Stage with its own ``_step``, which reads the input of the step."""
 
     def __init__(self) -> None:
         super().__init__(in_keys=["observation"], out_keys=["delta"])
@@ -85,7 +85,7 @@ STAGES: dict[str, Callable[[], Any]] = {
 }
 
 DISHONEST = {"delta", "doubles", "function"}
-"""Those whose specs say less, or other things, than what they write."""
+"""Stages whose specs do not describe all that they write."""
 
 HONEST: dict[str, Callable[[], Any]] = {
     **{name: stage for name, stage in STAGES.items() if name not in DISHONEST},

@@ -1,4 +1,4 @@
-"""Stages and functions that the tests of chains are made of."""
+"""Stages and functions for tests of chains."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def add_square(tensordict: TensorDictBase) -> TensorDictBase:
 
 
 class Adds(Transform):
-    """Adds a number to the reward; a parameter, so that it can be saved and moved."""
+    """Stage that adds a parameter to the reward."""
 
     def __init__(self, number: float) -> None:
         super().__init__(in_keys=["reward"])
@@ -35,7 +35,7 @@ def zero_action(tensordict: TensorDictBase) -> TensorDictBase:
 
 
 class Shift(Transform):
-    """Adds 1 to each in-key; subtracts 1 in the inverse."""
+    """Stage that adds 1 to each in-key and subtracts 1 in the inverse."""
 
     def _apply_transform(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor + 1

@@ -1,4 +1,4 @@
-"""Transform and Compose as they are documented, on stored data."""
+"""``Transform`` and ``Compose`` on stored data, as documented."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.envs.mocks import CountingEnv
 
 
 class TransformThatMeasuresBytes(Transform):
-    """Measures the number of bytes in the tensordict, and writes it under ``bytes``."""
+    """Transform that writes the size of its input in bytes."""
 
     def __init__(self) -> None:
         super().__init__(in_keys=[], out_keys=["bytes"])
@@ -48,7 +48,7 @@ def test_a_transform_maps_key_by_key() -> None:
 
 
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
-def test_it_takes_any_batch_size(batch: tuple[int, ...]) -> None:
+def test_transform_accepts_any_batch_size(batch: tuple[int, ...]) -> None:
     data = TensorDict(a=torch.zeros(*batch, 3), batch_size=batch)
     assert (Compose(Shift(["a"]), Double(["a"]))(data)["a"] == 2).all()
 
@@ -69,7 +69,7 @@ def test_it_takes_any_batch_size(batch: tuple[int, ...]) -> None:
         (VecNorm(["a", "b"]), (), {"a": 1}, "the call has no key 'b'"),
     ],
 )
-def test_a_call_with_tensors_that_does_not_fit_is_one_line(
+def test_invalid_call_with_tensors_is_a_one_line_error(
     transform: Transform, args: tuple[int, ...], named: dict[str, int], said: str
 ) -> None:
     tensors = [torch.ones(1) for _ in args]
@@ -137,7 +137,7 @@ def test_init_reaches_every_stage() -> None:
 # The chain as a list
 
 
-def test_it_is_a_list_of_its_stages() -> None:
+def test_chain_is_a_list_of_stages() -> None:
     first, second = Shift(["a"]), Double(["a"])
     chain = Compose(first)
     chain.append(second)
@@ -154,7 +154,7 @@ def test_it_is_a_list_of_its_stages() -> None:
         chain.insert(-7, Shift(["a"]))
 
 
-def test_a_slice_is_a_chain_of_its_own() -> None:
+def test_slice_is_an_independent_chain() -> None:
     chain = Compose(Shift(["a"]), Double(["a"]), Shift(["a"]))
     part = chain[1:]
     assert isinstance(part, Compose)
@@ -179,7 +179,7 @@ def test_chains_nest() -> None:
     assert chain(TensorDict(a=torch.ones(1)))["a"].item() == 5
 
 
-def test_what_a_chain_reads_and_writes() -> None:
+def test_keys_that_a_chain_reads_and_writes() -> None:
     chain = Compose(Shift(["a"], ["b"], ["x"], ["y"]), Shift(["b", "c"], ["b", "d"], ["y"], ["z"]))
     assert chain.in_keys == ["a", "c"]
     assert chain.out_keys == ["b", "d"]
@@ -188,12 +188,12 @@ def test_what_a_chain_reads_and_writes() -> None:
 
 
 @pytest.mark.parametrize("stage", [3, None, "StepCounter", CountingEnv()])
-def test_what_is_no_transform_is_an_error(stage: Any) -> None:
+def test_value_that_is_not_a_transform_is_an_error(stage: Any) -> None:
     with pytest.raises(ArgumentError, match="a chain takes transforms and functions, got"):
         Compose(stage)
 
 
-def test_a_class_is_no_transform() -> None:
+def test_class_instead_of_a_transform_is_an_error() -> None:
     with pytest.raises(ArgumentError, match=r"create an instance: StepCounter\(\.\.\.\)"):
         Compose(StepCounter)
 
@@ -205,7 +205,7 @@ def test_a_function_that_returns_nothing_is_named() -> None:
         Compose(Shift(["a"]), lambda td: None)(TensorDict(a=torch.ones(1)))
 
 
-def test_a_stage_that_was_taken_out_is_free_again() -> None:
+def test_removed_stage_can_be_added_to_another_chain() -> None:
     chain = Compose(Shift(["a"]), Double(["a"]))
     stage = chain.pop(0)
     assert stage.container is None
@@ -218,7 +218,7 @@ def test_a_stage_that_was_taken_out_is_free_again() -> None:
 # Keys
 
 
-def test_out_keys_are_the_in_keys_unless_given() -> None:
+def test_out_keys_default_to_in_keys() -> None:
     shift = Shift(in_keys=["a"], in_keys_inv=["b"])
     assert (shift.out_keys, shift.out_keys_inv) == (["a"], ["b"])
     shift.in_keys = ["c"]
@@ -240,7 +240,7 @@ def test_wrong_keys_are_an_error(keys: dict[str, Any], message: str) -> None:
         Shift(**keys)
 
 
-def test_a_key_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_missing_key_is_named_with_the_existing_keys() -> None:
     with pytest.raises(KeyNotFoundError) as caught:
         Compose(Double(["b"]), Shift(["rewrd"]))(TensorDict(reward=torch.ones(1), b=torch.ones(1)))
     assert str(caught.value) == (
@@ -248,7 +248,7 @@ def test_a_key_that_is_not_there_is_named_with_those_that_are() -> None:
     )
 
 
-def test_missing_keys_may_be_tolerated() -> None:
+def test_missing_keys_can_be_tolerated() -> None:
     chain = Compose(Shift(["no"], in_keys_inv=["never"]), Double(["a"]))
     chain.set_missing_tolerance()
     assert chain.missing_tolerance

@@ -1,4 +1,4 @@
-"""What a chain does to specs and inputs, and that it is a module."""
+"""Chains: specs, inputs, and the interface of a module."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_custom_hook_may_write_into_its_argument(hook: str) -> None:
     assert env.base_env.specs == before
 
 
-def test_input_specs_are_what_the_outside_gives() -> None:
+def test_input_specs_are_those_of_the_caller() -> None:
     shift = Shift(in_keys_inv=["action"], out_keys_inv=["push"])
     spec = Composite(action=Bounded(-1.0, 1.0, (2,)))
     for hook in ("action", "state"):
@@ -130,7 +130,7 @@ def test_reset_inputs_pass_through_the_inverse() -> None:
 
 
 class Unsqueezes(Transform):
-    """Gives the env a batch dim of one."""
+    """Stage that adds a batch dim of size one."""
 
     def transform_env_batch_size(self, batch_size: torch.Size) -> torch.Size:
         return torch.Size((1, *batch_size))
@@ -215,7 +215,7 @@ def test_state_dict_to_and_train_reach_every_stage() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda chain: pickle.loads(pickle.dumps(chain))])
-def test_a_copy_is_a_chain_of_its_own(copied: Any) -> None:
+def test_copied_chain_is_independent(copied: Any) -> None:
     chain = Compose(Shift(["a"]), Compose(Double(["a"])))
     other = copied(chain)
     assert other[0] is not chain[0]
@@ -241,6 +241,6 @@ def test_gradients_flow_through_a_chain() -> None:
     assert reward.grad.item() == 3
 
 
-def test_what_does_not_say_otherwise_runs_step_by_step() -> None:
+def test_undeclared_transforms_run_step_by_step() -> None:
     assert Shift(["a"]).time_behavior is TimeBehavior.CONTROL
     assert RewardScaling(0.0, 1.0).time_behavior is TimeBehavior.POINTWISE

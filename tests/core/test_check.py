@@ -39,7 +39,7 @@ from tests.envs.mocks import CountingEnv, FaultyEnv
 
 
 class Declares(Transform):
-    """Declares ``extra`` and writes it, unless switched off."""
+    """Stage that declares ``extra`` and, by default, writes it."""
 
     def __init__(self, writes: bool = True, declares: bool = True, on_reset: bool = True) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Declares(Transform):
 
 
 class Maps(Transform):
-    """Maps ``observation`` and says so of its spec, or not."""
+    """Stage that maps ``observation`` with or without its spec."""
 
     def __init__(self, factor: float = 1.0, dtype: torch.dtype | None = None) -> None:
         super().__init__(in_keys=["observation"])
@@ -82,7 +82,7 @@ class Drops(Transform):
 
 
 class DoublesAction(Transform):
-    """Doubles the action in the inverse, without narrowing the outer spec."""
+    """Stage that doubles the action in the inverse without changing the spec."""
 
     def __init__(self) -> None:
         super().__init__(in_keys_inv=["action"])
@@ -136,12 +136,12 @@ def blamed(env: TransformedEnv) -> list[tuple[str, Any, int | None, str | None]]
     ],
     ids=str,
 )
-def test_an_honest_chain_passes(env: TransformedEnv) -> None:
+def test_valid_chain_passes(env: TransformedEnv) -> None:
     assert find_spec_violations(env, break_when_any_done="both") == []
 
 
 class Terminates(Transform):
-    """Sets terminated, and forgets done."""
+    """Stage that sets ``terminated`` but not ``done``."""
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         flag = torch.ones_like(next_tensordict["terminated"])
@@ -205,7 +205,7 @@ def test_a_wrong_dtype_or_value_names_the_stage(stage: Transform, code: str) -> 
     assert blamed(env) == [(code, "observation", 1, "Maps")]
 
 
-def test_nan_names_the_stage_that_makes_it() -> None:
+def test_nan_names_the_stage_that_writes_it() -> None:
     class Spoils(Transform):
         def _apply_transform(self, tensor: torch.Tensor) -> torch.Tensor:
             return tensor * torch.nan
@@ -215,7 +215,7 @@ def test_nan_names_the_stage_that_makes_it() -> None:
     assert blamed(chain) == [("nan", "reward", 1, "Spoils")]
 
 
-def test_the_env_before_the_chain_is_not_blamed_on_a_stage() -> None:
+def test_violation_of_the_env_is_not_attributed_to_a_stage() -> None:
     class LyingEnv(CountingEnv):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return super()._step(tensordict).set("extra", torch.ones(1))
@@ -255,19 +255,19 @@ def test_a_transform_that_raises_is_named(on: str) -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_an_error_of_tdx_keeps_its_words_and_gets_its_stage() -> None:
+def test_error_of_tdx_keeps_its_message_and_gets_its_stage() -> None:
     env = TransformedEnv(CountingEnv(), Compose(StepCounter(), lambda tensordict: None))
     with pytest.raises(ArgumentError, match=r"^stage 1 \(CallableTransform\): the function"):
         check_env_specs(env)
 
 
-def test_an_env_that_raises_inside_a_chain_is_not_blamed_on_a_stage() -> None:
+def test_error_of_the_env_is_not_attributed_to_a_stage() -> None:
     message = r"^step 0, env FaultyEnv: the env raised ValueError in step"
     with pytest.raises(EnvError, match=message):
         check_env_specs(chain_of(StepCounter(), env=FaultyEnv("raise", at=1)))
 
 
-def test_bounds_that_a_stage_declares_are_held() -> None:
+def test_declared_bounds_of_a_stage_are_checked() -> None:
     class Narrows(Maps):
         def _transform_spec(self, spec: Any) -> TensorSpec:
             return Bounded(-0.1, 0.1, spec.shape, dtype=spec.dtype)
@@ -276,7 +276,7 @@ def test_bounds_that_a_stage_declares_are_held() -> None:
 
 
 class Scales(Transform):
-    """Changes an entry in place and does not write it again."""
+    """Stage that changes an entry in place."""
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         next_tensordict["observation"].mul_(1e3)
@@ -288,7 +288,7 @@ class Scales(Transform):
         return self._call(tensordict_reset)
 
 
-def test_a_change_in_place_is_that_of_its_stage() -> None:
+def test_in_place_change_is_attributed_to_its_stage() -> None:
     env = TransformedEnv(PendulumEnv(), Compose(StepCounter(), Scales(), RewardSum()))
     violations = find_spec_violations(env)
     found = {(each.stage, each.key) for each in violations if each.code == "bounds"}

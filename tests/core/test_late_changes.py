@@ -40,7 +40,7 @@ from tests.envs.mocks import CountingEnv
 
 
 def used(*stages: Transform) -> TransformedEnv:
-    """A chain around a Pendulum, with its specs read and a rollout made."""
+    """Return a chain around a Pendulum after its specs were read and a rollout was made."""
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(*stages))
     env.rollout(3)
     assert env.specs is not None
@@ -52,7 +52,7 @@ def still(tensordict: TensorDictBase) -> TensorDictBase:
 
 
 def assert_kept(env: TransformedEnv) -> None:
-    """What a rollout holds is what the specs say."""
+    """Check that a rollout matches the specs."""
     rollout = env.rollout(4, break_when_any_done=False)
     for key, spec in env.full_observation_spec.items(True, True):
         assert spec.is_in(rollout[key][0]), key
@@ -83,7 +83,7 @@ def test_in_keys() -> None:
     assert_kept(env)
 
 
-def test_keys_that_are_set_instead_of_found() -> None:
+def test_assigned_keys_replace_inferred_ones() -> None:
     total = RewardSum()
     env = used(total)
     total.out_keys = ["total"]
@@ -117,7 +117,7 @@ def test_inverse_keys() -> None:
          {"padding_value": 50.0}, (6,), 50.0),
     ],
 )  # fmt: skip
-def test_an_argument_that_is_set_later(
+def test_argument_assigned_later(
     stage: Callable[[], Transform], changes: dict[str, Any], shape: tuple[int, ...], high: float
 ) -> None:
     made = stage()
@@ -131,7 +131,7 @@ def test_an_argument_that_is_set_later(
     assert_kept(env)
 
 
-def test_the_ends_of_a_reward() -> None:
+def test_bounds_of_the_reward() -> None:
     clip = RewardClipping(-1.0, 1.0)
     env = used(clip)
     clip.clamp_max = torch.tensor(-0.5)
@@ -140,7 +140,7 @@ def test_the_ends_of_a_reward() -> None:
     assert_kept(env)
 
 
-def test_the_most_steps() -> None:
+def test_max_steps() -> None:
     counter = StepCounter()
     env = used(RewardScaling(0.0, 1.0), counter)
     counter.max_steps = 3
@@ -155,7 +155,7 @@ def test_the_primers() -> None:
     assert env.rollout(2)["next", "state"].shape == (2, 5)
 
 
-def test_missing_keys_that_are_tolerated_from_now_on() -> None:
+def test_missing_keys_tolerated_later() -> None:
     norm = ObservationNorm(0.0, 1.0)
     env = used(norm)
     norm.in_keys = ["nowhere"]
@@ -210,7 +210,7 @@ def test_a_custom_stage() -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_stages_that_come_and_go(nested: bool) -> None:
+def test_added_and_removed_stages(nested: bool) -> None:
     inner = Compose(RewardSum())
     env = used(inner, InitTracker()) if nested else used(RewardSum(), InitTracker())
     chain = inner if nested else env.transform
@@ -345,7 +345,7 @@ def test_a_group_where_a_tensor_is_needed(stage: Callable[[], Transform]) -> Non
         lambda: ObservationNorm(0.0, 1.0, in_keys=[], in_keys_inv=["action"]),
     ],
 )
-def test_fractions_where_the_env_takes_integers(stage: Callable[[], Transform]) -> None:
+def test_fractional_actions_of_an_integer_env(stage: Callable[[], Transform]) -> None:
     env = TransformedEnv(GymEnv("CartPole-v1"), stage())
     with pytest.raises(ChainError, match=r"returns floats, but the env takes OneHot of torch"):
         _ = env.input_spec

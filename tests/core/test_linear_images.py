@@ -43,7 +43,7 @@ def a_frame(shape: Shape, dtype: Any, seed: int = 0) -> np.ndarray[Any, Any]:
 
 @st.composite
 def chains(draw: st.DrawFn) -> tuple[list[Transform], np.ndarray[Any, Any]]:
-    """Stages in an order that is valid, and a frame for them."""
+    """Draw stages in a valid order, and a frame for them."""
     channels = draw(st.sampled_from([1, 3, 3, 4]))
     planes = channels, draw(SIZES) + 4, draw(SIZES) + 4
     stages: list[Transform] = []
@@ -65,7 +65,7 @@ def chains(draw: st.DrawFn) -> tuple[list[Transform], np.ndarray[Any, Any]]:
             size = size[0], draw(SIZES), draw(SIZES)
             mode = draw(st.sampled_from(INTERPOLATIONS))
             stages.append(Resize(*size[1:], interpolation=mode))
-        if size[1] > 4 and size[2] <= 4:  # taken for channels that are last
+        if size[1] > 4 and size[2] <= 4:  # could be read as channels-last
             size = size[0], size[1], 6
             stages[-1] = Resize(*size[1:])
     return stages, a_frame(shape, dtype if last else np.float32, draw(st.integers(0, 99)))
@@ -135,7 +135,7 @@ def test_frames_and_results_of_any_strides() -> None:
         ((ToTensorImage(), ToTensorImage()), (8, 8, 3), torch.uint8),
     ],
 )
-def test_no_form_for_what_rounds_or_is_not_float32(
+def test_rounding_stages_and_other_dtypes_are_not_fused(
     stages: tuple[Transform, ...], shape: Shape, dtype: torch.dtype
 ) -> None:
     assert linear_form(stages, shape, dtype) is None
@@ -150,7 +150,7 @@ def test_no_form_for_what_rounds_or_is_not_float32(
     ],
     ids=["view", "floats", "copy"],
 )
-def test_no_kernel_for_views_and_floats(
+def test_views_and_floats_have_no_kernel(
     stages: tuple[Transform, ...], shape: Shape, dtype: torch.dtype
 ) -> None:
     form = linear_form(stages, shape, dtype)
@@ -158,7 +158,7 @@ def test_no_kernel_for_views_and_floats(
     assert compile_image(form) is None
 
 
-def test_a_subclass_with_a_hook_of_its_own_has_no_form() -> None:
+def test_subclass_with_an_own_hook_is_not_fused() -> None:
     class Louder(GrayScale):
         def _apply_transform(self, tensor: Tensor) -> Tensor:
             return super()._apply_transform(tensor) * 2

@@ -1,4 +1,4 @@
-"""Random chains: their data is what their specs say, and a batch is its rows one by one."""
+"""Random chains: data matches the specs, and a batch equals its single rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ENVS: dict[str, Callable[[], EnvBase]] = {
     env=st.sampled_from(sorted(ENVS)),
     names=st.lists(st.sampled_from(sorted(HONEST)), min_size=1, max_size=7, unique=True),
 )
-def test_the_data_is_what_the_specs_say(env: str, names: list[str]) -> None:
+def test_data_matches_the_specs(env: str, names: list[str]) -> None:
     made = TransformedEnv(ENVS[env](), Compose(*(HONEST[name]() for name in names)))
     try:
         _ = made.specs
@@ -58,11 +58,11 @@ def test_the_data_is_what_the_specs_say(env: str, names: list[str]) -> None:
 
 
 class Sums(EnvBase):
-    """Observes its steps, its episodes and its actions so far; nothing in it is random.
+    """Deterministic env that observes its steps, episodes and the sum of its actions.
 
     Args:
-        stop: the step that ends an episode: even ones terminate it, odd ones truncate it.
-        dtype: of the observation and the action.
+        stop: Step that ends an episode: an even one terminates it, an odd one truncates it.
+        dtype: Dtype of observation and action.
     """
 
     def __init__(self, stop: int, dtype: torch.dtype) -> None:

@@ -35,7 +35,7 @@ from tests.envs.mocks import CountingEnv
 
 
 class CountsFrames(CatFrames):
-    """A subclass that goes beyond the ``_call`` of its base."""
+    """Subclass that extends ``_call``."""
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         next_tensordict = super()._call(next_tensordict)
@@ -43,7 +43,7 @@ class CountsFrames(CatFrames):
 
 
 class InvertsFlag(InitTracker):
-    """A subclass that goes beyond the ``_step`` of its base."""
+    """Subclass that extends ``_step``."""
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         next_tensordict = super()._step(tensordict, next_tensordict)
@@ -59,7 +59,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 @contextmanager
 def hooks_only() -> Iterator[None]:
-    """Every chain made in here runs hook after hook."""
+    """Chains that are created in this block call their hooks one after another."""
     patch = pytest.MonkeyPatch()
     patch.setattr(transformed_env, "dict_step_of", lambda env: None)
     try:
@@ -69,7 +69,7 @@ def hooks_only() -> Iterator[None]:
 
 
 def driven(env: TransformedEnv, actions: list[torch.Tensor], plan: list[str]) -> list[Any]:
-    """Step by the plan: each entry says what happens to one step."""
+    """Step with a script that has one entry per step."""
     key = env.action_key
     current, steps = env.reset(), []
     for action, what in zip(actions, plan, strict=True):
@@ -128,7 +128,7 @@ def test_dicts_and_hooks_give_the_same_steps(names: list[str], plan: list[str], 
         assert_same(step, other)
 
 
-def test_what_a_subclass_does_beyond_its_base_is_done() -> None:
+def test_overrides_of_a_subclass_run() -> None:
     stage = CountsFrames(2, -1, in_keys=["observation"])
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(InvertsFlag(), stage))
     step = env.rand_step(env.reset())["next"]
@@ -151,7 +151,7 @@ def test_a_step_without_a_reset_starts_an_episode(stage: Callable[[], Transform]
     assert set(following.keys()) == set(other["next"].keys())
 
 
-# Results are the caller's
+# Results belong to the caller
 
 
 ENVS: dict[str, Callable[[], EnvBase]] = {

@@ -1,4 +1,4 @@
-"""What a trace shows: versions, times, who wrote what, and errors in the middle."""
+"""Traces: versions, writers, times and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.envs.mocks import CountingEnv
 
 
 class Clock:
-    """Advances by given times, and by one nanosecond per reading."""
+    """Clock that advances by given times, and by 1 ns per reading."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -52,7 +52,7 @@ class Clock:
 
 
 class Spends(Transform):
-    """Takes a set time in each of its hooks."""
+    """Stage whose hooks take given times."""
 
     def __init__(self, clock: Clock, **costs: int) -> None:
         super().__init__(in_keys_inv=["action"])
@@ -78,7 +78,7 @@ class Spends(Transform):
 
 
 class Fails(Transform):
-    """Raises in one hook once it was called some times."""
+    """Stage that raises in one hook after a number of calls."""
 
     def __init__(self, hook: str, after: int, error: Exception) -> None:
         super().__init__(in_keys=["reward"], in_keys_inv=["action"])
@@ -115,7 +115,7 @@ def names_written(trace: StepTrace) -> dict[str, list[str]]:
     return found
 
 
-def test_each_write_makes_a_version_and_readers_name_theirs() -> None:
+def test_each_write_creates_a_version_and_readers_refer_to_it() -> None:
     trace = Tracer(pendulum(RewardScaling(0.0, 0.5), RewardClipping(-1, 1), RewardSum())).step()
     assert names_written(trace) == {
         "random inverse": ["action@0"],
@@ -144,7 +144,7 @@ def test_each_write_makes_a_version_and_readers_name_theirs() -> None:
         trace.version("reward@22")
 
 
-def test_the_way_in_has_versions_of_its_own() -> None:
+def test_inverse_path_has_its_own_versions() -> None:
     env = pendulum(ActionScaling(), RenameTransform([], [], ["action"], ["push"]))
     tracer = Tracer(env)
     tracer.step()
@@ -176,7 +176,7 @@ def test_undeclared_writes_are_reported() -> None:
     assert function.undeclared == ("surprise",)
 
 
-def test_a_write_in_place_leaves_the_earlier_version_true() -> None:
+def test_in_place_write_does_not_change_earlier_versions() -> None:
     env = pendulum(RewardClipping(1.0, 1.0), DoublesInPlace(["reward"]), RewardScaling(0.0, 3.0))
     trace = Tracer(env).step()
     double = trace.stages[-2].written["reward"]
@@ -185,7 +185,7 @@ def test_a_write_in_place_leaves_the_earlier_version_true() -> None:
     assert values == [1.0, 2.0, 6.0]
 
 
-def test_a_value_that_returns_and_is_overwritten_is_kept() -> None:
+def test_overwritten_value_is_kept() -> None:
     held: list[torch.Tensor] = []
 
     def replace(tensordict: TensorDictBase) -> TensorDictBase:
@@ -227,7 +227,7 @@ def test_values_are_copied_once_for_all_stages() -> None:
     assert counts[0] == counts[1] > 0
 
 
-def test_a_write_into_an_earlier_step_leaves_its_trace_true() -> None:
+def test_write_into_an_earlier_step_does_not_change_its_trace() -> None:
     class Spoils(Transform):
         def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> Any:
             tensordict["observation"].zero_()
@@ -316,7 +316,7 @@ def test_times_are_those_of_each_hook() -> None:
     assert step.time_ns == step.unattributed_ns + sum(stage.time_ns for stage in step.stages)
 
 
-def test_stages_that_step_the_env_count_it_as_their_own() -> None:
+def test_time_of_a_stage_includes_the_steps_that_it_makes() -> None:
     clock = Clock()
     env = TransformedEnv(
         CountingEnv(50),
@@ -332,7 +332,7 @@ def test_stages_that_step_the_env_count_it_as_their_own() -> None:
     assert step.after(1)["observation"].value.item() == 9
 
 
-def test_without_values_there_are_times_only() -> None:
+def test_trace_without_values_has_times() -> None:
     trace = Tracer(pendulum(RewardScaling(0.0, 0.5)), values=False).step()
     assert [stage.name for stage in trace.stages] == ["random", "GymEnv", "RewardScaling"]
     assert list(trace.versions()) == []
@@ -361,7 +361,7 @@ def test_a_probe_is_called_around_each_hook() -> None:
     ]
 
 
-def test_a_partial_reset_is_a_trace_that_shows_the_rows_kept() -> None:
+def test_trace_of_a_partial_reset_shows_the_kept_rows() -> None:
     env = TransformedEnv(
         SerialEnv(2, [lambda: CountingEnv(2), lambda: CountingEnv(3)]), RewardSum()
     )
@@ -379,7 +379,7 @@ def test_a_partial_reset_is_a_trace_that_shows_the_rows_kept() -> None:
     assert [trace.step for trace in (tracer.step(), tracer.step())] == [2, 3]
 
 
-def test_the_policy_has_a_time_and_what_it_wrote() -> None:
+def test_policy_has_a_time_and_versions() -> None:
     class Constant(torch.nn.Module):
         in_keys = ("observation",)
 
@@ -442,7 +442,7 @@ def test_an_env_or_a_policy_that_raises_is_named() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_is_left_in_the_env(fails: bool) -> None:
+def test_tracer_leaves_the_env_unchanged(fails: bool) -> None:
     env = pendulum(RewardSum(), Fails("step", 0 if fails else 9, ValueError("no")))
     env.reset()
     before = set(env.__dict__)
@@ -498,7 +498,7 @@ def test_envs_that_cannot_be_stacked() -> None:
     assert "observation" in reset.stages[0].written
 
 
-def test_what_is_written_over_and_then_replaced_or_followed_by_an_error() -> None:
+def test_overwritten_input_followed_by_a_replacement_or_an_error() -> None:
     class Replaces(Transform):
         fails = False
 
@@ -520,12 +520,12 @@ def test_what_is_written_over_and_then_replaced_or_followed_by_an_error() -> Non
     assert tracer.last.version("reward@1").value.item() == 5.0
 
 
-def test_what_is_no_env_is_said() -> None:
+def test_tracer_refuses_other_objects() -> None:
     with pytest.raises(ArgumentError, match="env must be an env, got TensorDict"):
         Tracer(TensorDict())
 
 
-def test_a_history_forgets_by_number_and_by_memory() -> None:
+def test_history_is_limited_by_length_and_memory() -> None:
     history = TraceHistory(max_traces=4)
     tracer = Tracer(PendulumEnv(max_episode_steps=3), history=history)
     tracer.run(7)

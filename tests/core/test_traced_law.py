@@ -1,4 +1,4 @@
-"""Traced equals eager: values, specs, randomness and the state that is left behind."""
+"""Traced equals eager: values, specs, random draws and the final state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.envs.mocks import NoisyEnv, TwoGroupsEnv
 
 
 class AddsInPlace(Transform):
-    """Writes over what it is given, as no stage should."""
+    """Stage that writes into its input, which is not allowed."""
 
     def __init__(self) -> None:
         super().__init__(in_keys=["reward"])
@@ -45,7 +45,7 @@ class AddsInPlace(Transform):
 
 
 class Draws(Transform):
-    """Draws random numbers in each of its hooks."""
+    """Stage that draws random numbers in each hook."""
 
     def __init__(self) -> None:
         super().__init__(in_keys=["reward"], in_keys_inv=["action"])
@@ -86,7 +86,7 @@ STEPS = 6
 
 
 def driven_eagerly(env: EnvBase, masks: list[bool]) -> list[TensorDictBase]:
-    """Step by random actions; a mask says that the first row is reset before a step."""
+    """Step with random actions; a mask marks steps before which the first row is reset."""
     current, found = env.reset(), []
     found.append(current.clone())
     for masked in masks:
@@ -101,7 +101,7 @@ def driven_eagerly(env: EnvBase, masks: list[bool]) -> list[TensorDictBase]:
 
 
 def driven_traced(env: EnvBase, masks: list[bool], traces: list[StepTrace]) -> list[TensorDictBase]:
-    """The same by a tracer."""
+    """Make the same steps with a tracer."""
     tracer, found = Tracer(env), []
     traces.append(tracer.reset())
     found.append(traces[-1].tensordict.clone())
@@ -171,7 +171,7 @@ def test_traced_equals_eager(
     assert bool((torch.get_rng_state() == after).all())
     assert str(traced.specs) == str(eager.specs)
     for trace, other in zip(traces, expected, strict=False):
-        # What was kept is still what it was then.
+        # Stored traces do not change.
         assert_same(trace.tensordict, other)
         last = trace.after(10**9)
         for key, value in trace.env_tensordict.items(True, True):

@@ -1,4 +1,4 @@
-"""When a traced run stops, and what it says of why."""
+"""Stop conditions of traced runs, and their reasons."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.inspection.live.stages import Ragged
 
 
 class Spoils(Transform):
-    """Writes a number into the reward at one step."""
+    """Stage that replaces the reward of one step."""
 
     def __init__(self, at: int, number: float) -> None:
         super().__init__(in_keys=["reward"])
@@ -58,7 +58,7 @@ class Spoils(Transform):
 
 
 class Promises(Transform):
-    """Declares bounds that it does not keep."""
+    """Stage that violates its declared bounds."""
 
     def __init__(self) -> None:
         super().__init__(in_keys=["observation"])
@@ -79,7 +79,7 @@ def test_steps_count_steps_and_not_resets() -> None:
     assert (tracer.run(1).steps, tracer.run(1).reason.message) == (1, "1 step made")
 
 
-def test_done_and_truncated_name_who_set_them() -> None:
+def test_done_flags_name_their_writer() -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), StepCounter(3))
     run = Tracer(env).run(until=Done())
     assert (run.steps, run.reason.condition, run.reason.message) == (3, "Done", "done is set")
@@ -91,7 +91,7 @@ def test_done_and_truncated_name_who_set_them() -> None:
 
 
 @pytest.mark.parametrize(("number", "what"), [(float("nan"), "nan"), (-float("inf"), "inf")])
-def test_what_is_not_finite_is_blamed_on_the_stage_where_it_arose(number: float, what: str) -> None:
+def test_non_finite_value_is_attributed_to_its_first_stage(number: float, what: str) -> None:
     chain = Compose(RewardScaling(0.0, 2.0), Spoils(2, number), RewardScaling(0.0, 2.0))
     env = TransformedEnv(CountingEnv(99), chain)
     run = Tracer(env).run(50, until=NotFinite())
@@ -99,7 +99,7 @@ def test_what_is_not_finite_is_blamed_on_the_stage_where_it_arose(number: float,
     assert run.reason.message == f"reward@2 holds {what}, written by 1 Spoils"
 
 
-def test_a_value_outside_its_spec_is_blamed_on_the_stage_that_violates_it() -> None:
+def test_spec_violation_is_attributed_to_its_stage() -> None:
     env = TransformedEnv(CountingEnv(99), RewardClipping(-1.0, 1.0))
     env.append_transform(Spoils(1, 7.0))
     env.append_transform(RewardScaling(0.0, 1.0))
@@ -112,7 +112,7 @@ def test_a_value_outside_its_spec_is_blamed_on_the_stage_that_violates_it() -> N
     )
 
 
-def test_a_spec_that_nothing_is_written_for_is_held_against_what_is_there() -> None:
+def test_existing_value_is_checked_against_an_unwritten_spec() -> None:
     env = TransformedEnv(CountingEnv(99), Compose(FrameSkipTransform(1), Promises()))
     reason = Tracer(env).run(50, until=OutOfSpec()).reason
     assert reason.step == 2
@@ -121,7 +121,7 @@ def test_a_spec_that_nothing_is_written_for_is_held_against_what_is_there() -> N
     )
 
 
-def test_what_the_env_or_the_caller_gets_wrong_has_no_stage() -> None:
+def test_violations_of_env_and_caller_have_no_stage() -> None:
     class WrongRewards(CountingEnv):
         def __init__(self) -> None:
             super().__init__(99)
@@ -180,12 +180,12 @@ def test_conditions_are_parsed(text: str, key: Any, op: str, number: float) -> N
         "a>1 b>2",
     ],
 )
-def test_what_is_no_condition_is_refused(text: str) -> None:
+def test_invalid_condition_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="write a key, a comparison and a number"):
         KeyIs.parse(text)
 
 
-def test_words_and_comparisons_are_joined() -> None:
+def test_keywords_and_comparisons_combine() -> None:
     stop = parse_stop("truncated or nan or reward > 3")
     assert isinstance(stop, AnyOf)
     assert [type(each) for each in stop.stops] == [Truncated, NotFinite, KeyIs]
@@ -208,7 +208,7 @@ def test_words_and_comparisons_are_joined() -> None:
         ("__import__('os')", "unknown stop condition '__import__'", ""),
     ],
 )
-def test_conditions_that_cannot_be_read(text: str, said: str, hint: str) -> None:
+def test_unparsable_conditions(text: str, said: str, hint: str) -> None:
     with pytest.raises(ArgumentError) as raised:
         parse_stop(text)
     assert said in raised.value.message
@@ -216,7 +216,7 @@ def test_conditions_that_cannot_be_read(text: str, said: str, hint: str) -> None
     assert hint in (raised.value.hint or "")
 
 
-def test_and_binds_closer_than_or_and_brackets_closest() -> None:
+def test_precedence_of_conditions() -> None:
     stop = parse_stop("done or reward > 3 and nan")
     assert isinstance(stop, AnyOf)
     assert [type(each) for each in stop.stops] == [Done, AllOf]
@@ -225,7 +225,7 @@ def test_and_binds_closer_than_or_and_brackets_closest() -> None:
     assert [type(each) for each in stop.stops] == [AnyOf, NotFinite]
 
 
-def test_of_a_batch_both_sides_are_met_in_the_same_env() -> None:
+def test_combined_condition_holds_in_a_single_row() -> None:
     def run(text: str) -> str:
         return Tracer(Ragged((2, 5))).run(9, until=text).reason.message
 
@@ -251,7 +251,7 @@ def test_conditions_are_joined() -> None:
     assert Tracer(env).run(until=Done() | Steps(2)).reason.message == "2 steps made"
 
 
-def test_a_budget_of_time() -> None:
+def test_time_limit() -> None:
     clock = Clock()
 
     def slow(trace: StepTrace) -> None:
@@ -286,7 +286,7 @@ def test_a_run_is_cancelled_from_another_thread() -> None:
     assert (tracer.run(5).steps, tracer.run(5).steps) == (0, 5)
 
 
-def test_a_condition_of_ones_own() -> None:
+def test_custom_condition() -> None:
     class Even(Stop):
         def check(self, trace: StepTrace) -> StopReason | None:
             return self._reason(trace, "even") if trace.step and trace.step % 2 == 0 else None

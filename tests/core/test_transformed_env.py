@@ -1,4 +1,4 @@
-"""TransformedEnv: building, changing and nesting chains."""
+"""``TransformedEnv``: building, changing and nesting chains."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_stages_run_in_order() -> None:
     assert rewards(env) == [1.0]
 
 
-def test_without_a_transform_it_is_the_env() -> None:
+def test_without_a_transform_the_env_is_unchanged() -> None:
     env = TransformedEnv(CountingEnv())
     assert env.stages == ()
     assert env.output_spec == env.base_env.output_spec
@@ -78,7 +78,7 @@ def test_append_and_insert() -> None:
         env.insert_transform(9, InitTracker())
 
 
-def test_appending_to_an_env_leaves_it_as_it_is() -> None:
+def test_append_transform_does_not_change_the_env() -> None:
     env = CountingEnv()
     transformed = env.append_transform(StepCounter())
     assert isinstance(transformed, TransformedEnv)
@@ -86,7 +86,7 @@ def test_appending_to_an_env_leaves_it_as_it_is() -> None:
     assert "step_count" not in env.observation_spec.keys()
 
 
-def test_a_new_stage_shows_in_the_specs_at_once() -> None:
+def test_added_stage_changes_the_specs() -> None:
     env = TransformedEnv(CountingEnv(), Compose())
     assert "step_count" not in env.observation_spec.keys()
     env.append_transform(StepCounter())
@@ -100,7 +100,7 @@ def test_a_new_stage_shows_in_the_specs_at_once() -> None:
     assert "episode_reward" not in env.rollout(1).keys()
 
 
-def test_another_chain_takes_the_place_of_the_first() -> None:
+def test_chain_can_be_replaced() -> None:
     first = StepCounter()
     env = TransformedEnv(CountingEnv(), first)
     env.rollout(1)
@@ -112,7 +112,7 @@ def test_another_chain_takes_the_place_of_the_first() -> None:
     TransformedEnv(CountingEnv(), first)
 
 
-def test_a_slice_of_a_chain_goes_into_another_env() -> None:
+def test_slice_of_a_chain_works_in_another_env() -> None:
     env = TransformedEnv(CountingEnv(), Compose(StepCounter(2), RewardSum(), InitTracker()))
     assert isinstance(env.transform, Compose)
     part = TransformedEnv(CountingEnv(), env.transform[:2])
@@ -142,7 +142,7 @@ def test_one_instance_twice_in_a_chain_is_an_error() -> None:
     assert names(env) == ["RewardSum"]
 
 
-def test_what_is_no_env_and_no_transform_is_an_error() -> None:
+def test_invalid_env_or_transform_is_an_error() -> None:
     with pytest.raises(ArgumentError, match="env must be an env, got int"):
         TransformedEnv(3, StepCounter())  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="a chain takes transforms and functions, got int"):
@@ -186,7 +186,7 @@ def test_stages_of_a_nested_compose_have_parents_too() -> None:
     assert inner.container is env
 
 
-def test_outside_an_env_there_is_no_parent() -> None:
+def test_parent_without_an_env_is_none() -> None:
     chain = Compose(StepCounter())
     assert chain.parent is None
     assert chain[0].parent is None
@@ -222,7 +222,7 @@ def test_transformed_envs_nest() -> None:
     ]  # fmt: skip
 
 
-def test_a_change_of_the_inner_chain_shows_outside() -> None:
+def test_change_of_the_inner_chain_is_visible_outside() -> None:
     inner = TransformedEnv(CountingEnv(), Compose())
     env = TransformedEnv(inner, RewardSum())
     assert "step_count" not in env.observation_spec.keys()
@@ -231,7 +231,7 @@ def test_a_change_of_the_inner_chain_shows_outside() -> None:
     assert "step_count" in env.rollout(1).keys()
 
 
-def test_a_change_of_the_base_specs_shows_outside() -> None:
+def test_change_of_the_base_specs_is_visible_outside() -> None:
     env = TransformedEnv(CountingEnv(), StepCounter())
     assert env.action_spec.shape == (2,)
     env.base_env.action_spec = Unbounded((7,))

@@ -1,4 +1,4 @@
-"""TransformedEnv as an env and as a module, and what it says of errors."""
+"""``TransformedEnv`` as an env and a module, and its error messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.core.stages import Adds, add_square, names, zero_action
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv, WordsEnv
 
 
-def test_attributes_of_the_env_inside_are_found() -> None:
+def test_attributes_of_the_inner_env_are_accessible() -> None:
     env = TransformedEnv(CountingEnv(stop=7), StepCounter())
     assert env.stop == 7
     assert env.is_training()
@@ -41,7 +41,7 @@ def test_attributes_of_the_env_inside_are_found() -> None:
         _ = env.nowhere
 
 
-def test_specs_are_set_on_the_env_inside() -> None:
+def test_specs_are_set_on_the_inner_env() -> None:
     env = TransformedEnv(CountingEnv(), StepCounter())
     with pytest.raises(ChainError, match=r"env\.base_env\.action_spec = "):
         env.action_spec = Unbounded(1)
@@ -66,14 +66,14 @@ def test_specs_are_locked() -> None:
     assert env.input_spec.is_locked
 
 
-def test_a_preset_value_prevails_over_the_chain() -> None:
+def test_preset_value_takes_precedence_over_the_chain() -> None:
     env = TransformedEnv(CountingEnv(), RewardScaling(0.0, 10.0))
     tensordict = zero_action(env.reset())
     tensordict["next"] = TensorDict(reward=torch.full((1,), 9.0))
     assert env.step(tensordict)["next", "reward"].item() == 9
 
 
-def test_a_subclass_may_go_beyond_step_and_reset() -> None:
+def test_subclass_can_extend_step_and_reset() -> None:
     class Noted(TransformedEnv):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             return super()._step(tensordict).set("noted", torch.ones(1))
@@ -125,7 +125,7 @@ def test_reset_arguments_and_seeds_reach_the_env() -> None:
     assert env.set_seed(3) == 4
 
 
-def test_closing_closes_everything() -> None:
+def test_close_closes_all_inner_envs() -> None:
     closed: list[str] = []
 
     class Closes(Transform):
@@ -156,7 +156,7 @@ def test_the_fake_tensordict_is_like_a_step() -> None:
 # Module
 
 
-def test_train_and_eval_are_taken_over_by_what_is_added() -> None:
+def test_added_stage_inherits_the_training_mode() -> None:
     env = TransformedEnv(CountingEnv())
     env.eval()
     env.append_transform(Compose(StepCounter(), RewardSum()))
@@ -195,7 +195,7 @@ def test_the_device_argument_moves_the_env() -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
 @pytest.mark.parametrize("used", [False, True])
-def test_a_copy_goes_its_own_way(copied: Any, used: bool) -> None:
+def test_copy_is_independent(copied: Any, used: bool) -> None:
     env = TransformedEnv(
         CountingEnv(9), Compose(StepCounter(), Compose(RewardSum(), add_square), Adds(1.0))
     )
@@ -212,7 +212,7 @@ def test_a_copy_goes_its_own_way(copied: Any, used: bool) -> None:
 
 
 def in_the_middle() -> tuple[TransformedEnv, TensorDictBase]:
-    """An env and the input of its third step, with state in its chain and a graph behind it."""
+    """Return an env with a stateful chain, and the input of its third step with a graph."""
     chain = Compose(
         CatFrames(3, -1, in_keys=["observation"]),
         StepCounter(),
@@ -228,7 +228,7 @@ def in_the_middle() -> tuple[TransformedEnv, TensorDictBase]:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_a_copy_goes_on_in_the_middle_of_an_episode(copied: Any) -> None:
+def test_copy_continues_in_the_middle_of_an_episode(copied: Any) -> None:
     env, current = in_the_middle()
     other = copied(env)
     expected = env.step(current.clone())["next"]
@@ -237,7 +237,7 @@ def test_a_copy_goes_on_in_the_middle_of_an_episode(copied: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["made there", "device argument", "appended", "moved"])
-def test_stages_are_moved_to_where_their_data_is(how: str) -> None:
+def test_stages_move_to_the_device_of_their_data(how: str) -> None:
     norm = ObservationNorm(torch.zeros(3), torch.ones(3))
     base = PendulumEnv(device="cpu" if how in ("device argument", "moved") else "meta")
     if how == "appended":
@@ -253,7 +253,7 @@ def test_stages_are_moved_to_where_their_data_is(how: str) -> None:
     assert following["observation"].device.type == "meta"
 
 
-def test_what_a_chain_remembers_moves_along() -> None:
+def test_state_of_a_chain_moves_with_it() -> None:
     env, current = in_the_middle()
     env.to("meta")
     following = env.step(current.to("meta"))["next"]
@@ -263,7 +263,7 @@ def test_what_a_chain_remembers_moves_along() -> None:
     assert env.step(current)["next", "observation"].dtype is torch.float32
 
 
-def test_it_prints_its_env_and_its_stages() -> None:
+def test_repr_has_env_and_stages() -> None:
     env = TransformedEnv(CountingEnv(), Compose(RewardSum(), add_square))
     assert str(env) == (
         "TransformedEnv(\n"
@@ -289,7 +289,7 @@ def test_a_missing_in_key_is_found_without_a_step() -> None:
     )
 
 
-def test_whatever_a_stage_raises_says_where() -> None:
+def test_error_of_a_stage_names_its_place() -> None:
     class Fails(Transform):
         def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
             raise ZeroDivisionError("on purpose")

@@ -27,7 +27,7 @@ from tdx.errors import ArgumentError, ChainError, StoredDataError
 
 
 class SelfResetting(EnvBase):
-    """Counts up to ``length``; the step after that returns the first count, 0."""
+    """Env that counts to ``length``; the next step returns the first count, 0."""
 
     def __init__(self, length: int = 3, batch_size: tuple[int, ...] = ()) -> None:
         super().__init__(batch_size=batch_size)
@@ -60,7 +60,7 @@ class SelfResetting(EnvBase):
 
 
 class Agents(EnvBase):
-    """Two agents that end after 2 and 3 steps, in a group with its own flags."""
+    """Env with two agents that end after 2 and 3 steps, in a group with its own flags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def test_rows_end_at_different_steps() -> None:
     assert env.resets == 1
 
 
-def test_a_limit_outside_resets_the_env_inside() -> None:
+def test_outer_step_limit_resets_the_inner_env() -> None:
     env = TransformedEnv(create(9, auto_reset=True), StepCounter(max_steps=2))
     rollout = env.rollout(5, still, break_when_any_done=False)
     assert rollout["count"].flatten().tolist() == [0, 1, 0, 1, 0]

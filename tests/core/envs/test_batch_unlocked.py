@@ -24,7 +24,7 @@ from tdx import (
 
 
 class Adder(EnvBase):
-    """Adds the action to the observation; all its state is in the TensorDict."""
+    """Env that adds the action to the observation; its state is in the TensorDict."""
 
     def __init__(self, locked: bool = False) -> None:
         super().__init__(_batch_locked=locked)
@@ -67,7 +67,7 @@ def test_rows_are_reset_by_their_mask() -> None:
     assert env.reset(after)["total"].flatten().tolist() == [1.0, 0.0, 1.0]
 
 
-def test_a_locked_env_says_what_it_takes() -> None:
+def test_locked_env_reports_its_batch_size() -> None:
     with pytest.raises(ArgumentError, match="batch size"):
         Adder(locked=True).reset(TensorDict(batch_size=[4]))
 

@@ -22,7 +22,7 @@ from tdx import (
 
 
 class Counter(EnvBase):
-    """Counts its steps and ends after three; writes ``done`` only."""
+    """Env that ends after three steps and writes only ``done``."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -45,7 +45,7 @@ class Counter(EnvBase):
 
 
 class DeclaresInNew(Counter):
-    """Declares its specs as attributes of the class, and takes arguments in ``__new__``."""
+    """Env with specs as class attributes, and arguments of ``__new__``."""
 
     _output_spec: Composite
     _input_spec: Composite
@@ -118,7 +118,7 @@ def test_a_chain_follows_specs_that_are_unlocked() -> None:
     assert set(chain.observation_keys) == {"observation", "more", "step_count"}
 
 
-def test_a_lone_done_flag_gets_terminated_in_the_construction_only() -> None:
+def test_terminated_is_added_to_a_lone_done_flag_during_construction_only() -> None:
     env = SetsSpecsFirst()
     assert env.done_keys == ["done", "terminated"]
     assert env.done_spec == Categorical(2, (1,), dtype=torch.bool)
@@ -137,7 +137,7 @@ def test_a_class_may_keep_its_lone_flag() -> None:
 
 
 class TwoGroups(Counter):
-    """Declares flags at the root and in a group, and writes those at the root."""
+    """Env that declares flags at the root and in a group, and writes those at the root."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class DoneAfterReset(SetsSpecsFirst):
         return super()._reset(tensordict).set("done", torch.ones(1, dtype=torch.bool))
 
 
-def test_an_env_may_be_done_after_a_reset_if_it_says_so() -> None:
+def test_env_may_declare_to_be_done_after_a_reset() -> None:
     env = DoneAfterReset()
     with pytest.raises(AssertionError, match="done right after a reset"):
         check_env_specs(env)
@@ -235,7 +235,7 @@ def test_a_policy_may_return_only_its_action() -> None:
         assert env.rollout(10, act)["step_count"].flatten().tolist() == [0, 1, 2]
 
 
-def test_an_unwrapped_chain_is_not_nested() -> None:
+def test_chain_is_not_nested_if_unwrapped() -> None:
     base = SetsSpecsFirst()
     inner = TransformedEnv(base, StepCounter())
     outer = TransformedEnv(

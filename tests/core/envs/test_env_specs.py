@@ -19,7 +19,7 @@ def specs() -> EnvSpecs:
     return EnvSpecs(None, torch.Size([2]))
 
 
-def test_a_lone_leaf_gets_the_name_of_its_part(specs: EnvSpecs) -> None:
+def test_lone_leaf_gets_the_name_of_its_part(specs: EnvSpecs) -> None:
     specs.set_part("full_reward_spec", Unbounded((2, 3)))
     assert specs.keys("full_reward_spec") == ["reward"]
     assert specs.leaf("full_reward_spec").shape == (2, 3)
@@ -66,7 +66,7 @@ def test_fake_data_has_every_declared_key(specs: EnvSpecs) -> None:
     }
 
 
-def test_attributes_that_follow_from_the_specs_cannot_be_set() -> None:
+def test_attributes_derived_from_specs_are_read_only() -> None:
     env = PendulumEnv()
     for name in ("output_spec", "device", "ndim", "reset_keys"):
         with pytest.raises(AttributeError, match="follows from the specs"):

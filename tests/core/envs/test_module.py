@@ -16,7 +16,7 @@ from tests.envs.mocks import CountingEnv
 
 
 class LearnedEnv(EnvBase):
-    """Observes what a layer makes of the action."""
+    """Env that observes the output of a layer for the action."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def test_modules_can_be_added_and_applied_to() -> None:
     assert seen == ["Linear", "Linear", "Identity", "LearnedEnv"]
 
 
-def test_train_and_eval_reach_what_is_inside() -> None:
+def test_train_and_eval_reach_submodules() -> None:
     env = LearnedEnv()
     assert env.eval() is env
     assert not env.training
@@ -116,7 +116,7 @@ def test_moving_an_env_moves_its_specs_and_parameters() -> None:
     assert env.fake_tensordict()["observation"].is_meta
 
 
-def test_moving_keeps_keys_and_what_was_set() -> None:
+def test_moving_keeps_keys_and_settings() -> None:
     env = CountingEnv()
     env.done_spec = Categorical(2, (1,), dtype=torch.bool)
     env.to("meta")
@@ -134,7 +134,7 @@ def test_a_step_takes_a_tensordict_from_another_device() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is an accelerator")
 @pytest.mark.parametrize("device", ["cuda", "cuda:7"])
-def test_a_device_that_is_not_there_is_an_error(device: str) -> None:
+def test_missing_device_is_an_error(device: str) -> None:
     with pytest.raises(DeviceError, match=f"device {device} is not available"):
         CountingEnv(device=device)
     with pytest.raises(DeviceError, match=f"device {device} is not available"):
@@ -143,7 +143,7 @@ def test_a_device_that_is_not_there_is_an_error(device: str) -> None:
         CountingEnv().cuda()
 
 
-def test_a_name_that_is_no_device_is_an_error() -> None:
+def test_invalid_device_name_is_an_error() -> None:
     with pytest.raises(DeviceError, match="unknown device 'nowhere'"):
         CountingEnv(device="nowhere")
 
@@ -157,7 +157,7 @@ def test_an_env_moves_to_an_accelerator_and_back() -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_a_copy_goes_its_own_way(copied: Any) -> None:
+def test_copy_is_independent(copied: Any) -> None:
     env = CountingEnv(100)
     tensordict = env.rand_step(env.reset())
     other = copied(env)
@@ -167,7 +167,7 @@ def test_a_copy_goes_its_own_way(copied: Any) -> None:
     assert env.action_spec != other.action_spec
 
 
-def test_it_prints_its_batch_size_and_device() -> None:
+def test_repr_has_batch_size_and_device() -> None:
     assert repr(CountingEnv(batch_size=(2,))) == (
         "CountingEnv(batch_size=torch.Size([2]), device=cpu)"
     )

@@ -1,4 +1,4 @@
-"""Partial resets of entries that are no tensors."""
+"""Partial resets of entries that are not tensors."""
 
 from __future__ import annotations
 

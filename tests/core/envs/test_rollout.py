@@ -1,4 +1,4 @@
-"""Each argument of rollout."""
+"""The arguments of ``EnvBase.rollout``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.envs.mocks import CountingEnv, TwoGroupsEnv, WideEnv
 
 
 class StaggeredEnv(CountingEnv):
-    """Row ``i`` ends at count ``i + 1``."""
+    """Env whose row ``i`` ends at count ``i + 1``."""
 
     def __init__(self, rows: int = 3) -> None:
         super().__init__(stop=0, batch_size=(rows,))
@@ -30,7 +30,7 @@ def push(tensordict: TensorDictBase) -> TensorDictBase:
     return tensordict.set("action", torch.ones(*tensordict.batch_size, 2))
 
 
-def test_it_stops_at_the_first_done_flag() -> None:
+def test_rollout_stops_at_the_first_done_flag() -> None:
     rollout = CountingEnv(stop=3).rollout(10)
     assert rollout.shape == (3,)
     assert rollout["next", "done"].flatten().tolist() == [False, False, True]
@@ -39,7 +39,7 @@ def test_it_stops_at_the_first_done_flag() -> None:
     assert StaggeredEnv().rollout(10).shape == (3, 1)
 
 
-def test_it_makes_no_more_than_max_steps() -> None:
+def test_rollout_makes_at_most_max_steps() -> None:
     assert CountingEnv(stop=100).rollout(4).shape == (4,)
 
 
@@ -51,7 +51,7 @@ def test_time_is_the_last_dim(batch: tuple[int, ...]) -> None:
     assert rollout["action"].shape == (*batch, 4, 2)
 
 
-def test_going_on_resets_the_rows_that_are_done() -> None:
+def test_continuing_resets_done_rows() -> None:
     rollout = StaggeredEnv().rollout(4, break_when_any_done=False)
     assert rollout["observation"].squeeze(-1).tolist() == [[0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 2, 0]]
     assert rollout["next", "observation"].squeeze(-1).tolist() == [
@@ -60,13 +60,13 @@ def test_going_on_resets_the_rows_that_are_done() -> None:
     assert not rollout["done"].any()
 
 
-def test_going_on_resets_the_groups_that_are_done() -> None:
+def test_continuing_resets_done_groups() -> None:
     rollout = TwoGroupsEnv().rollout(6, break_when_any_done=False)
     assert rollout["next", "a", "observation"].flatten().tolist() == [1, 2, 1, 2, 1, 2]
     assert rollout["next", "b", "observation"][:, 0, 0].tolist() == [1, 2, 3, 1, 2, 3]
 
 
-def test_it_may_stop_once_all_are_done() -> None:
+def test_rollout_can_stop_when_all_rows_are_done() -> None:
     rollout = StaggeredEnv().rollout(10, break_when_any_done=False, break_when_all_done=True)
     assert rollout.shape == (3, 3)
     assert rollout["next", "done"][:, -1].all()
@@ -109,7 +109,7 @@ class Pair(nn.Module):
 
 
 class Observing(CountingEnv):
-    """Observes a float and has a state."""
+    """Env with a float observation and a state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ def test_a_module_that_returns_no_action_is_an_error() -> None:
     assert caught.value.hint == "pass a TensorDictModule, which names its out_keys"
 
 
-def test_a_start_from_the_middle_of_a_rollout() -> None:
+def test_rollout_starts_from_the_middle_of_another() -> None:
     env = CountingEnv(stop=9)
     first = env.rollout(3, push)
     going = env.rollout(2, push, auto_reset=False, tensordict=first[-1])
@@ -169,7 +169,7 @@ def test_the_callback_sees_each_step() -> None:
     assert seen == [(env, 1), (env, 2), (env, 3)]
 
 
-def test_without_auto_reset_it_starts_from_the_given_tensordict() -> None:
+def test_rollout_without_auto_reset_starts_from_the_given_tensordict() -> None:
     env = CountingEnv(100)
     start = env.step_mdp(env.rand_step(env.reset()))
     kept = start.clone()
@@ -180,12 +180,12 @@ def test_without_auto_reset_it_starts_from_the_given_tensordict() -> None:
     assert (start == kept).all()
 
 
-def test_without_auto_reset_it_needs_a_start() -> None:
+def test_rollout_without_auto_reset_needs_a_start() -> None:
     with pytest.raises(ArgumentError, match=re.escape("(pass tensordict=env.reset())")):
         CountingEnv().rollout(2, auto_reset=False)
 
 
-def test_with_auto_reset_the_tensordict_goes_through_the_reset() -> None:
+def test_auto_reset_receives_the_tensordict() -> None:
     env = CountingEnv(100)
     given = TensorDict(mine=torch.ones(1))
     rollout = env.rollout(2, tensordict=given)
@@ -193,7 +193,7 @@ def test_with_auto_reset_the_tensordict_goes_through_the_reset() -> None:
     assert list(given.keys()) == ["mine"]
 
 
-def test_the_policys_device_is_used_for_its_input() -> None:
+def test_policy_input_is_on_the_device_of_the_policy() -> None:
     class Policy(nn.Linear):
         def forward(self, tensordict: TensorDictBase) -> Any:
             devices.append(tensordict["observation"].device.type)
@@ -206,7 +206,7 @@ def test_the_policys_device_is_used_for_its_input() -> None:
     assert devices == ["meta", "cpu"]
 
 
-def test_a_lazy_stack_keeps_what_does_not_stack() -> None:
+def test_lazy_stack_keeps_entries_of_different_shapes() -> None:
     class GrowingEnv(WideEnv):
         def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
             self.width += 1
@@ -224,7 +224,7 @@ def test_a_lazy_stack_keeps_what_does_not_stack() -> None:
     assert widths == [widths[0], widths[0] + 1, widths[0] + 2]
 
 
-def test_the_end_may_be_marked_as_truncated() -> None:
+def test_last_step_can_be_marked_as_truncated() -> None:
     rollout = CountingEnv(100, (2,)).rollout(3, set_truncated=True)
     assert rollout["next", "truncated"].squeeze(-1).tolist() == [[False, False, True]] * 2
     assert rollout["next", "done"].squeeze(-1).tolist() == [[False, False, True]] * 2
@@ -232,7 +232,7 @@ def test_the_end_may_be_marked_as_truncated() -> None:
     assert not CountingEnv(100).rollout(3)["next", "done"].any()
 
 
-def test_marking_the_end_needs_a_flag_for_it() -> None:
+def test_marking_the_last_step_needs_a_truncated_flag() -> None:
     with pytest.raises(ArgumentError, match="set_truncated was set to True"):
         TwoGroupsEnv().rollout(1, set_truncated=True)
 

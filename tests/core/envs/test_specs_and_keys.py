@@ -17,7 +17,7 @@ from tdx import (
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv
 
 
-def test_an_env_that_sets_no_specs_has_the_defaults() -> None:
+def test_env_without_specs_has_the_defaults() -> None:
     env = EnvBase(batch_size=[2])
     assert env.reward_spec == Unbounded((2, 1))
     assert env.done_keys == ["done", "terminated", "truncated"]
@@ -50,7 +50,7 @@ def test_the_keys_of_several_groups() -> None:
 
 
 @pytest.mark.parametrize(("kind", "count"), [("action", 2), ("reward", 2), ("done", 4)])
-def test_one_key_of_several_is_an_error(kind: str, count: int) -> None:
+def test_singular_key_of_several_is_an_error(kind: str, count: int) -> None:
     with pytest.raises(KeyNotFoundError, match=rf"the env has {count} {kind} keys \(a\.{kind}"):
         getattr(TwoGroupsEnv(), f"{kind}_key")
 
@@ -66,7 +66,7 @@ def test_keys_follow_a_new_spec() -> None:
     assert env.reset_keys == [("group", "_reset")]
 
 
-def test_what_is_handed_out_of_the_keys_is_a_copy() -> None:
+def test_key_lists_are_copies() -> None:
     env = CountingEnv()
     env.done_keys.append("mine")
     env.reset_keys.append("mine")
@@ -85,7 +85,7 @@ def test_the_full_spec_is_always_a_composite(part: str) -> None:
     assert side[f"full_{part}_spec"] == full
 
 
-def test_all_specs_in_one_outlive_the_env() -> None:
+def test_combined_specs_outlive_the_env() -> None:
     env = CountingEnv()
     specs = env.specs
     assert set(specs.keys()) == {"output_spec", "input_spec"}
@@ -104,7 +104,7 @@ def test_input_and_output_specs_are_read_only() -> None:
         env.output_spec = Composite()
 
 
-def test_a_spec_that_was_set_is_not_changed_by_its_giver() -> None:
+def test_later_changes_of_an_assigned_spec_have_no_effect() -> None:
     env = CountingEnv()
     given = Composite(observation=Unbounded(1))
     env.observation_spec = given
@@ -113,7 +113,7 @@ def test_a_spec_that_was_set_is_not_changed_by_its_giver() -> None:
     assert env.observation_keys == ["observation"]
 
 
-def test_setters_say_what_they_take() -> None:
+def test_setters_check_their_type() -> None:
     env = CountingEnv(batch_size=(2,))
     with pytest.raises(SpecError, match="full_action_spec takes a spec, got int"):
         env.action_spec = 3  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""step and reset: what they write, what they leave alone, which rows they touch."""
+"""``step`` and ``reset``: written and preserved entries, and affected rows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MASK = torch.tensor([[True], [False]])
 
 
 def stepped(env: EnvBase, times: int = 2) -> TensorDictBase:
-    """The input of the step after ``times`` steps."""
+    """Return the input of the step after ``times`` steps."""
     tensordict = env.reset()
     for _ in range(times):
         tensordict = env.step_mdp(env.rand_step(tensordict))
     return tensordict
 
 
-def test_a_step_is_written_into_the_tensordict_it_is_given() -> None:
+def test_step_writes_into_its_input() -> None:
     env = CountingEnv()
     tensordict = env.rand_action(env.reset())
     observation = tensordict["observation"].clone()
@@ -39,7 +39,7 @@ def test_calling_the_env_is_a_step() -> None:
     assert env(env.rand_action(env.reset()))["next", "observation"].item() == 1
 
 
-def test_what_next_already_holds_prevails() -> None:
+def test_preset_next_entries_are_kept() -> None:
     env = CountingEnv(batch_size=(2,))
     tensordict = env.rand_action(env.reset())
     tensordict["next"] = TensorDict(
@@ -52,7 +52,7 @@ def test_what_next_already_holds_prevails() -> None:
 
 
 @pytest.mark.parametrize("shape", ["plain", "lazy"])
-def test_what_an_earlier_step_left_in_next_does_not_prevail(shape: str) -> None:
+def test_next_entries_of_an_earlier_step_are_replaced(shape: str) -> None:
     env = CountingEnv(stop=9, batch_size=(2,))
     tensordict = env.rand_action(env.reset())
     if shape == "lazy":
@@ -65,7 +65,7 @@ def test_what_an_earlier_step_left_in_next_does_not_prevail(shape: str) -> None:
     assert env.step(copied)["next", "observation"].flatten().tolist() == [1, 1], "given on purpose"
 
 
-def test_a_locked_tensordict_is_an_error_and_makes_no_step() -> None:
+def test_locked_tensordict_is_refused_before_the_step() -> None:
     env = CountingEnv()
     tensordict = env.rand_action(env.reset()).lock_()
     with pytest.raises(ArgumentError, match="the TensorDict is locked"):
@@ -74,7 +74,7 @@ def test_a_locked_tensordict_is_an_error_and_makes_no_step() -> None:
 
 
 class PartialEnv(EnvBase):
-    """Writes only the given flags and reward."""
+    """Env that writes only the given flags and reward."""
 
     def __init__(self, flags: dict[str, bool], declared: tuple[str, ...], reward: Any) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ ALL = ("done", "terminated", "truncated")
         ({"terminated": True}, ("done", "terminated"), (True, True)),
     ],
 )
-def test_flags_that_the_env_left_out_are_filled_in(
+def test_missing_flags_are_filled_in(
     flags: dict[str, bool], declared: tuple[str, ...], expected: tuple[bool, ...]
 ) -> None:
     env = PartialEnv(flags, declared, torch.ones(1))
@@ -136,7 +136,7 @@ def test_a_step_without_a_flag_or_reward_is_an_error() -> None:
         PartialEnv({"done": True}, ("done",), torch.ones(2)).rand_step()
 
 
-def test_a_reset_writes_into_the_tensordict_it_is_given() -> None:
+def test_reset_writes_into_its_input() -> None:
     env = CountingEnv()
     given = TensorDict(mine=torch.ones(1))
     assert env.reset(given) is given
@@ -170,7 +170,7 @@ def test_the_mask_is_never_written_to(rows: tuple[bool, bool]) -> None:
     assert result["observation"].flatten().tolist() == [0 if row else 2 for row in rows]
 
 
-def test_a_partial_reset_leaves_what_was_stored_as_it_was() -> None:
+def test_partial_reset_does_not_change_stored_steps() -> None:
     env = CountingEnv(stop=9, batch_size=(2,))
     step = env.rand_step(stepped(env))
     stored = step.clone()
@@ -178,7 +178,7 @@ def test_a_partial_reset_leaves_what_was_stored_as_it_was() -> None:
     assert (step == stored).all()
 
 
-def test_rows_keep_what_the_tensordict_says_of_them() -> None:
+def test_rows_that_are_not_reset_keep_the_entries_of_the_input() -> None:
     env = CountingEnv(stop=9, batch_size=(2,))
     tensordict = stepped(env)
     tensordict["observation"] = torch.full((2, 1), 50)
@@ -188,9 +188,9 @@ def test_rows_keep_what_the_tensordict_says_of_them() -> None:
     assert result["done"].flatten().tolist() == [False, True]
 
 
-def test_a_mask_that_resets_nothing_keeps_entries_without_dims() -> None:
+def test_all_false_mask_keeps_entries_without_dims() -> None:
     class Scalar(CountingEnv):
-        """Observes its count as a number without dims."""
+        """Env that observes its count as a tensor without dims."""
 
         def __init__(self) -> None:
             super().__init__(stop=9)
@@ -242,7 +242,7 @@ def test_a_wrong_mask_is_an_error(mask: torch.Tensor, said: str) -> None:
         env.reset(stepped(env).set("_reset", mask))
 
 
-def test_maybe_reset_begins_what_is_done() -> None:
+def test_maybe_reset_resets_done_rows() -> None:
     env = CountingEnv(stop=2, batch_size=(2,))
     tensordict = stepped(env, 1)
     assert env.maybe_reset(tensordict) is tensordict
@@ -284,12 +284,12 @@ def test_the_seed_of_the_next_env() -> None:
     assert CountingEnv().set_seed() is None
 
 
-def test_a_closed_env_says_so() -> None:
+def test_closed_env_is_reported() -> None:
     with CountingEnv() as env:
         assert not env.is_closed
     assert env.is_closed
 
 
-def test_what_a_subclass_must_bring_is_said() -> None:
+def test_missing_method_of_a_subclass_is_named() -> None:
     with pytest.raises(NotImplementedError):
         EnvBase().reset()

@@ -24,7 +24,7 @@ CHANGES: dict[str, tuple[str, str]] = {
 
 
 class ChangingEnv(EnvBase):
-    """Returns other entries than before at one step; planned rollouts are possible."""
+    """Env whose entries differ in one step; planned rollouts are possible."""
 
     _step_reads: Any = ()
 
@@ -61,7 +61,7 @@ class ChangingEnv(EnvBase):
 
 
 class EagerEnv(ChangingEnv):
-    """The same, and only eager rollouts are possible."""
+    """Env whose entries differ in one step; only eager rollouts are possible."""
 
     _step_reads = None
 

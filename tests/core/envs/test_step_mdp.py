@@ -1,4 +1,4 @@
-"""step_mdp: from one step's result to the next step's input."""
+"""``step_mdp``: from the result of a step to the input of the next one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def step() -> TensorDictBase:
     )
 
 
-def test_next_comes_to_the_root(step: TensorDictBase) -> None:
+def test_next_entries_move_to_the_root(step: TensorDictBase) -> None:
     after = step_mdp(step)
     assert set(after.keys()) == {"observation", "mine", "done", "terminated"}
     assert after["observation"].item() == 1
@@ -41,7 +41,7 @@ def test_next_comes_to_the_root(step: TensorDictBase) -> None:
         ("exclude_done", True, {"done"}),
     ],
 )
-def test_what_is_left_out(
+def test_excluded_entries(
     step: TensorDictBase, argument: str, value: bool, changed: set[str]
 ) -> None:
     changes: dict[str, Any] = {argument: value}
@@ -49,7 +49,7 @@ def test_what_is_left_out(
     assert before ^ after == changed
 
 
-def test_keys_may_be_named_otherwise(step: TensorDictBase) -> None:
+def test_custom_keys(step: TensorDictBase) -> None:
     after = step_mdp(step, reward_keys=["observation", ("no", "such")], action_keys="mine")
     assert set(after.keys()) == {"reward", "action", "done", "terminated"}
 
@@ -119,21 +119,21 @@ def test_agents_of_different_sizes(keep_other: bool, exclude_action: bool) -> No
         assert row["observation"].shape == (4 + i,)
 
 
-def test_the_envs_own_keeps_rewards_that_are_also_a_state() -> None:
+def test_step_mdp_of_an_env_keeps_rewards_that_are_state() -> None:
     env = CountingEnv()
     env.state_spec = Composite(reward=env.reward_spec)
     after = env.step_mdp(env.rand_step(env.reset()))
     assert "reward" in after.keys()
 
 
-def test_non_tensors_move_along() -> None:
+def test_non_tensors_move_to_the_root() -> None:
     env = WordsEnv()
     after = env.step_mdp(env.rand_step(env.reset()))
     assert after["word"] == "count 1"
     assert isinstance(after.get("word"), (str, NonTensorData))
 
 
-def test_the_envs_own_drops_its_rewards() -> None:
+def test_step_mdp_of_an_env_drops_rewards() -> None:
     env = CountingEnv(batch_size=(2,))
     after = env.step_mdp(env.rand_step(env.reset()))
     assert "reward" not in after.keys()
@@ -142,7 +142,7 @@ def test_the_envs_own_drops_its_rewards() -> None:
     assert after.device == env.device
 
 
-def test_a_tensorclass_is_taken_as_a_whole() -> None:
+def test_tensorclass_is_one_entry() -> None:
     class Pose(TensorClass):  # type: ignore[misc]
         place: torch.Tensor
 

@@ -24,7 +24,7 @@ AGENTS = 3
 
 
 class UnlikeAgents(EnvBase):
-    """Agent ``i`` observes and acts with ``i + 1`` numbers."""
+    """Env whose agent ``i`` has observations and actions of size ``i + 1``."""
 
     def __init__(self, batch_size: tuple[int, ...] = ()) -> None:
         super().__init__(batch_size=batch_size)

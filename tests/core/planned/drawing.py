@@ -1,4 +1,4 @@
-"""What the law is held against: envs, stages and policies to draw from."""
+"""Envs, stages and policies from which the property tests draw."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.core.chains import HONEST, STAGES
 
 
 class Groups(EnvBase):
-    """Two groups with rewards and flags of their own, which end at different steps."""
+    """Env with two groups, which have their own rewards and flags and end at different steps."""
 
     _step_reads: tuple[NestedKey, ...] | None = ()
 
@@ -122,7 +122,7 @@ def _counted_cart_pole() -> EnvBase:
 
 
 class Noise(Transform):
-    """Draws from the global generator in each step, and says nothing of time."""
+    """Stage that draws from the global generator in each step and declares no order."""
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         return tensor + torch.rand(())
@@ -146,7 +146,7 @@ CHAINS_OF: dict[str, Callable[[], Any]] = {
 
 
 class _Acts(nn.Module):
-    """An action from whatever is seen, by plain sums, which are the same for rows and blocks."""
+    """Policy that sums its input, with equal results for rows and blocks."""
 
     def __init__(self, env: EnvBase) -> None:
         super().__init__()
@@ -168,9 +168,9 @@ class _Acts(nn.Module):
 
 
 def policy_reading(env: EnvBase, place: str) -> TensorDictModule | None:
-    """A policy that reads the first or the last of the env's observations.
+    """Return a policy that reads the first or last observation of the env.
 
-    ``None`` where the env takes several actions.
+    ``None`` if the env has several actions.
     """
     if len(env.action_keys) != 1:
         return None

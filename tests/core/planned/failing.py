@@ -32,7 +32,7 @@ BAD_STEP = 5
 
 
 class Counting(gymnasium.Env[np.ndarray[Any, Any], np.ndarray[Any, Any]]):
-    """Observes the number of steps; fails at the given ones."""
+    """Gymnasium env that observes the number of steps and fails at given ones."""
 
     observation_space = gymnasium.spaces.Box(-100.0, 100.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -56,7 +56,7 @@ class Counting(gymnasium.Env[np.ndarray[Any, Any], np.ndarray[Any, Any]]):
 
 
 class Plain(EnvBase):
-    """The same as an env of tdx's."""
+    """Native env that fails at given steps."""
 
     _step_reads: tuple[Any, ...] | None = ()
 
@@ -102,7 +102,7 @@ def chained(base: EnvBase, planned: bool, *stages: Any) -> TransformedEnv:
 def until_error(
     env: EnvBase, policy: Any = None, steps: int = 12, chunk: int = 4, **kwargs: Any
 ) -> tuple[list[TensorDictBase], BaseException]:
-    """The chunks of a rollout that fails, and what it raised."""
+    """Return the chunks of a failing rollout and its error."""
     torch.manual_seed(3)
     parts: list[TensorDictBase] = []
     kwargs.setdefault("break_when_any_done", False)
@@ -115,7 +115,7 @@ def until_error(
 def both(
     make: Callable[[bool], EnvBase], policy: Callable[[], Any] = lambda: None, **kwargs: Any
 ) -> tuple[int, BaseException]:
-    """How many steps a failing rollout yields, and its error: the same, planned and eager."""
+    """Return the number of steps before an error, and the error; planned equals eager."""
     mine, error = until_error(make(True), policy(), **kwargs)
     other, expected = until_error(make(False), policy(), **kwargs)
     assert [part.shape for part in mine] == [part.shape for part in other]
@@ -134,7 +134,7 @@ def both(
 
 
 class Constant(nn.Module):
-    """Acts the same in each step."""
+    """Policy with a constant action."""
 
     def __init__(self, action: float) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from tdx.envs.batched.shared_memory import Field, TensorBlock
 
 
 class SplitEnv(SerialEnv):
-    """Serial envs whose chunks are run in groups, by what worker processes run them with.
+    """Serial envs whose chunks run in groups, with the code of worker processes.
 
     Args:
         sizes: Number of envs of each group.

@@ -1,4 +1,4 @@
-"""On an accelerator nothing is looked at on the host while an env is stepped."""
+"""Steps on an accelerator do not synchronize with the host."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SYNCS = (
 
 
 class NoHost(TorchDispatchMode):
-    """Raises where a value is asked for on the host."""
+    """Mode that raises if a value is read on the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket.__name__ in SYNCS:
@@ -58,7 +58,7 @@ class NoHost(TorchDispatchMode):
 
 @contextmanager
 def as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Step as on an accelerator, and refuse whatever would wait for one."""
+    """Step as on an accelerator; refuse operations that would wait for it."""
     made = TensorDictCollector.__init__
     collect = TensorDictCollector.collect
 
@@ -85,7 +85,7 @@ BASES: dict[str, Callable[..., EnvBase]] = {
 
 
 class Acts(nn.Module):
-    """An action from the sign of what is seen."""
+    """Policy that returns the sign of the observation."""
 
     def __init__(self, env: EnvBase) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def make(name: str, planned: bool, **how: Any) -> TransformedEnv:
     )
     env = TransformedEnv(BASES[name](**how), chain, planned=planned)
     env.set_seed(0)
-    # The first draw looks at the ends once.
+    # The first draw reads the bounds once.
     env.full_action_spec.rand()
     torch.manual_seed(0)
     return env
@@ -136,7 +136,7 @@ def test_the_host_does_not_wait(
     with as_on_an_accelerator(monkeypatch), monkeypatch.context() as patch:
         patch.setattr(env_base, "any_done", lambda tensordict, keys: True)
         mine = rolled_out(env, reads, chunk)
-    # Without a look every step is followed by a reset, if only of no rows, which may draw.
+    # Without reading flags, every step is followed by a reset, also of no rows, which may draw.
     with monkeypatch.context() as patch:
         patch.setattr(env_base, "any_done", lambda tensordict, keys: True)
         expected = rolled_out(make(name, False), reads, chunk)
@@ -144,7 +144,7 @@ def test_the_host_does_not_wait(
         compared(ours, theirs)
 
 
-def test_a_stop_at_an_end_has_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_break_when_any_done_reads_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         as_on_an_accelerator(monkeypatch),
         pytest.raises(AssertionError, match="makes the host wait"),
@@ -156,7 +156,7 @@ def test_a_stop_at_an_end_has_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("chunk", [None, 5])
 @pytest.mark.parametrize("reads", [None, "observation", "stack"])
 @pytest.mark.parametrize("name", sorted(BASES))
-def test_the_law_on_an_accelerator(
+def test_planned_equals_eager_on_an_accelerator(
     name: str, reads: str | None, chunk: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(env_base, "any_done", lambda tensordict, keys: True)

@@ -70,7 +70,7 @@ Going = Callable[[EnvBase, TensorDictBase], TensorDictBase]
 
 
 def _partial(env: EnvBase, data: TensorDictBase) -> TensorDictBase:
-    """Reset the first row alone, with nothing known of the others but the mask."""
+    """Reset only the first row, with only the mask as input."""
     masks = TensorDict({}, batch_size=env.batch_size)
     for key in env.reset_keys:
         mask = torch.zeros(*env.batch_size, 1, dtype=torch.bool)
@@ -130,7 +130,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "going", "stop"), CASES)
-def test_what_follows(name: str, going: str, stop: bool) -> None:
+def test_state_after_a_rollout(name: str, going: str, stop: bool) -> None:
     if name == "CartPole" and going == "a reset with only a mask":
         pytest.skip("there is one row")
     results, states, draws = [], [], []
@@ -150,7 +150,7 @@ def test_what_follows(name: str, going: str, stop: bool) -> None:
 
 @pytest.mark.parametrize("acts", [False, True])
 @pytest.mark.parametrize("base", sorted(FAILING))
-def test_after_an_error(base: str, acts: bool) -> None:
+def test_state_after_an_error(base: str, acts: bool) -> None:
     results = []
     for planned in (True, False):
         chain = Compose(VecNorm(["observation"]), RewardSum(), InitTracker())
@@ -175,7 +175,7 @@ def test_after_an_error(base: str, acts: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["CartPole", "native"])
-def test_a_pickled_env_goes_on_alike(name: str) -> None:
+def test_pickled_env_continues_identically(name: str) -> None:
     results = []
     for planned in (True, False):
         env = make(name, planned)
@@ -253,7 +253,7 @@ def test_a_chain_that_is_changed_between_rollouts(change: str, acts: bool) -> No
 
 @pytest.mark.parametrize("nested", ["compose", "env"])
 @pytest.mark.parametrize("change", ["freeze", "eval"])
-def test_a_stage_deeper_inside_that_is_frozen(nested: str, change: str) -> None:
+def test_freezing_a_stage_of_an_inner_chain(nested: str, change: str) -> None:
     results = []
     for planned in (True, False):
         norm = VecNorm(["observation"])
@@ -272,7 +272,7 @@ def test_a_stage_deeper_inside_that_is_frozen(nested: str, change: str) -> None:
     compared(results[1], results[3])
 
 
-def test_a_plan_that_is_switched_off_below_is_not_used() -> None:
+def test_plan_disabled_in_an_inner_env_is_not_used() -> None:
     env = make("two CartPoles", True)
     assert plan_of(env).executor == "planned"
     env.base_env.planned = False

@@ -1,4 +1,4 @@
-"""Every argument of ``rollout``, by a plan and step by step."""
+"""The arguments of ``rollout``, planned and eager."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def compared_rows(mine: TensorDictBase, other: TensorDictBase, dim: int) -> None
 
 @pytest.mark.parametrize("arguments", sorted(ARGUMENTS))
 @pytest.mark.parametrize("name", sorted(ENVS))
-def test_what_rollout_is_asked(name: str, arguments: str) -> None:
+def test_arguments_of_rollout(name: str, arguments: str) -> None:
     results = []
     for planned in (True, False):
         env = made(name, planned)
@@ -71,8 +71,8 @@ def test_what_rollout_is_asked(name: str, arguments: str) -> None:
 
 @pytest.mark.parametrize("stop", [True, False])
 @pytest.mark.parametrize("name", sorted(ENVS))
-def test_where_it_starts(name: str, stop: bool) -> None:
-    """From a root that is given, with an entry of the caller's own that stays."""
+def test_start_of_a_rollout(name: str, stop: bool) -> None:
+    """The given root has an additional entry, which is kept."""
     results = []
     for planned in (True, False):
         env = made(name, planned)
@@ -98,14 +98,14 @@ def test_a_callback_sees_every_step(name: str) -> None:
     for planned in (True, False):
         env = made(name, planned)
         seen: list[Any] = []
-        # What a step's result is shown as is what the rollout holds.
+        # The callback sees the values of the rollout.
         rollout = env.rollout(5, callback=partial(_keep, seen))
         assert torch.equal(torch.stack(seen, env.ndim), rollout["next", "step_count"])
         results.append(rollout)
     compared(*results)
 
 
-def test_nothing_to_start_from() -> None:
+def test_missing_start_is_an_error() -> None:
     env = made("single", planned=True)
     with pytest.raises(ValueError, match="auto_reset is off"):
         env.rollout(3, auto_reset=False)

@@ -1,4 +1,4 @@
-"""What bad input gets in a rollout: the steps before it, and an error that says where."""
+"""Invalid input of a rollout: the steps before it are kept, and the error has its place."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_env_that_raises_in_a_step(base: str, stop: bool, acts: bool) -> None
 @pytest.mark.parametrize("base", sorted(BASES))
 @pytest.mark.parametrize("acts", [False, True])
 def test_an_env_that_raises_in_a_reset(base: str, acts: bool, chunk: int) -> None:
-    """The third episode does not begin: at the border of a chunk, or within one."""
+    """The third reset fails, at the border of a chunk or within one."""
     steps, error = both(
         lambda planned: chained(BASES[base](bad_reset=2), planned),
         (lambda: Constant(0.5)) if acts else lambda: None,
@@ -60,7 +60,7 @@ def test_an_env_that_raises_in_a_reset(base: str, acts: bool, chunk: int) -> Non
 
 @pytest.mark.parametrize("planned", [True, False])
 @pytest.mark.parametrize("base", sorted(BASES))
-def test_ctrl_c_in_a_step_is_not_swallowed(base: str, planned: bool) -> None:
+def test_interrupt_in_a_step_is_raised(base: str, planned: bool) -> None:
     env = chained(BASES[base](bad_step=BAD_STEP, error=KeyboardInterrupt), planned)
     parts, error = until_error(env)
     assert type(error) is KeyboardInterrupt
@@ -78,7 +78,7 @@ def test_rollout_raises_what_iter_rollout_raises() -> None:
 
 
 class GoesBad(nn.Module):
-    """Acts well, until it does not."""
+    """Policy that fails after some steps."""
 
     def __init__(self, bad: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ BAD_ACTIONS: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("base", sorted(BASES))
 @pytest.mark.parametrize("bad", sorted(BAD_ACTIONS))
 @pytest.mark.parametrize("named", [True, False], ids=["keys", "module"])
-def test_a_policy_that_goes_bad(base: str, bad: str, named: bool) -> None:
+def test_policy_that_fails_later(base: str, bad: str, named: bool) -> None:
     def policy() -> Any:
         module = GoesBad(BAD_ACTIONS[bad])
         return TensorDictModule(module, ["observation"], ["action"]) if named else module
@@ -119,7 +119,7 @@ def test_a_policy_that_goes_bad(base: str, bad: str, named: bool) -> None:
     for ours, theirs in zip(steps, other, strict=True):
         compared(ours, theirs)
     if isinstance(expected, RuntimeError) and not isinstance(expected, TdxError):
-        # tensordict has refused it first; it says nothing of steps, so a note does.
+        # TensorDict raises first; a note has the step.
         assert expected.__notes__ == [f"tdx: raised at step {BAD_STEP} of the rollout"]
         expected = error
     for each in (error, expected):
@@ -131,7 +131,7 @@ def test_a_policy_that_goes_bad(base: str, bad: str, named: bool) -> None:
 
 @pytest.mark.parametrize("base", sorted(BASES))
 def test_a_policy_that_raises(base: str) -> None:
-    """Its own error comes out, and says at which step."""
+    """The error of the policy is raised with the step."""
     steps, error = both(lambda planned: chained(BASES[base](), planned), lambda: GoesBad(_raised))
     assert steps == BAD_STEP
     assert type(error) is ZeroDivisionError
@@ -176,7 +176,7 @@ def test_a_callback_that_raises() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, -3, True, "3", 2.0, None])
-def test_an_impossible_number_of_steps(steps: Any) -> None:
+def test_invalid_number_of_steps(steps: Any) -> None:
     env = chained(Plain(), True)
     with pytest.raises(ArgumentError, match="max_steps must be at least 1"):
         env.rollout(steps)
@@ -198,8 +198,8 @@ def test_an_impossible_number_of_steps(steps: Any) -> None:
     ],
     ids=str,
 )
-def test_impossible_chunks(size: dict[str, Any], planned: bool) -> None:
-    """They are refused at once, not at the first chunk."""
+def test_invalid_chunk_sizes(size: dict[str, Any], planned: bool) -> None:
+    """They are refused before the first chunk."""
     with pytest.raises(ArgumentError, match=r"chunk_(steps|bytes)"):
         chained(Plain(), planned).iter_rollout(10, **size)
 
@@ -223,7 +223,7 @@ def test_a_sequence_that_is_too_short() -> None:
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_a_sequence_may_be_shorter_than_the_rollout_where_that_ends_sooner(planned: bool) -> None:
+def test_action_sequence_may_be_shorter_if_the_rollout_ends_earlier(planned: bool) -> None:
     sequence = ActionSequence(torch.zeros(5, 1))
     assert chained(Plain(), planned).rollout(100, sequence).shape == (3,)
     assert sequence.position == 3
@@ -268,7 +268,7 @@ def test_a_sequence_of_another_batch() -> None:
     assert "batch size" in error.message
 
 
-def test_a_sequence_goes_on_through_chunks_and_begins_again() -> None:
+def test_action_sequence_continues_across_chunks_and_restarts() -> None:
     actions = torch.linspace(-1.0, 1.0, 10).unsqueeze(-1)
     for planned in (True, False):
         env, sequence = chained(BASES["Gymnasium"](), planned), ActionSequence(actions)

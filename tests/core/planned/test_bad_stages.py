@@ -1,4 +1,4 @@
-"""What a stage that does what it should not gets in a rollout."""
+"""Rollouts with stages that break their declaration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.core.planned.test_law import compared
 
 
 class WritesMore(Transform):
-    """Writes an entry of which no spec knows."""
+    """Stage that writes an undeclared entry."""
 
     def __init__(self) -> None:
         super().__init__(in_keys=["observation"])
@@ -32,7 +32,7 @@ class WritesMore(Transform):
 
 
 class Breaks(Transform):
-    """Raises at one value."""
+    """Stage that raises at one value."""
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         if bool((tensor[..., 0] == 2 * BAD_STEP).any()):
@@ -45,7 +45,7 @@ class BreaksLater(Breaks):
 
 
 class SaysPointwise(Transform):
-    """Says that it may wait, and has a ``_call`` of its own."""
+    """Stage that declares to be pointwise but has its own ``_call``."""
 
     time_behavior = TimeBehavior.POINTWISE
 
@@ -98,7 +98,7 @@ def test_a_pointwise_stage_with_hooks_of_its_own_sees_single_steps() -> None:
 
 
 @pytest.mark.parametrize("base", sorted(BASES))
-def test_the_only_stage_is_named_too(base: str) -> None:
+def test_single_stage_is_named(base: str) -> None:
     class BreaksAlone(Breaks):
         def _apply_transform(self, tensor: Tensor) -> Tensor:
             return super()._apply_transform(tensor * 2)

@@ -1,4 +1,4 @@
-"""The law for batches of envs of every kind, and for envs of other packages."""
+"""Planned equals eager for batches of envs and for envs of other packages."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def held(
     steps: int = 25,
     policies: tuple[str | None, ...] = (None, "first", "last"),
 ) -> None:
-    """Hold planned rollouts of an env against eager ones."""
+    """Compare planned rollouts of an env with eager ones."""
     for reads, stop, chunk in zip(policies, (False, False, True), (10, 7, 25), strict=False):
         results = []
         for plan in (True, False):
@@ -117,7 +117,7 @@ def test_workers(use_buffers: bool, inside: str) -> None:
 
 @pytest.mark.skipif(not RESETS_ROWS, reason="this Gymnasium has no autoreset modes")
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_made_vector_envs(mode: AutoresetMode) -> None:
+def test_vector_envs_of_gymnasium(mode: AutoresetMode) -> None:
     def made() -> EnvBase:
         each = [lambda: gymnasium.make("CartPole-v1") for _ in range(2)]
         return GymWrapper(SyncVectorEnv(each, autoreset_mode=mode))
@@ -137,7 +137,7 @@ def test_toy_texts(name: str) -> None:
 
 
 class Goals(gymnasium.Env[Any, Any]):
-    """Observes a dict, as goal envs do."""
+    """Env with a dict observation, like goal-conditioned envs."""
 
     def __init__(self) -> None:
         box = gymnasium.spaces.Box(-10.0, 10.0, (2,))
@@ -160,7 +160,7 @@ class Goals(gymnasium.Env[Any, Any]):
         return self._observed(), {}
 
     def step(self, action: Any) -> Any:
-        # In place, as some envs do: what was handed out must not change.
+        # In place, as in some envs: earlier results must not change.
         self.place += action
         return self._observed(), float(self.place.sum()), bool(self.place[0] > 1), False, {}
 

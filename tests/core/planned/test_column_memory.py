@@ -1,4 +1,4 @@
-"""Large columns of a rollout share memory with the columns a step later, and nobody can tell."""
+"""Large root columns share memory with their ``next`` columns, without visible effect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rollout(steps: int = 8, planned: bool = True) -> TensorDictBase:
     return data
 
 
-def test_private_parts_of_torch_are_there() -> None:
+def test_private_parts_of_torch_exist() -> None:
     message = "tdx.core.transforms.kernels relies on this part of torch, which has changed"
     assert hasattr(Tensor, "_lazy_clone"), message
     block = torch.zeros(3)

@@ -1,4 +1,4 @@
-"""``compile``: the pointwise stages that wait, as one function."""
+"""``compile``: deferred pointwise stages as one function."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_values_agree(stop: bool) -> None:
     compared(results[1], results[0], rtol=1e-6)
 
 
-def test_copies_compile_by_themselves() -> None:
+def test_copies_are_compiled_separately() -> None:
     env = made("aot_eager")
     env.rollout(5)
     for copied in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):

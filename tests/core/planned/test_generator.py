@@ -1,4 +1,4 @@
-"""Envs that draw from torch's global generator get the actions that they get step by step."""
+"""Envs that draw from torch's global generator get the same actions as in eager rollouts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.core.planned.test_law import compared
 
 
 class Foreign(gymnasium.Env[Any, Any]):
-    """Draws its noise from torch's global generator, or from none at all."""
+    """Env that draws noise from torch's global generator, or draws nothing."""
 
     observation_space = spaces.Box(-100.0, 100.0, (2,))
     action_space = spaces.Box(-1.0, 1.0, (1,))
@@ -61,7 +61,7 @@ def test_actions_are_the_same(draws: bool, rows: int, stop: bool) -> None:
 
 
 class Grouped(Foreign):
-    """Takes a tuple of unlike actions, which are a group of entries."""
+    """Env with a tuple of different actions, which are a group of entries."""
 
     action_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (1,)), spaces.Discrete(3)))  # type: ignore[assignment]
 
@@ -70,7 +70,7 @@ class Grouped(Foreign):
 
 
 @pytest.mark.parametrize("rows", [0, 2])
-def test_actions_that_are_a_group(rows: int) -> None:
+def test_grouped_actions(rows: int) -> None:
     results = []
     for planned in (True, False):
         base: EnvBase = GymWrapper(Grouped(draws=True))
@@ -82,7 +82,7 @@ def test_actions_that_are_a_group(rows: int) -> None:
     compared(*results)
 
 
-def test_what_is_found_out_is_remembered() -> None:
+def test_detected_draws_are_cached() -> None:
     for draws in (True, False):
         env = made(draws, 0, planned=True)
         assert uses_global_generator(env.base_env) is None

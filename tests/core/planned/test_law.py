@@ -1,4 +1,4 @@
-"""The law: a planned rollout is the eager one, for keys, shapes, dtypes and values."""
+"""Planned equals eager: keys, shapes, dtypes and values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.core.planned.drawing import CHAINS_OF, ENVS, policy_reading
 
 
 def compared(planned: TensorDictBase, eager: TensorDictBase, rtol: float = 0.0) -> None:
-    """Fail where two rollouts differ."""
+    """Fail if two rollouts differ."""
     assert planned.batch_size == eager.batch_size
     assert planned.names == eager.names
     assert planned.device == eager.device
@@ -58,7 +58,7 @@ def rolled_out(
     reads: str | None,
     chunk: int | None,
 ) -> tuple[TransformedEnv, list[TensorDictBase]]:
-    """A rollout, or its chunks, and one step made by hand after it."""
+    """Return a rollout or its chunks, and one manual step after it."""
     env = make(planned)
     env.set_seed(3)
     torch.manual_seed(5)
@@ -116,7 +116,7 @@ PLANNED: dict[str, Callable[[], EnvBase]] = {
 @pytest.mark.parametrize("stop", [True, False])
 @pytest.mark.parametrize("name", sorted(PLANNED))
 def test_the_plan_is_used(name: str, stop: bool) -> None:
-    """What the law compares is not twice the same way."""
+    """The two rollouts that are compared run in different ways."""
 
     def make(planned: bool) -> TransformedEnv:
         base = PLANNED[name]()

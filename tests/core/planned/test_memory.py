@@ -1,4 +1,4 @@
-"""A rollout in chunks takes no more memory the longer it gets."""
+"""The memory of a rollout in chunks does not grow with its length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATM = Path("/proc/self/statm")
 
 
 def env() -> TransformedEnv:
-    """Short episodes under stages that carry something from step to step."""
+    """Return an env with short episodes and stages that carry state."""
     chain = Compose(
         StepCounter(max_steps=15),
         RewardSum(),
@@ -31,12 +31,12 @@ def env() -> TransformedEnv:
 
 
 def resident_bytes() -> int:
-    """How much memory the process holds now."""
+    """Return the resident memory of the process, in bytes."""
     return int(STATM.read_text().split()[1]) * resource.getpagesize()
 
 
 def growth(chunks: Iterator[TensorDictBase], chunk_steps: int, count: int) -> tuple[int, int]:
-    """By how many objects and bytes the process grows in one half of the rollout.
+    """Return by how many objects and bytes the process grows in one half of the rollout.
 
     It is the half after the warm-up in which it grows less: what is kept of each step shows in both
     halves, memory that the allocator requests now and then only in one.
@@ -57,7 +57,7 @@ def growth(chunks: Iterator[TensorDictBase], chunk_steps: int, count: int) -> tu
 
 
 class Leaning(nn.Module):
-    """Pushes to the side that the pole falls to."""
+    """Policy that pushes to the side to which the pole falls."""
 
     def forward(self, observation: Tensor) -> Tensor:
         right = (observation[..., -2:-1] > 0).long()

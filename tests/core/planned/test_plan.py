@@ -1,4 +1,4 @@
-"""The plan: versions and who reads them, what runs when and why, and what makes a rollout eager."""
+"""The plan: versions and their readers, when stages run, and reasons to run eagerly."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_each_write_makes_a_version_that_knows_its_writer_and_readers() -> None:
     assert not any(version.dead for version in versions.values())
 
 
-def test_a_write_that_nobody_sees_is_dead() -> None:
+def test_write_without_a_reader_is_dead() -> None:
     stages = (RewardScaling(0.0, 0.5, ["reward"], ["gain"]), ExcludeTransform("gain"))
     plan = plan_of(TransformedEnv(GymEnv("Pendulum-v1"), Compose(*stages)))
     assert [version.name for version in plan.dead] == ["gain@0"]
@@ -127,14 +127,14 @@ def test_only_what_the_policy_s_keys_need_runs_in_each_step(
     assert plan.policy_reads == (None if reads is None else tuple(reads))
 
 
-def test_the_reader_that_makes_a_stage_immediate_is_named() -> None:
+def test_reader_that_makes_a_stage_immediate_is_named() -> None:
     whys = [stage.why for stage in plan_of(chain(), ["stack"]).stages]
     assert whys[0] == "stage 2 needs observation"
     assert whys[2] == "the policy needs stack"
 
 
 class Images(gymnasium.Env[Any, Any]):
-    """Observes noise."""
+    """Env that observes noise."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (48, 64, 3), np.uint8)
     action_space = gymnasium.spaces.Discrete(2)
@@ -157,20 +157,20 @@ def test_image_stages_are_one_map_of_each_image() -> None:
 
 
 class Unknown(Transform):
-    """Says nothing of time."""
+    """Stage that declares no order."""
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         return tensor * 2
 
 
 class Opaque(Transform):
-    """May read and write any entry of a step."""
+    """Stage that may read and write any entry."""
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict
 
 
-def test_a_stage_that_does_not_say_runs_in_each_step_with_what_it_reads() -> None:
+def test_undeclared_stage_and_its_inputs_run_in_each_step() -> None:
     stages = (ObservationNorm(0.0, 2.0), RewardScaling(0.0, 2.0), Unknown(["observation"]))
     plan = plan_of(TransformedEnv(GymEnv("Pendulum-v1"), Compose(*stages, RewardSum())))
     assert [stage.when for stage in plan.stages] == [
@@ -228,7 +228,7 @@ class TimedInverse(Transform):
 
 
 class Ends(Transform):
-    """Decides by what is observed that an episode ends."""
+    """Stage that ends episodes depending on the observation."""
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         return tensor[..., :1] > 0.9
@@ -239,7 +239,7 @@ class Subclassed(TransformedEnv):
 
 
 class ReadsState(EnvBase):
-    """Keeps its state in the TensorDict."""
+    """Env that keeps its state in the TensorDict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -387,7 +387,7 @@ def test_a_frozen_stage_gets_another_plan(nested: bool) -> None:
         assert torch.equal(value, before[key])
 
 
-def test_a_pointwise_claim_holds_for_its_own_map_alone() -> None:
+def test_pointwise_declaration_covers_only_its_own_map() -> None:
     class Claims(Unknown):
         time_behavior = TimeBehavior.POINTWISE
 

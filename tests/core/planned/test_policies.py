@@ -1,4 +1,4 @@
-"""The law for every kind of policy: planned and eager rollouts are the same."""
+"""Planned equals eager for every kind of policy."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_nested_keys(base: str) -> None:
 
 
 @pytest.mark.parametrize("base", sorted(BASES))
-def test_a_recurrent_policy_gets_what_it_wrote_below_next(base: str) -> None:
+def test_recurrent_policy_reads_its_next_entries(base: str) -> None:
     class Recurrent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -214,7 +214,7 @@ def test_gradients_flow_as_in_an_eager_rollout(base: str, stages: Any) -> None:
         torch.testing.assert_close(mine, other)
 
 
-def test_gradients_flow_through_what_the_env_makes_of_actions() -> None:
+def test_gradients_flow_through_a_differentiable_env() -> None:
     gradients = []
     for planned in (True, False):
         torch.manual_seed(1)
@@ -231,7 +231,7 @@ def test_a_policy_on_the_env_s_device_may_be_cast() -> None:
     both("native", MODULES["gaussian"], auto_cast_to_device=True)
 
 
-def test_a_policy_that_writes_what_the_env_writes_runs_eagerly() -> None:
+def test_policy_that_writes_env_keys_runs_eagerly() -> None:
     both(
         "native",
         lambda: TensorDictModule(
@@ -249,8 +249,8 @@ def test_a_policy_that_writes_what_the_env_writes_runs_eagerly() -> None:
 
 
 @pytest.mark.parametrize("base", sorted(BASES))
-def test_a_policy_that_reads_what_it_wrote(base: str) -> None:
-    """Its own entry of the step before, which the start must hold."""
+def test_policy_that_reads_its_own_entry(base: str) -> None:
+    """It reads its entry of the previous step, which the start must contain."""
 
     def policy() -> nn.Module:
         return TensorDictModule(
@@ -274,7 +274,7 @@ def test_a_policy_that_reads_what_it_wrote(base: str) -> None:
 
 
 class Spikes(gymnasium.Env[Any, Any]):
-    """Observes numbers that overflow, infinity and NaN; episodes end at different steps."""
+    """Env that observes overflowing numbers, infinity and NaN; episodes differ in length."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -301,7 +301,7 @@ class Positive(nn.Module):
 
 
 class Doubled(Transform):
-    """Has no form for arrays."""
+    """Stage without a form for arrays."""
 
     time_behavior = TimeBehavior.POINTWISE
 
@@ -310,7 +310,7 @@ class Doubled(Transform):
 
 
 class Halved(ObservationNorm):
-    """Has a map of its own, and so none of the array form of its base."""
+    """Stage with its own map, so that the array form of its base does not apply."""
 
     time_behavior = TimeBehavior.POINTWISE
 
@@ -319,7 +319,7 @@ class Halved(ObservationNorm):
 
 
 class Newest(CatFrames):
-    """Repeats the newest frame."""
+    """Stage that repeats the newest frame."""
 
     time_behavior = TimeBehavior.SCAN
 
@@ -354,7 +354,7 @@ ARRAY_CHAINS: dict[str, Callable[[], list[Transform]]] = {
 
 @pytest.mark.parametrize("rows", [None, 3])
 @pytest.mark.parametrize("name", sorted(ARRAY_CHAINS))
-def test_stages_on_arrays_are_those_on_tensors(name: str, rows: int | None) -> None:
+def test_stages_on_arrays_equal_stages_on_tensors(name: str, rows: int | None) -> None:
     def rolled_out(planned: bool) -> list[TensorDictBase]:
         base: Any = GymWrapper(Spikes())
         if rows is not None:
@@ -371,7 +371,7 @@ def test_stages_on_arrays_are_those_on_tensors(name: str, rows: int | None) -> N
         compared(ours, theirs)
 
 
-def test_what_a_policy_keeps_of_its_input_does_not_change() -> None:
+def test_input_kept_by_a_policy_does_not_change() -> None:
     class Keeps(nn.Module):
         def __init__(self) -> None:
             super().__init__()

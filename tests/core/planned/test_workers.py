@@ -41,7 +41,7 @@ from tests.envs.batched.test_processes import DrawingEnv
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """As in a worker: matrix products round differently with more threads."""
+    """Use one thread, as in a worker: matrix products round differently with more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -86,7 +86,7 @@ def mlp(width: int = 12) -> TensorDictModule:
 
 
 class Gaussian(nn.Module):
-    """Draws an action around the mean of a network."""
+    """Policy that draws an action around the output of a network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,14 +98,14 @@ class Gaussian(nn.Module):
 
 
 class First(nn.Module):
-    """Returns a part of its input as action."""
+    """Policy that returns a part of its input."""
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         return observation[..., :1]
 
 
 def rolled_out(env: TransformedEnv, policy: Any) -> list[Any]:
-    """Chunks, a rollout after them, and steps made by hand after that."""
+    """Return chunks, a rollout after them, and manual steps after that."""
     env.set_seed(3)
     torch.manual_seed(5)
     with torch.no_grad():
@@ -146,7 +146,7 @@ CASES: dict[str, tuple[Callable[[], EnvBase], Callable[[], Any]]] = {
 
 @pytest.mark.parametrize("sizes", [(5,), (1, 3, 1)])
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_rows_that_run_apart(name: str, sizes: tuple[int, ...]) -> None:
+def test_rows_run_separately(name: str, sizes: tuple[int, ...]) -> None:
     make, policy = CASES[name]
     split = SplitEnv(sizes, make)
     mine = rolled_out(TransformedEnv(split, Compose(*chain())), policy())
@@ -173,7 +173,7 @@ def test_rows_in_processes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "run", counted_run)
     mine = rolled_out(env, policy())
     env.close()
-    # Pieces of a second: the first has one step.
+    # Pieces by duration: the first has one step.
     assert calls[0] == 1
     assert sum(calls) == 110
     assert_equal(mine, rolled_out(TransformedEnv(SerialEnv(5, make), Compose(*chain())), policy()))
@@ -205,14 +205,14 @@ def test_steps_before_workers_refuse_a_chunk_are_returned(monkeypatch: pytest.Mo
 
 
 class Mixing(nn.Module):
-    """Acts by the mean of all rows."""
+    """Policy that uses the mean of all rows."""
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(observation), 1) + observation.mean()
 
 
 class Counting(nn.Module):
-    """Acts differently in each call."""
+    """Policy that returns another action in each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class Counting(nn.Module):
 
 
 class Guarded(nn.Module):
-    """Holds what no other process can have."""
+    """Policy that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,7 +235,7 @@ class Guarded(nn.Module):
 
 
 class Raising(nn.Module):
-    """Cannot act."""
+    """Policy that raises."""
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         raise ValueError("no such action")
@@ -323,7 +323,7 @@ def test_stages_that_may_mix_rows_run_in_this_process(
 
 
 class Own(RewardScaling):
-    """A transform of another package."""
+    """Transform of another package."""
 
     time_behavior = TimeBehavior.POINTWISE
 
