@@ -1,4 +1,4 @@
-"""Small envs that tests put where a real one would be."""
+"""Small envs for tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tdx.specs import Bounded, Categorical, Composite, NonTensor, Unbounded
 
 
 class CountingEnv(EnvBase):
-    """Counts its steps; terminates at ``stop``. The reward is the action's sum.
+    """Env that counts its steps and terminates at ``stop``; the reward is the sum of the action.
 
     Args:
-        stop: the count at which an episode ends.
-        batch_size: of the env, ``[*B]``.
-        start: the count after a reset.
+        stop: Count at which an episode ends.
+        batch_size: Batch size of the env, ``[*B]``.
+        start: Count after a reset.
     """
 
     def __init__(
@@ -69,28 +69,28 @@ class CountingEnv(EnvBase):
         self.noise.manual_seed(seed or 0)
 
     def envs_device(self) -> str:
-        """Where the env itself says that it lives."""
+        """Device of the env itself."""
         return str(self.device)
 
     def variable(self, name: str) -> str | None:
-        """An environment variable, where the env is."""
+        """Return an environment variable of the process of the env."""
         return os.environ.get(name)
 
     def is_training(self) -> bool:
-        """Whether the env is in train mode."""
+        """Return True if the env is in training mode."""
         return self.training
 
     def twice(self, value: int, *, plus: int = 0) -> int:
-        """A public method, for calls through a batch."""
+        """Public method for calls through a batch."""
         return 2 * value + plus
 
     def fail(self) -> None:
-        """A public method that raises."""
+        """Public method that raises."""
         raise ValueError("failed on purpose")
 
 
 class NoisyEnv(CountingEnv):
-    """Observes random numbers that follow the env's seed."""
+    """Env that observes random numbers of its own generator."""
 
     def __init__(self, stop: int = 5) -> None:
         super().__init__(stop)
@@ -107,7 +107,7 @@ class NoisyEnv(CountingEnv):
 
 
 class TwoGroupsEnv(EnvBase):
-    """Two groups with their own rewards and done flags, and those of the env.
+    """Env with two groups that have their own rewards and done flags.
 
     Group ``a`` ends every 2 steps, ``b`` every 3; ``b`` holds two agents.
     """
@@ -166,7 +166,7 @@ class TwoGroupsEnv(EnvBase):
 
 
 class WordsEnv(CountingEnv):
-    """Observes a word and its count."""
+    """Env that observes a word and its count."""
 
     def __init__(self, stop: int = 3) -> None:
         super().__init__(stop)
@@ -185,7 +185,7 @@ class WordsEnv(CountingEnv):
 
 
 class WideEnv(CountingEnv):
-    """Observes ``width`` numbers, so that two of different width do not stack."""
+    """Env that observes ``width`` numbers; envs of different width do not stack."""
 
     def __init__(self, width: int, stop: int = 3, extra: bool = False) -> None:
         super().__init__(stop)
@@ -208,12 +208,12 @@ class WideEnv(CountingEnv):
 
 
 class FaultyEnv(CountingEnv):
-    """Goes wrong at its step number ``at``, in one of several ways.
+    """Env that fails in step ``at`` in one of several ways.
 
     Args:
-        fault: ``raise``, ``exit``, ``kill``, ``hang``, ``none``; with ``make-`` before it, it
-            happens while the env is made, with ``reset-`` in its reset.
-        at: the step, from 1.
+        fault: ``raise``, ``exit``, ``kill``, ``hang`` or ``none``; with the prefix ``make-``
+            during construction, with ``reset-`` in its reset.
+        at: Number of the step, from 1.
     """
 
     def __init__(self, fault: str, at: int = 2) -> None:
@@ -243,14 +243,14 @@ class FaultyEnv(CountingEnv):
 
 
 class Noted(TensorClass):  # type: ignore[misc]
-    """An observation with a text and a number."""
+    """Observation with a text and a number."""
 
     word: str
     value: Tensor
 
 
 class TensorClassEnv(EnvBase):
-    """Observes a tensorclass, which each step reads."""
+    """Env that observes a tensorclass, which each step reads."""
 
     def __init__(self) -> None:
         super().__init__()

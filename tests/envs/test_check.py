@@ -30,7 +30,7 @@ Change = Callable[[TensorDictBase], Any]
 
 
 class ChangedEnv(CountingEnv):
-    """A counting env that changes what its own reset or step returns."""
+    """Counting env that modifies the results of its reset or step."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ def test_varying_shapes_are_valid_if_the_spec_allows_them() -> None:
 
 
 class ForgetfulEnv(CountingEnv):
-    """Resets every row, whatever the mask says, and writes into the mask."""
+    """Env that ignores the mask of a reset and writes into it."""
 
     def reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         result = super().reset(None)

@@ -30,17 +30,17 @@ def _maker(kind: type[Any]) -> Iterator[MakeBatch]:
 
 @pytest.fixture(params=[SerialEnv, ParallelEnv], ids=["serial", "parallel"])
 def make_batch(request: pytest.FixtureRequest) -> Iterator[MakeBatch]:
-    """A constructor of either class."""
+    """Return a constructor of either class."""
     yield from _maker(request.param)
 
 
 @pytest.fixture
 def make_serial() -> Iterator[MakeBatch]:
-    """A constructor of serial batches."""
+    """Return a constructor of serial batches."""
     yield from _maker(SerialEnv)
 
 
 @pytest.fixture
 def make_parallel() -> Iterator[MakeBatch]:
-    """A constructor of parallel batches."""
+    """Return a constructor of parallel batches."""
     yield from _maker(ParallelEnv)

@@ -24,7 +24,7 @@ def actions(env: EnvBase, steps: int) -> list[Any]:
 
 
 def played(env: EnvBase, script: list[Any]) -> TensorDict:
-    """The steps that a script of actions leads to, with resets between episodes."""
+    """Return the steps of a script of actions, with resets between episodes."""
     current, steps = env.reset(), []
     for action in script:
         done, current = env.step_and_maybe_reset(current.update(action))
@@ -56,7 +56,7 @@ def test_each_row_equals_a_single_env_with_the_same_seed(
         assert_close(together[index], played(alone, [action[index] for action in script]))
 
 
-def test_specs_have_an_additional_dim(make_batch: MakeBatch) -> None:
+def test_specs_have_the_batch_dim(make_batch: MakeBatch) -> None:
     env = make_batch(2, TwoGroupsEnv)
     assert env.batch_size == torch.Size([2])
     assert env.observation_spec["b", "observation"].shape == torch.Size([2, 2, 1])

@@ -49,7 +49,7 @@ def test_state_of_another_shape_is_not_shared() -> None:
 
 
 class SizedEnv(CountingEnv):
-    """Has a parameter of the given size."""
+    """Env with a parameter of the given size."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ from tests.envs.mocks import CountingEnv, FaultyEnv
 
 
 def one_faulty(fault: str) -> list[partial[FaultyEnv]]:
-    """A healthy env, and one that goes wrong."""
+    """Return the constructors of a healthy and a faulty env."""
     return [partial(FaultyEnv, "none"), partial(FaultyEnv, fault)]
 
 
@@ -38,7 +38,7 @@ def failing_gym_env(phase: str) -> GymWrapper:
 
 @pytest.fixture
 def _workers_start_fast(make_parallel: MakeBatch) -> None:
-    """The fork server is there, so that a short timeout is not spent on starting it."""
+    """Start the fork server, so that a short timeout does not include its start."""
     make_parallel(1, CountingEnv).close()
 
 
@@ -62,7 +62,7 @@ def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) ->
     env = make_parallel(2, partial(failing_gym_env, "step"))
     with pytest.raises(WorkerError) as caught:
         env.rollout(2)
-    # Both fail, and either may be the first to say so.
+    # Both fail, in any order.
     assert re.fullmatch(
         "worker [01] failed during step: step raised ZeroDivisionError: cannot continue",
         caught.value.message,
@@ -168,14 +168,14 @@ def test_workers_survive_an_attribute_that_cannot_be_pickled(
 
 
 class InnerEnv(ParallelEnv):
-    """Tells its workers' ids also through the batch around it."""
+    """Batch that reports the process IDs of its workers through an outer batch."""
 
     def inner_pids(self) -> list[int]:
         return self.worker_pids
 
 
 class UnsendableEnv(CountingEnv):
-    """Has an attribute that no pickle can hold."""
+    """Env with an attribute that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__()

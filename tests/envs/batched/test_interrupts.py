@@ -46,7 +46,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts the program in a session of its own and waits until it says a word."""
+    """Return a function that starts the program in a new session and waits for a word."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     running: list[subprocess.Popen[str]] = []
@@ -76,7 +76,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def interrupt(program: subprocess.Popen[str]) -> tuple[int, str]:
-    """Press Ctrl-C: every process of the terminal gets it. The exit code and stderr."""
+    """Send SIGINT to every process of the session; return the exit code and stderr."""
     os.killpg(program.pid, signal.SIGINT)
     _, stderr = program.communicate(timeout=PATIENCE)
     return program.returncode, stderr

@@ -36,7 +36,7 @@ from tests.envs.mocks import CountingEnv, FaultyEnv, TwoGroupsEnv
 
 
 class DrawingEnv(CountingEnv):
-    """Observes draws of the global generators of torch, NumPy and Python."""
+    """Env that observes draws of the global generators of torch, NumPy and Python."""
 
     _step_reads: tuple[NestedKey, ...] | None = ()
 
@@ -46,7 +46,7 @@ class DrawingEnv(CountingEnv):
 
 
 def steps_of(env: Any, steps: int = 12) -> TensorDictBase:
-    """Step by step, with resets of single rows."""
+    """Return single steps, with resets of single rows."""
     env.set_seed(3)
     torch.manual_seed(5)
     current, found = env.reset(), []
@@ -99,7 +99,7 @@ def test_errors_name_the_env_in_its_process(make_parallel: MakeBatch) -> None:
 
 
 class UnreadableEnv(CountingEnv):
-    """Has a method that raises."""
+    """Env with a method that raises."""
 
     def twice(self, value: int, *, plus: int = 0) -> int:
         raise ValueError("no")
@@ -135,7 +135,7 @@ def test_the_number_of_processes_is_checked() -> None:
 
 
 class DyingEnv(gymnasium.Env[Any, Any]):
-    """Kills its process once, at a step, and marks that it has."""
+    """Env that kills its process once, at a given step, and records it in a file."""
 
     uses_own_generator = True
     observation_space = gymnasium.spaces.Box(-100.0, 100.0, (1,), np.float64)
@@ -158,7 +158,7 @@ class DyingEnv(gymnasium.Env[Any, Any]):
 
 
 def _is_first(marker: Path) -> bool:
-    """Return True for the first of all processes that asks."""
+    """Return True in the first process that calls it."""
     try:
         marker.touch(exist_ok=False)
     except FileExistsError:
@@ -167,7 +167,7 @@ def _is_first(marker: Path) -> bool:
 
 
 class BreakingEnv(DyingEnv):
-    """Raises at a step instead."""
+    """Env that raises at a given step."""
 
     uses_own_generator = True
 
@@ -185,7 +185,7 @@ def test_a_process_that_dies_costs_its_chunk(
     saved: bool,
     killed: int,
 ) -> None:
-    # Durations decide if states are saved.
+    # States are saved depending on durations.
     monkeypatch.setattr(ChunkPool, "saved_seconds", 0.0 if saved else float("inf"))
     found = []
     markers = [tmp_path / f"process_{row // 2}" for row in range(4)]

@@ -112,7 +112,7 @@ def test_chain_around_the_batch_rejects_entries_that_differ(
 
 
 class ScaledEnv(CountingEnv):
-    """Has actions with the given bound."""
+    """Env whose actions have the given bound."""
 
     def __init__(self, reach: float) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def test_envs_that_differ_in_bounds_only_still_give_one_block(make_batch: MakeBa
 
 
 class LyingEnv(CountingEnv):
-    """Writes another shape than it declares."""
+    """Env that violates the declared shape."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

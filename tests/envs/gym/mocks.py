@@ -12,7 +12,7 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class SpaceEnv(gymnasium.Env[Any, Any]):
-    """Observes seeded members of a space, and records its inputs and outputs."""
+    """Env that observes seeded members of a space and records its inputs and outputs."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class SpaceEnv(gymnasium.Env[Any, Any]):
         return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        # Gymnasium's vector envs hand a scalar Box's rows on as scalars.
+        # Gymnasium's vector envs pass rows of a scalar Box as scalars.
         member = np.asarray(action) if isinstance(self.action_space, spaces.Box) else action
         assert self.action_space.contains(member), f"{action!r} is not in {self.action_space}"
         self.acted.append(action)
@@ -50,10 +50,10 @@ class SpaceEnv(gymnasium.Env[Any, Any]):
 
 
 class CountEnv(gymnasium.Env[Any, Any]):
-    """Counts its steps and its episodes.
+    """Env that counts its steps and episodes.
 
-    Episode ``e`` ends after ``lengths[e % len(lengths)]`` steps. Unless ``copies`` is on it hands
-    out one array, to which it writes again and again.
+    Episode ``e`` ends after ``lengths[e % len(lengths)]`` steps. Unless ``copies``, all
+    observations are the same array, which it overwrites.
     """
 
     observation_space = spaces.Box(0, 1000, (2,), np.int64)
@@ -84,7 +84,7 @@ class CountEnv(gymnasium.Env[Any, Any]):
 
 
 class InfoEnv(SpaceEnv):
-    """Gives an info at each step, and less of it at a reset."""
+    """Env with an info in each step, of which a reset has a part."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -107,7 +107,7 @@ class InfoEnv(SpaceEnv):
 
 
 class FailingEnv(SpaceEnv):
-    """Raises in the given method."""
+    """Env that raises in the given method."""
 
     def __init__(self, phase: str) -> None:
         super().__init__()
@@ -134,18 +134,18 @@ FAULTS = (
     "reward overflow",
     "reward array",
 )
-"""What :class:`WrongValuesEnv` can return."""
+"""Faults of :class:`WrongValuesEnv`."""
 
 
 class WrongValuesEnv(gymnasium.Env[Any, Any]):
-    """Counts its steps and returns something that its space does not allow at one of them.
+    """Env that counts its steps and violates its space in one of them.
 
     Args:
         fault: One of :data:`FAULTS`; for a dict also ``"missing"``.
         at: Number of the step, from 0, counted over all episodes. Negative: in the reset.
         nested: Observe a dict with ``a`` and ``b``; the fault is in ``b``.
         length: Steps of an episode.
-        dtype: Dtype of the observations that are right.
+        dtype: Dtype of the valid observations.
     """
 
     action_space = spaces.Discrete(2)

@@ -27,7 +27,7 @@ GIVEN: dict[str, Any] = {
 
 
 class NamesEnv(SpaceEnv):
-    """Takes arguments with the names of parameters of ``GymEnv``."""
+    """Env whose arguments have the names of parameters of ``GymEnv``."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Rollouts step an env below the wrappers of ``gymnasium.make``, and nobody can tell."""
+"""Rollouts step an env below the wrappers of ``gymnasium.make``, with the same results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENV = "CartPole-v1"
 
 
 def make(planned: bool = True, rows: int = 0, **options: Any) -> tdx.EnvBase:
-    """An env that ends episodes early, now and then by its time limit."""
+    """Return an env whose episodes end early, sometimes by the time limit."""
 
     def single() -> tdx.EnvBase:
         return tdx.GymEnv(ENV, max_episode_steps=15, **options)
@@ -32,7 +32,7 @@ def make(planned: bool = True, rows: int = 0, **options: Any) -> tdx.EnvBase:
 
 
 def time_limits(env: Any) -> list[Any]:
-    """The wrappers that end the episodes of the envs inside."""
+    """Return the wrappers that end the episodes of the inner envs."""
     base = env.base_env
     inner = base._envs if isinstance(base, tdx.SerialEnv) else [base]
     return [each._env for each in inner]
@@ -42,7 +42,7 @@ def elapsed(env: Any) -> list[int]:
     return [limit._elapsed_steps for limit in time_limits(env)]
 
 
-def test_private_parts_of_gymnasium_are_there() -> None:
+def test_private_parts_of_gymnasium_exist() -> None:
     env = gymnasium.make(ENV, disable_env_checker=True)
     message = "tdx.envs.gym.single_env relies on this part of Gymnasium, which has changed"
     assert type(env) is TimeLimit, message
@@ -71,7 +71,7 @@ def test_chunks_equal_single_steps(chunk: int, rows: int, seed: int) -> None:
     assert ends[0] == ends[1]
 
 
-def test_episode_goes_on_after_a_rollout() -> None:
+def test_episode_continues_after_a_rollout() -> None:
     env = make()
     env.set_seed(0)
     root = tdx.step_mdp(env.rollout(4)[-1])

@@ -34,7 +34,7 @@ Install = Callable[[str, str, str], None]
 def install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str, str, str], None]]:
-    """Adds a package with a module, the form of its ids, and its code; all are gone afterwards."""
+    """Return a function that adds a package with a module, a form of ids, and code."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     known = dict(gymnasium.registry)

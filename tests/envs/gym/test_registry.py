@@ -75,7 +75,7 @@ def test_cached_list_needs_neither_torch_nor_gymnasium(tmp_path: Path) -> None:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for caches of this test alone."""
+    """Return a cache folder for this test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
 

@@ -19,7 +19,7 @@ from tests.envs.gym.mocks import BOX, SpaceEnv
 
 
 class Words(spaces.Space[str]):
-    """A package's own space of strings, as MiniGrid's missions are."""
+    """Space of strings that a package defines, like the missions of MiniGrid."""
 
     def __init__(self) -> None:
         super().__init__(dtype=str)
@@ -101,7 +101,7 @@ def wrap(observed: Any, acted: Any, rows: int, categorical: bool) -> GymWrapper:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two members of a space are equal."""
+    """Return True if two members of a space are equal."""
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if isinstance(left, tuple):
@@ -161,7 +161,7 @@ def test_observations_are_in_the_spec(
 def test_random_actions_are_members_of_the_space(
     space: spaces.Space[Any], categorical: bool, rows: int
 ) -> None:
-    """The mock raises where the action is not."""
+    """The mock raises if an action is not a member."""
     env = wrap(BOX, space, rows, categorical)
     rollout = env.rollout(6)
     assert rollout["next", "reward"].sum() == 6 * max(rows, 1)

@@ -26,7 +26,7 @@ LENGTHS = [(3,), (2, 4), (5, 1)]
 
 
 def count_envs(mode: AutoresetMode, kind: type[Any] = SyncVectorEnv, **kwargs: Any) -> GymWrapper:
-    # In this mode Gymnasium itself loses the terminal observation of an env that reuses its array.
+    # In this mode Gymnasium loses the terminal observation of an env that reuses its array.
     copies = mode is AutoresetMode.SAME_STEP
     makers: list[Any] = [lambda lengths=lengths: CountEnv(lengths, copies) for lengths in LENGTHS]
     if mode is AutoresetMode.DISABLED:
@@ -40,7 +40,7 @@ def reset_rows(env: GymWrapper, current: TensorDictBase, rows: list[bool]) -> Te
 
 
 def expected_rows(steps: int) -> torch.Tensor:
-    """What each row observes before each step: its episode and the step in it, ``[3, T, 2]``."""
+    """Return episode and step of each row before each step, ``[3, T, 2]``."""
     table = []
     for lengths in LENGTHS:
         episode, count, row = 0, 0, []
@@ -208,7 +208,7 @@ def test_atari_vector_env(mode: AutoresetMode) -> None:
 
 
 def steps_in_both_ways(env: EnvBase, steps: int) -> list[TensorDictBase]:
-    """A rollout that may end with ended rows, steps without resets, and another rollout."""
+    """Return a rollout, steps without resets, and another rollout."""
     env.set_seed(0)
     torch.manual_seed(0)
     parts = [env.rollout(steps, break_when_any_done=False)]

@@ -24,7 +24,7 @@ from tests.envs.gym.mocks import SpaceEnv
 
 
 class TwoRewardsEnv(SpaceEnv):
-    """Rewards each step with its number in the episode, and with its negative."""
+    """Env whose two rewards are the number of the step and its negative."""
 
     reward_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 

@@ -50,7 +50,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stopped_at(env: EnvBase, policy: Any = None) -> tuple[int, EnvError]:
-    """How many steps come before the error, and the error."""
+    """Return the number of steps before the error, and the error."""
     kept = 0
     try:
         for chunk in env.iter_rollout(20, policy, chunk_steps=4):
@@ -223,7 +223,7 @@ def test_a_value_outside_its_space_that_cannot_be_stored(
 
 
 class TwoDoubles(gymnasium.Env[Any, Any]):
-    """Returns float64 entries of float32 spaces, which overflow at steps of their own.
+    """Env with float64 entries of float32 spaces, which overflow at given steps.
 
     Args:
         ends: Step at which each entry overflows, by name.

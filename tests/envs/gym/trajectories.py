@@ -1,4 +1,4 @@
-"""One trajectory two ways: stepped by Gymnasium alone, and through tdx with the same actions."""
+"""The same trajectory in Gymnasium and in tdx, with the same actions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def assert_same_trajectory(env: GymWrapper, bare: Any, seed: int, steps: int) ->
     """Compare observations, rewards and flags value by value, across episodes.
 
     Args:
-        env: the tdx env.
-        bare: the same env, made by Gymnasium.
-        seed: of both.
-        steps: how many steps to compare.
+        env: Env of tdx.
+        bare: The same env of Gymnasium.
+        seed: Seed of both.
+        steps: Number of steps to compare.
     """
     env.set_seed(seed)
     current = env.reset()
@@ -40,7 +40,7 @@ def assert_same_trajectory(env: GymWrapper, bare: Any, seed: int, steps: int) ->
 
 
 def assert_observed(env: GymWrapper, tensordict: Any, observation: Any) -> None:
-    """Whether the TensorDict holds just what Gymnasium returned."""
+    """Return True if the TensorDict has exactly the results of Gymnasium."""
     for key, value in env.read_obs(observation).items():
         held = tensordict.get(key)
         if isinstance(held, torch.Tensor):

@@ -36,7 +36,7 @@ def make(kind: type[NativeEnv], **kwargs: Any) -> NativeEnv:
 
 
 def random_states(kind: type[NativeEnv], batch: tuple[int, ...]) -> torch.Tensor:
-    """States over the whole range, with falls and speeds at their limit among them."""
+    """Return states over the whole range, including falls and maximum speeds."""
     widest = torch.tensor([4 * math.pi, 8.0] if kind is PendulumEnv else [2.5, 3.0, 0.3, 3.0])
     return (torch.rand(*batch, kind.state_size, dtype=torch.float64) * 2 - 1) * widest
 
@@ -46,7 +46,7 @@ def gymnasium_action(kind: type[NativeEnv], action: torch.Tensor) -> Any:
 
 
 class Reference:
-    """A Gymnasium env put into a state; its answers as tensors."""
+    """Step a Gymnasium env from a state; return its results as tensors."""
 
     def __init__(self, name: str, state: torch.Tensor, **kwargs: Any) -> None:
         self.env: Any = gymnasium.make(name, **kwargs)
