@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -43,3 +44,29 @@ def family(pid: int) -> list[int]:
     for one in kin:
         kin += [child for child, parent in parents.items() if parent == one]
     return kin
+
+
+def session_members(session: int) -> list[int]:
+    """Return the running processes of a session."""
+    members = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] not in ("Z", "X"):
+            members.append(int(entry.name))
+    return members
+
+
+def shared_memory_files() -> set[str]:
+    """Return the files of torch and Python in the file system of shared memory.
+
+    Other programs, such as a browser, have files there too.
+    """
+    return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
+
+
+def open_descriptors() -> int:
+    """Return the number of open file descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.processes import start
 
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 300.0
 PARALLEL = ("--env", "CartPole-v1", "--num-envs", "2", "--batching", "parallel", "--t", "RewardSum")
 LONG = ("--steps", "10000000")
 COMMANDS = {

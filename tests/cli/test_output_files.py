@@ -64,7 +64,7 @@ def read_from(pipe: Path) -> Iterator[list[bytes]]:
     reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
     reader.start()
     yield found
-    reader.join(60)
+    reader.join(600)
     assert not reader.is_alive()
 
 

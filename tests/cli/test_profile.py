@@ -105,7 +105,7 @@ def test_page_in_a_browser(tdx: Tdx, measures: Any, tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert "Distribution of times" in Page(done.stdout).text

@@ -203,7 +203,7 @@ def test_page_in_a_browser(html: str, tmp_path: Path) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert "Lineage" in Page(done.stdout).text

@@ -132,6 +132,6 @@ def test_several_threads(prefetch: int | None) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         for future in [pool.submit(job, n) for n in (1, 2) for job in (write, read)]:
-            future.result(timeout=60)
+            future.result(timeout=600)
     buffer.close()
     assert buffer.write_count == 9 + 2 * 30 * 13

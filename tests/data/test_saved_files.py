@@ -104,7 +104,7 @@ def short(number: int) -> ReplayBuffer:
 def test_old_or_new_after_a_kill_at_any_file_operation(tmp_path: Path) -> None:
     """Kill the process at each operation on a file in turn, and load what is left."""
     command = [sys.executable, "-c", CRASHES, str(tmp_path / "saved")]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stderr
     *kills, end = ended.stdout.splitlines()
     assert len(kills) >= 10

@@ -116,7 +116,7 @@ def test_rule_that_raises_finds_nothing(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(tmp_path), "TDX_PLUGINS": "1"},
-        timeout=250,
+        timeout=600,
         check=False,
     )
     assert [each["code"] for each in json.loads(done.stdout)["findings"]] == ["TDX491"]

@@ -42,7 +42,7 @@ def run(site: Path, tmp_path: Path) -> Run:
             text=True,
             env=environment,
             cwd=tmp_path,
-            timeout=250,
+            timeout=600,
             check=False,
         )
 

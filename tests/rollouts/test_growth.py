@@ -161,7 +161,7 @@ def test_reader_survives_a_shorter_repeated_chunk(
             resume(folder, allow_code=True)
         assert open_dump(folder).data.shape == (39,)
         assert verify(folder).is_fine
-        out, _ = reader.communicate("\n", timeout=300)
+        out, _ = reader.communicate("\n", timeout=600)
     assert (reader.returncode, out) == (0, "read\n")
 
 

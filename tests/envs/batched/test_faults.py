@@ -17,14 +17,14 @@ from tdx.envs.batched import ParallelEnv
 from tdx.envs.gym import GymWrapper
 from tdx.errors import ArgumentError, EnvError, EnvNotFoundError, WorkerError, WorkerTimeoutError
 from tests.envs.batched.conftest import MakeBatch
-from tests.envs.batched.processes import (
-    all_end,
+from tests.envs.gym.mocks import FailingEnv
+from tests.envs.mocks import CountingEnv, FaultyEnv
+from tests.processes import (
+    all_ended,
     becomes_true,
     open_descriptors,
     shared_memory_files,
 )
-from tests.envs.gym.mocks import FailingEnv
-from tests.envs.mocks import CountingEnv, FaultyEnv
 
 
 def one_faulty(fault: str) -> list[partial[FaultyEnv]]:
@@ -55,7 +55,7 @@ def test_exception_names_its_worker_and_has_its_traceback(make_parallel: MakeBat
     assert "Traceback" in note
     assert "_go_wrong" in note
     assert env.is_closed
-    assert all_end(pids)
+    assert all_ended(pids)
 
 
 def test_an_error_of_tdx_in_a_worker_keeps_its_hint(make_parallel: MakeBatch) -> None:
@@ -76,7 +76,7 @@ def test_exception_in_a_reset_names_the_reset(make_parallel: MakeBatch) -> None:
     pids = env.worker_pids
     with pytest.raises(WorkerError, match="worker 1 raised ValueError during reset"):
         env.reset()
-    assert all_end(pids)
+    assert all_ended(pids)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_exit_of_a_worker_is_reported_with_its_reason(
     with pytest.raises(WorkerError, match=message):
         env.rollout(5)
     assert env.is_closed
-    assert all_end(pids)
+    assert all_ended(pids)
 
 
 @pytest.mark.usefixtures("_workers_start_fast")
@@ -105,7 +105,7 @@ def test_a_hang_ends_with_the_timeout(make_parallel: MakeBatch, fault: str) -> N
     pids = env.worker_pids
     with pytest.raises(WorkerTimeoutError, match=r"worker 1 did not respond within 4 s during"):
         env.rollout(5)
-    assert all_end(pids)
+    assert all_ended(pids)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_fault_in_nested_processes_leaves_no_process(make_parallel: MakeBatch) -
     assert len(pids) == 6
     with pytest.raises(WorkerError, match=r"worker \d failed during step: worker 1 exited"):
         env.rollout(5)
-    assert all_end(pids)
+    assert all_ended(pids)
 
 
 def test_workers_survive_a_method_that_raises(make_parallel: MakeBatch) -> None:
@@ -212,7 +212,7 @@ def test_close_leaves_no_process_or_shared_memory(make_parallel: MakeBatch) -> N
         env.rollout(2)
         pids = env.worker_pids
         env.close()
-        assert all_end(pids)
+        assert all_ended(pids)
     del env
     gc.collect()
     assert shared_memory_files() <= files
@@ -224,7 +224,7 @@ def test_processes_end_with_the_object() -> None:
     pids = env.worker_pids
     del env
     gc.collect()
-    assert all_end(pids)
+    assert all_ended(pids)
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0])

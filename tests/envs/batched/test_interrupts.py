@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.envs.batched.processes import PATIENCE, becomes_true, session_members
+from tests.processes import PATIENCE, becomes_true, session_members
 
 ROOT = Path(__file__).parents[3]
 

@@ -30,9 +30,9 @@ from tdx.envs.gym import GymWrapper
 from tdx.errors import ArgumentError, EnvError, WorkerError
 from tdx.keys import NestedKey
 from tests.envs.batched.conftest import MakeBatch
-from tests.envs.batched.processes import all_end
 from tests.envs.batched.test_faults import one_faulty
 from tests.envs.mocks import CountingEnv, FaultyEnv, TwoGroupsEnv
+from tests.processes import all_ended
 
 
 class DrawingEnv(CountingEnv):
@@ -205,7 +205,7 @@ def test_a_process_that_dies_costs_its_chunk(
         if not saved:
             with pytest.raises(WorkerError, match=r"the process of workers . to . was killed by"):
                 list(env.iter_rollout(60, chunk_steps=30))
-            assert all_end(pids)
+            assert all_ended(pids)
             assert batch.is_closed
             assert env.rollout(3, break_when_any_done=False).shape == (4, 3)
             return
@@ -214,7 +214,7 @@ def test_a_process_that_dies_costs_its_chunk(
         assert len(set(batch.worker_pids)) == 2
         found.append(env.rollout(3, break_when_any_done=False))
         env.close()
-        assert all_end(pids)
+        assert all_ended(pids)
     assert (found[0] == found[2]).all()
     assert (found[1] == found[3]).all()
 
@@ -232,7 +232,7 @@ def test_steps_before_an_error_are_returned(make_parallel: MakeBatch) -> None:
         next(chunks)
     assert isinstance(caught.value.__cause__, EnvError)
     assert env.is_closed
-    assert all_end(pids)
+    assert all_ended(pids)
 
 
 def test_an_error_of_the_policy_leaves_the_processes(make_parallel: MakeBatch) -> None:
@@ -261,6 +261,6 @@ def test_full_shared_memory_is_one_sentence(
     assert "/dev/shm" in str(caught.value.hint)
     # The envs are ahead of the rollout.
     assert env.is_closed
-    assert all_end(pids)
+    assert all_ended(pids)
     monkeypatch.undo()
     assert env.rollout(3, break_when_any_done=False).shape == (2, 3)

@@ -142,7 +142,7 @@ def test_list_envs_warns_of_a_broken_package(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr
     assert "Pendulum-v1" in ran.stdout
