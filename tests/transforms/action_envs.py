@@ -1,4 +1,4 @@
-"""The mock envs with other actions: matrices, and categories of which a mask allows some."""
+"""Mock envs with other actions: matrices, and categories with a mask."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CATEGORIES = 4
 
 
 class MatrixRowsEnv(RowsEnv):
-    """Its action is a matrix ``[2, 3]``, of which ``RowsEnv`` gets the mean of each row."""
+    """``RowsEnv`` whose action is a matrix ``[2, 3]``; each row is averaged."""
 
     def __init__(self, batch_size: tuple[int, ...] = (), endless: bool = False) -> None:
         super().__init__(batch_size, endless)
@@ -53,10 +53,10 @@ def allowed(count: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 class MaskedRowsEnv(RowsEnv):
-    """Its action is one of four categories, of which ``action_mask`` allows some.
+    """``RowsEnv`` whose action is one of four categories, limited by ``action_mask``.
 
     Args:
-        strict: whether an action that the mask forbids raises.
+        strict: Raise for a masked action.
     """
 
     def __init__(

@@ -23,11 +23,11 @@ class CountedRowsEnv(RowsEnv):
 
     @property
     def lives(self) -> Tensor:
-        """Lives of each row, ``[*B]``."""
+        """Return the lives of each row, ``[*B]``."""
         return 3 - self.count.clamp(max=1)
 
     def render(self) -> Tensor:
-        """An image of each row, ``[*B, 4, 5, 3]``."""
+        """Return an image of each row, ``[*B, 4, 5, 3]``."""
         numbers = (self.rows * 10 + self.count).reshape(*self.count.shape, 1, 1, 1)
         return numbers.to(torch.uint8).expand(*self.count.shape, 4, 5, 3)
 
@@ -47,11 +47,11 @@ class CountedGroupsEnv(GroupsEnv):
 
     @property
     def lives(self) -> Any:
-        """A function that returns the lives of each row, ``[*B]``."""
+        """Return a function for the lives of each row, ``[*B]``."""
         return lambda: 3 - self.counts["solo"].clamp(max=1)
 
     def render(self) -> Tensor:
-        """An image of each row, ``[*B, 4, 5, 3]``."""
+        """Return an image of each row, ``[*B, 4, 5, 3]``."""
         numbers = self.counts["solo"].reshape(*self.batch_size, 1, 1, 1)
         return numbers.to(torch.uint8).expand(*self.batch_size, 4, 5, 3)
 

@@ -17,7 +17,7 @@ def flag(*shape: int) -> Categorical:
 
 
 class RowsEnv(EnvBase):
-    """Row ``i`` terminates at step ``2 + i % 3``; every third row is truncated at once.
+    """Env whose row ``i`` terminates at step ``2 + i % 3``; every third row is truncated too.
 
     It observes a vector that depends on the row, the step and the last action, a vector of
     doubles, an image ``[H, W, C]`` of bytes, and the same image ``[C, H, W]`` of floats.
@@ -78,7 +78,7 @@ class RowsEnv(EnvBase):
 
 
 class GroupsEnv(EnvBase):
-    """Two groups, each with observations, rewards, actions and done flags of its own.
+    """Env with two groups, each with its own observations, rewards, actions and done flags.
 
     Group ``solo`` ends every 2 steps, group ``pair``, of two agents, every 3.
     """

@@ -1,4 +1,4 @@
-"""Rollouts with the same actions every time, and their comparison."""
+"""Rollouts with fixed actions, and their comparison."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tdx.core.envs import EnvBase
 from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Bounded, Categorical, MultiCategorical
 
-# What a network writes: its kernel for a batch rounds otherwise than that for a single image.
+# Outputs of a network: batches round differently from single images.
 ROUNDED = {"r3m_vec"}
 
 
 class FixedActions:
-    """A policy of actions that depend on the number of the step alone.
+    """Policy whose actions depend only on the number of the step.
 
     Args:
-        env: the env whose actions it writes: bounded ones, or numbers of categories.
+        env: Env with bounded or categorical actions.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -41,26 +41,26 @@ class FixedActions:
 
 
 def fixed_rollout(env: EnvBase, steps: int = 8) -> TensorDictBase:
-    """A rollout ``[*B, T]`` over the ends of episodes."""
+    """Return a rollout ``[*B, T]`` over several episodes."""
     env.set_seed(3)
     torch.manual_seed(5)
     return env.rollout(steps, FixedActions(env), break_when_any_done=False)
 
 
 def entries(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
-    """Every leaf by its key."""
+    """Return the leaves by key."""
     return {normalize_key(key): value for key, value in tensordict.items(True, True)}
 
 
 def assert_same(
     actual: TensorDictBase, expected: TensorDictBase, *, superset: bool = False
 ) -> None:
-    """The same keys, shapes, dtypes and values.
+    """Check that two TensorDicts have the same keys, shapes, dtypes and values.
 
     Args:
-        actual: what is looked at.
-        expected: what it should be.
-        superset: whether ``actual`` may have more keys.
+        actual: Data to check.
+        expected: Expected data.
+        superset: Allow further keys in ``actual``.
     """
     found, wanted = entries(actual), entries(expected)
     if superset:

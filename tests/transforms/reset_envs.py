@@ -1,4 +1,4 @@
-"""What the examples of transforms around resets and ends of episodes are made of."""
+"""Parts of the examples of transforms that act at resets and ends of episodes."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ class SteppedGroupsEnv(GroupsEnv):
 
 
 def same_size(tensordict: TensorDictBase) -> TensorDictBase:
-    """A reshape that does nothing, since the batch sizes of the tests differ."""
+    """Return the batch unchanged: the batch sizes of the tests differ."""
     reshaped: TensorDictBase = tensordict.reshape(tensordict.batch_size)
     return reshaped
 
 
 def cubed(value: Tensor) -> Tensor:
-    """A function of one entry."""
+    """Map one entry."""
     return value**3
 
 
 def high(tensordict: TensorDictBase) -> Tensor:
-    """True at some steps of ``RowsEnv``, ``[*B]``."""
+    """Return True at some steps of ``RowsEnv``, ``[*B]``."""
     return tensordict["precise"][..., 0] > 0.9
 
 
 def solo_high(tensordict: TensorDictBase) -> Tensor:
-    """True at some steps of ``GroupsEnv``, ``[*B]``."""
+    """Return True at some steps of ``GroupsEnv``, ``[*B]``."""
     return tensordict["solo", "precise"][..., 0] > 0.6
 
 
 class Adding(nn.Module):
-    """A recurrent module whose state is the sum of what it has read, twice over its weight.
+    """Recurrent module whose state is the weighted sum of its inputs.
 
     Args:
-        state: the key of the state.
+        state: Key of the state.
     """
 
     def __init__(self, state: str = "hidden") -> None:
@@ -83,7 +83,7 @@ class Adding(nn.Module):
 
 
 def sequences(batch: int = 2, steps: int = 6) -> TensorDict:
-    """Stored sequences ``[batch, steps]`` for :class:`Adding`."""
+    """Return stored sequences ``[batch, steps]`` for :class:`Adding`."""
     return TensorDict(
         {
             "observation": torch.arange(float(batch * steps)).reshape(batch, steps, 1),

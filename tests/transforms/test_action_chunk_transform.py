@@ -39,7 +39,7 @@ def test_windows_in_a_buffer() -> None:
     assert "chunk" not in buffer.storage[:].keys()
 
 
-def test_in_an_env_it_does_nothing() -> None:
+def test_chunk_transform_does_nothing_in_an_env() -> None:
     base = RowsEnv()
     env = TransformedEnv(base, ActionChunkTransform(3))
     assert env.output_spec == base.output_spec

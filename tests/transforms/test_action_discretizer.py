@@ -1,4 +1,4 @@
-"""What users of ``ActionDiscretizer`` see."""
+"""Values, specs and errors of ``ActionDiscretizer``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STRATEGIES = ActionDiscretizer.SamplingStrategy
 
 
 class ScalarEnv(EnvBase):
-    """Its action has no dims of its own; it observes the last one."""
+    """Env with a scalar action, which observes its last action."""
 
     def __init__(self, batch_size: tuple[int, ...] = (), low: float = -1.0) -> None:
         super().__init__(batch_size=batch_size)
@@ -65,7 +65,7 @@ class ScalarEnv(EnvBase):
 
 
 def values_of(env: TransformedEnv, count: int) -> Tensor:
-    """The continuous action of each bin of the first element, ``[count]``."""
+    """Return the continuous action of each bin of the first element, ``[count]``."""
     env.reset()
     bins = torch.arange(count).unsqueeze(-1).expand(count, 2)
     found: Tensor = env.transform.inv(TensorDict(action=bins, batch_size=[count]))["action"]
@@ -163,7 +163,7 @@ def pendulum_of_bins() -> EnvBase:
     return TransformedEnv(GymEnv("Pendulum-v1"), ActionDiscretizer(5, categorical=True))
 
 
-def test_a_key_of_its_own_keeps_the_continuous_action() -> None:
+def test_separate_key_keeps_the_continuous_action() -> None:
     env = TransformedEnv(RowsEnv((2,)), ActionDiscretizer(3, out_action_key=("bins", "action")))
     assert env.action_keys == [("bins", "action")]
     assert env.full_state_spec["action"] == env.base_env.action_spec
@@ -183,7 +183,7 @@ def test_a_renamed_action_downstream() -> None:
     check_env_specs(env)
 
 
-def test_bins_spaced_in_another_way() -> None:
+def test_custom_spacing_of_bins() -> None:
     class Squared(ActionDiscretizer):
         def custom_arange(self, nint: int, device: torch.device | None) -> Tensor:
             return torch.linspace(0.0, 1.0, nint, device=device) ** 2

@@ -1,4 +1,4 @@
-"""What users of ``ActionMask`` and ``FlattenAction`` see."""
+"""Values, specs and errors of ``ActionMask``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.transforms.envs import RowsEnv
 
 
 class ChoosingEnv(EnvBase):
-    """Observes the mask that it is given."""
+    """Env that observes a given mask."""
 
     def __init__(self, action_spec: Any, mask: torch.Tensor, mask_spec: Any = None) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ChoosingEnv(EnvBase):
 
 
 def mask_of(env: EnvBase) -> torch.Tensor:
-    """The mask of the action spec right now."""
+    """Return the current mask of the action spec."""
     spec = env.action_spec
     assert isinstance(spec, Categorical)
     assert spec.mask is not None
@@ -57,7 +57,7 @@ def mask_of(env: EnvBase) -> torch.Tensor:
 
 
 def legal(rollout: TensorDictBase) -> torch.Tensor:
-    """Whether each action of a rollout was allowed, ``[*B, T]``."""
+    """Return True for each allowed action of a rollout, ``[*B, T]``."""
     allowed: torch.Tensor = rollout["action_mask"].gather(-1, rollout["action"].unsqueeze(-1))
     return allowed.squeeze(-1)
 
@@ -85,7 +85,7 @@ def test_the_action_spec_follows_each_step() -> None:
         tensordict = env.step_mdp(env.rand_step(tensordict))
 
 
-def test_stages_behind_it_see_the_mask_too() -> None:
+def test_later_stages_see_the_mask() -> None:
     chain = Compose(
         ActionMask(),
         StepCounter(),
@@ -109,7 +109,7 @@ def test_rows_that_are_not_reset_keep_their_mask() -> None:
     assert not torch.equal(mask_of(env)[0], before[0])
 
 
-def test_copies_have_a_mask_of_their_own() -> None:
+def test_copies_have_independent_masks() -> None:
     env = TransformedEnv(MaskedRowsEnv(), ActionMask())
     copied = deepcopy(env)
     env.reset()
@@ -178,7 +178,7 @@ def test_incompatible_env(
     assert caught.value.where.stage == 0
 
 
-def test_a_mask_that_breaks_its_promise() -> None:
+def test_mask_that_violates_its_spec() -> None:
     promised = Binary(shape=(3,), dtype=torch.bool)
     base = ChoosingEnv(Categorical(3), torch.ones(2, dtype=torch.bool), promised)
     env = TransformedEnv(base, ActionMask())

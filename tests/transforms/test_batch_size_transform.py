@@ -73,7 +73,7 @@ class AnySize(EnvBase):
 
 
 @pytest.mark.parametrize("place", range(8))
-def test_rows_do_not_notice_the_shape_of_their_batch(place: int) -> None:
+def test_reshaped_batch_has_the_same_rows(place: int) -> None:
     plain = TransformedEnv(RowsEnv((4,)), Compose(*stages()))
     chain = [*stages()[:place], halves(), *stages()[place:]]
     env = TransformedEnv(RowsEnv((4,)), Compose(*chain))
@@ -112,7 +112,7 @@ def test_round_trip() -> None:
     )
 
 
-def test_an_env_that_is_not_locked_gets_as_many_rows() -> None:
+def test_unlocked_env_gets_the_requested_rows() -> None:
     size = BatchSizeTransform(batch_size=[5])
     env = TransformedEnv(AnySize(), Compose(size, StepCounter(3)))
     rollout = env.rollout(4, break_when_any_done=False)

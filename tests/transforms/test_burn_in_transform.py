@@ -1,4 +1,4 @@
-"""Recurrent states that are brought up to date on stored sequences."""
+"""``BurnInTransform``: recurrent states updated on stored sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.transforms.fixed_rollouts import assert_same
 from tests.transforms.reset_envs import Adding, sequences
 
 
-def test_the_rest_begins_where_the_burn_in_ended() -> None:
+def test_remaining_steps_start_with_the_state_of_the_burn_in() -> None:
     stored = sequences()
     whole = Adding()(stored.clone())
     sample = BurnInTransform([Adding()], burn_in=4)(stored)
@@ -60,7 +60,7 @@ def test_an_episode_after_the_burn_in_keeps_its_own_state() -> None:
     torch.testing.assert_close(sample["f"], whole["f"][:, 4:])
 
 
-def test_stored_data_stays_as_it_is() -> None:
+def test_stored_data_is_not_changed() -> None:
     stored = sequences()
     BurnInTransform([Adding()], burn_in=4)(stored)
     assert_same(stored, sequences())
@@ -88,7 +88,7 @@ def test_modules_run_one_after_another() -> None:
     assert only["hidden"][:, 0].equal(stored["hidden"][:, 3])
 
 
-def test_modules_are_no_part_of_it() -> None:
+def test_modules_are_not_registered() -> None:
     assert list(BurnInTransform([Adding()], burn_in=1).parameters()) == []
 
 

@@ -1,4 +1,4 @@
-"""What users of the casts see."""
+"""Values, specs and devices of casts."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_every_entry_of_the_dtype_is_cast_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("make", [DTypeCastTransform, None])
-def test_a_cast_of_one_entry_leaves_the_rest_alone(make: Any) -> None:
-    """Reward, done and action are left alone unless asked for."""
+def test_cast_of_one_entry_does_not_change_others(make: Any) -> None:
+    """Reward, done and action are not cast by default."""
     casting = DoubleToFloat(["precise"]) if make is None else make(F64, F32, ["precise"])
     env = TransformedEnv(RowsEnv(), casting)
     before, after = RowsEnv().specs, env.specs
@@ -61,7 +61,7 @@ def test_a_cast_of_one_entry_leaves_the_rest_alone(make: Any) -> None:
     assert [normalize_key(key)[-1] for key in changed] == ["precise"]
 
 
-def test_an_env_without_that_dtype_loses_nothing() -> None:
+def test_env_without_the_dtype_keeps_its_entries() -> None:
     plain = GymEnv("Pendulum-v1")
     env = TransformedEnv(plain, DTypeCastTransform(F64, F16))
     assert env.output_spec == plain.output_spec
@@ -69,7 +69,7 @@ def test_an_env_without_that_dtype_loses_nothing() -> None:
     assert env.rollout(3)["next"].keys() == plain.rollout(3)["next"].keys()
 
 
-def test_done_flags_are_never_cast_unasked() -> None:
+def test_done_flags_are_cast_only_on_request() -> None:
     stored = RowsEnv().rollout(2)
     casting = DTypeCastTransform(torch.bool, torch.int8)
     flags = [key for key, dtype in dtypes(casting(stored)).items() if dtype == torch.bool]
@@ -85,7 +85,7 @@ def test_bounds_follow_the_values_to_integers() -> None:
     assert (spec.low.min(), spec.high.max()) == (-100, 100)
 
 
-def test_both_ways_on_stored_data() -> None:
+def test_forward_and_inverse_on_stored_data() -> None:
     casting = DTypeCastTransform(F64, F32)
     stored = TensorDict(a=torch.zeros(3, dtype=F64), b=torch.zeros(3, dtype=I64), batch_size=[3])
     assert dtypes(casting(stored.clone())) == {"a": F32, "b": I64}
@@ -122,10 +122,10 @@ def test_an_entry_of_another_dtype() -> None:
         env.output_spec  # noqa: B018
 
 
-# Devices. To torch a second CPU is the CPU by another name, which is enough to see who moves what.
+# Devices. For torch, `cpu:1` is another name of the CPU, which shows what is moved.
 
 
-def test_the_env_is_on_the_device_outside() -> None:
+def test_env_has_the_outer_device() -> None:
     base = GymEnv("Pendulum-v1")
     env = TransformedEnv(base, DeviceCastTransform("cpu:1"))
     assert (env.device, base.device) == (torch.device("cpu:1"), torch.device("cpu"))
@@ -138,7 +138,7 @@ def test_the_env_is_on_the_device_outside() -> None:
 
 
 @pytest.mark.parametrize("workers", [None, 2])
-def test_scans_before_and_behind_it(workers: int | None) -> None:
+def test_scans_before_and_after_a_device_cast(workers: int | None) -> None:
     def base() -> EnvBase:
         single = partial(GymEnv, "CartPole-v1")
         return single() if workers is None else SerialEnv(workers, single)
@@ -168,7 +168,7 @@ def test_scans_before_and_behind_it(workers: int | None) -> None:
         assert torch.equal(moved[key], value), key
 
 
-def test_to_the_same_device_nothing_changes() -> None:
+def test_cast_to_the_same_device_changes_nothing() -> None:
     plain = RowsEnv((2,))
     env = TransformedEnv(RowsEnv((2,)), DeviceCastTransform("cpu"))
     assert env.specs == plain.specs
@@ -291,7 +291,7 @@ def test_an_env_on_the_cpu_with_its_results_on_an_accelerator(batch_size: tuple[
 # Casts
 
 
-def test_a_cast_of_an_observation_leaves_the_rest_alone() -> None:
+def test_cast_of_an_observation_does_not_change_others() -> None:
     base = RowsEnv((2,))
     base.action_spec = base.action_spec.to(torch.float64)
     env = TransformedEnv(base, DoubleToFloat(in_keys=["precise"]))

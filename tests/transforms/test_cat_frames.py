@@ -23,12 +23,12 @@ each_padding = pytest.mark.parametrize("padding", ["same", "constant"])
 
 
 def frames(stack: Tensor, n: int) -> Tensor:
-    """A stack ``[..., n * size]`` as ``[..., n, size]``."""
+    """Reshape a stack ``[..., n * size]`` to ``[..., n, size]``."""
     return stack.unflatten(-1, (n, -1))
 
 
 def episodes(rollout: TensorDictBase) -> list[TensorDictBase]:
-    """The episodes ``[T]`` of every row of a rollout ``[B, T]``."""
+    """Return the episodes ``[T]`` of each row of a rollout ``[B, T]``."""
     found = []
     for row in rollout:
         ends = [index + 1 for index in row["next", "done"].flatten().nonzero().flatten().tolist()]
@@ -41,7 +41,7 @@ def episodes(rollout: TensorDictBase) -> list[TensorDictBase]:
 
 
 @each_padding
-def test_stacks_begin_with_padding_and_end_with_their_own_frames(padding: Any) -> None:
+def test_stacks_start_with_padding_and_end_with_the_current_frames(padding: Any) -> None:
     env = TransformedEnv(
         RowsEnv((4,)),
         CatFrames(3, -1, ["observation"], ["stack"], padding=padding, padding_value=-7.0),

@@ -60,7 +60,7 @@ def test_a_missing_dim_is_added_after_the_batch_dims() -> None:
     assert env.rollout(2)["rows"].shape == (4, 2, 1, 3)
 
 
-def test_a_dim_counted_from_the_front() -> None:
+def test_positive_dim() -> None:
     env = TransformedEnv(RowsEnv((4,)), CatTensors(["observation", "precise"], "vector", dim=1))
     planned = TransformedEnv(RowsEnv((4,)), CatTensors(["observation", "precise"], "vector"))
     assert_same(fixed_rollout(env), fixed_rollout(planned))
@@ -73,7 +73,7 @@ def test_a_dropped_sum_continues() -> None:
     assert "episode_reward" not in env.state_spec.keys()
 
 
-def test_what_cannot_be_concatenated() -> None:
+def test_incompatible_entries_are_refused() -> None:
     with pytest.raises(ArgumentError, match="dim must be -1"):
         CatTensors(dim=-2)
     with pytest.raises(ArgumentError, match="dim must be an integer"):
@@ -88,7 +88,7 @@ def test_what_cannot_be_concatenated() -> None:
         TransformedEnv(RowsEnv(), CatTensors(["observation"], "pixels")).output_spec  # noqa: B018
 
 
-def test_missing_entries_may_be_tolerated() -> None:
+def test_missing_entries_can_be_tolerated() -> None:
     join = CatTensors(["a", "b"])
     join.set_missing_tolerance(True)
     data = TensorDict(a=torch.zeros(1))

@@ -83,7 +83,7 @@ def test_indices_outside_the_chain(kind: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_an_appended_transform_takes_over_the_mode(training: bool) -> None:
+def test_appended_transform_inherits_the_training_mode(training: bool) -> None:
     env = TransformedEnv(RowsEnv(), Compose(StepCounter())).train(training)
     chain = Compose(StepCounter()).train(training)
     appended, put = RewardScaling(0.0, 1.0), RewardScaling(0.0, 1.0)
@@ -97,7 +97,7 @@ def test_an_appended_transform_takes_over_the_mode(training: bool) -> None:
 
 
 class Declares(Transform):
-    """Declares a key that it does not write."""
+    """Stage that declares a key without writing it."""
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         result = observation_spec.clone()
@@ -107,7 +107,7 @@ class Declares(Transform):
 
 
 class Writes(Transform):
-    """Writes a key that it does not declare."""
+    """Stage that writes an undeclared key."""
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict.set("unannounced", torch.zeros(1))

@@ -1,4 +1,4 @@
-"""Lost lives."""
+"""``EndOfLifeTransform``: lost lives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.transforms.envs import RowsEnv
 
 
 class Ale:
-    """What an Atari env has its lives from."""
+    """Source of the lives of an Atari env."""
 
     count = 0
 
@@ -34,7 +34,7 @@ class Ale:
 
 
 class Game(gymnasium.Env[Any, Any]):
-    """Loses a life every two steps, and ends with the last one."""
+    """Env that loses a life every two steps and ends with the last one."""
 
     observation_space = gymnasium.spaces.Box(-9.0, 9.0, (1,), np.float32)
     action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)

@@ -23,7 +23,7 @@ from tdx.transforms import Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import FixedActions, assert_same, entries, fixed_rollout
 
-# What was stored stays
+# Stored steps do not change
 
 
 def test_stored_steps_do_not_change_later() -> None:
@@ -53,7 +53,7 @@ def test_a_partial_reset_leaves_next_as_it_was() -> None:
 
 
 def expected_sums(rewards: Tensor, done: Tensor) -> Tensor:
-    """Sums over time of ``[T, 1]`` rewards that begin again after each done flag."""
+    """Return sums of ``[T, 1]`` rewards that restart after each done flag."""
     total, sums = torch.zeros(1), []
     for reward, end in zip(rewards, done, strict=True):
         total = total + reward
@@ -62,7 +62,7 @@ def expected_sums(rewards: Tensor, done: Tensor) -> Tensor:
     return torch.stack(sums)
 
 
-def test_an_end_of_one_row_resets_the_state_of_that_row_only() -> None:
+def test_end_of_a_row_resets_only_its_state() -> None:
     env = TransformedEnv(RowsEnv((4,)), Compose(RewardSum(), StepCounter()))
     rollout = fixed_rollout(env, 12)
     for row in rollout:

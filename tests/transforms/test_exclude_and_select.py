@@ -1,4 +1,4 @@
-"""What users of ``ExcludeTransform`` and ``SelectTransform`` see."""
+"""Values, specs and errors of ``ExcludeTransform`` and ``SelectTransform``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def keys_of(tensordict: Any) -> set[Any]:
     return {normalize_key(key) for key in tensordict.keys(True, True)}
 
 
-def test_excluded_keys_are_gone_everywhere() -> None:
+def test_excluded_keys_are_removed_everywhere() -> None:
     env = TransformedEnv(RowsEnv((2,)), ExcludeTransform("pixels", "image"))
     check_env_specs(env)
     assert keys_of(env.observation_spec) == {"observation", "precise"}
@@ -39,7 +39,7 @@ def test_excluded_keys_are_gone_everywhere() -> None:
     assert not keys_of(env.reset()) & {"pixels", "image"}
 
 
-def test_selected_keys_rewards_and_flags_stay() -> None:
+def test_selected_keys_rewards_and_flags_are_kept() -> None:
     env = TransformedEnv(RowsEnv((2,)), SelectTransform("precise"))
     check_env_specs(env)
     assert keys_of(env.rollout(3)["next"]) == {"precise", "reward", *FLAGS}
@@ -71,7 +71,7 @@ def test_nested_keys_and_groups() -> None:
     assert ("solo", "pixels") not in keys_of(without.rollout(2)["next"])
 
 
-def test_rewards_and_some_flags_may_be_dropped_on_purpose() -> None:
+def test_rewards_and_some_flags_can_be_dropped() -> None:
     env = TransformedEnv(
         RowsEnv(), SelectTransform("observation", "done", keep_rewards=False, keep_dones=False)
     )

@@ -42,7 +42,7 @@ def test_the_spec_keeps_its_ends() -> None:
     assert env.reset()["wide"].shape == (4, 3)
 
 
-def test_a_reference_that_a_reset_does_not_have() -> None:
+def test_reference_missing_after_a_reset() -> None:
     env = TransformedEnv(GroupsEnv(), ExpandAs(("solo", "done"), ("pair", "reward"), "ended"))
     assert env.reset()["ended"].shape == (2, 1)
     check_env_specs(env)

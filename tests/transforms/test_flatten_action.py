@@ -61,7 +61,7 @@ def test_bad_dims(arguments: dict[str, Any], message: str) -> None:
         FlattenAction(**arguments)
 
 
-def test_dims_are_not_known_without_an_env() -> None:
+def test_inverse_without_an_env_is_refused() -> None:
     with pytest.raises(ChainError, match="pass action_shape"):
         FlattenAction().inv(TensorDict(action=torch.zeros(6)))
 

@@ -1,4 +1,4 @@
-"""Transforms and wrappers of other libraries are refused wherever a chain takes a function."""
+"""Transforms and wrappers of other libraries are refused instead of being called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tdx.pipeline import Pipeline, build_env
 
 
 def torchrl_like(base: type = nn.Module) -> Any:
-    """An instance of a class that could be TorchRL's, which need not be installed."""
+    """Return an instance of a class that looks like one of TorchRL."""
 
     def forward(self: Any, tensordict: TensorDictBase) -> TensorDictBase:
         return tensordict
@@ -92,7 +92,7 @@ def test_objects_that_a_pipeline_names_are_refused() -> None:
         build_env(pipeline, allow_code=True)
 
 
-def test_functions_and_modules_are_taken() -> None:
+def test_functions_and_modules_are_accepted() -> None:
     class Mine(nn.Module):
         def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
             return tensordict
@@ -103,7 +103,7 @@ def test_functions_and_modules_are_taken() -> None:
     assert len(Compose(Mine(), plain, partial(plain), lambda td: td, Mine().forward)) == 5
 
 
-def test_nothing_is_imported_to_find_out() -> None:
+def test_detection_imports_nothing() -> None:
     code = (
         "import sys; from tdx.core.transforms.callable_transform import foreign_library as f;"
         "assert f(print) is None;"

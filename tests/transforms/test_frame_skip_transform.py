@@ -1,4 +1,4 @@
-"""Frame skips: what is stepped, when it stops, and what stands still."""
+"""Frame skips: repeated steps, ends of episodes, and rows that are done."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 
 class Strict(RowsEnv):
-    """Cannot be stepped once it is done."""
+    """Env that raises if it is stepped after its end."""
 
     def __init__(self, length: int = 5) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Strict(RowsEnv):
 
 
 class Fed(EnvBase):
-    """Keeps no state: it counts on from what it is given."""
+    """Env without state, which counts from its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def test_one_action_makes_several_steps() -> None:
         assert torch.equal(skipped["next", key], current[key])
 
 
-def test_the_end_of_an_episode_ends_the_repetition() -> None:
+def test_repetition_stops_at_the_end_of_an_episode() -> None:
     env = skipping(partial(Strict, 5))
     rollout = env.rollout(10)
     assert rollout["next", "done"].flatten().tolist() == [False, True]
@@ -142,7 +142,7 @@ def test_gymnasium_is_never_stepped_after_an_end() -> None:
 # Other stages
 
 
-def test_stages_before_it_see_every_frame_and_those_after_it_do_not() -> None:
+def test_earlier_stages_see_every_frame_and_later_ones_do_not() -> None:
     chain = Compose(
         StepCounter(step_count_key="frames"),
         RewardScaling(0.0, 2.0),
@@ -184,8 +184,8 @@ def test_frames_that_were_skipped_are_in_an_earlier_stack() -> None:
     ],
     ids=["bare", "mapped", "renamed", "nested"],
 )
-def test_an_env_that_is_fed_its_own_state(make: Callable[[], list[Transform]]) -> None:
-    """What it reads goes back through the stages before, also within a skip."""
+def test_env_that_reads_its_own_state(make: Callable[[], list[Transform]]) -> None:
+    """Its input passes through the earlier stages, also within a skip."""
     env = TransformedEnv(Fed(), Compose(*make(), FrameSkipTransform(4)))
     last = env.rollout(3)[-1]["next"]
     count = last["seen"] if "seen" in last.keys() else last["count"]
@@ -211,7 +211,7 @@ def test_a_batch_of_another_size_before_it() -> None:
 # Specs and errors
 
 
-def test_rewards_of_zero_or_one_add_up_to_what_the_spec_says() -> None:
+def test_sums_of_binary_rewards_are_in_the_spec() -> None:
     env = TransformedEnv(CartPoleEnv(), Compose(BinarizeReward(), FrameSkipTransform(3)))
     check_env_specs(env)
     spec = env.reward_spec
@@ -230,12 +230,12 @@ def test_the_bounds_are_those_of_a_sum() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "4"])
-def test_a_bad_number_of_frames(value: object) -> None:
+def test_invalid_number_of_frames(value: object) -> None:
     with pytest.raises(ArgumentError, match="frame_skip must be an integer of at least 1"):
         FrameSkipTransform(cast(Any, value))
 
 
-def test_without_an_env_there_is_nothing_to_step() -> None:
+def test_frame_skip_without_an_env_is_refused() -> None:
     data = TensorDict(reward=torch.ones(1), done=torch.zeros(1, dtype=torch.bool))
     with pytest.raises(ChainError, match="needs an env to step"):
         FrameSkipTransform(2)._step(data, data.clone())

@@ -40,7 +40,7 @@ def test_hooks_take_the_spec_of_a_lone_entry() -> None:
 
 
 class Concatenate(Transform):
-    """Writes one entry from several."""
+    """Transform that joins several entries."""
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         values = [next_tensordict.get(key) for key in self.in_keys]
@@ -59,7 +59,7 @@ class Halve(Transform):
         return tensor / 2
 
 
-def test_several_entries_may_become_one() -> None:
+def test_several_entries_can_be_joined() -> None:
     join = Concatenate(["observation", "step_count"], ["joined"])
     env = TransformedEnv(RowsEnv(), StepCounter()).append_transform(join)
     check_env_specs(env)

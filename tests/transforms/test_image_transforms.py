@@ -63,7 +63,7 @@ def images(leading: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     ],
     ids=["gray", "center", "whole", "crop", "padded"],
 )
-def test_images_are_what_torchvision_makes_of_them(
+def test_images_equal_those_of_torchvision(
     make: Callable[[], Transform],
     function: Callable[[Tensor], Tensor],
     leading: tuple[int, ...],
@@ -90,7 +90,7 @@ def test_extreme_images_are_within_the_spec(
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 @pytest.mark.parametrize("interpolation", INTERPOLATIONS)
-def test_resize_is_torchvisions(interpolation: Interpolation, dtype: torch.dtype) -> None:
+def test_resize_equals_torchvision(interpolation: Interpolation, dtype: torch.dtype) -> None:
     """Stack by stack and image by image."""
     functional = pytest.importorskip("torchvision.transforms.v2.functional")
     modes = pytest.importorskip("torchvision.transforms.v2").InterpolationMode
@@ -162,7 +162,7 @@ def test_incompatible_images_without_a_spec(
 
 
 @pytest.mark.parametrize("size", [0, -3, 2.0, True])
-def test_a_bad_size_of_a_crop(size: object) -> None:
+def test_invalid_crop_size(size: object) -> None:
     with pytest.raises(ArgumentError, match="w must be an integer of at least 1"):
         CenterCrop(cast(Any, size))
 

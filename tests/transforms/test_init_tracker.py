@@ -27,7 +27,7 @@ def test_a_partial_reset_marks_its_rows() -> None:
     assert torch.equal(after["first"], mask)
 
 
-def test_every_group_of_done_flags_has_a_flag_of_its_shape() -> None:
+def test_each_group_of_done_flags_has_a_flag_of_its_shape() -> None:
     env = TransformedEnv(GroupsEnv(), InitTracker())
     first = env.reset()
     for group in ("solo", "pair"):

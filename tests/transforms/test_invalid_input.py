@@ -1,4 +1,4 @@
-"""What users get wrong most: each is one clear line, found from the specs where that can be."""
+"""Common mistakes: each is one clear line, found from the specs if possible."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_incompatible_chain(make: Callable[[], list[Transform]], said: str) -> N
     assert caught.value.hint
 
 
-def test_rewards_are_not_dropped_by_mistake() -> None:
+def test_accidentally_dropped_rewards_are_reported() -> None:
     assert "reward" in TransformedEnv(RowsEnv(), SelectTransform("observation")).rollout(1)["next"]
 
 
@@ -108,13 +108,13 @@ def test_more_invalid_arguments(make: Callable[[], Any], said: str) -> None:
         make()
 
 
-def test_a_scale_of_zero_counts_as_the_smallest_where_it_divides() -> None:
+def test_scale_of_zero_is_clamped_in_divisions() -> None:
     norm = ObservationNorm(0.0, 0.0, in_keys=["o"], standard_normal=True, eps=0.5)
     assert norm(TensorDict(o=torch.ones(1)))["o"].item() == 2
 
 
 @pytest.mark.parametrize(("shape", "data"), [((4,), "neither a done flag"), ((), "time dim")])
-def test_frames_without_a_known_start_of_their_episode(shape: tuple[int, ...], data: str) -> None:
+def test_frames_without_an_episode_start_are_refused(shape: tuple[int, ...], data: str) -> None:
     stored = TensorDict(o=torch.zeros(4, 3), batch_size=shape)
     with pytest.raises(TdxError, match=data):
         CatFrames(2, -1, in_keys=["o"])(stored)

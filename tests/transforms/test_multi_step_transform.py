@@ -1,4 +1,4 @@
-"""Looking several steps ahead."""
+"""``MultiStepTransform``: returns over several steps."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_given_data_is_unchanged() -> None:
     assert transform.inv(steps(2))["next", "original_reward"].flatten().tolist() == [1.0, 1.0]
 
 
-def test_the_number_of_steps_may_change() -> None:
+def test_number_of_steps_can_be_changed() -> None:
     transform = MultiStepTransform(2, gamma=1.0)
     assert transform.inv(steps(6))["next", "reward"].flatten().tolist() == [2.0] * 4
     transform.n_steps = 4
@@ -90,7 +90,7 @@ def test_arguments(arguments: dict[str, Any], message: str) -> None:
         MultiStepTransform(**arguments)
 
 
-def test_data_that_cannot_be_mapped() -> None:
+def test_incompatible_data_is_refused() -> None:
     with pytest.raises(KeyNotFoundError, match=r"next\.total"):
         MultiStepTransform(2, 0.9, reward_keys=["total"]).inv(steps(3))
     with pytest.raises(ChainError, match="an env has only the steps so far"):

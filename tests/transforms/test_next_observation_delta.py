@@ -1,4 +1,4 @@
-"""Differences of observations: in an env, and instead of the next observation in stored data."""
+"""``NextObservationDelta`` in an env, and in place of the stored next observation."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 EXACT: dict[str, Any] = {"delta_dtype": torch.float64}
 
 
-def test_it_is_the_change_since_the_current_observation() -> None:
+def test_delta_is_the_change_since_the_current_observation() -> None:
     env = TransformedEnv(RowsEnv((4,)), NextObservationDelta(["observation"], **EXACT))
     rollout = fixed_rollout(env, 8)
     change = rollout["next", "observation"] - rollout["observation"]
     assert torch.equal(rollout["next", "delta", "observation"], change.double())
 
 
-def test_it_is_zero_where_an_episode_begins() -> None:
+def test_delta_is_zero_at_the_start_of_an_episode() -> None:
     chain = Compose(StepCounter(), NextObservationDelta(["observation"], ["change"]))
     rollout = fixed_rollout(TransformedEnv(RowsEnv((4,)), chain), 8)
     starts = (rollout["step_count"] == 0).squeeze(-1)
@@ -44,7 +44,7 @@ def test_it_is_zero_where_an_episode_begins() -> None:
     assert rollout["next", "change"].any(-1).all()
 
 
-def test_every_floating_observation_is_taken_by_default() -> None:
+def test_all_floating_observations_are_the_default() -> None:
     env = TransformedEnv(RowsEnv(), NextObservationDelta())
     keys = set(env.observation_spec["delta"].keys(True, True))
     assert keys == {"observation", "precise", "image"}
@@ -93,7 +93,7 @@ def test_each_group_follows_its_own_reset() -> None:
 
 
 @pytest.mark.parametrize("key", ["observation", "precise", "pixels"])
-def test_the_next_observation_comes_back_from_a_buffer(key: str) -> None:
+def test_next_observation_is_restored_from_a_buffer(key: str) -> None:
     stored = fixed_rollout(TransformedEnv(RowsEnv((4,)), NextObservationDelta([key])), 8)
     expected = stored["next", key].clone()
     transform = NextObservationDelta([key])
@@ -109,7 +109,7 @@ def test_the_next_observation_comes_back_from_a_buffer(key: str) -> None:
 
 
 @pytest.mark.parametrize("in_env", [False, True])
-def test_a_buffer_holds_the_differences_alone(in_env: bool) -> None:
+def test_buffer_stores_only_the_differences(in_env: bool) -> None:
     env: EnvBase = RowsEnv()
     if in_env:
         env = TransformedEnv(env, NextObservationDelta(["precise"]))
@@ -130,7 +130,7 @@ def test_a_buffer_holds_the_differences_alone(in_env: bool) -> None:
     )
 
 
-def test_what_was_stored_without_it_stays_as_it_is() -> None:
+def test_data_stored_without_the_transform_is_not_changed() -> None:
     stored = fixed_rollout(RowsEnv((4,)), 3)
     result = NextObservationDelta(["observation"])(stored.clone())
     assert (result == stored).all()
@@ -139,7 +139,7 @@ def test_what_was_stored_without_it_stays_as_it_is() -> None:
     assert torch.equal(with_it["next", "delta", "observation"], change.double())
 
 
-def test_the_dtype_of_what_comes_back() -> None:
+def test_dtype_of_the_restored_observation() -> None:
     transform = NextObservationDelta(["x"], restore_dtype=torch.float64)
     data = TensorDict(x=torch.ones(2), next=TensorDict(x=torch.full((2,), 1.5)))
     result = transform(transform.inv(data))

@@ -78,7 +78,7 @@ def test_a_noop_is_the_action_zero(spec: Any, expected: object) -> None:
     assert given == [expected, expected]
 
 
-def test_stages_before_it_see_steps_and_those_after_a_reset() -> None:
+def test_earlier_stages_see_steps_and_later_ones_a_reset() -> None:
     env = TransformedEnv(
         CountingEnv(stop=100),
         Compose(
@@ -138,7 +138,7 @@ def test_rows_of_a_native_env(make: Callable[..., Any]) -> None:
     assert not after["observation"][::2].equal(before["observation"][::2])
 
 
-def test_a_batch_that_cannot_be_stepped_in_part() -> None:
+def test_batch_without_partial_steps_is_refused() -> None:
     with pytest.raises(ChainError, match="RowsEnv, upstream of it, cannot step some rows"):
         TransformedEnv(RowsEnv((4,)), NoopResetEnv()).reset()
     env = TransformedEnv(PendulumEnv(batch_size=[4]), Compose(StepCounter(), NoopResetEnv()))

@@ -1,4 +1,4 @@
-"""ObservationNorm.init_stats: what it measures, over which dims, and what it refuses."""
+"""``ObservationNorm.init_stats``: measured dims, and refused measurements."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_dims(batch: tuple[int, ...], arguments: dict[str, Any], shape: tuple[in
         ),
     ],
 )
-def test_it_measures_what_its_stage_sees(
+def test_statistics_are_of_the_input_of_the_stage(
     before: Any, keys: list[Any], arguments: dict[str, Any]
 ) -> None:
     norm = ObservationNorm(in_keys=keys)
@@ -83,7 +83,7 @@ def test_it_measures_what_its_stage_sees(
         assert env.observation_spec[key].is_in(env.reset()[key])
 
 
-def test_episodes_may_end_while_measuring() -> None:
+def test_episodes_can_end_during_the_measurement() -> None:
     norm = ObservationNorm()
     inner = SerialEnv(2, lambda: TransformedEnv(GymEnv("Pendulum-v1"), StepCounter(5)))
     env = TransformedEnv(inner, norm)

@@ -94,7 +94,7 @@ def test_the_tensordict_is_passed() -> None:
     assert torch.equal(rollout["frame"].flatten(1), rollout["observation"])
 
 
-def test_rendering_may_be_turned_off() -> None:
+def test_rendering_can_be_disabled() -> None:
     env = TransformedEnv(CountedRowsEnv(), FRAME())
     assert "frame" in env.rollout(2).keys()
     env.transform.switch()
@@ -106,14 +106,14 @@ def test_rendering_may_be_turned_off() -> None:
         env.transform.switch("no")
 
 
-def test_a_video_of_what_is_rendered() -> None:
+def test_video_of_rendered_images() -> None:
     env = TransformedEnv(CountedRowsEnv(endless=True), PixelRenderTransform(out_keys="frame"))
     env.append_transform(VideoRecorder(None, "run", in_keys=["frame"], skip=1))
     env.rollout(3)
     assert [int(frame.max()) for frame in env.transform[1].obs] == [0, 1, 2, 3]
 
 
-def test_what_cannot_be_rendered() -> None:
+def test_env_without_rendering_is_refused() -> None:
     with pytest.raises(ArgumentError, match="writes one image"):
         PixelRenderTransform(["a", "b"])
     preproc: Any = "half"

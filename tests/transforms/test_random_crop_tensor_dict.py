@@ -26,7 +26,7 @@ def sequences(batch: int = 50, steps: int = 6) -> TensorDict:
     ).auto_batch_size_(2)
 
 
-def test_every_part_is_drawn() -> None:
+def test_every_crop_can_be_drawn() -> None:
     torch.manual_seed(0)
     cropped = RandomCropTensorDict(4)(sequences())
     first = cropped["time"][:, 0]
@@ -77,7 +77,7 @@ def test_arguments(arguments: dict[str, Any], message: str) -> None:
         RandomCropTensorDict(**arguments)
 
 
-def test_data_that_cannot_be_cropped() -> None:
+def test_data_without_crops_is_refused() -> None:
     with pytest.raises(ArgumentError, match="sequences of 6 steps are too short"):
         RandomCropTensorDict(7)(sequences())
     with pytest.raises(ArgumentError, match="has no dim -1"):

@@ -21,7 +21,7 @@ def truncated(num_envs: int, *args: Any, **kwargs: Any) -> EnvBase:
 
 
 def lengths(env: EnvBase, steps: int) -> list[list[int]]:
-    """The lengths of the episodes of each env that end within some steps."""
+    """Return the lengths of the episodes of each env that end within some steps."""
     rollout = env.rollout(steps, break_when_any_done=False)
     count, done = rollout["next", "step_count"], rollout["next", "truncated"]
     assert torch.equal(done, rollout["next", "done"])
@@ -81,7 +81,7 @@ def test_arguments(arguments: dict[str, Any], message: str) -> None:
         RandomTruncationTransform(**arguments)
 
 
-def test_it_needs_a_counter_and_an_env() -> None:
+def test_counter_and_env_are_required() -> None:
     with pytest.raises(KeyNotFoundError, match="no key 'step_count'") as caught:
         TransformedEnv(RowsEnv(), RandomTruncationTransform(1, 2)).output_spec  # noqa: B018
     assert "StepCounter" in str(caught.value.hint)

@@ -1,4 +1,4 @@
-"""What users of ``Reward2GoTransform`` and ``BinarizeReward`` see."""
+"""Values, specs and errors of ``Reward2GoTransform`` and ``BinarizeReward``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def stored(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:
 
 
 def by_hand(reward: torch.Tensor, done: torch.Tensor, gamma: float) -> torch.Tensor:
-    """The returns of one row, ``[T, 1]``, from the last step on."""
+    """Return the returns of one row, ``[T, 1]``, computed backwards."""
     result, total = torch.zeros_like(reward), torch.zeros(1)
     for step in reversed(range(len(reward))):
         total = reward[step] + (0.0 if done[step] else gamma) * total
@@ -52,7 +52,7 @@ def test_a_rollout_over_several_episodes() -> None:
     assert torch.equal(result["next", "reward"], rollout["next", "reward"])
 
 
-def test_the_end_of_the_data_is_an_end() -> None:
+def test_end_of_the_data_ends_the_episode() -> None:
     done = torch.tensor([[False], [True], [False], [False]])
     found = Reward2GoTransform(0.5).inv(stored(torch.ones(4, 1), done))["next", "reward"]
     assert found.flatten().tolist() == [1.5, 1.0, 1.5, 1.0]
@@ -81,7 +81,7 @@ def test_a_flag_of_a_group() -> None:
     assert torch.equal(full["returns"], found["returns"])
 
 
-def test_what_is_sampled_later_stays() -> None:
+def test_later_samples_do_not_change_earlier_ones() -> None:
     data = stored(torch.ones(3, 1), torch.tensor([[False], [False], [True]]))
     returns = Reward2GoTransform(0.5)
     kept = returns.inv(data)
@@ -93,7 +93,7 @@ def refused(place: Any) -> None:
         place()
 
 
-def test_it_refuses_an_env() -> None:
+def test_env_is_refused() -> None:
     env = GymEnv("Pendulum-v1")
     refused(lambda: TransformedEnv(env, Reward2GoTransform()))
     refused(lambda: TransformedEnv(env, Compose(StepCounter(), Reward2GoTransform())))
@@ -109,12 +109,12 @@ def test_it_refuses_an_env() -> None:
 
 
 @pytest.mark.parametrize("gamma", [1.5, -0.1, float("nan"), cast(Any, "high")])
-def test_bad_discounts(gamma: float) -> None:
+def test_invalid_discounts(gamma: float) -> None:
     with pytest.raises(ArgumentError, match="gamma must be"):
         Reward2GoTransform(gamma)
 
 
-def test_bad_data() -> None:
+def test_invalid_data() -> None:
     whole = stored(torch.ones(3, 1), torch.tensor([[False], [False], [True]]))
     transform: Transform = Reward2GoTransform()
     with pytest.raises(ArgumentError, match="no episode ends"):
@@ -131,7 +131,7 @@ def test_bad_data() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1,), (), (2, 3)])
-def test_positive_rewards_count(shape: tuple[int, ...]) -> None:
+def test_positive_rewards_become_one(shape: tuple[int, ...]) -> None:
     reward = torch.tensor([-1.0, 0.0, 0.1, float("nan")]).reshape(4, *(1 for _ in shape))
     reward = reward.expand(4, *shape)
     found = BinarizeReward()(TensorDict(reward=reward, batch_size=[4]))["reward"]

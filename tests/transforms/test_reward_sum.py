@@ -51,7 +51,7 @@ def test_invalid_keys() -> None:
         env.output_spec  # noqa: B018
 
 
-def test_named_rewards_in_next_without_flags_are_one_episode() -> None:
+def test_next_rewards_without_flags_are_one_episode() -> None:
     stored = TensorDict({("next", "reward"): torch.ones(2, 3)}, batch_size=[2, 3])
     total = RewardSum(in_keys=[("next", "reward")], out_keys=["total"])
     assert total(stored.clone())["total"].tolist() == [[1, 2, 3], [1, 2, 3]]
@@ -60,7 +60,7 @@ def test_named_rewards_in_next_without_flags_are_one_episode() -> None:
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_sums_that_are_rewards_may_be_in_a_group(planned: bool) -> None:
+def test_sums_declared_as_rewards_can_be_in_a_group(planned: bool) -> None:
     total = RewardSum(["reward"], [("some", "total")], reward_spec=True)
     env = TransformedEnv(RowsEnv((3,)), total, planned=planned)
     check_env_specs(env)

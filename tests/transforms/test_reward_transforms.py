@@ -82,7 +82,7 @@ def test_invalid_bounds(bounds: tuple[Any, Any]) -> None:
         RewardClipping(*bounds)
 
 
-def test_bounds_that_no_reward_reaches() -> None:
+def test_unreachable_bounds() -> None:
     class ByteRewards(RowsEnv):
         def __init__(self) -> None:
             super().__init__()

@@ -53,7 +53,7 @@ KEYS: dict[str, Any] = {"in_keys": ["pixels"]}
     ],
     ids=repr,
 )
-def test_batch_dims_stay(
+def test_batch_dims_are_kept(
     transform: Transform, before: tuple[int, ...], after: tuple[int, ...], leading: tuple[int, ...]
 ) -> None:
     values = torch.arange(torch.Size((*leading, *before)).numel()).reshape(*leading, *before)
@@ -76,7 +76,7 @@ def test_bounds_move_with_their_elements() -> None:
         assert torch.equal(promised.high, transform(TensorDict(pixels=high))["pixels"])
 
 
-def test_one_hot_stays_so_while_its_last_dim_does() -> None:
+def test_one_hot_spec_is_kept_if_its_last_dim_is() -> None:
     spec = Composite(pixels=OneHot(3, shape=(3, 3)))
     unsqueezed = UnsqueezeTransform(-3, **KEYS).transform_observation_spec(spec)["pixels"]
     turned = PermuteTransform((-1, -2), **KEYS).transform_observation_spec(spec)["pixels"]
@@ -111,7 +111,7 @@ def test_a_positive_dim_does_not_reach_into_the_batch() -> None:
         UnsqueezeTransform(1, **KEYS, allow_positive_dim=True)(data)
 
 
-def test_a_positive_dim_waits_for_no_chunk() -> None:
+def test_positive_dim_runs_step_by_step() -> None:
     there, counted = (
         UnsqueezeTransform(-1, in_keys=["observation"]),
         UnsqueezeTransform(0, in_keys=["observation"], allow_positive_dim=True),
@@ -207,14 +207,14 @@ def test_invalid_arguments(make: Callable[[], Transform], message: str) -> None:
         ),
     ],
 )
-def test_dims_of_the_batch_are_out_of_reach(transform: Transform, message: str) -> None:
+def test_batch_dims_are_refused(transform: Transform, message: str) -> None:
     env = TransformedEnv(RowsEnv((1, 4)), Compose(InitTracker(), transform))
     with pytest.raises(ArgumentError, match=message) as caught:
         env.output_spec, env.input_spec  # noqa: B018
     assert caught.value.where.stage == 1
 
 
-def test_dims_of_stored_steps_are_out_of_reach() -> None:
+def test_dims_of_stored_steps_are_refused() -> None:
     stored = RowsEnv((4,)).rollout(3, break_when_any_done=False)
     with pytest.raises(ArgumentError, match="first_dim=-4 is out of range for the 3 dims"):
         FlattenObservation(-4, -1)(stored)

@@ -1,4 +1,4 @@
-"""What transforms save, load and move: the bounds of rewards, and the form of affine maps."""
+"""State dicts: bounds of rewards, and the form of affine maps."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def test_loading_bounds_changes_the_spec_and_no_copy() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_casts_leave_bounds_as_they_are(dtype: torch.dtype) -> None:
+def test_casts_do_not_change_bounds(dtype: torch.dtype) -> None:
     clip = RewardClipping(0.1, 0.7).to(dtype)
     assert torch.equal(clip(reward=REWARDS), REWARDS.clamp(0.1, 0.7))
     assert {value.dtype for value in clip.state_dict().values()} == {torch.float64}
     assert RewardClipping(1, 2).half().clamp_min == 1
 
 
-def test_bounds_may_be_set() -> None:
+def test_bounds_can_be_assigned() -> None:
     clip = RewardClipping(-1.0, 1.0)
     clip.clamp_max = torch.tensor(0.25)
     assert torch.equal(clip(reward=REWARDS), REWARDS.clamp(-1.0, 0.25))
@@ -74,7 +74,7 @@ def test_bounds_may_be_set() -> None:
     assert caught.value.hint
 
 
-def test_bounds_that_no_reward_reaches_are_refused() -> None:
+def test_unreachable_bounds_are_refused() -> None:
     with pytest.raises(ChainError, match="is within the bounds") as caught:
         RewardClipping(200, None)._transform_spec(Unbounded((1,), dtype=torch.int8))
     assert caught.value.hint

@@ -39,7 +39,7 @@ def test_rewards_in_next_are_summed_from_the_first_on(batch_size: tuple[int, ...
     assert "episode_reward" not in found.keys()
 
 
-def test_rewards_in_next_may_be_summed_under_any_key() -> None:
+def test_rewards_in_next_can_be_summed_under_any_key() -> None:
     found = RewardSum(in_keys=[("next", "reward")], out_keys=["total"])(
         fixed_rollout(RowsEnv((4,)))
     )
@@ -55,7 +55,7 @@ def test_frames_in_next_are_stacked(batch_size: tuple[int, ...]) -> None:
     assert torch.equal(found["next", "observation"], wanted["next", "observation"])
 
 
-def test_frames_in_next_go_where_their_own_out_key_says() -> None:
+def test_frames_in_next_have_their_own_out_key() -> None:
     both = CatFrames(
         *(2, -1),
         in_keys=["observation", ("next", "observation")],
@@ -77,7 +77,7 @@ def test_frames_in_next_need_those_at_the_root() -> None:
 
 
 @pytest.mark.parametrize("batch_size", BATCHES)
-def test_everything_about_episodes_at_once(batch_size: tuple[int, ...]) -> None:
+def test_sums_counts_stacks_and_marks_together(batch_size: tuple[int, ...]) -> None:
     def stages() -> list[Transform]:
         frames = CatFrames(3, -1, in_keys=["observation"], out_keys=["stack"])
         return [RewardSum(), StepCounter(), InitTracker("first"), frames]
@@ -88,7 +88,7 @@ def test_everything_about_episodes_at_once(batch_size: tuple[int, ...]) -> None:
     assert_same(again, found)
 
 
-def test_groups_of_done_flags_each_count_for_themselves() -> None:
+def test_groups_of_done_flags_are_counted_separately() -> None:
     rewards = [("solo", "reward"), ("pair", "reward")]
     found = Compose(RewardSum(rewards), StepCounter(), InitTracker())(
         fixed_rollout(GroupsEnv((2,)))
@@ -123,7 +123,7 @@ def test_an_episode_of_more_than_max_steps_is_refused() -> None:
 
 
 @pytest.mark.parametrize("transform", [StepCounter(), InitTracker(), RewardSum()])
-def test_steps_that_nothing_tells_apart_are_refused(transform: Transform) -> None:
+def test_steps_without_episode_marks_are_refused(transform: Transform) -> None:
     stored = fixed_rollout(RowsEnv()).select("observation", ("next", "reward"))
     with pytest.raises(KeyNotFoundError, match="neither a done flag nor is_init"):
         transform(stored)

@@ -15,7 +15,7 @@ from tests.transforms.envs import RowsEnv
 
 
 def stored(steps: int = 4, end: int | None = 1) -> TensorDict:
-    """One row of frames 0, 1, ..., with the end of an episode."""
+    """Return one row of frames 0, 1, ..., with the end of an episode."""
     done = torch.zeros(1, steps, 1, dtype=torch.bool)
     if end is not None:
         done[0, end] = True
@@ -47,7 +47,7 @@ def test_the_mask_of_the_last_frames() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"future": True}, {"mask_key": "padded"}])
-def test_both_are_for_stored_data_only(arguments: dict[str, Any]) -> None:
+def test_env_is_refused_by_both(arguments: dict[str, Any]) -> None:
     transform = CatFrames(2, dim=-1, in_keys=["observation"], **arguments)
     with pytest.raises(ChainError, match="offline only"):
         TransformedEnv(RowsEnv(), transform).output_spec  # noqa: B018
@@ -72,7 +72,7 @@ def test_the_function_takes_a_mask_of_padded_frames() -> None:
     assert torch.equal(made, mapped["stacked"])
 
 
-def test_time_may_be_another_named_dim() -> None:
+def test_time_can_be_another_named_dim() -> None:
     expected = stack()(stored())["stacked"]
     turned = stored().transpose(0, 1).clone()
     turned.names = ["time", None]
@@ -85,6 +85,6 @@ def test_the_done_key_is_looked_up_under_next() -> None:
     assert stack(done_key="done").done_key == stack().done_key == ("next", "done")
 
 
-def test_before_any_reset_frames_are_zero() -> None:
+def test_frames_before_the_first_reset_are_zero() -> None:
     first = stack()._call(TensorDict(x=torch.ones(2)))
     assert first["stacked"].tolist() == [0, 0, 0, 0, 1, 1]

@@ -1,4 +1,4 @@
-"""Sums of narrow dtypes: in a wider one, as their spec says, in every way of running a chain."""
+"""Sums of narrow dtypes use the wider dtype of their spec in every way of running a chain."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NARROW = {
 
 
 class ConstantEnv(EnvBase):
-    """Gives the largest value of its reward spec in every step, and never ends."""
+    """Endless env whose reward is the largest value of its spec."""
 
     _step_reads = ()
 

@@ -1,4 +1,4 @@
-"""The return that is left to reach."""
+"""``TargetReturn``: the remaining return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import fixed_rollout
 
 
-def test_the_target_starts_again_in_each_episode() -> None:
+def test_target_is_restored_in_each_episode() -> None:
     env = TransformedEnv(GymEnv("CartPole-v1"), StepCounter(3))
     env.append_transform(TargetReturn(5.0))
     rollout = env.rollout(6, break_when_any_done=False)
@@ -72,7 +72,7 @@ def test_arguments(arguments: dict[str, Any], error: type[Exception], message: s
         TargetReturn(**arguments)
 
 
-def test_a_reward_that_the_env_lacks() -> None:
+def test_missing_reward_is_reported() -> None:
     env = TransformedEnv(RowsEnv(), TargetReturn(1.0, in_keys=["rewards"]))
     with pytest.raises(KeyNotFoundError, match="rewards"):
         env.output_spec  # noqa: B018

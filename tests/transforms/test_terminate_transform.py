@@ -28,7 +28,7 @@ def at_two(tensordict: TensorDictBase) -> Tensor:
     return reached
 
 
-def test_an_episode_ends_where_the_condition_holds() -> None:
+def test_episode_ends_if_the_condition_holds() -> None:
     env = TransformedEnv(CountingEnv(stop=100), TerminateTransform(at_two))
     rollout = env.rollout(10)
     assert rollout["next", "terminated"].flatten().tolist() == [False, True]
@@ -37,12 +37,12 @@ def test_an_episode_ends_where_the_condition_holds() -> None:
     check_env_specs(env)
 
 
-def test_flags_of_the_env_stay() -> None:
+def test_flags_of_the_env_are_kept() -> None:
     env = TransformedEnv(CountingEnv(stop=1), TerminateTransform(lambda td: False))
     assert env.rollout(10)["next", "terminated"].flatten().tolist() == [True]
 
 
-def test_done_can_be_left_alone() -> None:
+def test_done_can_be_kept() -> None:
     stop = TerminateTransform(at_two, write_done=False)
     rollout = TransformedEnv(CountingEnv(stop=4), stop).rollout(10)["next"]
     assert rollout["terminated"].flatten().tolist() == [False, True, True, True]
@@ -59,13 +59,13 @@ def test_done_can_be_left_alone() -> None:
     ],
     ids=["rows", "flags", "floats", "array"],
 )
-def test_each_row_ends_by_itself(stop: Callable[[TensorDictBase], Any]) -> None:
+def test_rows_end_independently(stop: Callable[[TensorDictBase], Any]) -> None:
     env = TransformedEnv(RowsEnv((2, 3), endless=True), TerminateTransform(stop))
     flags = env.step(env.rand_action(env.reset()))["next", "done"]
     assert flags.flatten().tolist() == [False, False, True, True, True, True]
 
 
-def test_one_answer_is_for_all_rows_and_groups() -> None:
+def test_single_result_applies_to_all_rows_and_groups() -> None:
     env = TransformedEnv(GroupsEnv((2,)), TerminateTransform(lambda td: True))
     following = env.rand_step(env.reset())["next"]
     assert following["solo", "terminated"].all()

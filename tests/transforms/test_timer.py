@@ -16,14 +16,14 @@ from tests.transforms.envs import RowsEnv
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that runs by a second whenever it is read."""
+    """Advance the clock by a second whenever it is read."""
     seconds = count(1)
     read = "tdx.transforms.episode.timer.perf_counter"
     monkeypatch.setattr(read, lambda: float(next(seconds)))
 
 
 @pytest.mark.usefixtures("clock")
-def test_what_is_measured_when() -> None:
+def test_measured_times() -> None:
     env = TransformedEnv(RowsEnv(endless=True), Timer())
     reset = env.reset()
     assert [reset[f"time_{name}"].item() for name in ("step", "policy", "reset")] == [0, 0, 1]
@@ -61,7 +61,7 @@ def test_in_a_batch() -> None:
     assert envs[0].rollout(1)["time_reset"].shape == (2, 1)
 
 
-def test_what_cannot_be_measured() -> None:
+def test_unmeasurable_calls_are_refused() -> None:
     with pytest.raises(ArgumentError, match="three times, got 2"):
         Timer(["a", "b"])
     with pytest.raises(ChainError, match="stored data has none"):

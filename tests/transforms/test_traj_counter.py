@@ -71,7 +71,7 @@ def test_the_number_is_next_to_its_done_flags() -> None:
         TransformedEnv(GroupsEnv(), TrajCounter()).output_spec  # noqa: B018
 
 
-def test_it_needs_an_env() -> None:
+def test_env_is_required() -> None:
     with pytest.raises(ChainError, match="stored data has none"):
         TrajCounter()(TensorDict(a=torch.zeros(1)))
     env = TransformedEnv(RowsEnv(), TrajCounter())

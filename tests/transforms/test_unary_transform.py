@@ -100,7 +100,7 @@ def test_a_hash_of_each_element() -> None:
     assert torch.equal(Hash.reproducible_hash(None), Hash.reproducible_hash(""))
 
 
-def test_what_cannot_be_mapped() -> None:
+def test_unsupported_entries_are_refused() -> None:
     fn: Any = "exp"
     with pytest.raises(ArgumentError, match="fn must be a function"):
         UnaryTransform(["a"], ["b"], fn=fn)

@@ -1,4 +1,4 @@
-"""Trap 7 of the reference, and what else users expect of running statistics."""
+"""Trap 7 of the reference, and further behavior of running statistics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SOLO, PAIR = ("solo", "observation"), ("pair", "observation")
 
 
 def plain(**kwargs: Any) -> VecNorm:
-    """Statistics of the observation, every value weighed the same."""
+    """Return a normalizer of the observation without decay."""
     return VecNorm(["observation"], decay=1.0, **kwargs)
 
 
@@ -43,7 +43,7 @@ def made() -> EnvBase:
 
 
 def fed(norm: VecNorm, *rows: list[float]) -> Tensor:
-    """What becomes of the last of these observations."""
+    """Return the normalized last observation."""
     for row in rows:
         tensordict = norm._call(TensorDict(observation=torch.tensor(row)))
     result: Tensor = tensordict["observation"]
@@ -76,12 +76,12 @@ def test_workers_count_together(batch: Callable[..., Any]) -> None:
     assert isinstance(norm, VecNorm)
     assert norm.count["reward"] == 3 * 50
     assert norm.count["observation"] == 3 * (50 + 1)
-    # What an env observes first is the number of its step.
+    # The first element of an observation is the number of the step.
     assert norm.loc["observation"][0].item() == pytest.approx(25.0, rel=1e-12)
 
 
 def made_slow() -> EnvBase:
-    """An env whose statistics take so long to change that others surely come in between."""
+    """Env whose statistics change slowly, so that other workers interfere."""
     module = vars(statistics)
     add_values = module["add_values"]
 
@@ -96,7 +96,7 @@ def made_slow() -> EnvBase:
 
 
 @pytest.mark.timeout(120)
-def test_no_update_of_a_worker_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_of_all_workers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(statistics), "add_values", vars(statistics)["add_values"])
     creator = EnvCreator(made_slow)
     env = ParallelEnv(3, creator)
@@ -241,7 +241,7 @@ def frozen(norm: VecNorm) -> VecNorm:
 
 @pytest.mark.parametrize("still", [evaluated, frozen])
 @pytest.mark.parametrize("path", [stepped, reset_in_part, fixed_rollout, offline])
-def test_frozen_or_evaluated_it_is_the_same_to_the_bit(
+def test_frozen_and_evaluated_results_are_bit_identical(
     still: Callable[[VecNorm], VecNorm], path: Callable[[EnvBase], TensorDictBase]
 ) -> None:
     env = TransformedEnv(RowsEnv((2,)), plain())
@@ -266,7 +266,7 @@ def test_unfreeze_resumes_updates() -> None:
     assert norm.count["observation"] == 2
 
 
-def test_a_frozen_copy_does_not_follow() -> None:
+def test_frozen_copy_is_independent() -> None:
     norm = plain()
     fed(norm, [1.0], [2.0])
     copied = norm.frozen_copy()
@@ -278,7 +278,7 @@ def test_a_frozen_copy_does_not_follow() -> None:
         plain().frozen_copy()
 
 
-def test_the_new_api_makes_the_second_version() -> None:
+def test_new_api_creates_the_second_version() -> None:
     norm: object = VecNorm(["observation"], decay=0.9, new_api=True)
     assert isinstance(norm, VecNormV2)
     assert norm.decay == 0.9
@@ -318,7 +318,7 @@ def test_state_dict_round_trip() -> None:
 
 
 @pytest.mark.parametrize("copy", [deepcopy, lambda env: pickle.loads(pickle.dumps(env))])
-def test_a_copy_has_statistics_of_its_own(copy: Callable[[Any], Any]) -> None:
+def test_copy_has_independent_statistics(copy: Callable[[Any], Any]) -> None:
     env = TransformedEnv(RowsEnv((4,)), plain())
     fixed_rollout(env)
     before = state_of(env.transform)

@@ -30,7 +30,7 @@ def normed(batch_size: tuple[int, ...] = (), **kwargs: Any) -> TransformedEnv:
 
 
 def seen(env: EnvBase, steps: int) -> torch.Tensor:
-    """Every observation of a rollout, ``[*B, T, ...]``, float64."""
+    """Return the observations of a rollout, ``[*B, T, ...]``, float64."""
     rollout = fixed_rollout(env, steps)
     last = rollout["next", "observation"][..., -1:, :]
     return torch.cat((rollout["observation"], last), -2).double()
@@ -94,7 +94,7 @@ def test_the_inverse_and_a_fixed_norm(decay: float) -> None:
     torch.testing.assert_close(fixed(rollout.clone())["normal"], rollout["normal"])
 
 
-def test_statistics_to_start_with() -> None:
+def test_initial_statistics() -> None:
     norm = VecNormV2(["observation"], decay=0.9)
     env = TransformedEnv(PendulumEnv(), norm)
     env.rollout(20)

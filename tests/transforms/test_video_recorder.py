@@ -17,7 +17,7 @@ from tests.transforms.envs import RowsEnv
 
 
 class Videos:
-    """A logger that keeps what it is given."""
+    """Logger that keeps its videos."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -93,7 +93,7 @@ def test_arguments(arguments: dict[str, Any], message: str) -> None:
         VideoRecorder(**{"logger": None, "tag": "run", **arguments})
 
 
-def test_what_is_no_image() -> None:
+def test_entry_that_is_not_an_image_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"got shape \(2, 5, 7\)"):
         VideoRecorder(None, "run")(TensorDict(pixels=torch.zeros(2, 5, 7)))
     recorder = VideoRecorder(Videos(), "run")

@@ -89,11 +89,15 @@ async def test_palette_command_shows_the_pane_that_it_changes() -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_number_of_a_tab_focuses_it_and_enter_the_first_field(size: tuple[int, int]) -> None:
+async def test_number_of_a_tab_focuses_it(size: tuple[int, int]) -> None:
     async with driven(*CHAIN, size=size) as app:
         for number, tab in enumerate(("Stage", "Specs", "Live", "Profile", "Log"), start=1):
             await app.press("escape", str(number))
             assert app.find(f"{tab}Tab").has_focus_within, tab
+
+
+async def test_enter_focuses_the_first_field() -> None:
+    async with driven(*CHAIN, size=SIZES[0]) as app:
         await app.press("1", "2", "1")
         assert app.stages == [*CHAIN], "the keys of the tabs are not typed into a field"
         await app.press("enter")

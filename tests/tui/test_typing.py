@@ -72,11 +72,10 @@ def field(app: Driver, name: str) -> str:
     return str(app.row(name).query_one(Input).value)
 
 
-@pytest.mark.parametrize("seed", range(2))
-async def test_every_character_arrives_in_its_field(seed: int) -> None:
-    async with driven("CatFrames", "StepCounter", backend=SlowBackend(seed)) as app:
+async def test_every_character_arrives_in_its_field() -> None:
+    async with driven("CatFrames", "StepCounter", backend=SlowBackend(0)) as app:
         with busy_thread():
-            choose = random.Random(seed)
+            choose = random.Random(0)
             tab = choose.choice("2345")
             size = str(choose.randint(10, 9999))
             await typed(app, tab, "escape", "down", "enter", f"text:{size}", "tab", "text:-3")

@@ -1,4 +1,4 @@
-"""Runs every test of this folder for every transform there is.
+"""Runs each test of this folder for each transform.
 
 Tests with ``name`` put it into an env; tests with ``any_name`` do not.
 """
@@ -19,5 +19,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times that are measured are all zero, so that rollouts can be compared."""
+    """Stop the clock, so that rollouts with measured times can be compared."""
     monkeypatch.setattr("tdx.transforms.episode.timer.perf_counter", lambda: 0.0)

@@ -420,7 +420,7 @@ EXAMPLES: dict[str, Example] = {
 
 
 def transform_classes() -> dict[str, type[Transform]]:
-    """Every transform class in a category's folder, by name."""
+    """Return the transform classes of all categories by name."""
     root = Path(inspect.getfile(tdx.transforms)).parent
     found = {}
     for path in sorted(root.glob("*/*.py")):
@@ -439,7 +439,7 @@ NAMES = sorted(CLASSES)
 
 
 def example_of(name: str) -> Example:
-    """The entry of a transform."""
+    """Return the entry of a transform."""
     if name not in EXAMPLES:
         pytest.fail(
             f"{name} has no entry in tests/transforms/contract/examples.py: add "
@@ -450,19 +450,19 @@ def example_of(name: str) -> Example:
 
 
 def made(name: str, which: str = "arguments") -> Transform:
-    """A new instance from one set of its entry's arguments."""
+    """Create a transform with one set of its arguments."""
     example = example_of(name)
     named = dict(getattr(example, which))
     return CLASSES[name](*named.pop("*", ()), **named)
 
 
 def rows_of(name: str, batch_size: tuple[int, ...] = (), endless: bool = False) -> RowsEnv:
-    """The env that a transform's ``arguments`` and ``out`` are for."""
+    """Create the env for ``arguments`` and ``out``."""
     return example_of(name).rows(batch_size, endless)
 
 
 def online() -> list[str]:
-    """The names of the transforms that may be put into an env."""
+    """Return the names of the transforms that work in an env."""
     return [name for name in NAMES if name not in EXAMPLES or not EXAMPLES[name].offline]
 
 
@@ -473,7 +473,7 @@ def skip_if_lasting(name: str) -> None:
 
 
 def whole_chain() -> Compose:
-    """Every transform for ``RowsEnv`` in one chain, except for a few that cannot be compared there.
+    """Return a chain of all transforms for ``RowsEnv``, except those that cannot be compared.
 
     Each writes to its own keys if possible; transforms that change what others need come last.
     """
@@ -491,7 +491,7 @@ def whole_chain() -> Compose:
     names.remove("TrajCounter")  # clones of it share their count
     places = {name: last.index(name) if name in last else 0 for name in names}
     names.sort(key=lambda name: (places[name], name))
-    # The primer's own draws at random, which worker processes do in their own way.
+    # The primer draws random numbers, which differ in worker processes.
     ordinary = {"TensorDictPrimer", *(name for name in names if example_of(name).out is None)}
     which = ["arguments" if name in ordinary else "out" for name in names]
     return Compose(*map(made, names, which))

@@ -1,4 +1,4 @@
-"""A transform does in a replay buffer what it does to stored data without one."""
+"""A transform in a replay buffer gives the same results as on stored data."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ STEPS = 8
 
 
 def bound(name: str) -> Transform:
-    """A transform that has taken from an env's specs what its constructor left open."""
+    """Return a transform that has completed its arguments from the specs of an env."""
     transform = made(name)
-    # In an env the latter is for TensorDicts of the env's batch size alone.
+    # In an env, its forward accepts only the batch size of the env.
     if not example_of(name).offline and name != "BatchSizeTransform":
         TransformedEnv(rows_of(name), transform).output_spec  # noqa: B018
         transform.reset_parent()
@@ -34,7 +34,7 @@ def bound(name: str) -> Transform:
 
 
 def written(name: str) -> TensorDictBase:
-    """What :meth:`ReplayBuffer.extend` is given: data as a policy sees it, ``[T]``."""
+    """Return data for :meth:`ReplayBuffer.extend`, with the entries of a policy, ``[T]``."""
     return stored_data(rows_of(name))
 
 
@@ -52,7 +52,7 @@ def called(transform: Transform, data: TensorDictBase) -> TensorDictBase | type[
 
 
 def test_in_a_replay_buffer(any_name: str) -> None:
-    """A batch of one whole episode is what ``forward`` makes of that episode."""
+    """A batch of one whole episode equals ``forward`` of that episode."""
     if any_name == "RandomCropTensorDict":
         pytest.skip("it draws steps at random, as the sampler does")
     data = written(any_name)[:2]
@@ -68,13 +68,13 @@ def test_in_a_replay_buffer(any_name: str) -> None:
     batch = buffer.sample(2)
     assert batch.batch_size == expected.batch_size
     marked = [("next", "truncated")]
-    if "Primer" not in any_name:  # it draws its entries again
+    if "Primer" not in any_name:  # it draws new entries
         assert_same(batch.exclude(*marked), expected.exclude(*marked))
     assert_same(buffer.storage[:], data)
 
 
-def test_episodes_in_a_replay_buffer_do_not_touch(any_name: str) -> None:
-    """Another episode in the batch changes nothing for this one."""
+def test_episodes_in_a_replay_buffer_are_independent(any_name: str) -> None:
+    """Another episode in the batch does not change this one."""
     data = written(any_name)
     buffer = buffer_of(any_name, data, SliceSampler(slice_len=2))
     try:
@@ -91,7 +91,7 @@ def test_episodes_in_a_replay_buffer_do_not_touch(any_name: str) -> None:
 
 
 def test_unrelated_steps_in_a_replay_buffer(any_name: str) -> None:
-    """Each step on its own, or a refusal: steps are never combined."""
+    """Steps are mapped separately or refused, never combined."""
     data = written(any_name)
     sampler = SamplerWithoutReplacement(shuffle=False)
     buffer = buffer_of(any_name, data, sampler)
@@ -107,7 +107,7 @@ def test_unrelated_steps_in_a_replay_buffer(any_name: str) -> None:
         assert_same(batch[i : i + 1], single)
 
 
-def test_written_through_its_inverse(any_name: str) -> None:
+def test_inverse_is_applied_when_writing(any_name: str) -> None:
     transform = bound(any_name)
     if not transform.invertible:
         pytest.skip("it has no inverse")

@@ -1,4 +1,4 @@
-"""The lineage that follows from declarations and specs is what happens in a step."""
+"""The lineage computed from declarations and specs matches the versions of a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.transforms.contract.examples import example_of, made
 
 
 @pytest.mark.parametrize("which", ["arguments", "nested"])
-def test_versions_and_writers_are_those_of_a_step(name: str, which: str) -> None:
+def test_lineage_matches_the_versions_of_a_step(name: str, which: str) -> None:
     example = example_of(name)
     base = example.rows() if which == "arguments" else example.groups()
     env = TransformedEnv(base, made(name, which))
@@ -25,7 +25,7 @@ def test_versions_and_writers_are_those_of_a_step(name: str, which: str) -> None
 
 
 def seen(trace: StepTrace, inputs: set[object]) -> dict[tuple[str, str], str]:
-    """Versions that stages wrote; in the inverse direction, those of the env's inputs."""
+    """Return the versions that stages wrote, or, for the inverse, those of the env inputs."""
     return {
         (version.lane, version.name): stage.place
         for stage in trace.stages
@@ -36,5 +36,5 @@ def seen(trace: StepTrace, inputs: set[object]) -> dict[tuple[str, str], str]:
 
 
 def inputs(env: TransformedEnv) -> set[object]:
-    """The keys of what the env inside takes."""
+    """Return the keys that the inner env reads."""
     return {*env.base_env.action_keys}

@@ -1,6 +1,6 @@
-"""What a transform does to a stored rollout of the bare env: what it would have done in steps.
+"""A transform maps a stored rollout of the bare env as it would have mapped its steps.
 
-Where it cannot, it raises, or is listed here with the reason: nothing is left out silently.
+Exceptions raise an error or are listed here with the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REFUSED = {
     "TrajCounter": "stored data has none",
     "VecNormV2": "the statistics have shape",
 }
-"""Transforms that refuse this rollout, with what they say of it."""
+"""Transforms that refuse this rollout, with their error message."""
 
 DECLARED = {
     "ActionChunkTransform": "writes chunks of stored actions; in steps the later ones are unknown",
@@ -46,10 +46,10 @@ DECLARED = {
     "UnsqueezeTransform": "stored actions stay; in steps the policy gives others",
     "VecNorm": "its statistics take in all of the data, in steps what came before",
 }
-"""Transforms whose offline form differs from their steps by definition, and in what."""
+"""Transforms whose offline form differs by definition, with the difference."""
 
 ONE_OUT_KEY = {"CatTensors", "R3MTransform"}
-"""Transforms of several in-keys to one out-key, so that they cannot name those in next too."""
+"""Transforms with several in-keys and one out-key, which cannot name the keys in next too."""
 
 MAPS_NEXT = {
     *("CatFrames", "InitTracker", "NextObservationDelta", "RewardSum", "SelectTransform"),
@@ -59,7 +59,7 @@ MAPS_NEXT = {
 
 
 def prepared(name: str, batch_size: tuple[int, ...]) -> Transform:
-    """A transform that knows its env's specs and names the keys in ``next`` too."""
+    """Return a transform that knows the specs of its env and maps the keys in ``next`` too."""
     transform = made(name)
     base = rows_of(name, batch_size)
     TransformedEnv(base, transform).output_spec  # noqa: B018
@@ -76,7 +76,7 @@ def prepared(name: str, batch_size: tuple[int, ...]) -> Transform:
 
 
 def differing(found: TensorDictBase, wanted: TensorDictBase) -> list[NestedKey]:
-    """The keys that only one of both has, or whose values differ."""
+    """Return the keys that differ or are missing on one side."""
     mine, other = entries(found), entries(wanted)
     different = [key for key in mine if key not in other] + [
         key for key in other if key not in mine
@@ -94,7 +94,7 @@ def _same(key: NestedKey, one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one, other)
 
 
-def test_a_stored_rollout_is_mapped_as_in_steps(name: str) -> None:
+def test_stored_rollout_equals_single_steps(name: str) -> None:
     batch_size = (4,)
     stored = fixed_rollout(rows_of(name, batch_size))
     transform = prepared(name, batch_size)
@@ -108,6 +108,6 @@ def test_a_stored_rollout_is_mapped_as_in_steps(name: str) -> None:
     assert bool(differing(found, wanted)) == (name in DECLARED), DECLARED.get(name)
 
 
-def test_the_tables_name_transforms_that_exist() -> None:
+def test_tables_name_existing_transforms() -> None:
     assert {*REFUSED, *DECLARED, *MAPS_NEXT} <= set(NAMES)
     assert not {*REFUSED} & {*DECLARED}

@@ -1,4 +1,4 @@
-"""A partial reset touches only the rows that it is for."""
+"""A partial reset changes only its rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.transforms.fixed_rollouts import FixedActions, assert_same
 
 
 def steps_into_an_episode(env: EnvBase, steps: int) -> TensorDictBase:
-    """The TensorDict before the next step."""
+    """Return the TensorDict before the next step."""
     torch.manual_seed(5)
     policy, current = FixedActions(env), env.reset()
     for _ in range(steps):
@@ -24,7 +24,7 @@ def steps_into_an_episode(env: EnvBase, steps: int) -> TensorDictBase:
 
 @pytest.mark.parametrize("which", ["arguments", "out"])
 @pytest.mark.parametrize("batch_size", [(4,), (2, 3)], ids=["4", "2x3"])
-def test_rows_that_are_not_reset_keep_everything(
+def test_partial_reset_does_not_change_other_rows(
     name: str, which: str, batch_size: tuple[int, ...]
 ) -> None:
     if getattr(example_of(name), which) is None:
@@ -53,7 +53,7 @@ def test_reset_rows_equal_a_new_episode(name: str, batch_size: tuple[int, ...]) 
     assert_same(after[rows].select(*first.keys(True, True)), first[rows])
 
 
-def test_the_steps_after_are_those_of_the_single_rows(name: str) -> None:
+def test_steps_after_a_partial_reset_equal_those_of_single_rows(name: str) -> None:
     """Resets of other rows do not affect a row."""
     skip_if_lasting(name)
     together = TransformedEnv(rows_of(name, (4,)), made(name))

@@ -1,4 +1,4 @@
-"""A transform does the same wherever it sits."""
+"""A transform gives the same results at every place: chain, batch, worker, stored data."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_around_a_parallel_env() -> None:
 
 
 def stored_data(env: EnvBase) -> TensorDictBase:
-    """What a buffer may hold of an env's rollout, ``[*B, T]``: rewards at the root too."""
+    """Return a rollout as stored in a buffer, ``[*B, T]``, with rewards at the root too."""
     stored = fixed_rollout(env)
     for key in env.reward_keys:
         stored[key] = stored["next", key].clone()
@@ -133,7 +133,7 @@ def test_without_an_env(any_name: str) -> None:
     assert_same(Compose(made(any_name))(stored.clone()), result)
 
 
-def test_a_block_of_time_equals_step_by_step(name: str) -> None:
+def test_block_of_steps_equals_single_steps(name: str) -> None:
     env = TransformedEnv(rows_of(name, (4,)), made(name))
     transform = env.transform
     if transform.time_behavior is not TimeBehavior.POINTWISE:

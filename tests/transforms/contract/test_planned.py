@@ -1,4 +1,4 @@
-"""Planned equals eager: a rollout by a plan is the one made step by step."""
+"""Planned equals eager: a planned rollout equals the eager one."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.transforms.contract.examples import EXAMPLES, example_of, made
 from tests.transforms.fixed_rollouts import assert_same
 
 EAGER = {"BatchSizeTransform", "FrameSkipTransform", "NoopResetEnv", "TerminateTransform"}
-"""What decides by looking at anything, or steps the env itself."""
+"""Transforms that depend on any entry, or step the env themselves."""
 
 
 def rolled_out(
     base: EnvBase, name: str, which: str, planned: bool, stop: bool
 ) -> tuple[TensorDictBase, str]:
-    """Two rollouts one after another, and how they were made."""
+    """Return two consecutive rollouts, and how they were run."""
     env = TransformedEnv(base, made(name, which), planned=planned)
     env.set_seed(3)
     torch.manual_seed(5)
@@ -30,7 +30,7 @@ def rolled_out(
 
 
 def known_env(name: str, which: str, batch_size: tuple[int, ...]) -> EnvBase:
-    """The example's env, which says that its steps read the action alone."""
+    """Return the env of an example, which declares to read only the action."""
     example = EXAMPLES[name]
     kind = example.groups if which == "nested" else example.rows
     return type(kind.__name__, (kind,), {"_step_reads": ()})(batch_size)
@@ -56,8 +56,8 @@ def test_planned_is_eager(name: str, which: str, runs: list[tuple[tuple[int, ...
         assert how == "eager" or name not in EAGER
 
 
-def test_rows_may_run_apart(name: str) -> None:
-    """Worker processes run the rows of a batch in groups, unless the stage says it mixes them."""
+def test_rows_can_run_separately(name: str) -> None:
+    """Worker processes run groups of rows, unless a stage declares that it mixes rows."""
     example = example_of(name)
     if example.offline:
         pytest.skip("it refuses an env")

@@ -47,7 +47,7 @@ def assert_keeps_promise(env: EnvBase) -> None:
             assert spec.why_not_in(value) is None, (key, spec.why_not_in(value))
 
 
-def test_the_examples_are_of_transforms_that_exist() -> None:
+def test_examples_name_existing_transforms() -> None:
     assert sorted(EXAMPLES) == NAMES
 
 
@@ -70,7 +70,9 @@ def test_nested_keys(name: str, batch_size: tuple[int, ...]) -> None:
 
 
 @each_batch_size
-def test_a_custom_out_key_leaves_the_rest_untouched(name: str, batch_size: tuple[int, ...]) -> None:
+def test_custom_out_key_does_not_change_other_entries(
+    name: str, batch_size: tuple[int, ...]
+) -> None:
     if example_of(name).out is None:
         pytest.skip("it writes nothing in the forward direction")
     plain, env = (
@@ -114,7 +116,7 @@ def test_input_tensors_are_never_written_to(name: str) -> None:
         assert torch.equal(tensordict[key], value), key
 
 
-def test_a_chain_of_all_of_them() -> None:
+def test_chain_of_all_transforms() -> None:
     env = TransformedEnv(RowsEnv((4,)), whole_chain())
     assert_keeps_promise(env)
     check_env_specs(env)

@@ -32,7 +32,7 @@ from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
 
 def as_value(argument: Any) -> Any:
-    """A constructor's argument as a pipeline holds it."""
+    """Return a constructor argument as a value of a pipeline."""
     if isinstance(argument, TensorSpec):
         return Call(type(argument).__name__, (), {"shape": tuple(argument.shape)})
     if isinstance(argument, torch.dtype):
@@ -100,7 +100,7 @@ def pickled_env(env: Engine) -> Engine:
 COPIES: list[Callable[[Engine], Engine]] = [clone_of_the_stage, copy_of_the_env, pickled_env]
 
 
-def test_copies_go_their_own_way(name: str) -> None:
+def test_copies_are_independent(name: str) -> None:
     skip_if_lasting(name)
     env = TransformedEnv(rows_of(name, (4,)), made(name))
     expected = fixed_rollout(env)
@@ -111,7 +111,7 @@ def test_copies_go_their_own_way(name: str) -> None:
         assert_same(fixed_rollout(copied), expected)
 
 
-def test_its_tensors_move_to_a_device(name: str) -> None:
+def test_tensors_move_to_a_device(name: str) -> None:
     env = TransformedEnv(rows_of(name, (4,)), made(name))
     fixed_rollout(env, 2)
     transform = env.transform.clone()

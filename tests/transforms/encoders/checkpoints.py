@@ -1,4 +1,4 @@
-"""Checkpoints in the layouts that R3M and torchvision publish, made for tests."""
+"""Checkpoints for tests, in the layouts of R3M and torchvision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def network(name: str = "resnet18", seed: int = 3) -> Any:
-    """A network with weights of its own, and with batch norms that have seen data."""
+    """Return a network with random weights and updated batch norms."""
     torch.manual_seed(seed)
     made = getattr(torchvision.models, name)()
     for module in made.modules():
@@ -29,7 +29,7 @@ def without_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def in_r3m_layout(state: dict[str, Tensor]) -> dict[str, Any]:
-    """Under "r3m", as the state dict of a data-parallel model with a language head."""
+    """Return the weights under "r3m", as of a data-parallel model with a language head."""
     entries = {f"module.convnet.{key}": value for key, value in without_head(state).items()}
     entries["module.lang_enc.model.embeddings.weight"] = torch.zeros(4, 3)
     entries["module.lang_rew.pred.0.weight"] = torch.zeros(2, 2)

@@ -1,4 +1,4 @@
-"""Weights come from the right file, and a file that is not right is refused with one line."""
+"""Weights are loaded from the right file, and invalid files are refused in one line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def state() -> State:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder with nothing in it, and no network."""
+    """Use an empty home folder, without a network."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setattr(torch.hub, "_hub_dir", None)
@@ -53,7 +53,7 @@ def vectors(transform: R3MTransform) -> Tensor:
 
 
 def assert_has(transform: R3MTransform, state: State) -> None:
-    """The transform's network has exactly these weights."""
+    """Check that the network of the transform has exactly these weights."""
     vectors(transform)
     found = transform.state_dict()
     expected = {f"convnet.{key}": value for key, value in without_head(state).items()}
@@ -62,7 +62,7 @@ def assert_has(transform: R3MTransform, state: State) -> None:
         assert torch.equal(found[key], value), key
 
 
-# Where a checkpoint is found
+# Search for checkpoints
 
 
 @pytest.mark.parametrize("place", ["r3m_18.pt", "r3m_18/model.pt"])
@@ -78,7 +78,7 @@ def test_r3m_weights_in_the_caches(state: State, home: Path, place: str) -> None
 
 
 @pytest.mark.parametrize("download", [True, False])
-def test_a_file_by_its_path(state: State, home: Path, download: bool) -> None:
+def test_file_is_loaded_by_its_path(state: State, home: Path, download: bool) -> None:
     path = saved(in_r3m_layout(state), home / "mine.pt")
     assert_has(encoder(download=download, download_path=path), state)
 
@@ -113,7 +113,7 @@ def test_other_layouts(state: State, home: Path, layout: str) -> None:
     assert_has(encoder(download_path=saved(payload, home / "weights.pt")), state)
 
 
-def test_what_is_downloaded_and_where_it_goes(
+def test_download_address_and_cache_folder(
     state: State, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -131,10 +131,10 @@ def test_what_is_downloaded_and_where_it_goes(
     assert len(asked) == 1
 
 
-# Nothing is read before it is needed
+# Lazy reading
 
 
-def test_nothing_is_read_before_a_spec_or_data_is_asked_for(home: Path) -> None:
+def test_weights_are_read_when_a_spec_or_data_needs_them(home: Path) -> None:
     transform = R3MTransform("resnet18", in_keys=["observation"], download=True)
     env = TransformedEnv(GymEnv("Pendulum-v1"), transform)
     assert not transform.initialized
@@ -144,7 +144,7 @@ def test_nothing_is_read_before_a_spec_or_data_is_asked_for(home: Path) -> None:
     assert not transform.initialized
 
 
-# What cannot be had
+# Missing checkpoints
 
 
 def message_of(error: TdxError) -> str:
@@ -174,7 +174,7 @@ def test_without_a_network(home: Path, download: Any) -> None:
         ({"download_path": "/no/such.pt"}, ArgumentError, "checkpoint /no/such.pt does not exist"),
     ],
 )
-def test_weights_that_are_not_there(
+def test_missing_weights_are_reported(
     home: Path, arguments: dict[str, Any], error: type[TdxError], message: str
 ) -> None:
     with pytest.raises(error, match=message) as caught:
@@ -183,7 +183,7 @@ def test_weights_that_are_not_there(
 
 
 class Code:
-    """Makes a folder when it is unpickled."""
+    """Object that creates a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -265,7 +265,7 @@ FIRST, LAST = "module.convnet.conv1.weight", "module.convnet.layer4.1.bn2.bias"
         (lambda r3m: r3m.update({LAST: "zeros"}), "layer4.1.bn2.bias is str instead of a tensor"),
     ],
 )
-def test_keys_that_are_not_right(
+def test_wrong_keys_are_reported(
     state: State, home: Path, edit: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
     path = saved(edited(state, edit), home / "weights.pt")
@@ -275,7 +275,7 @@ def test_keys_that_are_not_right(
 
 
 @pytest.mark.parametrize("payload", [[1, 2], {"r3m": 3}, {1: 2}, torch.zeros(3)], ids=repr)
-def test_no_state_dict(home: Path, payload: Any) -> None:
+def test_file_without_a_state_dict_is_refused(home: Path, payload: Any) -> None:
     with pytest.raises(ArgumentError, match="contains no state dict"):
         vectors(encoder(download_path=saved(payload, home / "weights.pt")))
 
@@ -291,7 +291,7 @@ def test_another_architecture(home: Path, held: str, hint: str) -> None:
     message_of(caught.value)
 
 
-def test_the_stage_is_named_and_nothing_is_stepped(home: Path) -> None:
+def test_error_names_the_stage_before_any_step(home: Path) -> None:
     class Pixels(GymEnv):
         def _step(self, tensordict: Any) -> Any:
             raise AssertionError("stepped")

@@ -1,4 +1,4 @@
-"""R3MTransform: vectors, keys, laziness, its mode, and where it runs."""
+"""``R3MTransform``: vectors, keys, lazy construction, mode and devices."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def encoded(transform: R3MTransform, frames: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("size", [16, 244])
-def test_vectors_are_those_of_the_network_on_normalised_images(tmp_path: Path, size: int) -> None:
+def test_vectors_equal_those_of_the_network_on_normalized_images(tmp_path: Path, size: int) -> None:
     bare = network()
     path = saved(bare.state_dict(), tmp_path / "weights.pt")
     bare.fc = torch.nn.Identity()
@@ -104,7 +104,7 @@ def test_sizes_of_vectors(name: Any, size: int) -> None:
 # Keys
 
 
-def test_images_are_taken_out_or_kept() -> None:
+def test_images_are_removed_or_kept() -> None:
     env = TransformedEnv(RowsEnv((2,)), small())
     assert "pixels" not in env.observation_spec.keys()
     rollout = fixed_rollout(env, 4)
@@ -143,7 +143,7 @@ def test_several_cameras(batch_size: tuple[int, ...]) -> None:
     both = torch.cat([alone["r3m_vec_0"], alone["r3m_vec_1"]], -1)
     assert torch.equal(together["r3m_vec"], both)
     assert torch.equal(other["b", "vec"], alone["r3m_vec_1"])
-    # Both show the same picture, as bytes and as floats.
+    # Both show the same image, as bytes and as floats.
     torch.testing.assert_close(alone["r3m_vec_0"], alone["r3m_vec_1"], rtol=1e-4, atol=1e-4)
 
 
@@ -159,7 +159,7 @@ def test_keywords_and_missing_keys() -> None:
 # Laziness
 
 
-def test_it_is_built_for_a_spec_or_for_data() -> None:
+def test_network_is_built_for_a_spec_or_data() -> None:
     transform = small()
     assert not transform.initialized
     assert not transform.state_dict()
@@ -181,7 +181,7 @@ def test_torchvision_is_imported_when_it_is_built() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_untrained_weights_are_the_same_every_time_and_draw_no_random_numbers() -> None:
+def test_untrained_weights_are_deterministic_without_global_random_numbers() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = encoded(small(), FRAMES.clone())
@@ -212,7 +212,7 @@ def test_no_gradient() -> None:
     assert not any(parameter.requires_grad for parameter in transform.parameters())
 
 
-def test_it_stays_in_eval_mode() -> None:
+def test_network_stays_in_eval_mode() -> None:
     env = TransformedEnv(RowsEnv((4,)), Compose(small()))
     expected = env.reset()["r3m_vec"]
     env.train()
