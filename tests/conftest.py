@@ -10,6 +10,8 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+# As `tdx.tui.open_app` does.
+os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 # Tests do not depend on the user's configuration.
 os.environ["TDX_CONFIG"] = os.devnull
 # Nor on the plugins that are installed.

@@ -48,6 +48,8 @@ def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> i
     # A key waits for the next frame, so frames twice as often answer it sooner. Nothing is drawn
     # in a frame without changes.
     os.environ.setdefault("TEXTUAL_FPS", "120")
+    # An animation draws up to 20 screens for one key.
+    os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
     from tdx.tui.terminal_graphics import GraphicsQuery
 
     query = GraphicsQuery()

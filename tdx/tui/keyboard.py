@@ -188,14 +188,18 @@ class FocusGuard(Screen[None]):
             if focused is not None and not is_lost:
                 return
             widget = self.fallback_focus()
-        super().set_focus(widget, scroll_visible=False, from_app_focus=from_app_focus)
-        if scroll_visible and widget is not None:
-            self.call_later(self._show_focused, widget)
+        super().set_focus(widget, scroll_visible, from_app_focus)
+        self._mark_focused_pane()
 
-    def _show_focused(self, widget: Widget) -> None:
-        """Scroll without the animation of Textual: keys that follow act on what is seen."""
-        if self.focused is widget and not self.can_view_entire(widget):
-            self.scroll_to_center(widget, animate=False)
+    def _mark_focused_pane(self) -> None:
+        """Set the class ``-focused`` of the panes. It changes the style of the pane alone."""
+        around = () if self.focused is None else self.focused.ancestors
+        changed = [
+            pane for pane in self.query(".pane") if pane.has_class("-focused") != (pane in around)
+        ]
+        for pane in changed:
+            pane.set_class(pane in around, "-focused", update=False)
+        self.app.stylesheet.update_nodes(changed)
 
     def move_hidden_focus(self) -> None:
         """Move the focus away from a hidden widget."""

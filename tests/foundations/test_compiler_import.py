@@ -46,10 +46,8 @@ def test_rollout_does_not_import_the_compiler() -> None:
 @pytest.mark.parametrize(
     "imports",
     [
-        "import tdx, tensordict",
         "import tensordict, tdx",
         "import torch._dynamo, tdx, tensordict",
-        "import tdx, torch._dynamo, tensordict",
         "import tdx, tensordict, torch._dynamo",
     ],
 )

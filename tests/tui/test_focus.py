@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+from typing import Any
 
 import pytest
+from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
 from textual.widget import Widget
 
 from tests.tui.driving import Driver, driven
@@ -107,6 +110,26 @@ async def test_enter_focuses_the_first_field() -> None:
             assert app.row(name).has_focus_within
             await app.press("escape")
             assert app.app.focused is app.find("#chain")
+
+
+async def test_change_of_the_focused_pane_computes_few_styles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The widgets in a pane have the same styles with and without the focus."""
+    async with driven(*CHAIN, size=(120, 40)) as app:
+        await app.press("enter", "escape", "enter")
+        computed: list[object] = []
+        apply = Stylesheet.apply
+
+        def count(sheet: Stylesheet, node: DOMNode, **options: Any) -> None:
+            computed.append(node)
+            apply(sheet, node, **options)
+
+        monkeypatch.setattr(Stylesheet, "apply", count)
+        await app.press("escape")
+        assert app.find("#chain-pane").has_class("-focused")
+        assert not app.find("#tabs-pane").has_class("-focused")
+        assert 2 <= len(computed) <= 60
 
 
 async def test_arrows_and_enter_leave_fields() -> None:
