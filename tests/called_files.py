@@ -1,4 +1,4 @@
-"""Files of tdx that a call passes through."""
+"""Source files of tdx that are executed in a block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 @contextmanager
 def called_files() -> Iterator[set[str]]:
-    """Collect the files of tdx in which a function runs in a block, apart from their import."""
+    """Collect the files of tdx whose functions are called in a block, without imports."""
     package = f"{ROOT / 'tdx'}/"
     files: set[str] = set()
 

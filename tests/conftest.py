@@ -1,10 +1,10 @@
-"""Settings of every test run: one thread, no screen, fixed seeds."""
+"""Settings of all tests: one thread, no display, fixed seeds."""
 
 from __future__ import annotations
 
 import os
 
-# Set before torch and pygame are imported, here and in the processes that tests start.
+# Set before torch and pygame are imported, here and in child processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
@@ -12,9 +12,9 @@ os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 # As `tdx.tui.open_app` does.
 os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
-# Tests do not depend on the user's configuration.
+# Ignore the configuration of the user.
 os.environ["TDX_CONFIG"] = os.devnull
-# Nor on the plugins that are installed.
+# Ignore installed plugins.
 os.environ.setdefault("TDX_PLUGINS", "0")
 
 import gc
@@ -29,11 +29,11 @@ from hypothesis import settings
 
 torch.set_num_threads(1)
 
-# A shell ignores SIGINT in background jobs, and so do their child processes: tests send SIGINT.
+# Background jobs of a shell and their children ignore SIGINT, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Imports leave no garbage. `pytest_collection_finish` enables it again.
+# Imports create no garbage. `pytest_collection_finish` enables collection again.
 gc.disable()
 
 settings.register_profile("tdx", deadline=None, derandomize=True, print_blob=True)
@@ -43,10 +43,10 @@ MOST_WORKERS = 8
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """``-n auto``: more than there are cores, for many tests wait for processes of their own.
+    """Return more workers than cores for ``-n auto``, because many tests wait for processes.
 
-    Each worker imports torch, so not without end. Each begins at another place, so that tests that
-    wait run next to tests that compute.
+    The number is limited, because each worker imports torch. ``worksteal`` lets each worker start
+    at a different position, so that waiting tests run next to computing ones.
     """
     if config.option.dist == "no":
         config.option.dist = "worksteal"
@@ -55,7 +55,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs an accelerator where there is none."""
+    """Skip tests that need an accelerator on machines without one."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt imported modules from garbage collection, which took a third of the time of a test.
+    """Exempt imported modules from garbage collection, which took a third of the test time.
 
     Reference counting frees most objects. A test that needs a collection calls ``gc.collect``.
     """
@@ -75,14 +75,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _usual_start_method() -> None:
-    """Processes start as they do for users. TorchRL's import makes ``spawn`` the default, which
-    takes seconds for each process."""
+    """Restore the default start method: TorchRL sets ``spawn``, which takes seconds per
+    process."""
     multiprocessing.set_start_method(None, force=True)
 
 
 @pytest.fixture(autouse=True)
 def _fixed_seeds() -> None:
-    """The same random numbers for a test, whatever ran before it."""
+    """Seed all generators, so that tests do not depend on their order."""
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Processes that tests start: wait for them, and check that none is left."""
+"""Helpers that wait for processes and check that none is left."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE = 300.0
-"""Seconds until a test gives up waiting: machines are shared, and disks are cold."""
+"""Timeout of waiting tests, in seconds; long, because machines are shared and disks are slow."""
 
 
 def is_alive(pid: int) -> bool:
-    """Return True if a process is running; a zombie is not."""
+    """Return True if a process is running and not a zombie."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -37,7 +37,7 @@ def all_ended(pids: list[int]) -> bool:
 
 
 def family(pid: int) -> list[int]:
-    """Return a process and all its descendants, also those in other sessions."""
+    """Return the IDs of a process and all its descendants, including those in other sessions."""
     listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
     parents = {int(line.split()[0]): int(line.split()[1]) for line in listed.splitlines()}
     kin = [pid]
@@ -47,7 +47,7 @@ def family(pid: int) -> list[int]:
 
 
 def session_members(session: int) -> list[int]:
-    """Return the running processes of a session."""
+    """Return the IDs of the running processes of a session."""
     members = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -60,9 +60,9 @@ def session_members(session: int) -> list[int]:
 
 
 def shared_memory_files() -> set[str]:
-    """Return the files of torch and Python in the file system of shared memory.
+    """Return the files of torch and Python in shared memory.
 
-    Other programs, such as a browser, have files there too.
+    Files of other programs, such as browsers, are ignored.
     """
     return {name for name in os.listdir("/dev/shm") if name.startswith(("torch_", "psm_"))}
 

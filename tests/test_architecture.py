@@ -1,7 +1,7 @@
-"""Imports between the modules of tdx, and the number of files that a call passes through.
+"""Imports between the modules of tdx, and the number of files that a call executes.
 
-``lint-imports`` checks the order of the layers. These tests read the source for what it cannot see:
-no circles, no imports by string, no checks of module names.
+``lint-imports`` checks the order of the layers. These tests check the rest in the source: no import
+cycles, no imports by string, no checks of module names.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from tdx.cli.process import run
 from tests.called_files import ROOT, called_files
 
 IMPORTS_BY_STRING = {
-    # Lazy public names of a package.
+    # Lazy public names of a package
     "tdx/envs/__init__.py",
-    # Optional libraries.
+    # Optional libraries
     "tdx/envs/gym/gym_env.py",
     "tdx/envs/gym/providers.py",
     "tdx/envs/gym/registry.py",
-    # Modules that the user names in a pipeline, and classes that the catalog names.
+    # Modules named in a pipeline, and classes named in the catalog
     "tdx/inspection/transform_example.py",
     "tdx/pipeline/arguments.py",
-    # Packages that a format of an exported dump needs.
+    # Packages that an export format requires
     "tdx/rollouts/formats/conversion.py",
 }
-"""Modules that load optional libraries, lazy names or modules of the user."""
+"""Modules that import optional libraries, lazy names or modules of the user."""
 
 MODULE_NAME_CHECKS = {
-    # Libraries whose objects cannot declare anything to tdx.
+    # Libraries whose objects cannot declare capabilities to tdx
     "tdx/core/transforms/callable_transform.py",
     "tdx/envs/gym/gym_wrapper.py",
     "tdx/envs/gym/registry.py",
 }
-"""Modules that read the module of a class: to recognize other libraries, or to show it."""
+"""Modules that read the module of a class to recognize other libraries or to show it."""
 
 MAX_LINES = 450
-"""Lines of a module that a reader can finish in one sitting."""
+"""Maximum number of lines of a module."""
 
 MAX_FILES_STEP = 6
-"""Files of tdx that an eager step of an env with one transform may pass through."""
+"""Maximum number of files executed in an eager step of an env with one transform."""
 MAX_FILES_FIRST_ROLLOUT = 31
-"""Files of tdx that its first planned rollout, with the planning, may pass through."""
+"""Maximum number of files executed in its first planned rollout, including planning."""
 MAX_FILES_ROLLOUT = 24
-"""The same for each further rollout."""
+"""Maximum number of files executed in each further rollout."""
 MAX_FILES_SPEC = 52
-"""Files of tdx in which a function runs during ``tdx inspect spec`` with this transform."""
+"""Maximum number of files executed in ``tdx inspect spec`` with this transform."""
 
 
 def source_files() -> list[Path]:
@@ -68,7 +68,7 @@ def parsed_modules() -> dict[str, tuple[Path, ast.Module]]:
 
 
 def imported_modules(name: str) -> Iterator[str]:
-    """Modules of tdx that a module imports anywhere: in functions and for type checking too."""
+    """Yield the modules of tdx that a module imports, including in functions and for types."""
     path, tree = parsed_modules()[name]
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(tree):
@@ -93,7 +93,7 @@ def import_graph() -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Strongly connected components with more than one module (Tarjan's algorithm)."""
+    """Return the strongly connected components with several modules (Tarjan's algorithm)."""
     indices: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -131,12 +131,12 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return sorted(found)
 
 
-def test_circles_are_found() -> None:
+def test_import_cycles_are_detected() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}
     assert circles(graph) == [["b", "c"]]
 
 
-def test_modules_do_not_import_each_other_in_circles() -> None:
+def test_modules_have_no_import_cycles() -> None:
     assert circles(import_graph()) == []
 
 
@@ -153,7 +153,7 @@ def lines_with_import_by_string(tree: ast.Module) -> list[int]:
 
 
 def lines_with_module_name_check(tree: ast.Module) -> list[int]:
-    """Lines that read ``__module__``, except comparisons with the module's own ``__name__``."""
+    """Return the lines that read ``__module__``, except comparisons with ``__name__``."""
     own = {
         id(part)
         for node in ast.walk(tree)
@@ -179,7 +179,7 @@ def lines_with_module_name_check(tree: ast.Module) -> list[int]:
         ("import tdx.core", 0),
     ],
 )
-def test_imports_by_string_are_found(source: str, count: int) -> None:
+def test_imports_by_string_are_detected(source: str, count: int) -> None:
     assert len(lines_with_import_by_string(ast.parse(source))) == count
 
 
@@ -191,11 +191,11 @@ def test_imports_by_string_are_found(source: str, count: int) -> None:
         ("isinstance(stage, Transform)", 0),
     ],
 )
-def test_module_name_checks_are_found(source: str, count: int) -> None:
+def test_module_name_checks_are_detected(source: str, count: int) -> None:
     assert len(lines_with_module_name_check(ast.parse(source))) == count
 
 
-def test_no_module_is_imported_by_string() -> None:
+def test_modules_are_not_imported_by_string() -> None:
     found = {
         str(path.relative_to(ROOT))
         for path, tree in parsed_modules().values()
@@ -204,7 +204,7 @@ def test_no_module_is_imported_by_string() -> None:
     assert found - IMPORTS_BY_STRING == set()
 
 
-def test_no_behavior_depends_on_the_name_of_a_module() -> None:
+def test_modules_do_not_check_module_names() -> None:
     found = {
         str(path.relative_to(ROOT))
         for path, tree in parsed_modules().values()
@@ -213,7 +213,7 @@ def test_no_behavior_depends_on_the_name_of_a_module() -> None:
     assert found - MODULE_NAME_CHECKS == set()
 
 
-def test_no_exception_is_obsolete() -> None:
+def test_all_listed_exceptions_are_needed() -> None:
     trees = {str(path.relative_to(ROOT)): tree for path, tree in parsed_modules().values()}
     for name in IMPORTS_BY_STRING:
         assert lines_with_import_by_string(trees[name]), name
@@ -221,7 +221,7 @@ def test_no_exception_is_obsolete() -> None:
         assert lines_with_module_name_check(trees[name]), name
 
 
-def test_modules_are_short() -> None:
+def test_modules_do_not_exceed_the_maximum_length() -> None:
     long = {
         str(path.relative_to(ROOT))
         for path in source_files()
@@ -231,14 +231,14 @@ def test_modules_are_short() -> None:
 
 
 def names_used(tree: ast.Module) -> set[str]:
-    """Names and imported names in a module."""
+    """Return the names and imported names in a module."""
     found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     return found | {alias.name for node in imports for alias in node.names}
 
 
-def test_no_job_asks_for_the_class_of_a_stack() -> None:
-    """A stack declares its capabilities: ``chain_env``, ``as_env``, ``Convertible``."""
+def test_modules_do_not_use_the_classes_of_stacks() -> None:
+    """Check that code uses capabilities such as ``chain_env``, ``as_env`` and ``Convertible``."""
     classes = {"NativeStack", "GymnasiumStack", "StableBaselines3Stack", "TorchRLStack"}
     found = {
         str(path.relative_to(ROOT)): names
@@ -252,7 +252,7 @@ def counted_pendulum() -> TransformedEnv:
     return TransformedEnv(GymEnv("Pendulum-v1"), StepCounter())
 
 
-def test_eager_step_passes_through_few_files() -> None:
+def test_eager_step_executes_few_files() -> None:
     env = counted_pendulum()
     data = env.rand_action(env.reset())
     env.step(data)
@@ -261,7 +261,7 @@ def test_eager_step_passes_through_few_files() -> None:
     assert 0 < len(files) <= MAX_FILES_STEP, sorted(files)
 
 
-def test_planned_rollout_passes_through_few_files() -> None:
+def test_planned_rollout_executes_few_files() -> None:
     counted_pendulum().rollout(200)
     env = counted_pendulum()
     for limit in (MAX_FILES_FIRST_ROLLOUT, MAX_FILES_ROLLOUT):
@@ -270,12 +270,12 @@ def test_planned_rollout_passes_through_few_files() -> None:
         assert 0 < len(files) <= limit, sorted(files)
 
 
-def test_inspect_spec_passes_through_few_files(
+def test_inspect_spec_executes_few_files(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "config.toml"))
     arguments = ["inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter"]
-    # The modules are imported, and the catalog is read, in the first run.
+    # The first run imports the modules and reads the catalog.
     assert run(arguments) == 0
     with called_files() as files:
         assert run(arguments) == 0

@@ -1,4 +1,4 @@
-"""The benchmarks' table: figures, verdicts, and columns without a contestant."""
+"""The table of benchmarks: figures, verdicts and empty columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.profiling.sample_profile import mode_profile, on_device, sample_profi
 
 
 def printed(measured: dict[Bar, Times]) -> list[str]:
-    """The table's lines."""
+    """Return the lines of the table."""
     text = StringIO()
     Console(file=text, width=160, no_color=True).print(results_table(measured))
     return text.getvalue().splitlines()
@@ -43,15 +43,17 @@ def printed(measured: dict[Bar, Times]) -> list[str]:
         (Goal(5.0, "TorchRL", faster=True), {"tdx": [2.0]}, None, None),
     ],
 )
-def test_goal(goal: Goal, times: Times, figure: float | None, met: bool | None) -> None:
+def test_figure_and_verdict_of_a_goal(
+    goal: Goal, times: Times, figure: float | None, met: bool | None
+) -> None:
     milliseconds = 1e-3
     found = [*goal.figures(times, milliseconds), None][0]
     assert found == pytest.approx(figure)
     assert (None if found is None else goal.is_met(found)) is met
 
 
-def test_figures_are_those_of_each_round_with_their_median_and_spread() -> None:
-    # Twice as slow in the second round, all of them.
+def test_table_shows_the_median_and_spread_of_all_rounds() -> None:
+    # Both are twice as slow in the second round.
     times: Times = {"tdx": [11e-6, 24e-6, 13e-6], "bare": [10e-6, 20e-6, 10e-6]}
     assert Goal(1.2, "bare").figures(times, 1e-6) == pytest.approx([1.1, 1.2, 1.3])
     (row,) = [line for line in printed({PROFILED: times}) if PROFILED.work in line]
@@ -73,7 +75,7 @@ def test_table_shows_times_bars_and_verdicts() -> None:
     assert "ok" in build
 
 
-def test_times_above_the_bare_one() -> None:
+def test_bare_time_is_subtracted() -> None:
     taken: Times = {"tdx": [300e-6], "TorchRL": [900e-6], "bare": [200e-6]}
     counted = PIXELS.counted(taken)
     medians = {who: values[0] for who, values in counted.items()}
@@ -87,24 +89,24 @@ def test_times_above_the_bare_one() -> None:
     assert ["ok" in line for line in lines] == [True, False, True]
 
 
-def test_a_time_is_held_against_its_own_unit() -> None:
+def test_time_is_compared_in_the_unit_of_the_bar() -> None:
     (build,) = [line for line in printed({BUILD: {"tdx": [2.5e-3]}}) if "output_spec" in line]
     assert "2.5 ms" in build
     assert "missed" in build
 
 
-def test_table_leaves_contestants_that_were_not_measured_empty() -> None:
+def test_columns_of_unmeasured_contestants_are_empty() -> None:
     (row,) = [line for line in printed({INSPECT: {"tdx": [1.0]}}) if INSPECT.work in line]
     cells = [cell.strip() for cell in row.strip("│").split("│")]
     empty = [""] * (len(COLUMNS) - 1)
     assert cells == ["P8", INSPECT.work, *empty, "1 s", "≤ 1.1 × bare", "", "", ""]
 
 
-def test_table_has_only_the_rows_that_were_measured() -> None:
+def test_table_contains_only_measured_rows() -> None:
     assert not [line for line in printed({BUILD: {"tdx": [1.0]}}) if INSPECT.work in line]
 
 
-def test_growth_shows_each_size_and_the_line_through_them() -> None:
+def test_growth_table_shows_sizes_and_the_fitted_line() -> None:
     measured: dict[Bar, Times] = {
         LENGTH.at(size): {"tdx": [(10 + 2 * size) * 1e-6]} for size in LENGTH.sizes
     }
@@ -116,22 +118,22 @@ def test_growth_shows_each_size_and_the_line_through_them() -> None:
     assert set(table.columns[1].cells) == {""}
 
 
-def test_growth_of_rollouts_is_fitted_to_whole_rollouts() -> None:
+def test_growth_with_the_steps_is_fitted_to_whole_rollouts() -> None:
     measured: dict[Bar, Times] = {
         STEPS.at(size): {"tdx": [(500 / size + 9) * 1e-6]} for size in STEPS.sizes
     }
     assert STEPS.line("tdx", measured) == "500 + 9 a step"
 
 
-def test_growth_that_was_not_measured_has_no_table() -> None:
+def test_unmeasured_growth_has_no_table() -> None:
     assert growth_table(LENGTH, {}) is None
 
 
-def test_stretch_is_part_of_the_goal() -> None:
+def test_description_of_a_stretch_goal() -> None:
     assert Goal(1.2, "bare", stretch=True).describe("µs") == "≤ 1.2 × bare (stretch)"
 
 
-def test_cuda_table_of_what_was_measured() -> None:
+def test_cuda_table_contains_the_figures_of_a_profile() -> None:
     table = cuda_table.markdown(sample_profile(on_device(mode_profile()))).splitlines()
     (stage,) = (line for line in table if line.startswith("| 0 RewardSum | forward"))
     assert "| 2.00 |" in stage
@@ -140,7 +142,7 @@ def test_cuda_table_of_what_was_measured() -> None:
     assert table[-1] == "The operator pass slows everything down."
 
 
-def test_cuda_table_envs_run_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_envs_of_the_cuda_table_run_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_table, "PIXEL_BATCHES", (2,))
     monkeypatch.setattr(cuda_table, "NATIVE_BATCH", 3)
     shapes = [make().rollout(2).shape for _, make in cuda_table.cases("cpu")]

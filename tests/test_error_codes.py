@@ -1,4 +1,4 @@
-"""Scripts tell errors apart by their codes."""
+"""Codes of errors, which scripts distinguish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tdx import errors
 from tdx.errors import TdxError
 
 
-def test_every_error_has_a_code_of_its_own() -> None:
+def test_error_codes_are_unique() -> None:
     kinds = [
         kind
         for kind in vars(errors).values()

@@ -1,4 +1,4 @@
-"""Every error that tdx raises says what to do next."""
+"""Every error that tdx raises has a hint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAMILY = {
 }
 
 
-def test_every_construction_of_an_error_has_a_hint() -> None:
+def test_every_error_in_the_source_has_a_hint() -> None:
     found = [line for path in _modules() for line in _without_hint(path)]
     assert not found, "\n".join(["these errors have no hint:", *found])
 
@@ -42,7 +42,7 @@ def test_every_construction_of_an_error_has_a_hint() -> None:
         ("ArgumentError(message, **details)", True),
     ],
 )
-def test_the_test_sees_what_has_none(code: str, has_hint: bool) -> None:
+def test_missing_and_empty_hints_are_detected(code: str, has_hint: bool) -> None:
     tree = ast.parse(f"class LocalError(ArgumentError): ...\n{code}")
     found = list(_bare(tree, FAMILY | {"LocalError"}))
     assert bool(found) is not has_hint
@@ -65,7 +65,7 @@ def _without_hint(path: Path) -> Iterator[str]:
 
 
 def _bare(tree: ast.Module, family: set[str]) -> Iterator[ast.Call]:
-    """The calls that make an error, or a hint for one, that may leave it without a hint."""
+    """Yield the calls that create an error which may have no hint."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name(node.func) in family:
             hints = [word.value for word in node.keywords if word.arg in ("hint", None)]

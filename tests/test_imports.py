@@ -1,4 +1,4 @@
-"""Public names, and what loading them costs."""
+"""Public names, and the modules that importing them loads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPORT = (
 
 
 def loaded_by(code: str, *arguments: str) -> set[str]:
-    """Top-level modules in a new process after it has run ``code``."""
+    """Return the top-level modules of a new process after it has run ``code``."""
     done = subprocess.run(
         [sys.executable, "-c", f"{code}\n{REPORT}", *arguments],
         capture_output=True,
@@ -40,7 +40,7 @@ def loaded_by(code: str, *arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize("code", ["import tdx", "import tdx.cli", "import tdx.errors"])
-def test_import_is_light(code: str) -> None:
+def test_import_loads_no_heavy_modules(code: str) -> None:
     assert not loaded_by(code) & HEAVY
 
 
@@ -72,7 +72,7 @@ def test_import_is_light(code: str) -> None:
     ],
     ids=" ".join,
 )
-def test_command_that_only_reads_the_catalog_is_light(arguments: list[str]) -> None:
+def test_command_that_only_reads_the_catalog_loads_no_heavy_modules(arguments: list[str]) -> None:
     assert not loaded_by(RUN_MAIN, *arguments) & HEAVY
 
 
@@ -98,7 +98,7 @@ def test_public_name_resolves(name: str) -> None:
 @pytest.mark.parametrize(
     "module", ["tdx.specs", "tdx.envs", "tdx.transforms", "tdx.data", "tdx.core"]
 )
-def test_public_names_of_the_layers_are_names_of_tdx(module: str) -> None:
+def test_public_names_of_the_layers_are_exported_by_tdx(module: str) -> None:
     layer = importlib.import_module(module)
     missing = set(layer.__all__) - set(tdx.__all__)
     assert not missing, f"add these to tdx/__init__.pyi: {sorted(missing)}"
@@ -106,7 +106,7 @@ def test_public_names_of_the_layers_are_names_of_tdx(module: str) -> None:
         assert getattr(tdx, name) is getattr(layer, name)
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="NoSuchName"):
         _ = tdx.NoSuchName  # type: ignore[attr-defined]
 
@@ -121,7 +121,7 @@ def test_unknown_name_is_an_attribute_error() -> None:
         ("OneHotDiscreteTensorSpec", "OneHot"),
     ],
 )
-def test_old_names_of_specs_lead_to_the_new_ones(old: str, new: str) -> None:
+def test_old_spec_names_raise_with_the_new_name(old: str, new: str) -> None:
     assert hasattr(tdx, new)
     with pytest.raises(UnknownNameError, match=rf"{old} has been renamed \(use tdx.{new}\)"):
         exec(f"from tdx import {old}")

@@ -1,4 +1,4 @@
-"""The hook for pre-commit, the scripts of the GitHub Action, and what GitHub reads."""
+"""The pre-commit hook, the scripts of the GitHub Action, and the metadata for GitHub."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def git(*arguments: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with two committed pipelines, as the current folder."""
+    """Create and enter a repository with two committed pipelines."""
     monkeypatch.chdir(tmp_path)
     git("init", "--quiet")
     (tmp_path / "pipelines").mkdir()
@@ -53,7 +53,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def action(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> ModuleType:
-    """The scripts of the action, which run tdx in this process."""
+    """Return the scripts of the action, which run tdx in this process."""
     spec = spec_from_file_location("check", ACTION / "check.py")
     assert spec is not None
     assert spec.loader is not None
@@ -69,7 +69,7 @@ def action(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return module
 
 
-def test_findings_of_all_files_are_one_run_with_their_places(
+def test_findings_of_all_files_are_in_one_run_with_locations(
     repository: Path, action: ModuleType
 ) -> None:
     (repository / "pipelines" / "two.yaml").write_text(CLIPPED)
@@ -88,12 +88,12 @@ def test_findings_of_clean_files_are_an_empty_run(repository: Path, action: Modu
     assert only["results"] == []
 
 
-def test_file_without_a_report_leaves_a_valid_one(repository: Path, action: ModuleType) -> None:
+def test_report_of_a_missing_file_is_valid(repository: Path, action: ModuleType) -> None:
     assert action.main(["findings", "--out", "tdx.sarif", "pipelines/missing.yaml"]) == 2
     assert json.loads((repository / "tdx.sarif").read_text()) == {"version": "2.1.0", "runs": []}
 
 
-def test_changes_name_stages_specs_and_cost_of_changed_files(
+def test_changes_list_stages_specs_and_cost_of_changed_files(
     repository: Path, action: ModuleType
 ) -> None:
     (repository / "pipelines" / "two.yaml").write_text(f"{CLEAN}  - StepCounter\n")
@@ -117,7 +117,7 @@ def test_changes_are_empty_if_no_pipeline_changed(repository: Path, action: Modu
     assert (repository / "tdx.md").read_text() == ""
 
 
-def test_pipeline_that_cannot_be_built_is_said(repository: Path, action: ModuleType) -> None:
+def test_pipeline_that_cannot_be_built_is_reported(repository: Path, action: ModuleType) -> None:
     (repository / "pipelines" / "two.yaml").write_text(f"{CLEAN}  - StepCouter\n")
     assert action.main(["changes", "--out", "tdx.md", "pipelines/two.yaml"]) == 0
     assert "cannot be built" in (repository / "tdx.md").read_text()
@@ -138,7 +138,7 @@ def test_steps_of_the_action_use_its_inputs_and_options() -> None:
 def test_pre_commit_runs_the_hook_on_the_files_of_a_commit(repository: Path) -> None:
     (hook,) = load_yaml(ROOT / ".pre-commit-hooks.yaml")
     python = shlex.quote(sys.executable)
-    # The environment that pre-commit would create is that of the tests.
+    # Use the environment of the tests instead of one that pre-commit creates.
     local = {**hook, "language": "system", "args": ["--ignore=TDX42"]}
     local["entry"] = hook["entry"].replace("tdx check", f"{python} -m tdx check")
     config = {"repos": [{"repo": "local", "hooks": [local]}]}
@@ -158,7 +158,7 @@ def test_pre_commit_runs_the_hook_on_the_files_of_a_commit(repository: Path) -> 
     assert "one.yaml" not in done.stdout
 
 
-def test_schema_has_an_id_that_a_reference_finds() -> None:
+def test_schema_has_an_id_and_validates_pipelines() -> None:
     schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
     assert schema["$id"] == SCHEMA_ID == "urn:tdx:schema:pipeline:1"
     validator = Draft202012Validator(schema)

@@ -1,4 +1,4 @@
-"""HTML of values in notebooks: every kind, escaped, offline and bounded, and the tutorial."""
+"""HTML of values in notebooks (every kind; escaped, offline, limited), and the tutorial."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ KEYS = 300
 
 
 class _Tags(HTMLParser):
-    """Collects the tags, attributes and text of a fragment, and checks that tags are closed."""
+    """Parser that collects tags, attributes and text, and checks that tags are closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class _Tags(HTMLParser):
 
 
 def read(html: str | None) -> _Tags:
-    """Parse a fragment that keeps all rules."""
+    """Parse a fragment and check that it is small, offline and well-formed."""
     assert html is not None
     assert len(html.encode()) <= MAX_BYTES
     assert not re.search(r"https?:|url\(|@import|javascript:", html)
@@ -142,7 +142,7 @@ def test_value_has_html(kind: str) -> None:
     assert value._repr_html_() == to_html(value)
 
 
-def test_dump_has_html_without_reading_its_steps(tmp_path: Path) -> None:
+def test_html_of_a_dump_does_not_read_its_steps(tmp_path: Path) -> None:
     record_dump(Pipeline.of("Pendulum-v1", "RewardSum"), tmp_path / "dump", steps=5, seed=0)
     without_steps: Any = None
     dump = replace(open_dump(tmp_path / "dump"), data=without_steps)
@@ -170,7 +170,7 @@ class BrokenStage(ObservationTransform):
         raise ValueError(HOSTILE)
 
 
-def test_chain_with_a_mistake_shows_its_stages_and_the_error() -> None:
+def test_invalid_chain_shows_its_stages_and_the_error() -> None:
     env = TransformedEnv(GymEnv("Pendulum-v1"), Compose(RewardSum()))
     env.append_transform(BrokenStage(in_keys=["observation"]))
     text = read(to_html(env)).text
@@ -178,7 +178,7 @@ def test_chain_with_a_mistake_shows_its_stages_and_the_error() -> None:
     assert "<script>alert(1)" in text
 
 
-def test_closed_env_is_shown_with_its_error() -> None:
+def test_closed_env_shows_its_error() -> None:
     env = GymEnv("Pendulum-v1")
     env.close()
     assert "EnvError: the GymEnv is closed" in read(to_html(env)).text
@@ -225,7 +225,7 @@ def test_long_chain_with_many_keys_is_folded() -> None:
     assert total >= KEYS + len(counters)
 
 
-def test_what_exceeds_the_limit_is_counted() -> None:
+def test_rows_above_the_limit_are_counted() -> None:
     spec = Composite({f"{'k' * 200}{index}": Unbounded((3,)) for index in range(2_000)})
     found = read(to_html(spec))
     shown = found.text.count("Unbounded")
@@ -235,7 +235,7 @@ def test_what_exceeds_the_limit_is_counted() -> None:
     read(render_blocks([Code("x" * 50_000)] * 20))
 
 
-def test_themes_of_the_system_and_of_notebooks_are_followed() -> None:
+def test_html_follows_the_themes_of_the_system_and_notebooks() -> None:
     html = to_html(Unbounded(()))
     assert html is not None
     for marker in (
@@ -250,7 +250,7 @@ def test_themes_of_the_system_and_of_notebooks_are_followed() -> None:
     assert all(".tdx-view" in rule for rule in rules)
 
 
-def test_html_of_a_pipeline_loads_no_torch() -> None:
+def test_html_of_a_pipeline_does_not_import_torch() -> None:
     code = (
         "import sys, tdx; assert tdx.Pipeline.of('Pendulum-v1')._repr_html_();"
         "print('torch' in sys.modules)"
@@ -259,11 +259,11 @@ def test_html_of_a_pipeline_loads_no_torch() -> None:
     assert done.stdout == "False\n", done.stderr
 
 
-# ---------------------------------------------------------------------------- tutorial
+# Tutorial
 
 
 def run_cell(source: str, names: dict[str, Any]) -> dict[str, Any] | None:
-    """Run a cell as a notebook does, and return the data of its last expression."""
+    """Run a cell like a notebook and return the data of its last expression."""
     tree = ast.parse(source)
     *statements, last = tree.body
     tree.body = statements if isinstance(last, ast.Expr) else tree.body
@@ -278,7 +278,7 @@ def run_cell(source: str, names: dict[str, Any]) -> dict[str, Any] | None:
     return data if html is None else {"text/html": html.splitlines(keepends=True)}
 
 
-def test_outputs_of_the_tutorial_are_those_of_its_cells(
+def test_outputs_of_the_tutorial_match_its_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What is installed: version, console script, and a wheel with every file."""
+"""Packaging: version, console script, dependencies and files of the wheel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def test_version_is_a_plain_number_and_the_command_prints_it() -> None:
+def test_command_prints_the_plain_version() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tdx", "--version"],
         capture_output=True,
@@ -55,12 +55,12 @@ def test_tests_of_the_lowest_versions_exist() -> None:
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-def test_changelog_speaks_of_this_version() -> None:
+def test_changelog_has_an_entry_for_the_current_version() -> None:
     changelog = (ROOT / "docs" / "changelog.md").read_text()
     assert f"## {tdx.__version__}" in changelog
 
 
-def test_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
+def test_wheel_contains_every_file_of_the_package(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
         cwd=ROOT,

@@ -1,10 +1,10 @@
-"""What README and docs show is what happens.
+"""Examples in README and docs match the actual output.
 
-A ``console`` block is run in a folder of its own: each line that begins with ``$`` is a command,
+Each ``console`` block runs in a separate folder: each line that starts with ``$`` is a command,
 followed by its complete output. The blocks of a tutorial share one folder. A block that starts with
 the comment ``# NAME.py`` or ``# NAME.yaml`` is a file in that folder. A ``pycon`` block is a
-doctest. Measured times and speeds are not compared. With TDX_UPDATE_GOLDEN=1 the pages take over
-what is printed.
+doctest. Measured times and speeds are not compared. TDX_UPDATE_GOLDEN=1 updates the pages with the
+actual output.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.cli.processes import run_merged
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-# Pages in folders of the reference are generated from the code when the site is built.
+# Pages in the folders of the reference are generated when the site is built.
 PAGES = [ROOT / "README.md", *sorted({*DOCS.rglob("*.md")} - {*DOCS.glob("reference/*/*.md")})]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MEASURED = re.compile(r"about [\d,.]+ \w+(?: \d+ \w+)? at [\d,.]+ steps/s")
@@ -35,22 +35,22 @@ FILE = re.compile(r"# (\w+\.(?:py|yaml))\n")
 
 
 class Session(NamedTuple):
-    """Commands that are run one after the other in one folder."""
+    """Commands that run in sequence in one folder."""
 
     page: str
     commands: tuple[tuple[str, str], ...]
-    """Each command and the output shown under it."""
+    """Commands and the output shown for them."""
     files: tuple[tuple[str, str], ...] = ()
-    """Name and text of each file in the folder."""
+    """Names and texts of the files in the folder."""
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    """The texts of a page's blocks in one language."""
+    """Return the texts of the blocks of a page in one language."""
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
 def sessions() -> list[Session]:
-    """Every block of commands, from all pages; one session for each tutorial."""
+    """Return a session for each block of commands of all pages, and one for each tutorial."""
     found = []
     for page in PAGES:
         consoles = blocks(page, "console")
@@ -64,20 +64,20 @@ def sessions() -> list[Session]:
 
 
 def files(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and text of each file that a page shows."""
+    """Yield the name and text of each file that a page shows."""
     for _, text in BLOCK.findall(page.read_text()):
         if start := FILE.match(text):
             yield start.group(1), text
 
 
 def session_id(session: Session) -> str:
-    """Return the page of a tutorial, and the last command of any other session."""
+    """Return the page of a tutorial, or the last command of any other session."""
     is_tutorial = session.page.startswith("docs/tutorials/")
     return session.page if is_tutorial else session.commands[-1][0]
 
 
 def run_command(line: str, *, in_process: bool) -> str:
-    """Return what a command prints to stdout and stderr, and write it to a file after ``>``."""
+    """Return the output of a command, and write it to the file after ``>``."""
     command, _, file = line.partition(" > ")
     program, *arguments = shlex.split(command)
     if program != "tdx":
@@ -96,12 +96,12 @@ def run_command(line: str, *, in_process: bool) -> str:
 
 
 @pytest.mark.parametrize("session", sessions(), ids=session_id)
-def test_console_example_prints_what_the_page_shows(
+def test_console_example_prints_the_shown_output(
     session: Session,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Run commands of the README in processes of their own, all others in this one."""
+    """Run the commands of the README in new processes and all others in this one."""
     (tmp_path / "sample_pipelines").symlink_to(ROOT / "sample_pipelines")
     for name, text in session.files:
         (tmp_path / name).write_text(text)
@@ -121,7 +121,7 @@ def test_console_example_prints_what_the_page_shows(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_python_example_prints_what_the_page_shows(page: Path) -> None:
+def test_python_example_prints_the_shown_output(page: Path) -> None:
     example = doctest.DocTestParser().get_doctest(
         "".join(blocks(page, "pycon")), {}, page.name, str(page), 0
     )
@@ -131,7 +131,7 @@ def test_python_example_prints_what_the_page_shows(page: Path) -> None:
     assert runner.run(example).failed == 0
 
 
-def test_readme_has_the_two_commands_that_set_everything_up() -> None:
+def test_readme_has_one_command_for_users_and_one_for_developers() -> None:
     commands = "".join(blocks(ROOT / "README.md", "bash")).splitlines()
     prefix = "python3 -m venv .venv && . .venv/bin/activate && pip install "
     assert len(commands) == 2
@@ -142,7 +142,7 @@ def test_readme_has_the_two_commands_that_set_everything_up() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_are_valid(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text())
     broken = [
         f"{target}#{anchor}"
@@ -154,7 +154,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors of the headings of a page, as GitHub names them."""
+    """Return the anchors of the headings of a page, named as on GitHub."""
     titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

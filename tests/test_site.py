@@ -1,4 +1,4 @@
-"""The pages of the documentation site that are generated from the code."""
+"""Pages of the documentation site that are generated from the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[1] / "docs" / "site"
 
 
 def load_extension(name: str) -> ModuleType:
-    """Import an extension of Sphinx from the folder of the site."""
+    """Import a Sphinx extension from the folder of the site."""
     spec = spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -29,7 +29,7 @@ def load_extension(name: str) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
-    """The generator of the reference."""
+    """Return the module that generates the reference."""
     return load_extension("reference")
 
 
@@ -54,7 +54,7 @@ def test_every_command_has_a_page_with_its_options(reference: ModuleType) -> Non
     assert set(pages) == {f"commands/{name}.md" for name in ("index", *names)}
     assert "| `--fix` |" in pages["commands/check.md"]
     assert "## tdx inspect spec\n" in pages["commands/inspect.md"]
-    # An option in a sentence is code: a hyphen stays a hyphen, and no list begins.
+    # An option in a sentence is formatted as code, not as a dash or a list.
     assert "`--allow-code` a function" in pages["commands/check.md"]
 
 
@@ -66,7 +66,7 @@ def test_every_public_name_is_in_the_reference(reference: ModuleType) -> None:
     assert set(tdx.__all__) - transforms - modules - shown == set()
 
 
-def test_sentences_with_a_colon_are_no_types() -> None:
+def test_sentences_with_a_colon_are_not_parsed_as_types() -> None:
     docstrings = load_extension("docstrings")
     text = [
         "Names. Default: none.",

@@ -1,7 +1,7 @@
-"""The Python programs of docs/tutorials run to their end, on a short budget.
+"""The Python programs of docs/tutorials run to the end with a short budget.
 
-A page's ``python`` blocks are one program. ``pycon`` blocks, and the files that commands use, are
-tested with the other pages.
+The ``python`` blocks of a page are one program. ``pycon`` blocks and the files that commands use
+are tested with the other pages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUDGETS: dict[str, Mapping[str, str]] = {
     },
     "ppo": {"total_steps = 120_000": "total_steps = 2_048"},
 }
-"""For each page, lines of its program and what replaces them in the tests."""
+"""For each page, lines of its program and their replacements in the tests."""
 
 
 def read_program(page: str) -> str:
@@ -40,8 +40,8 @@ def run_program(page: str, replacements: Mapping[str, str]) -> dict[str, Any]:
     """Run the program of a page and return its global variables.
 
     Args:
-        page: Name of the page, without suffix.
-        replacements: Text that occurs once in the program, and what replaces it.
+        page: Name of the page without suffix.
+        replacements: Replacements of texts that occur once in the program.
     """
     program = read_program(page)
     for line, replacement in replacements.items():
@@ -57,7 +57,9 @@ def test_each_program_has_a_budget() -> None:
 
 
 @pytest.mark.parametrize("page", BUDGETS)
-def test_program_of_a_tutorial_runs(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_of_a_tutorial_runs_to_the_end(
+    page: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_program(page, BUDGETS[page])
     assert re.fullmatch(
         r"(.*\n)?(return|reward of the last step): -?\d+(\.\d+)?\n", capsys.readouterr().out

@@ -21,18 +21,18 @@ Loop = Callable[[], int]
 
 
 def make_env(name: str = "Pendulum-v1", **options: Any) -> Env:
-    """Create an env as ``GymEnv`` does by default: without Gymnasium's checks of each step."""
+    """Create an env without Gymnasium's checks of each step, like ``GymEnv`` by default."""
     return gymnasium.make(name, disable_env_checker=True, **options)
 
 
 def pendulum_actions(count: int) -> list[NDArray[np.float32]]:
-    """Actions of Pendulum-v1, sampled in advance, each ``[1]``."""
+    """Return sampled actions of Pendulum-v1, each ``[1]``."""
     drawn = np.random.default_rng(0).uniform(-2, 2, (count, 1)).astype(np.float32)
     return list(drawn)
 
 
 def played(env: Env, actions: Sequence[Any]) -> Loop:
-    """Return a loop over one env; the loop returns its number of steps."""
+    """Return a loop over one env, which returns its number of steps."""
     env.reset(seed=0)
 
     def loop() -> int:
@@ -47,7 +47,7 @@ def played(env: Env, actions: Sequence[Any]) -> Loop:
 
 
 def played_in_turns(envs: Sequence[Env], actions: Sequence[Any]) -> Loop:
-    """Return a loop over several envs with the same actions."""
+    """Return a loop over several envs, one after the other, with the same actions."""
     for env in envs:
         env.reset(seed=0)
     steps = [(env, env.step) for env in envs]
@@ -64,11 +64,11 @@ def played_in_turns(envs: Sequence[Env], actions: Sequence[Any]) -> Loop:
 
 
 def played_with_policy(env: Env, policy: Callable[[Tensor], Tensor], inputs: Tensor) -> Loop:
-    """Return a loop that asks a policy for each action.
+    """Return a loop that calls a policy for each action.
 
     Args:
-        env: The env.
-        policy: Maps an input to an action.
+        env: Env to step.
+        policy: Function from an input to an action.
         inputs: Inputs of the policy, ``[T, ...]``, computed before the loop.
     """
     env.reset(seed=0)
@@ -99,7 +99,7 @@ def played_at_once(env: Any, actions: Sequence[Any]) -> Loop:
 
 
 def wrapped_env(name: str = "Pendulum-v1") -> Env:
-    """An env under the Gymnasium wrappers closest to the six transforms."""
+    """Return an env with the Gymnasium wrappers closest to the six transforms."""
     env: Any = make_env(name)
     scale, loc = np.float32(2.0), np.float32(0.1)
     env = TransformObservation(env, lambda seen: seen * scale + loc, env.observation_space)

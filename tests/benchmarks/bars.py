@@ -11,7 +11,7 @@ from rich.table import Table
 
 Contestant = Literal["tdx", "tdx eager", "TorchRL", "Gymnasium", "SB3", "bare", "single env"]
 Times = Mapping[Contestant, Sequence[float]]
-"""Time of each round by contestant. Times at the same place are of the same round."""
+"""Times of all rounds, by contestant, in the order of the rounds."""
 COLUMNS: tuple[Contestant, ...] = ("TorchRL", "Gymnasium", "bare", "tdx")
 
 
@@ -21,8 +21,8 @@ class Goal:
 
     Args:
         limit: Time in the unit of the bar, or ratio.
-        of: Contestant to compare with. ``None``: the limit is a time.
-        faster: The ratio is the speedup of tdx; otherwise the relative time of tdx.
+        of: Contestant to compare with. ``None``: ``limit`` is a time.
+        faster: True if the ratio is the speedup of tdx. False: the relative time of tdx.
         stretch: True if the target is optional.
     """
 
@@ -47,7 +47,7 @@ class Goal:
         return (other / own if self.faster else own / other).tolist()
 
     def is_met(self, figure: float) -> bool:
-        """True if a figure reaches the target."""
+        """Return True if a figure reaches the target."""
         return figure >= self.limit if self.faster else figure <= self.limit
 
     def describe(self, unit: str) -> str:
@@ -63,12 +63,12 @@ class Bar:
 
     Args:
         name: Short name.
-        work: What is timed.
+        work: Description of the timed work.
         unit: Unit of the times.
-        seconds: Seconds per unit; bytes if memory is measured, a share for %.
+        seconds: Seconds per unit. Bytes for memory, a share for %.
         goals: Targets for tdx.
         bare: Meaning of the column "bare" in this row.
-        above_bare: Subtract the bare time, which all other times include.
+        above_bare: True if the bare time, which all other times include, is subtracted.
     """
 
     name: str
@@ -179,7 +179,7 @@ STACK_UNATTRIBUTED = Bar(
 
 
 def _stack_bars(kind: str) -> tuple[Bar, Bar, Bar]:
-    """Return the bars of a recorded call, and of a step that is profiled and one recorded."""
+    """Return the bars of a recorded call, a profiled step and a recorded step."""
     call = f"a call of a {kind} transform whose values are recorded; added time"
     goals = (Goal(1.02, "bare"),)
     return (
@@ -355,7 +355,7 @@ BARS = (
 
 
 def results_table(measured: Mapping[Bar, Times]) -> Table:
-    """Table of the targets that were measured, with the median of all rounds."""
+    """Return the table of the measured targets, with the median of all rounds."""
     table = Table("", "work", *COLUMNS, "bar", "today", "spread", "", title="Today's figures")
     for column in (*table.columns[2:6], *table.columns[7:9]):
         column.justify = "right"

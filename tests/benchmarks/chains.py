@@ -1,4 +1,4 @@
-"""The same chain over the same env in tdx and in TorchRL."""
+"""The same chain around the same env in tdx and TorchRL."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def load(library: Library) -> Any:
 
 
 def libraries() -> tuple[Library, ...]:
-    """tdx, and TorchRL if it is installed."""
+    """Return tdx, and TorchRL if it is installed."""
     return ("tdx", "TorchRL") if find_spec("torchrl") else ("tdx",)
 
 
 def plain_env(library: Library) -> Any:
-    """The env without transforms."""
+    """Return the env without transforms."""
     return load(library).GymEnv(ENV)
 
 
 def chain_6(library: Library) -> Any:
-    """Six transforms of different kinds."""
+    """Return six transforms of different kinds."""
     lib = load(library)
     return lib.Compose(
         lib.ObservationNorm(0.1, 2.0, in_keys=["observation"]),
@@ -44,26 +44,26 @@ def chain_6(library: Library) -> Any:
 
 
 def chain_6_env(library: Library, **options: Any) -> Any:
-    """The env under the six transforms.
+    """Return the env with the six transforms.
 
     Args:
         library: Library of the env.
-        options: Passed to ``TransformedEnv``.
+        options: Arguments of ``TransformedEnv``.
     """
     lib = load(library)
     return lib.TransformedEnv(lib.GymEnv(ENV), chain_6(library), **options)
 
 
 def chain_env(library: Library, stages: int, **options: Any) -> Any:
-    """The env under a chain of the given length, cycling through five kinds of transforms.
+    """Return the env with a chain that repeats five kinds of transforms.
 
-    The kinds are those of chain 6 without the clipping, after which TorchRL cannot scale rewards.
-    Each stage that adds an entry adds its own, so that all stages of a kind cost the same.
+    The kinds are those of chain 6 without clipping, after which TorchRL cannot scale rewards.
+    Stages that add an entry use different keys, so that all stages of a kind cost the same.
 
     Args:
         library: Library of the env.
         stages: Number of stages.
-        options: Passed to ``TransformedEnv``.
+        options: Arguments of ``TransformedEnv``.
     """
     lib = load(library)
     kinds: tuple[Callable[[int], Any], ...] = (
@@ -80,23 +80,23 @@ def chain_env(library: Library, stages: int, **options: Any) -> Any:
 
 
 def native_env(envs: int, **options: Any) -> Any:
-    """A batched pendulum in tensors under the six transforms.
+    """Return a batched native pendulum with the six transforms.
 
     Args:
         envs: Number of envs.
-        options: Passed to ``TransformedEnv``.
+        options: Arguments of ``TransformedEnv``.
     """
     lib = load("tdx")
     return lib.TransformedEnv(lib.PendulumEnv(batch_size=[envs]), chain_6("tdx"), **options)
 
 
 def serial_env(library: Library, envs: int, **options: Any) -> Any:
-    """Several serial envs under the six transforms.
+    """Return serial envs with the six transforms.
 
     Args:
         library: Library of the envs.
         envs: Number of envs.
-        options: Passed to ``TransformedEnv``.
+        options: Arguments of ``TransformedEnv``.
     """
     lib = load(library)
     return lib.TransformedEnv(
@@ -105,13 +105,13 @@ def serial_env(library: Library, envs: int, **options: Any) -> Any:
 
 
 def vec_norm_env(library: Library) -> Any:
-    """The env with observations and rewards normalized by running statistics."""
+    """Return the env with observations and rewards normalized by running statistics."""
     lib = load(library)
     return lib.TransformedEnv(lib.GymEnv(ENV), lib.VecNorm())
 
 
 def policy_of_stacks() -> TensorDictModule:
-    """Small network that reads the observation of the six transforms."""
+    """Return a small network that reads the observation of the six transforms."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(12, 64), nn.Tanh(), nn.Linear(64, 1))
     return TensorDictModule(network, in_keys=["observation"], out_keys=["action"])

@@ -1,4 +1,4 @@
-"""Time contestants in alternation, and print the table of targets at the end."""
+"""Fixtures that time contestants in alternation, and hooks that print the tables."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Note = Callable[..., None]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Print only the table of targets, not the plugin's own."""
+    """Set up the table of targets and disable that of pytest-benchmark."""
     torch.set_num_threads(1)
     measured: Measured = defaultdict(dict)
     config.stash[MEASURED] = measured
     config.option.benchmark_quiet = True
-    # Warnings of an oracle or an old wrapper do not matter here.
+    # Warnings of TorchRL or old wrappers are irrelevant here.
     config.addinivalue_line("filterwarnings", "ignore")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Print the tables."""
+    """Print the tables of targets and growth."""
     measured = config.stash[MEASURED]
     console = Console(file=terminalreporter._tw._file, width=180)
     console.print(results_table(measured))
@@ -46,7 +46,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def note(pytestconfig: pytest.Config) -> Note:
-    """Add a figure to the table that was measured otherwise, or one for each round."""
+    """Return a function that adds one figure, or one per round, to the table."""
 
     def noted(bar: Bar, contestant: Contestant, figure: float | Sequence[float]) -> None:
         figures = (figure,) if isinstance(figure, int | float) else figure
@@ -57,12 +57,12 @@ def note(pytestconfig: pytest.Config) -> Note:
 
 @dataclass(frozen=True)
 class Run:
-    """What one contestant does in each round.
+    """Work of one contestant in each round.
 
     Args:
-        function: What is timed.
+        function: Function to time.
         units: Number of units of work in a call.
-        before_each: Called before each call, not timed.
+        before_each: Called before each timed call.
     """
 
     function: Timed
@@ -80,11 +80,11 @@ class Run:
 
 @pytest.fixture
 def compare(benchmark: BenchmarkFixture, note: Note) -> Compare:
-    """Time contestants in alternation.
+    """Return a function that times contestants in alternation.
 
-    Each has one turn per round, and every other round goes in the opposite order. The CPU time of
-    this process is measured, on which other programs have little influence; with ``wall`` the time
-    on the clock, for work outside of this process.
+    Each contestant has one turn per round; every other round is in reverse order. The CPU time of
+    this process is measured, which depends little on other programs. ``wall`` measures wall time,
+    for work outside of this process.
     """
 
     def compared(
@@ -104,7 +104,7 @@ def compare(benchmark: BenchmarkFixture, note: Note) -> Compare:
             play_round, rounds=rounds, warmup_rounds=1
         )
         for who, seconds in times.items():
-            # The first round warms up.
+            # The first round is a warm-up.
             kept = seconds[1:] or seconds
             benchmark.extra_info[who] = kept
             note(bar, who, kept)

@@ -1,7 +1,7 @@
 """Costs of stages on a CUDA device: ``python -m tests.benchmarks.cuda_table``.
 
-Prints a table in Markdown for a chain of pixel stages over 1, 64 and 1,024 frames at a time, and
-one for chain 6 over 4,096 native envs. Without a GPU it prints a message.
+Prints Markdown tables for a chain of pixel stages over 1, 64 and 1,024 frames at a time, and for
+chain 6 over 4,096 native envs. Without a GPU, it prints a message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEAD = (
 
 
 class FramesEnv(EnvBase):
-    """Returns the same random frames in each step, so that only the chain takes time.
+    """Env that returns the same random frames in each step, so that only the chain takes time.
 
     Args:
         batch: Number of frames.
@@ -73,28 +73,28 @@ class FramesEnv(EnvBase):
 
 
 def pixel_chain() -> Compose:
-    """Convert frames to floats, then to small, stacked gray frames."""
+    """Return transforms that convert frames to floats, then to small, stacked gray frames."""
     return Compose(
         ToTensorImage(), GrayScale(), Resize(84, 84), CatFrames(4, dim=-3, in_keys=["pixels"])
     )
 
 
 def pixels(batch: int, device: str) -> TransformedEnv:
-    """Frames under the pixel stages."""
+    """Return the env of frames with the pixel stages."""
     return TransformedEnv(FramesEnv(batch, device), pixel_chain())
 
 
 def native(kind: Callable[..., EnvBase], device: str) -> TransformedEnv:
-    """Native envs under chain 6."""
+    """Return native envs with chain 6."""
     made = kind(batch_size=[NATIVE_BATCH], device=device)
     return TransformedEnv(made, chain_6("tdx"))
 
 
 def cases(device: str) -> Iterator[tuple[str, Callable[[], TransformedEnv]]]:
-    """What is measured, by name.
+    """Yield the names and factories of the measured envs.
 
     Args:
-        device: where.
+        device: Device of the envs.
     """
     for batch in PIXEL_BATCHES:
         yield f"pixel stages, batch {batch:,}", partial(pixels, batch, device)
@@ -104,7 +104,7 @@ def cases(device: str) -> Iterator[tuple[str, Callable[[], TransformedEnv]]]:
 
 
 def markdown(profile: Profile) -> str:
-    """One table per mode; all figures are per step."""
+    """Return one table per mode; all figures are per step."""
     return "\n\n".join(_mode_table(mode) for mode in profile.modes)
 
 

@@ -1,4 +1,4 @@
-"""Runs the whole app on a pseudo-terminal: sends keys and reads what it draws."""
+"""Run the app on a pseudo-terminal, send keys and read its output."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _KEPT = 200_000
 
 
 class DrivenApp:
-    """A running app.
+    """Running app on a pseudo-terminal.
 
     Args:
-        pid: Process id.
+        pid: Process ID.
         terminal: File descriptor of the pseudo-terminal.
     """
 
@@ -39,7 +39,7 @@ class DrivenApp:
         self._drawn = b""
 
     def read(self, seconds: float) -> bytes:
-        """Read what it draws, with a timeout for the first part."""
+        """Read the output, with a timeout for the first part."""
         if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
             return b""
         new = os.read(self._terminal, 1 << 16)
@@ -47,22 +47,22 @@ class DrivenApp:
         return new
 
     def rest(self, seconds: float) -> None:
-        """Read what it draws for some time."""
+        """Read the output for a number of seconds."""
         end = time.perf_counter() + seconds
         while (left := end - time.perf_counter()) > 0:
             self.read(left)
 
     def press(self, keys: bytes) -> None:
-        """Send keys, encoded as a terminal does."""
+        """Send keys, encoded as by a terminal."""
         os.write(self._terminal, keys)
 
     @property
     def text(self) -> str:
-        """Return what it drew since the last wait, without colors, in the order of drawing."""
+        """Return the text that was drawn since the last wait, in drawing order."""
         return _ESCAPE.sub(b"", self._drawn).decode(errors="replace")
 
     def sees(self, *texts: str) -> None:
-        """Wait until it draws these texts."""
+        """Wait until all texts have been drawn."""
         end = time.perf_counter() + PATIENCE
         while not all(text in self.text for text in texts):
             assert time.perf_counter() < end, f"no {texts} in {self.text[-4000:]}"
@@ -70,12 +70,12 @@ class DrivenApp:
         self._drawn = b""
 
     def latest(self, pattern: str) -> str | None:
-        """Return the last match of a pattern's group."""
+        """Return the last match of the group of a pattern."""
         found = re.findall(pattern, self.text)
         return str(found[-1]) if found else None
 
     def answered(self, key: bytes, columns: range) -> float:
-        """Send a key; return the seconds until something is drawn in these columns."""
+        """Send a key; return the seconds until something is drawn in the columns."""
         while self.read(0.0):
             pass
         start = time.perf_counter()
@@ -88,7 +88,7 @@ class DrivenApp:
         raise AssertionError(f"{key!r} is not answered")
 
     def resident(self) -> int:
-        """Return the memory of the app and its workers in bytes."""
+        """Return the memory of the app and its workers, in bytes."""
         children = subprocess.run(["pgrep", "-P", str(self.pid)], capture_output=True, text=True)
         pids = [self.pid, *map(int, children.stdout.split())]
         pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
@@ -99,7 +99,7 @@ class DrivenApp:
 def app(
     arguments: Sequence[str], folder: Path, size: tuple[int, int] = (200, 60)
 ) -> Iterator[DrivenApp]:
-    """Run ``tdx tui`` with these arguments; kill it at the end."""
+    """Run ``tdx tui`` with arguments; kill it at the end."""
     ours, theirs = pty.openpty()
     columns, rows = size
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

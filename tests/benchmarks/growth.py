@@ -1,4 +1,4 @@
-"""Growth of the cost of a step, and its tables."""
+"""Growth of the cost of a step, with tables."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TITLES: Mapping[Contestant, str] = {"tdx": "tdx planned"}
 
 @dataclass(frozen=True)
 class Growth:
-    """A cost measured at several sizes.
+    """Cost that is measured at several sizes.
 
     Args:
         name: Quantity that the cost grows with.
-        work: What is timed.
+        work: Description of the timed work.
         of: Unit of the sizes, in the singular.
-        sizes: Sizes at which it is measured.
-        whole: What takes the time of ``size`` env steps together, to which the line is fitted.
-            Empty: times are per env step.
+        sizes: Measured sizes.
+        whole: Name of the work of ``size`` env steps, whose time the line is fitted to.
+            Empty: the line is fitted to times per env step.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Growth:
         return Bar(self.name, f"{self.work}, {size:,}", "µs", MICROSECOND, ())
 
     def line(self, contestant: Contestant, measured: Mapping[Bar, Times]) -> str:
-        """Describe the line fitted to a contestant's times."""
+        """Describe the line that is fitted to the times of a contestant."""
         points = [
             (size, float(np.median(seconds)) / MICROSECOND * (size if self.whole else 1))
             for size in self.sizes
@@ -52,7 +52,7 @@ class Growth:
 
 
 def fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Fit a line with the least relative distances to the points; return slope and intercept."""
+    """Fit a line with the least relative distances to points; return slope and intercept."""
     sizes, times = np.array(points, float).T
     slope, start = np.polyfit(sizes, times, 1, w=1 / times)
     return float(slope), float(start)
@@ -68,7 +68,7 @@ GROWTHS = (LENGTH, STEPS, NATIVE, SERIAL)
 
 
 def growth_table(growth: Growth, measured: Mapping[Bar, Times]) -> Table | None:
-    """Table with a row per size and the fitted line; ``None`` if nothing was measured."""
+    """Return a table with a row per size and the fitted line, or None without measurements."""
     if not any(measured.get(growth.at(size)) for size in growth.sizes):
         return None
     title = f"µs per env step, by {growth.name} ({growth.work})"

@@ -1,4 +1,4 @@
-"""The terminal app: first screen, response to keys under load, live stepping, memory."""
+"""The terminal app: first screen, response to keys under load, live steps and memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHAIN = tuple(word for n in range(30) for word in ("--t", STAGES[n % len(STAGES)
 SHORT = ("--t", "RewardSum", "--t", "StepCounter(max_steps=200)")
 DOWN, UP, ESCAPE = b"\x1b[B", b"\x1b[A", b"\x1b"
 HOUR = 3600 * 20
-"""The steps of an hour at the rate with which a session begins."""
+"""Number of steps in an hour at the initial rate of a session."""
 
 
 def begin(tdx: DrivenApp) -> None:
@@ -29,7 +29,7 @@ def begin(tdx: DrivenApp) -> None:
     tdx.sees("step 0")
 
 
-def test_first_screen(note: Note, tmp_path: Path) -> None:
+def test_time_to_the_first_screen(note: Note, tmp_path: Path) -> None:
     times = []
     for _ in range(7):
         start = time.perf_counter()
@@ -39,7 +39,7 @@ def test_first_screen(note: Note, tmp_path: Path) -> None:
     note(APP_START, "tdx", min(times))
 
 
-def test_keys_while_a_rollout_and_a_profile_run(note: Note, tmp_path: Path) -> None:
+def test_response_to_keys_during_a_rollout_and_a_profile(note: Note, tmp_path: Path) -> None:
     with app((*ENV, *CHAIN), tmp_path) as tdx:
         begin(tdx)
         tdx.press(b"++++")
@@ -67,7 +67,7 @@ def test_keys_while_a_rollout_and_a_profile_run(note: Note, tmp_path: Path) -> N
 CHAIN_COLUMNS = range(31, 75)
 
 
-def test_live_steps(note: Note, tmp_path: Path) -> None:
+def test_rate_of_live_steps(note: Note, tmp_path: Path) -> None:
     with app((*ENV, "--from-pixels", *SHORT), tmp_path) as tdx:
         begin(tdx)
         tdx.press(b"++++")

@@ -1,4 +1,4 @@
-"""P10: a dump streamed to disk compared with the rollout alone, and its memory."""
+"""P10: a rollout with a dump compared with the rollout alone, and its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIPELINE = Pipeline.of(
 )
 
 
-def test_dump(compare: Compare, tmp_path: Path) -> None:
+def test_rollout_with_a_dump(compare: Compare, tmp_path: Path) -> None:
     env = build_env(PIPELINE)
     request = DumpRequest(PIPELINE, Goal(steps=STEPS), seed=0)
     folders = (tmp_path / str(number) for number in itertools.count())

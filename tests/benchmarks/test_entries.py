@@ -1,4 +1,4 @@
-"""P16: the entries of a Dict observation."""
+"""P16: cost of the entries of a Dict observation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEW, MANY = 2, 34
 
 
 class Entries(gymnasium.Env[Any, Any]):
-    """Returns the same entries in each step.
+    """Env that returns the same entries in each step.
 
     Args:
         count: Number of entries.
@@ -41,8 +41,8 @@ class Entries(gymnasium.Env[Any, Any]):
         return self.observation, 0.0, False, False, {}
 
 
-def test_entries_of_an_observation(note: Note) -> None:
-    """The difference of many and a few entries is the cost of an entry."""
+def test_cost_of_an_entry(note: Note) -> None:
+    """Compare rollouts with many and few entries."""
     envs = {count: GymWrapper(Entries(count)) for count in (FEW, MANY)}
     found: dict[int, list[float]] = {count: [] for count in envs}
     for _ in range(ROUNDS + 1):

@@ -1,4 +1,4 @@
-"""Growth of the cost of a step with the chain, the steps and the envs."""
+"""Growth of the cost of a step with the number of stages, steps and envs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.benchmarks.growth import LENGTH, NATIVE, SERIAL, STEPS
 CONTESTANTS: tuple[Contestant, ...] = ("TorchRL", "tdx eager", "tdx")
 CHAIN_STEPS: dict[Contestant, int] = {"TorchRL": 25, "tdx eager": 100, "tdx": 2000}
 BATCH_STEPS: dict[Contestant, int] = {"TorchRL": 10, "tdx eager": 50, "tdx": 500}
-# A large batch needs no more env steps.
+# Limits the number of steps of large batches.
 MOST_ENV_STEPS = 200_000
 TORCHRL_STEPS = 1_000
 TORCHRL_STAGES = 16
@@ -29,19 +29,19 @@ ROUNDS = 5
 
 
 def whose(contestant: Contestant) -> tuple[Library, dict[str, Any]]:
-    """The library, and what its ``TransformedEnv`` is given."""
+    """Return the library and the arguments of its ``TransformedEnv``."""
     if contestant == "TorchRL":
         return "TorchRL", {}
     return "tdx", {"planned": contestant == "tdx"}
 
 
 def contestants() -> tuple[Contestant, ...]:
-    """Those whose library is installed."""
+    """Return the contestants whose library is installed."""
     return tuple(each for each in CONTESTANTS if whose(each)[0] in libraries())
 
 
 def rollout(env: Any, steps: int, envs: int = 1) -> Run:
-    """A rollout, per env step."""
+    """Return a run of a rollout, timed per env step."""
     env.set_seed(0)
 
     def work() -> None:
@@ -52,11 +52,11 @@ def rollout(env: Any, steps: int, envs: int = 1) -> Run:
 
 
 @pytest.mark.parametrize("size", LENGTH.sizes)
-def test_growth_with_the_chain(compare: Compare, size: int) -> None:
+def test_growth_with_the_number_of_stages(compare: Compare, size: int) -> None:
     runs = {}
     for contestant in contestants():
         library, options = whose(contestant)
-        # Longer chains of TorchRL take half a minute to build.
+        # Longer chains take half a minute to build in TorchRL.
         if library == "tdx" or size <= TORCHRL_STAGES:
             env = chain_env(library, size, **options)
             runs[contestant] = rollout(env, CHAIN_STEPS[contestant])
@@ -64,18 +64,18 @@ def test_growth_with_the_chain(compare: Compare, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", STEPS.sizes)
-def test_growth_with_the_steps(compare: Compare, size: int) -> None:
+def test_growth_with_the_number_of_steps(compare: Compare, size: int) -> None:
     runs = {}
     for contestant in contestants():
         library, options = whose(contestant)
-        # Longer rollouts of TorchRL would take longer than all the rest.
+        # Longer rollouts of TorchRL would take most of the time of this test.
         if library == "tdx" or size <= TORCHRL_STEPS:
             runs[contestant] = rollout(chain_6_env(library, **options), size)
     compare(STEPS.at(size), runs, rounds=ROUNDS)
 
 
 @pytest.mark.parametrize("size", NATIVE.sizes)
-def test_growth_with_native_envs(compare: Compare, size: int) -> None:
+def test_growth_with_the_number_of_native_envs(compare: Compare, size: int) -> None:
     runs = {}
     for contestant in ("tdx eager", "tdx"):
         env = native_env(size, planned=contestant == "tdx")
@@ -85,7 +85,7 @@ def test_growth_with_native_envs(compare: Compare, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SERIAL.sizes)
-def test_growth_with_envs_in_turns(compare: Compare, size: int) -> None:
+def test_growth_with_the_number_of_serial_envs(compare: Compare, size: int) -> None:
     runs = {}
     for contestant in contestants():
         library, options = whose(contestant)

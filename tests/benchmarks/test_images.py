@@ -1,4 +1,4 @@
-"""Image transforms compared with torchvision's functions."""
+"""Image transforms compared with the functions of torchvision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS = 15
 
 
 def torchvisions(name: str) -> Callable[[Tensor], Tensor]:
-    """Return torchvision's function for a transform."""
+    """Return the function of torchvision for a transform."""
     functional = pytest.importorskip("torchvision.transforms.v2.functional")
     calls: dict[str, Callable[[Tensor], Tensor]] = {
         "ToTensorImage": lambda image: functional.to_dtype_image(
@@ -31,7 +31,7 @@ def torchvisions(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def images(case: ImageCase) -> Tensor:
-    """Random images in the layout of the transform."""
+    """Return random images in the layout of the transform."""
     name, dtype, batch = case
     shape = (batch, 210, 160, 3) if name == "ToTensorImage" else (batch, 3, 210, 160)
     noise = torch.randint(256, shape, dtype=torch.uint8)
@@ -39,7 +39,7 @@ def images(case: ImageCase) -> Tensor:
 
 
 @pytest.mark.parametrize("case", IMAGES, ids=lambda case: "-".join(map(str, case)))
-def test_images(compare: Compare, case: ImageCase) -> None:
+def test_image_transform(compare: Compare, case: ImageCase) -> None:
     name, _, batch = case
     transform = tdx.ToTensorImage() if name == "ToTensorImage" else _sized(name)
     image, calls = images(case), CALLS // batch

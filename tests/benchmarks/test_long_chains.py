@@ -26,7 +26,7 @@ KINDS = (
 
 
 class ManyEntries(gymnasium.Env[Any, Any]):
-    """Observes many entries."""
+    """Env with many entries."""
 
     action_space = spaces.Box(-1, 1, (2,), np.float32)
     observation_space = spaces.Dict(
@@ -46,10 +46,10 @@ class ManyEntries(gymnasium.Env[Any, Any]):
     [(LONG_SPEC, ["inspect", "spec"]), (LONG_CHECK, ["check"])],
     ids=["spec", "check"],
 )
-def test_long_chain(
+def test_command_with_a_long_chain(
     compare: Compare, bar: Bar, arguments: list[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """The command in this process, whose modules are loaded, above that of a short chain."""
+    """Compare a long and a short chain in this process, where all modules are imported."""
     make: Any = ManyEntries
     spec = gymnasium.envs.registration.EnvSpec("ManyEntries-v0", entry_point=make)
     monkeypatch.setitem(gymnasium.registry, "ManyEntries-v0", spec)

@@ -22,7 +22,7 @@ def resident_bytes() -> int:
 
 
 @pytest.mark.skipif(not STATM.exists(), reason="reads the process's memory from /proc")
-def test_memory_over_many_steps(note: Note) -> None:
+def test_memory_of_a_long_rollout(note: Note) -> None:
     env = chain_6_env("tdx")
     env.set_seed(0)
     made, seen = 0, []

@@ -21,7 +21,7 @@ FRAME_SKIP = 4
 FRAMES, SERIAL_FRAMES = 100, 60
 ENVS = 4
 ROUNDS = 15
-# Slow contestants make fewer steps in a round.
+# Slow contestants run fewer steps per round.
 SHARE = {"tdx": 1, "TorchRL": 5}
 
 
@@ -31,7 +31,7 @@ def _register_games() -> None:
 
 
 def pixels_env(library: Library, envs: int = 1) -> Any:
-    """The game under four transforms, seeded."""
+    """Return the seeded game with four transforms."""
     lib = load(library)
 
     def make() -> Any:
@@ -52,19 +52,19 @@ def pixels_env(library: Library, envs: int = 1) -> Any:
 
 
 def pixels_rollout(library: Library, frames: int, envs: int = 1) -> Run:
-    """A rollout of that env."""
+    """Return a run of a rollout of the pixel env."""
     env = pixels_env(library, envs)
     return Run(lambda: env.rollout(frames), frames * envs)
 
 
 def wrapped_game() -> gymnasium.Env[Any, Any]:
-    """The game under the closest wrappers of Gymnasium."""
+    """Return the game with the closest wrappers of Gymnasium."""
     gray = GrayscaleObservation(make_env(ENV, frameskip=FRAME_SKIP))
     return FrameStackObservation(ResizeObservation(gray, (84, 84)), 4)
 
 
 def played_games(envs: Sequence[Any], frames: int) -> Run:
-    """Some games in turns, each from its start."""
+    """Return a run of several games, one after the other."""
     for env in envs:
         env.reset(seed=0)
         env.action_space.seed(0)
@@ -81,7 +81,7 @@ def played_games(envs: Sequence[Any], frames: int) -> Run:
 
 
 def vec_env_run() -> Run:
-    """The games under the same wrappers in the vector env of Stable-Baselines3."""
+    """Return a run of wrapped games in the vector env of Stable-Baselines3."""
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     makers: list[Callable[[], Any]] = [wrapped_game] * ENVS
@@ -96,7 +96,7 @@ def vec_env_run() -> Run:
     return Run(steps, SERIAL_FRAMES * ENVS)
 
 
-def test_pixels(compare: Compare) -> None:
+def test_pixels_of_one_game(compare: Compare) -> None:
     runs: dict[Contestant, Run] = {
         library: pixels_rollout(library, FRAMES // SHARE[library]) for library in libraries()
     }

@@ -1,4 +1,4 @@
-"""P9, P19, P20: cost of the profiler, what it attributes, and how true its figures are."""
+"""P9, P19, P20: cost, attribution and accuracy of the profiler."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ EACH = pytest.mark.parametrize(
 
 
 @EACH
-def test_profiled_rollout(note: Note, bar: Bar, left: Bar, mode: Mode, steps: int) -> None:
-    """Measured and unmeasured rollouts in alternation; the median ratio counts."""
+def test_cost_of_a_profiled_rollout(
+    note: Note, bar: Bar, left: Bar, mode: Mode, steps: int
+) -> None:
+    """Compare measured and unmeasured rollouts in alternation, by the median ratio."""
     env = chain_6_env("tdx", planned=mode == "planned")
     meter = ClockMeter()
     times: list[tuple[float, float]] = []
@@ -80,8 +82,8 @@ def _rolled(env: TransformedEnv, steps: int) -> float:
     return time.perf_counter() - start
 
 
-def test_block(note: Note) -> None:
-    """The set-up of a block while many objects are alive; the first one also imports modules."""
+def test_setup_time_of_a_block(note: Note) -> None:
+    """Keep many objects alive, and ignore the first block, which imports modules."""
     env = chain_6_env("tdx")
     env.rollout(10)
     alive = [{index: [index]} for index in range(100_000)]
@@ -99,8 +101,8 @@ PAIRS, SLOWER_PAIRS = 20, 10
 SPIN_US = 20.0
 
 
-def test_comparisons(note: Note) -> None:
-    """Consecutive profiles of equal code, then with a stage that spins 10 % longer."""
+def test_comparisons_of_equal_and_slower_code(note: Note) -> None:
+    """Compare profiles of equal code, then with a stage that spins 10 % longer."""
     spin = _Spinner()
 
     def measured(microseconds: float) -> Profile:
@@ -126,15 +128,15 @@ def test_comparisons(note: Note) -> None:
     [(TRUE_STEP, chain_6_env, 1000), (TRUE_PIXELS, pixels_env, 200)],
     ids=["chain_6", "pixels"],
 )
-def test_profile_is_true(note: Note, bar: Bar, make: Callable[..., Any], steps: int) -> None:
-    """Rollouts that are not measured, and profiles, in alternation; the median ratio counts."""
+def test_accuracy_of_a_profile(note: Note, bar: Bar, make: Callable[..., Any], steps: int) -> None:
+    """Compare unmeasured rollouts and profiles in alternation, by the median ratio."""
     env = make("tdx")
     plan = ProfilePlan(steps=steps, repeats=1, passes=(), seed=0)
     pairs = []
     for _ in range(ROUNDS):
         (found,) = profile_env(env, ["planned"], plan).modes
         env.set_seed(0)
-        # Games load their program again when they are seeded.
+        # Games reload their ROM when they are seeded.
         env.reset()
         torch.manual_seed(0)
         with quiet_environment():
@@ -150,7 +152,7 @@ def test_profile_is_true(note: Note, bar: Bar, make: Callable[..., Any], steps: 
 
 
 class _Spinner:
-    """Waits actively and records how long."""
+    """Busy wait that records its total time."""
 
     def __init__(self) -> None:
         self.spun_ns = 0
@@ -164,11 +166,11 @@ class _Spinner:
 
 
 @pytest.mark.parametrize("mode", ["planned", "eager"])
-def test_known_costs(note: Note, mode: Mode, pytestconfig: pytest.Config) -> None:
-    """Each part spins for its own time: in a step, at a reset, in the inverse path, now and then.
+def test_attribution_of_known_costs(note: Note, mode: Mode, pytestconfig: pytest.Config) -> None:
+    """Spin for a known time in each part: in steps, resets, the inverse path, and rare steps.
 
-    Env and policy also create TensorDicts, which is their own time as well; they spin so long that
-    this is little of it.
+    The time of env and policy includes the creation of TensorDicts, which is short compared with
+    their spinning.
     """
     spin: dict[tuple[str, Lane], _Spinner] = {
         ("env SpinningEnv", "step"): _Spinner(),
@@ -192,7 +194,7 @@ def test_known_costs(note: Note, mode: Mode, pytestconfig: pytest.Config) -> Non
     rows = {row.key: row.total_ns for row in found.rows}
     ratios = {}
     for key, each in spin.items():
-        # The input of a reset passes through the inverse path too.
+        # The input of a reset also passes through the inverse path.
         others = rows.get((key[0], "reset"), 0) if key[1] == "inverse" else 0
         ratios[key] = (rows[key] + others) / each.spun_ns
         print(f"{mode} {key[0]} {key[1]}: found {ratios[key]:.3f} of what it spun")

@@ -21,7 +21,7 @@ EPISODE = 200
 
 
 def stored() -> TensorDictBase:
-    """Random data with the layout of a rollout of Pendulum-v1."""
+    """Return random data with the layout of a rollout of Pendulum-v1."""
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(STORED + 1, 3, generator=generator)
     done = (torch.arange(STORED) % EPISODE == EPISODE - 1).unsqueeze(-1)
@@ -59,13 +59,15 @@ def buffer_of(library: Library, sampler: str, **kwargs: Any) -> Any:
     ],
     ids=["random", "slices"],
 )
-def test_sample(compare: Compare, bar: Bar, sampler: str, options: dict[str, Any]) -> None:
+def test_sampling_from_a_replay_buffer(
+    compare: Compare, bar: Bar, sampler: str, options: dict[str, Any]
+) -> None:
     runs = {library: sampling(buffer_of(library, sampler, **options)) for library in libraries()}
     compare(bar, runs, rounds=ROUNDS)
 
 
 def sampling(buffer: Any) -> Run:
-    """Sample a few batches."""
+    """Return a run that samples a few batches."""
     batch = buffer.sample()
     assert batch.batch_size == (BATCH,)
     assert batch["next", "reward"].abs().max() <= 1

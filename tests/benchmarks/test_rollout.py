@@ -49,12 +49,12 @@ STEPS = 2000
 ENVS = 8
 BATCHED_STEPS = 500
 ROUNDS = 15
-# Slow contestants make fewer steps in a round, whose cost does not depend on their number.
+# Slow contestants run fewer steps per round; the cost of a step does not depend on it.
 SHARE = {"tdx": 1, "TorchRL": 10}
 
 
 def rollouts(make: Maker, steps: int, envs: int = 1, policy: Any = None) -> dict[Contestant, Run]:
-    """The rollout in each library."""
+    """Return a run of the rollout in each library."""
     return {
         library: rollout(make(library), steps // SHARE[library], envs, policy)
         for library in libraries()
@@ -62,7 +62,7 @@ def rollouts(make: Maker, steps: int, envs: int = 1, policy: Any = None) -> dict
 
 
 def rollout(env: Any, steps: int, envs: int = 1, policy: Any = None) -> Run:
-    """A rollout whose rows are reset when they are done."""
+    """Return a run of a rollout whose rows are reset when they are done."""
     env.set_seed(0)
 
     def work() -> None:
@@ -72,7 +72,7 @@ def rollout(env: Any, steps: int, envs: int = 1, policy: Any = None) -> Run:
     return Run(work, steps * envs)
 
 
-def test_random_actions(compare: Compare) -> None:
+def test_rollout_with_random_actions(compare: Compare) -> None:
     bare = played(make_env(), pendulum_actions(STEPS))
     gym = Run(_wrapped_loop(), STEPS)
     runs = {**rollouts(chain_6_env, STEPS), "bare": Run(bare, STEPS), "Gymnasium": gym}
@@ -100,7 +100,7 @@ def _wrapped_loop() -> Callable[[], None]:
     [(POLICY_ROLLOUT, False), (POLICY_ROLLOUT_GRAD, True)],
     ids=["no-grad", "grad"],
 )
-def test_policy(compare: Compare, bar: Bar, grad: bool) -> None:
+def test_rollout_with_a_policy(compare: Compare, bar: Bar, grad: bool) -> None:
     policy = policy_of_stacks()
     bare = played_with_policy(make_env(), policy.module, torch.randn(STEPS, 12))
     with torch.set_grad_enabled(grad):
@@ -108,13 +108,13 @@ def test_policy(compare: Compare, bar: Bar, grad: bool) -> None:
         compare(bar, runs, rounds=ROUNDS)
 
 
-def test_vec_norm(compare: Compare) -> None:
+def test_rollout_with_vec_norm(compare: Compare) -> None:
     bare = played(make_env(), pendulum_actions(STEPS))
     runs = {**rollouts(vec_norm_env, STEPS), "bare": Run(bare, STEPS)}
     compare(VEC_NORM_ROLLOUT, runs, rounds=ROUNDS)
 
 
-def test_serial(compare: Compare) -> None:
+def test_rollout_of_serial_envs(compare: Compare) -> None:
     envs = [make_env() for _ in range(ENVS)]
     actions, units = pendulum_actions(BATCHED_STEPS), BATCHED_STEPS * ENVS
     at_once = [np.stack([action] * ENVS) for action in actions]
@@ -127,7 +127,7 @@ def test_serial(compare: Compare) -> None:
         compare(SERIAL_ROLLOUT, runs, rounds=ROUNDS)
 
 
-def test_serial_with_policy(compare: Compare) -> None:
+def test_rollout_of_serial_envs_with_a_policy(compare: Compare) -> None:
     policy = policy_of_stacks()
     with torch.no_grad():
         runs = rollouts(lambda library: serial_env(library, ENVS), BATCHED_STEPS, ENVS, policy)
@@ -139,7 +139,7 @@ def test_serial_with_policy(compare: Compare) -> None:
     [(VECTOR_ROLLOUT, ENV, False), (VECTOR_CHAIN_ROLLOUT, "CartPole-v1", True)],
     ids=["plain", "chain6"],
 )
-def test_vector_env(compare: Compare, bar: Bar, name: str, has_chain: bool) -> None:
+def test_rollout_of_a_vector_env(compare: Compare, bar: Bar, name: str, has_chain: bool) -> None:
     env: Any = tdx.GymEnv(name, num_envs=ENVS)
     if has_chain:
         env = tdx.TransformedEnv(env, chain_6("tdx"))
@@ -157,7 +157,7 @@ def _vector_env(name: str, make: Callable[[str], Any] = make_env) -> Any:
     return gymnasium.vector.SyncVectorEnv([lambda: make(name)] * ENVS)
 
 
-def test_cast_without_effect(compare: Compare) -> None:
+def test_rollout_with_a_cast_that_has_no_effect(compare: Compare) -> None:
     chain = tdx.Compose(chain_6("tdx"), tdx.DoubleToFloat())
     runs = {
         "tdx": rollout(tdx.TransformedEnv(tdx.GymEnv(ENV), chain), STEPS),

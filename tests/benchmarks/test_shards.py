@@ -1,4 +1,4 @@
-"""D1: the cost of a shard on Ray apart from its steps, and the memory of the driver."""
+"""D1: overhead of a shard on Ray, and memory of the driver."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PIPELINE = Pipeline.of("Pendulum-v1", "RewardSum")
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A Ray cluster of two cores in this process."""
+    """Start a Ray cluster with two cores in this process."""
     ray: Any = pytest.importorskip("ray")
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # Its workers import this folder.
+    # The workers import from this folder.
     monkeypatch.setenv("PYTHONPATH", os.getcwd())
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False}
     ray.init("local", num_cpus=2, logging_level=logging.ERROR, **options)
@@ -35,7 +35,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run_short_shards(folder: Path, shards: int) -> float:
-    """Record shards of one step, one at a time; return the seconds that a shard takes."""
+    """Record shards of one step, one at a time; return the seconds per shard."""
     request = DumpRequest(PIPELINE, Goal(steps=shards), seed=0)
     start = time.perf_counter()
     result = roll_out_shards(request, folder, shards, engine="ray", workers=1)
@@ -45,8 +45,8 @@ def run_short_shards(folder: Path, shards: int) -> float:
 
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.skipif(not STATM.exists(), reason="reads the process's memory from /proc")
-def test_cost_of_shards(note: Note, tmp_path: Path) -> None:
-    # The first run starts a process of Ray, once for all shards.
+def test_overhead_and_memory_of_shards(note: Note, tmp_path: Path) -> None:
+    # The first run starts the process of Ray for all shards.
     seconds = run_short_shards(tmp_path / "few", FEW)
     note(SHARD_SHARE, "tdx", seconds / (LONG_SECONDS + seconds))
     before = resident_bytes()

@@ -1,4 +1,4 @@
-"""S1 to S3: what observing the stages of a stack costs."""
+"""S1 to S3: cost of observing the stages of a stack."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROUNDS = 40
 
 
 class Spinning(gym.Env[Any, Any]):
-    """Waits actively in each step.
+    """Env that busy-waits in each step.
 
     Args:
         microseconds: Duration of a step.
@@ -58,7 +58,7 @@ class Spinning(gym.Env[Any, Any]):
 
 
 class Passing(gym.Wrapper[Any, Any, Any, Any]):
-    """Passes every step on."""
+    """Wrapper that forwards every step."""
 
     def step(self, action: Any) -> Any:
         return self.env.step(action)
@@ -72,7 +72,7 @@ def make(microseconds: float) -> Any:
 
 
 def _run(step: Step, block: AbstractContextManager[Any], steps: int) -> float:
-    """Return the seconds of the fastest step in a block; others may have been interrupted."""
+    """Return the seconds of the fastest step in a block; other steps may have been interrupted."""
     fastest = float("inf")
     with block:
         for _ in range(steps):
@@ -81,7 +81,7 @@ def _run(step: Step, block: AbstractContextManager[Any], steps: int) -> float:
 
 
 def _timed_step(env: Any) -> Step:
-    """Return a function that makes a step of a Gymnasium env, and returns its seconds."""
+    """Return a function that times a step of a Gymnasium env."""
     action = np.zeros(2, np.float32)
 
     def step() -> float:
@@ -93,7 +93,7 @@ def _timed_step(env: Any) -> Step:
 
 
 def _timed_tensordict_step(env: tdx.EnvBase) -> Step:
-    """Return the same for an env whose steps are TensorDicts."""
+    """Return a function that times a step of an env of TensorDicts."""
     given = env.rand_action(env.reset())
 
     def step() -> float:
@@ -106,7 +106,7 @@ def _timed_tensordict_step(env: tdx.EnvBase) -> Step:
 
 
 def _best(env: Any, steps: int, step: Step | None = None) -> tuple[float, float, float]:
-    """Return the best seconds of a bare, a profiled and a recorded step, in alternation."""
+    """Return the least seconds of a bare, a profiled and a recorded step, in alternation."""
     stack = open_stack(env)
     step = step or _timed_step(env)
     found = []
@@ -119,7 +119,7 @@ def _best(env: Any, steps: int, step: Step | None = None) -> tuple[float, float,
 
 
 def _check(env: Any, step: Step, stages: int) -> None:
-    """Check that a profile and a trace of a step have the calls of every stage."""
+    """Check that a profile and a trace of a step contain the calls of every stage."""
     traces: list[StepTrace] = []
     with open_stack(env).attach(traces.append):
         step()
@@ -134,7 +134,7 @@ def _check(env: Any, step: Step, stages: int) -> None:
 
 
 def chain(kind: Literal["tdx", "TorchRL"], microseconds: float, stages: int) -> Any:
-    """Return an env of tdx or TorchRL under transforms that scale the reward."""
+    """Return an env of tdx or TorchRL with transforms that scale the reward."""
     base = tdx.GymWrapper(Spinning(microseconds))
     if kind == "tdx":
         scalings = [tdx.RewardScaling(0.0, 0.9) for _ in range(stages)]
@@ -148,10 +148,10 @@ def chain(kind: Literal["tdx", "TorchRL"], microseconds: float, stages: int) -> 
 @pytest.mark.parametrize(
     ("kind", "bars"), [("tdx", NATIVE_STACK), ("TorchRL", TORCHRL_STACK)], ids=["tdx", "TorchRL"]
 )
-def test_transforms(
+def test_cost_of_observed_transforms(
     note: Note, kind: Literal["tdx", "TorchRL"], bars: tuple[Bar, Bar, Bar]
 ) -> None:
-    """A call: the difference of long and short chains; and steps of 1 ms."""
+    """Compare long and short chains for the cost of a call, then time steps of 1 ms."""
     added = {}
     for stages in (1, 1 + WRAPPERS):
         env = chain(kind, 0, stages)
@@ -167,8 +167,8 @@ def test_transforms(
         note(bar, "tdx", seconds)
 
 
-def test_call(note: Note) -> None:
-    """The difference of the best steps of an env that does nothing, for each wrapper."""
+def test_cost_of_an_observed_wrapper_call(note: Note) -> None:
+    """Compare the best steps of an env that does nothing, per wrapper."""
     env = make(0)
     bare, profiled, recorded = _best(env, 200)
     _check(env, _timed_step(env), WRAPPERS)
@@ -176,8 +176,8 @@ def test_call(note: Note) -> None:
     note(STACK_TRACED_CALL, "tdx", (recorded - bare) / WRAPPERS)
 
 
-def test_step(note: Note) -> None:
-    """Steps of 1 ms."""
+def test_cost_of_an_observed_step(note: Note) -> None:
+    """Time steps of 1 ms."""
     env = make(1000)
     bare, profiled, recorded = _best(env, 10)
     for bar, seconds in ((STACK_STEP, profiled), (STACK_TRACED_STEP, recorded)):

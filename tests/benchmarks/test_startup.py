@@ -1,4 +1,4 @@
-"""P8: startup of whole processes."""
+"""P8: startup time of processes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(arguments: list[str], variables: dict[str, str] | None = None) -> str:
     ],
     ids=["help", "list", "completion", "inspect"],
 )
-def test_startup(
+def test_startup_of_a_command(
     compare: Compare,
     bar: Bar,
     arguments: list[str],

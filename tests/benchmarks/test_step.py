@@ -1,4 +1,4 @@
-"""P3: one step through the TensorDict interface."""
+"""P3: a step with TensorDicts."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.benchmarks.bars import (
 from tests.benchmarks.chains import ENV, Maker, chain_6_env, libraries, plain_env
 from tests.benchmarks.conftest import Compare, Run
 
-# One episode of Pendulum-v1 has 200 steps.
+# An episode of Pendulum-v1 has 200 steps.
 STEPS = 150
 ROUNDS = 25
 
 
 class Loop:
-    """Steps from the root of an episode.
+    """Loop of steps from the root of an episode.
 
     Args:
         env: Env to step.
-        again: Step the same TensorDict repeatedly, which then holds the last ``next``; otherwise
-            each step gets its own TensorDict, as after ``step_mdp``.
+        again: True to step the same TensorDict repeatedly, which then contains the last ``next``.
+            False: each step has its own TensorDict, as after ``step_mdp``.
     """
 
     def __init__(self, env: Any, *, again: bool) -> None:
@@ -41,13 +41,13 @@ class Loop:
         self.reset()
 
     def reset(self) -> None:
-        """Start an episode; not timed."""
+        """Start an episode, before the timed steps."""
         root = self.env.reset()
         root["action"] = torch.zeros(1)
         self.roots = [root if self.again else root.clone(False) for _ in range(STEPS)]
 
     def steps(self) -> None:
-        """What is timed."""
+        """Run the timed steps."""
         step = self.env.step
         for root in self.roots:
             step(root)
@@ -63,7 +63,7 @@ class Loop:
     ],
     ids=["plain", "chain6", "plain-new", "chain6-new"],
 )
-def test_step(compare: Compare, bar: Bar, make: Maker, again: bool) -> None:
+def test_step_with_tensordicts(compare: Compare, bar: Bar, make: Maker, again: bool) -> None:
     runs: dict[Contestant, Run] = {"bare": _converted() if bar is PLAIN_STEP_NEW else _bare()}
     for library in libraries():
         env = make(library)
@@ -87,7 +87,7 @@ def _bare() -> Run:
 
 
 def _converted() -> Run:
-    """The least work of a step over TensorDicts: fresh tensors of its results, under ``next``."""
+    """Return the minimal step with TensorDicts: new tensors of the results in ``next``."""
     env, loop = make_env(ENV), Loop(plain_env("tdx"), again=False)
     tensor, array, false = torch.from_numpy, np.array, np.zeros(1, np.bool_).copy
 

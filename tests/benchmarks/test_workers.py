@@ -1,4 +1,4 @@
-"""P12 and P13: envs in worker processes. Times on the clock: they need two idle processors."""
+"""P12 and P13: envs in worker processes, in wall time. Requires two idle processors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parallel_env() -> Any:
 
 
 def async_steps(steps: int) -> Callable[[], int]:
-    """Steps of Gymnasium's vector env with a process per env."""
+    """Return a loop over Gymnasium's vector env with a process per env."""
     env = gymnasium.vector.AsyncVectorEnv([lambda: make_env(ENV)] * ENVS)
     return played_at_once(env, [np.stack([action] * ENVS) for action in pendulum_actions(steps)])
 
@@ -36,7 +36,7 @@ def async_steps(steps: int) -> Callable[[], int]:
 @pytest.mark.parametrize(
     ("bar", "has_policy"), [(WORKER_ROLLOUT, False), (WORKER_POLICY_ROLLOUT, True)]
 )
-def test_rollouts(compare: Compare, bar: Bar, has_policy: bool) -> None:
+def test_rollout_of_parallel_envs(compare: Compare, bar: Bar, has_policy: bool) -> None:
     policy = policy_of_stacks() if has_policy else None
     env = tdx.TransformedEnv(parallel_env(), chain_6("tdx"))
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_rollouts(compare: Compare, bar: Bar, has_policy: bool) -> None:
     env.close()
 
 
-def test_steps(compare: Compare) -> None:
+def test_steps_of_parallel_envs(compare: Compare) -> None:
     env = parallel_env()
     root = env.rand_action(env.reset())
 

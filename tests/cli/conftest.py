@@ -1,4 +1,4 @@
-"""Runs ``tdx`` in this process and compares its output with golden files and properties."""
+"""Fixtures that run ``tdx`` in this process and check its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tdx.cli.process import run
 GOLDEN = Path(__file__).parent / "golden"
 UPDATE = "TDX_UPDATE_GOLDEN"
 WIDTHS = (60, 100)
-"""Columns of the terminals that each table must fit into."""
+"""Widths of the terminals that each table must fit, in columns."""
 _NAMES = ("key", "version", "id", "code", "call", "label")
 
 
@@ -37,7 +37,7 @@ Layout = Callable[..., None]
 
 @pytest.fixture
 def tdx(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Tdx:
-    """Run ``tdx`` with some arguments; with ``columns`` as on a terminal of that width."""
+    """Return a function that runs ``tdx``, optionally on a terminal with ``columns`` columns."""
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -55,7 +55,7 @@ def tdx(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def golden() -> Golden:
-    """Compare text with a file in ``golden/``; with TDX_UPDATE_GOLDEN=1 write that file."""
+    """Return a function that compares text with a golden file; TDX_UPDATE_GOLDEN=1 updates it."""
 
     def compare(name: str, text: str) -> None:
         path = GOLDEN / name
@@ -72,7 +72,7 @@ def golden() -> Golden:
 
 @pytest.fixture
 def layout(tdx: Tdx, golden: Golden) -> Layout:
-    """Compare the table in a pipe with ``NAME.txt``; check that terminals show the same content."""
+    """Return a function that compares a table with ``NAME.txt`` and checks it on terminals."""
 
     def check(name: str, *arguments: str, code: int = 0) -> None:
         outcome = tdx(*arguments)

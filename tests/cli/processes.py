@@ -1,4 +1,4 @@
-"""Runs ``tdx`` in a fork of this process, which has imported torch already."""
+"""Helpers that run ``tdx`` in a fork of this process, which has already imported torch."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Completed:
 
 
 def _forget_fork_server() -> None:
-    """Let a fork start its own fork server: that of an earlier test is not its child."""
+    """Clear the fork server of an earlier test, which is not a child of the fork."""
     server: Any = forkserver._forkserver
     server._forkserver_address = server._forkserver_alive_fd = server._forkserver_pid = None
 
@@ -42,7 +42,7 @@ def start(
         before: Called in the fork.
 
     Returns:
-        Process id.
+        Process ID.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -54,7 +54,7 @@ def start(
         for number, stream in streams.items():
             os.dup2(stream, number)
         sys.stdin = open(0, closefd=False)  # noqa: SIM115
-        # stderr is buffered by lines, as in any Python process.
+        # stderr is line-buffered, as in any Python process.
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, closefd=False)  # noqa: SIM115
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -115,7 +115,7 @@ def run(
 
 
 def run_merged(*arguments: str) -> str:
-    """Run ``tdx`` in a fork and return stdout and stderr in the order in which they are written."""
+    """Run ``tdx`` in a fork and return stdout and stderr in the order they were written."""
     stream = os.memfd_create("streams")
     os.waitpid(start(arguments, {1: stream, 2: stream}), 0)
     os.lseek(stream, 0, os.SEEK_SET)

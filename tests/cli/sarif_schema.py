@@ -1,4 +1,4 @@
-"""SARIF 2.1.0, as far as tdx writes it, as a JSON Schema."""
+"""JSON Schema of the part of SARIF 2.1.0 that tdx writes."""
 
 from __future__ import annotations
 
@@ -81,4 +81,4 @@ SARIF = _closed(
         )
     ),
 )
-"""The parts of the published schema that tdx writes, with its names, enums and required keys."""
+"""Part of the published schema that tdx writes, with its names, enums and required keys."""

@@ -88,7 +88,7 @@ def test_explanation_in_each_format(tdx: Tdx, golden: Golden, code: str, form: s
     golden(f"explain_{code}.{'txt' if form == 'table' else form}", outcome.out)
 
 
-def test_explain_lists_all_codes_and_suggests_the_nearest(tdx: Tdx) -> None:
+def test_explain_lists_all_codes_and_suggests_the_closest_match(tdx: Tdx) -> None:
     listed = tdx("explain", "--format", "json")
     assert [each["code"] for each in json.loads(listed.out)["codes"]] == [
         each.code for each in all_explanations()
@@ -110,13 +110,15 @@ def test_explain_lists_all_codes_and_suggests_the_nearest(tdx: Tdx) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_select_and_ignore(tdx: Tdx, options: list[str], found: list[str], code: int) -> None:
+def test_select_and_ignore_filter_findings(
+    tdx: Tdx, options: list[str], found: list[str], code: int
+) -> None:
     outcome = tdx("check", *CLIPPED, *options, "--format", "json")
     assert outcome.code == code
     assert [each["code"] for each in json.loads(outcome.out)["findings"]] == found
 
 
-def test_advice_fails_only_when_strict(tdx: Tdx) -> None:
+def test_suggestions_fail_only_with_strict(tdx: Tdx) -> None:
     advised = ("check", "--env", "Pendulum-v1", "--t", "RewardClipping(-1, 1)", "--t", "RewardSum")
     assert tdx(*advised).code == 0
     assert tdx(*advised, "--strict").code == ExitCode.FINDINGS
@@ -136,7 +138,9 @@ def test_advice_fails_only_when_strict(tdx: Tdx) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_usage_errors(tdx: Tdx, chain: Path, arguments: list[str], message: str) -> None:
+def test_usage_errors_do_not_change_the_file(
+    tdx: Tdx, chain: Path, arguments: list[str], message: str
+) -> None:
     outcome = tdx("check", *arguments)
     assert outcome.code == ExitCode.USAGE
     assert message in outcome.err
@@ -204,7 +208,7 @@ def test_missing_device_is_a_finding(tdx: Tdx, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--diff", "--fix"])
-def test_fixed_command_line(tdx: Tdx, option: str) -> None:
+def test_fix_of_options_prints_the_fixed_command(tdx: Tdx, option: str) -> None:
     outcome = tdx("check", *CLIPPED[:6], option, "--unsafe-fixes")
     wanted = "tdx check Pendulum-v1 -t 'RewardScaling(0, 0.1)' -t 'RewardClipping(-1, 1)'\n"
     assert outcome.out == wanted
@@ -212,7 +216,7 @@ def test_fixed_command_line(tdx: Tdx, option: str) -> None:
     assert outcome.code == (0 if option == "--fix" else ExitCode.FINDINGS)
 
 
-def test_custom_policy_is_checked(
+def test_keys_of_a_custom_policy_are_checked(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tdx.inspection.explanations import explain_code
@@ -238,14 +242,14 @@ def test_custom_policy_is_checked(
     ],
     ids=lambda each: each.code,
 )
-def test_examples_of_errors(tdx: Tdx, each: Any) -> None:
+def test_wrong_examples_fail_and_right_examples_pass(tdx: Tdx, each: Any) -> None:
     wrong = tdx(*shlex.split(each.wrong)[1:])
     assert wrong.code != 0
     assert each.wrong.startswith("tdx ")
     assert tdx(*shlex.split(each.right)[1:]).code == 0
 
 
-def test_fix_of_stdin() -> None:
+def test_fix_of_stdin_prints_the_fixed_file() -> None:
     completed = run("check", "-", *FIX, stdin=TEXT)
     assert (completed.code, completed.out) == (0, FIXED)
 
@@ -266,7 +270,7 @@ def test_sarif_conforms_to_the_schema(tdx: Tdx, chain: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", ""], ids=["lf", "crlf", "no end"])
-def test_sarif_fixes_apply(tdx: Tdx, chain: Path, end: str) -> None:
+def test_sarif_fixes_can_be_applied(tdx: Tdx, chain: Path, end: str) -> None:
     text = TEXT.replace("\n", end) if end else TEXT.rstrip("\n")
     chain.write_bytes(text.encode())
     outcome = tdx("check", chain.name, "--format", "sarif")
@@ -287,7 +291,7 @@ def test_sarif_fixes_apply(tdx: Tdx, chain: Path, end: str) -> None:
 
 
 def _replaced(text: str, replacements: list[dict[str, Any]]) -> str:
-    """Apply replacements of a SARIF fix, the last one first."""
+    """Apply the replacements of a SARIF fix in reverse order."""
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -315,7 +319,7 @@ def test_summary_of_each_check(tdx: Tdx) -> None:
     assert all(line.endswith("  skipped because of the errors in arguments") for line in shown[3:6])
 
 
-def test_passed_checks_are_named_on_one_line(tdx: Tdx) -> None:
+def test_passed_checks_are_listed_on_one_line(tdx: Tdx) -> None:
     shown = tdx("check", "Pendulum-v1", "-t", "StepCounter").out
     passed = "all checks passed (arguments, specs, steps, lints)"
     assert shown == f"Pendulum-v1, 1 stage: {passed}\n"
@@ -408,7 +412,7 @@ def test_file_and_settings_select_rules(
     assert codes() == []
 
 
-def test_unknown_code_in_a_file_names_the_file(tdx: Tdx, chain: Path) -> None:
+def test_error_of_an_unknown_code_names_the_file(tdx: Tdx, chain: Path) -> None:
     chain.write_text(TEXT + "check: {ignore: [TDX999]}\n")
     outcome = tdx("check", chain.name)
     assert outcome.code == ExitCode.USAGE

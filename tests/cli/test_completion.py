@@ -39,13 +39,13 @@ def offered(word: str) -> list[str]:
     return [text for text, _ in complete_transform(word)]
 
 
-def test_names_of_transforms() -> None:
+def test_completion_of_transform_names() -> None:
     assert offered("StepC") == ["StepCounter"]
     assert offered("stepc") == ["StepCounter"]
     assert {"RewardClipping", "RewardScaling", "RewardSum"} <= set(offered("Reward"))
 
 
-def test_names_that_contain_the_word_are_the_fallback() -> None:
+def test_substring_matches_are_the_fallback() -> None:
     assert "RewardClipping" in [name for name, _ in complete_name("Clipping")]
 
 
@@ -63,7 +63,7 @@ def test_names_that_contain_the_word_are_the_fallback() -> None:
         ("NoSuchTransform(a", []),
     ],
 )
-def test_arguments(word: str, wanted: str | list[str]) -> None:
+def test_completion_of_arguments(word: str, wanted: str | list[str]) -> None:
     found = offered(word)
     assert found == wanted if isinstance(wanted, list) else wanted in found
 
@@ -74,13 +74,13 @@ def test_each_argument_is_completed_once() -> None:
     assert "StepCounter(max_steps=3, max_steps=" not in found
 
 
-def test_env_ids() -> None:
+def test_completion_of_env_ids() -> None:
     assert ("Pendulum-v1", "gymnasium") in complete_env("pendul")
     assert complete_env("no such env") == []
 
 
 def test_completion_in_a_shell_loads_no_torch() -> None:
-    """Run a whole process with cached env ids."""
+    """Run ``tdx`` in a new process with cached env IDs."""
     complete_env("")
 
     def complete(*words: str) -> tuple[list[str], list[str]]:
@@ -111,7 +111,7 @@ def test_completion_in_a_shell_loads_no_torch() -> None:
     assert "--format" in complete("check", "--fo")[0]
 
 
-def test_keys_of_the_env_on_the_command_line() -> None:
+def test_completion_of_keys_of_the_env_on_the_command_line() -> None:
     line = Context(build_root())
     line.params.update({"env": "Pendulum-v1", "transforms": ["RewardSum"]})
     assert complete_key(line, "") == [
@@ -137,7 +137,7 @@ KEYS = ["observation", "reward", "done", "terminated", "truncated"]
         ("CatFrames(in_keys=['reward']", []),
     ],
 )
-def test_keys_in_a_stage(stage: str, wanted: list[str]) -> None:
+def test_completion_of_keys_in_a_stage(stage: str, wanted: list[str]) -> None:
     line = Context(build_root())
     line.params.update({"target": "Pendulum-v1", "transforms": ["RewardSum"]})
     found = {text for text, _ in complete_stage(line, stage)}
@@ -145,7 +145,7 @@ def test_keys_in_a_stage(stage: str, wanted: list[str]) -> None:
     assert found == {f"{start}{each}" for each in wanted}
 
 
-def test_keys_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_completed_keys_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = tmp_path / "chain.yaml"
     calls: list[int] = []
@@ -160,7 +160,7 @@ def test_keys_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
             file.write_text("version: 1")
         for _ in range(2):
             assert cached_names(["f", {"target": str(file)}], find) == ["observation"] * exists
-    # What was not found is asked for again; a new file counts as another question.
+    # An empty result is not cached, and a changed file invalidates the cache.
     assert len(calls) == 3
     file.write_text("version: 1\n")
     os.utime(file, ns=(1, 1))
@@ -170,7 +170,7 @@ def test_keys_are_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert cached_names(["f", {"target": str(file)}], find) == ["observation"]
 
 
-def test_devices_and_dumps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_completion_of_devices_and_dumps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert complete_device("cu") == ["cuda", "cuda:0", "cuda:1"]
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "a").mkdir(parents=True)
@@ -181,7 +181,7 @@ def test_devices_and_dumps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert complete_dump("nowhere/") == []
 
 
-def test_broken_torch_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completion_with_a_broken_torch_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Context(build_root())
     line.params.update({"env": "Pendulum-v1"})
     monkeypatch.setattr("tdx.cli.completion._read_cache", dict)
@@ -189,6 +189,6 @@ def test_broken_torch_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete_key(line, "") == []
 
 
-def test_policies() -> None:
+def test_completion_of_policies() -> None:
     assert complete_policy("") == ["random", "zero", "sequence:", "mlp:", "module:"]
     assert complete_policy("m") == ["mlp:", "module:"]

@@ -26,7 +26,9 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_precedence_of_sources(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_override_variables_and_the_file(
+    tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert tdx(*LIST).out.splitlines()[0].split() == ["category", "name", "summary"]
     config.write_text('format = "jsonl"\n')
     assert json.loads(tdx(*LIST).out)["name"] == "RewardSum"
@@ -35,7 +37,7 @@ def test_precedence_of_sources(tdx: Tdx, config: Path, monkeypatch: pytest.Monke
     assert tdx(*LIST, "--format", "md").out.startswith("| category")
 
 
-def test_pipeline_overrides_settings(
+def test_options_and_pipeline_override_settings(
     tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config.write_text("num_envs = 3\n")
@@ -80,7 +82,9 @@ def test_broken_file_fails_commands_but_not_help(
     assert "Usage" in help_page.out
 
 
-def test_invalid_variable_is_named(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_invalid_variable(
+    tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TDX_SEED", "many")
     outcome = tdx(*SPEC)
     assert outcome.code == 2
@@ -92,7 +96,7 @@ def test_error_uses_the_configured_format(tdx: Tdx, config: Path) -> None:
     assert json.loads(tdx("lst").err)["error"]["hint"] == "did you mean list?"
 
 
-def test_init_does_not_overwrite(tdx: Tdx, config: Path) -> None:
+def test_init_does_not_overwrite_an_existing_file(tdx: Tdx, config: Path) -> None:
     config.parent.rmdir()
     assert tdx("config", "path").out == f"{config}\n"
     assert tdx("config", "init").err == f"wrote {config}\n"
@@ -105,7 +109,7 @@ def test_init_does_not_overwrite(tdx: Tdx, config: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_sources_of_settings(
+def test_show_lists_the_source_of_each_setting(
     tdx: Tdx, config: Path, golden: Golden, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     config.write_text("num_envs = 3\n")
@@ -116,7 +120,9 @@ def test_sources_of_settings(
     golden(f"config.{'txt' if form == 'table' else form}", shown)
 
 
-def test_get(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_prints_the_value_of_a_setting(
+    tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config.write_text("num_envs = 3\n")
     assert tdx("config", "get", "num_envs").out == "3\n"
     assert tdx("config", "get", "seed").out == ""
@@ -129,7 +135,9 @@ def test_get(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean num_envs?" in unknown.err
 
 
-def test_set(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_keeps_comments_and_other_settings(
+    tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config.parent.rmdir()
     assert tdx("config", "set", "num_envs", "4").err == f"set num_envs in {config}\n"
     text = config.read_text()
@@ -155,7 +163,7 @@ def test_set(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("theme", "", "theme must be a quoted string"),
     ],
 )
-def test_invalid_value_leaves_the_file(
+def test_set_with_an_invalid_value_does_not_change_the_file(
     tdx: Tdx, config: Path, name: str, value: str, message: str
 ) -> None:
     config.write_text("seed = 1\n")
@@ -165,7 +173,7 @@ def test_invalid_value_leaves_the_file(
     assert config.read_text() == "seed = 1\n"
 
 
-def test_set_in_a_broken_file(tdx: Tdx, config: Path) -> None:
+def test_set_does_not_change_an_invalid_file(tdx: Tdx, config: Path) -> None:
     config.write_text("seed = \n")
     assert "invalid TOML" in tdx("config", "set", "num_envs", "2").err
     assert config.read_text() == "seed = \n"
@@ -180,7 +188,7 @@ def test_set_in_a_broken_file(tdx: Tdx, config: Path) -> None:
         ("true", "an editor needs a terminal"),
     ],
 )
-def test_edit_without_an_editor_or_a_terminal(
+def test_edit_requires_an_editor_and_a_terminal(
     tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch, editor: str | None, message: str
 ) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
@@ -193,7 +201,9 @@ def test_edit_without_an_editor_or_a_terminal(
     assert not config.exists()
 
 
-def test_edit(tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edit_opens_the_editor_and_validates_the_file(
+    tdx: Tdx, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

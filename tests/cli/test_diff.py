@@ -39,18 +39,18 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("files")
-def test_table(layout: Layout) -> None:
+def test_table_matches_the_golden_file(layout: Layout) -> None:
     layout("diff", "diff", "a.yaml", "b.yaml", code=1)
 
 
 @pytest.mark.usefixtures("files")
-def test_json(tdx: Tdx, golden: Golden) -> None:
+def test_json_matches_the_golden_file(tdx: Tdx, golden: Golden) -> None:
     outcome = tdx("diff", "a.yaml", "b.yaml", "--format", "json")
     assert (outcome.code, outcome.err) == (1, "")
     golden("diff.json", outcome.out)
 
 
-def test_exit_codes(tdx: Tdx, files: Path) -> None:
+def test_exit_code_is_1_for_different_pipelines(tdx: Tdx, files: Path) -> None:
     (files / "reordered.yaml").write_text(A.replace("{max_steps: 200}", "[200]"))
     same = tdx("diff", "a.yaml", "reordered.yaml", "--steps", "3")
     assert (same.code, same.err) == (0, "")
@@ -58,7 +58,7 @@ def test_exit_codes(tdx: Tdx, files: Path) -> None:
     assert tdx("diff", "a.yaml", "b.yaml").code == 1
 
 
-def test_values_of_rollouts(tdx: Tdx, files: Path) -> None:
+def test_values_list_the_first_different_step(tdx: Tdx, files: Path) -> None:
     (files / "c.yaml").write_text(A.replace("max_steps: 200", "max_steps: 2"))
     report = json.loads(
         tdx("diff", "a.yaml", "c.yaml", "--steps", "5", "--seed", "1", "--format", "json").out
@@ -90,7 +90,7 @@ def test_usage_errors_exit_with_2(
     assert hint in outcome.err
 
 
-def test_side_may_be_an_env_without_stages(tdx: Tdx, tmp_path: Path) -> None:
+def test_diff_with_an_env_without_stages(tdx: Tdx, tmp_path: Path) -> None:
     file = tmp_path / "counted.yaml"
     file.write_text("version: 1\nenv: Pendulum-v1\ntransforms: [StepCounter]\n")
     assert tdx("diff", "Pendulum-v1", "Pendulum-v1").code == 0

@@ -1,4 +1,4 @@
-"""``tdx doctor`` on this machine and on broken ones."""
+"""``tdx doctor`` in working and broken installations."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ REPORT = DoctorReport(
 
 
 @pytest.mark.parametrize("form", [Format.TABLE, Format.JSON])
-def test_each_format(golden: Golden, form: Format) -> None:
+def test_output_in_each_format(golden: Golden, form: Format) -> None:
     text = render_view(doctor_view(REPORT), OutputOptions(form, Color.NEVER))
     golden(f"doctor.{'txt' if form is Format.TABLE else form}", text)
 
 
-def test_narrow_terminal_has_the_hints_below() -> None:
+def test_hints_are_below_the_table_in_a_narrow_terminal() -> None:
     text = render_view(doctor_view(REPORT), OutputOptions(color=Color.NEVER), width=60)
     assert_fits(text, 60)
     assert text.index("hints") < text.index("set LANG=C.UTF-8")
@@ -76,7 +76,7 @@ def checks_of(text: str) -> dict[str, dict[str, str]]:
     ],
     ids=["raises", "dies"],
 )
-def test_broken_torch(tmp_path: Path, torch: str, status: str) -> None:
+def test_broken_torch_does_not_affect_other_checks(tmp_path: Path, torch: str, status: str) -> None:
     (tmp_path / "torch.py").write_text(torch)
     code, found = examined({"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
     assert code == 1
@@ -87,7 +87,7 @@ def test_broken_torch(tmp_path: Path, torch: str, status: str) -> None:
     assert found["envs gymnasium"]["status"] == "ok"
 
 
-def test_broken_settings(tmp_path: Path) -> None:
+def test_invalid_settings_do_not_affect_other_checks(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("frmat = 1")
     done = run(
@@ -101,14 +101,16 @@ def test_broken_settings(tmp_path: Path) -> None:
     assert found["envs gymnasium"]["value"].endswith("env ids")
 
 
-def test_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_config_folder_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TDX_CONFIG", str(tmp_path / "file" / "config.toml"))
     config = next(each for each in check_folders() if each.name == "config")
     assert (config.status, config.hint) == ("warn", "TDX_CONFIG=FILE puts it elsewhere")
 
 
-def test_tdx_not_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tdx_not_on_path_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", "/bin/fish")
@@ -129,7 +131,7 @@ def test_tdx_not_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ({"TERM": "xterm", "NO_COLOR": "1"}, (80, 24), ["ok", "off: NO_COLOR is set"]),
     ],
 )
-def test_terminal(
+def test_terminal_check_reports_size_and_colors(
     monkeypatch: pytest.MonkeyPatch,
     environ: dict[str, str],
     size: tuple[int, int],

@@ -1,7 +1,7 @@
-"""Processes that write and read dumps, with failures.
+"""Processes that write and read dumps, including failures.
 
-Each is a fork of this one that runs ``tdx`` from its arguments to its exit code on its own streams;
-a fork has torch loaded already.
+Each test runs ``tdx`` in forks of this process, which has already imported torch. A fork has its
+own streams and exit code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ READ_ONLY = "/sys"
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Working directory."""
+    """Yield a temporary working directory."""
     before = Path.cwd()
     with in_memory() as place:
         os.chdir(place)
@@ -45,7 +45,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def dump(folder: Path) -> Path:
-    """Dump of three chunks."""
+    """Record a dump of three chunks."""
     assert run(*PENDULUM, "--steps", "50", "--chunk", "20", "--out", "dump").code == 0
     return folder / "dump"
 
@@ -79,7 +79,7 @@ def test_replay_does_not_overwrite_its_source(folder: Path) -> None:
     )
 
 
-def test_dump_of_a_newer_version(dump: Path) -> None:
+def test_dump_of_a_newer_version_is_refused(dump: Path) -> None:
     manifest = json.loads((dump / "manifest.json").read_text())
     (dump / "manifest.json").write_text(json.dumps({**manifest, "version": 3}))
     for command in (("show", "./dump"), ("verify", "dump"), ("replay", "dump", "--t", "RewardSum")):
@@ -87,7 +87,7 @@ def test_dump_of_a_newer_version(dump: Path) -> None:
     assert_refused(run("rollout", "--resume", "--out", "dump"), 3, "of version 3", "newer release")
 
 
-def test_damaged_manifest(dump: Path) -> None:
+def test_damaged_manifest_is_refused(dump: Path) -> None:
     (dump / "manifest.json").write_text((dump / "manifest.json").read_text()[:200])
     assert_refused(run("verify", "dump"), 3, "manifest.json is not valid JSON", "damaged")
     (dump / "manifest.json").write_text('{"format": "tdx-dump", "version": 2}')
@@ -98,7 +98,7 @@ def test_damaged_manifest(dump: Path) -> None:
     assert_refused(run("show", "./dump"), 3, "is a dump of version 1", "record it again")
 
 
-def test_wrong_checksum(dump: Path) -> None:
+def test_verify_reports_a_wrong_checksum(dump: Path) -> None:
     file = dump / "data" / "next" / "reward.memmap"
     data = bytearray(file.read_bytes())
     data[25 * 4] ^= 1
@@ -109,7 +109,7 @@ def test_wrong_checksum(dump: Path) -> None:
     assert (problem["file"], problem["chunk"]) == ("data/next/reward.memmap", 1)
 
 
-def test_missing_chunk(dump: Path) -> None:
+def test_truncated_or_missing_data_is_refused(dump: Path) -> None:
     file = dump / "data" / "observation.memmap"
     file.write_bytes(file.read_bytes()[: 40 * 12])
     assert_refused(run("show", "./dump"), 3, "has 480 bytes, 600 are needed", "tdx verify")
@@ -121,7 +121,7 @@ def test_missing_chunk(dump: Path) -> None:
     assert "data/observation.memmap is missing" in verified.out
 
 
-def test_read_only_target(folder: Path) -> None:
+def test_read_only_target_is_reported(folder: Path) -> None:
     target = folder / "closed"
     target.mkdir(mode=0o555)
     place = READ_ONLY if os.access(target, os.W_OK) else str(target)
@@ -129,7 +129,7 @@ def test_read_only_target(folder: Path) -> None:
     assert_refused(ended, 3, f"cannot write {place}/dump: ", "name another place")
 
 
-def test_full_target_keeps_every_finished_chunk(folder: Path) -> None:
+def test_file_size_limit_keeps_complete_chunks(folder: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, 8_000))
 
@@ -147,7 +147,7 @@ def test_full_target_keeps_every_finished_chunk(folder: Path) -> None:
 
 @pytest.fixture
 def tiny(folder: Path) -> Iterator[Path]:
-    """A file system of 200 KiB."""
+    """Mount a file system of 200 KiB."""
     place = folder / "tiny"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
@@ -157,7 +157,7 @@ def tiny(folder: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
-def test_full_file_system(tiny: Path) -> None:
+def test_full_file_system_keeps_complete_chunks(tiny: Path) -> None:
     ended = run(*PENDULUM, "--steps", "20000", "--chunk", "200", "--out", "tiny/dump")
     assert_refused(ended, 3, "cannot write tiny/dump: no space left on device", "make room")
     assert open_dump(tiny / "dump").manifest.steps > 0
@@ -180,7 +180,9 @@ def test_full_file_system(tiny: Path) -> None:
     ],
     ids=["key", "input", "output", "no action", "dict", "rubbish"],
 )
-def test_incompatible_policy_file(folder: Path, module: Any, message: str, hint: str) -> None:
+def test_incompatible_policy_file_is_refused(
+    folder: Path, module: Any, message: str, hint: str
+) -> None:
     if isinstance(module, bytes):
         Path("policy.pt").write_bytes(module)
     else:
@@ -191,7 +193,7 @@ def test_incompatible_policy_file(folder: Path, module: Any, message: str, hint:
     assert not (folder / "dump").exists()
 
 
-def test_closed_pipe(dump: Path) -> None:
+def test_closed_pipe_is_not_an_error(dump: Path) -> None:
     for arguments in (("show", "./dump"), (*PENDULUM, "--steps", "30", "--out", "other")):
         assert_quiet_without_reader(arguments)
     assert open_dump(dump.parent / "other").manifest.complete
@@ -222,7 +224,7 @@ def test_progress_only_on_terminals(folder: Path) -> None:
 
 
 def wait_for_steps(folder: Path, steps: int) -> None:
-    """Wait until a dump has so many steps."""
+    """Wait until a dump has at least the given number of steps."""
     while True:
         try:
             if Manifest.load(folder).steps >= steps:
@@ -232,7 +234,7 @@ def wait_for_steps(folder: Path, steps: int) -> None:
         time.sleep(0.002)
 
 
-def test_resume_after_kill(folder: Path) -> None:
+def test_resumed_dump_equals_an_uninterrupted_one(folder: Path) -> None:
     assert run(*LONG, "--out", "whole").code == 0
     moments = random.Random(1)
     null = os.open(os.devnull, os.O_WRONLY)
@@ -254,7 +256,7 @@ def test_resume_after_kill(folder: Path) -> None:
     os.close(null)
 
 
-def test_one_writer_at_a_time(folder: Path) -> None:
+def test_second_writer_of_a_dump_is_refused(folder: Path) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     child = start((*LONG, "--out", "dump"), {1: null, 2: null})
     wait_for_steps(folder / "dump", 40)
@@ -274,7 +276,7 @@ def test_one_writer_at_a_time(folder: Path) -> None:
     assert Manifest.load(folder / "dump").steps == 3000
 
 
-def test_reader_that_reads_the_start(folder: Path) -> None:
+def test_reader_that_closes_the_pipe_early_is_not_an_error(folder: Path) -> None:
     reading, writing = os.pipe()
     err = os.memfd_create("err")
     asked = ("rollout", "--env", "CartPole-v1", "--steps", "60", "--out", "dump")

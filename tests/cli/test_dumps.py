@@ -27,7 +27,7 @@ FORMS = ["pipe", "json", *map(str, WIDTHS)]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Working directory, with fixed package versions in manifests."""
+    """Enter a temporary directory, with fixed package versions in manifests."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tdx.rollouts.recording.request.package_versions", lambda: {"tdx": "0.1.0"})
     return tmp_path
@@ -81,7 +81,7 @@ def test_replay_without_out_writes_nothing(tdx: Tdx) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_folder_without_dumps(tdx: Tdx) -> None:
+def test_list_of_a_folder_without_dumps(tdx: Tdx) -> None:
     assert tdx("list", "dumps").out == "no dumps in .\n"
 
 
@@ -181,7 +181,7 @@ def test_dry_run_reports_an_env_that_fails_in_a_step(
     assert (outcome.code, "no torque" in outcome.err) == (3, True)
 
 
-def test_progress_line() -> None:
+def test_progress_line_of_a_rollout() -> None:
     halfway = Progress(steps=5_000, episodes=3, goal=Goal(steps=20_000), new_steps=4_000)
     assert progress_text(halfway, 2.0) == "5,000 of 20,000 steps  2,000 steps/s  8 s left"
     counted = Progress(steps=5_000, episodes=3, goal=Goal(episodes=12), new_steps=5_000)
@@ -227,7 +227,9 @@ def test_shards_are_shown_as_one_dump(
         (("--resume",), "reads all other options", "--out DIR --resume"),
     ],
 )
-def test_options_of_shards(tdx: Tdx, options: tuple[str, ...], message: str, hint: str) -> None:
+def test_invalid_shard_options_are_refused(
+    tdx: Tdx, options: tuple[str, ...], message: str, hint: str
+) -> None:
     outcome = tdx(*SHARDED, *options)
     assert outcome.code == 2
     assert message in outcome.err
@@ -236,7 +238,7 @@ def test_options_of_shards(tdx: Tdx, options: tuple[str, ...], message: str, hin
 
 
 @pytest.mark.usefixtures("folder")
-def test_options_that_need_shards(tdx: Tdx) -> None:
+def test_options_that_require_shards(tdx: Tdx) -> None:
     outcome = tdx(*RUN, "--steps", "10", "--out", "d", "--on", "local")
     assert outcome.err.startswith("error: --on needs --shards")
     assert tdx(*RUN, "--steps", "1e1", "--out", "d").code == 0
@@ -282,7 +284,7 @@ def test_follow_shows_shards_until_they_are_complete(
     assert "shards    4" in outcome.out
 
 
-def test_follow_of_a_complete_dump(
+def test_follow_of_a_complete_dump_returns(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -302,5 +304,5 @@ def test_follow_of_a_complete_dump(
         ((0, 1, 0, 5.0), "reading x"),
     ],
 )
-def test_line_of_an_activity(counts: tuple[int, int, int, float], text: str) -> None:
+def test_progress_line_of_an_activity(counts: tuple[int, int, int, float], text: str) -> None:
     assert activity_text("reading x", *counts) == text

@@ -23,13 +23,13 @@ NAMES = ["RewardScaling", "StepCounter", "ActionScaling", "RewardSum"]
 
 
 def make_env() -> TransformedEnv:
-    """An env with three stages in two chains."""
+    """Return an env with three stages in two chains."""
     inner = TransformedEnv(GymEnv("Pendulum-v1"), Compose(RewardScaling(0.0, 0.1), StepCounter(5)))
     return TransformedEnv(inner, ActionScaling())
 
 
 class Undeclared(Transform):
-    """Writes a key that its spec does not declare."""
+    """Transform that writes an undeclared key."""
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict.set("extra", torch.ones(1))
@@ -45,7 +45,7 @@ def make_undeclared() -> TransformedEnv:
 
 
 class Failing(Transform):
-    """Raises in every step."""
+    """Transform that raises in every step."""
 
     def _step(self, tensordict: TensorDictBase, next_tensordict: TensorDictBase) -> TensorDictBase:
         raise ValueError("it fails")
@@ -62,14 +62,14 @@ def data_of(tdx: Tdx, *arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("report", ["spec", "chain", "plan"])
-def test_reports_list_the_stages_of_the_env_first(tdx: Tdx, report: str) -> None:
+def test_stages_of_the_env_are_listed_first(tdx: Tdx, report: str) -> None:
     data = data_of(tdx, "inspect", report, *named(make_env), "--t", "RewardSum")
     assert [(each["stage"], each["transform"]) for each in data["stages"]] == list(enumerate(NAMES))
     assert data["stages"][0]["call"].startswith("RewardScaling(loc=0.0000")
     assert data["stages"][-1]["call"] == "RewardSum"
 
 
-def test_reports_without_stages_of_the_pipeline(tdx: Tdx) -> None:
+def test_stages_of_the_env_are_listed_without_pipeline_stages(tdx: Tdx) -> None:
     data = data_of(tdx, "inspect", "spec", *named(make_env))
     assert [each["transform"] for each in data["stages"]] == NAMES[:3]
     outcome = tdx("inspect", "spec", *named(make_env), "--stages")
@@ -90,7 +90,7 @@ def test_plan_lists_the_stages_of_a_compose(tdx: Tdx) -> None:
     assert [each["transform"] for each in data["stages"]] == ["StepCounter", "RewardSum"]
 
 
-def test_report_page(tdx: Tdx, tmp_path: Path) -> None:
+def test_report_page_names_every_stage(tdx: Tdx, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     outcome = tdx(
         *("report", *named(make_env), "--t", "RewardSum", "--steps", "7", "-o", str(page))
@@ -113,7 +113,7 @@ def test_check_names_the_stages_of_the_env(tdx: Tdx) -> None:
     }
 
 
-def test_check_numbers_stages_after_those_of_the_env(tdx: Tdx, tmp_path: Path) -> None:
+def test_check_numbers_stages_after_the_stages_of_the_env(tdx: Tdx, tmp_path: Path) -> None:
     file = tmp_path / "chain.yaml"
     file.write_text(
         f"version: 1\nenv: {__name__}:make_env\ntransforms:\n"
@@ -124,7 +124,7 @@ def test_check_numbers_stages_after_those_of_the_env(tdx: Tdx, tmp_path: Path) -
     assert (finding["stage"], finding["transform"], finding["line"]) == (4, "CatFrames", 5)
 
 
-def test_errors_in_steps_count_from_the_innermost_stage() -> None:
+def test_error_in_a_step_counts_from_the_innermost_stage() -> None:
     env = TransformedEnv(make_env(), Compose(StepCounter(step_count_key="n"), Failing()))
     with pytest.raises(Exception, match=r"stage 4 \(Failing\)"):
         env.rollout(1)

@@ -132,7 +132,7 @@ def test_error_is_json_with_format_json(tdx: Tdx) -> None:
     assert error["exit_code"] == 2
 
 
-def test_usage_error_is_json_too(tdx: Tdx) -> None:
+def test_usage_error_is_json_with_format_json(tdx: Tdx) -> None:
     outcome = tdx("list", "envs", "--format=json", "--serach", "x")
     assert json.loads(outcome.err)["error"]["message"] == "no such option: --serach"
 
@@ -188,7 +188,7 @@ def test_gymnasium_warning_is_one_plain_line(tdx: Tdx) -> None:
     )
 
 
-def test_warnings_for_authors_of_libraries_are_not_shown(
+def test_deprecation_warnings_of_libraries_are_hidden(
     tdx: Tdx, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reset = PendulumEnv.reset

@@ -21,7 +21,7 @@ STORED = ("--keys", "observation,action,reward,done", "--keys", "step_count")
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Working directory, with fixed package versions in manifests."""
+    """Enter a temporary directory, with fixed package versions in manifests."""
     monkeypatch.chdir(tmp_path)
     for module in ("recording.request", "formats.import_writers"):
         monkeypatch.setattr(f"tdx.rollouts.{module}.package_versions", lambda: {"tdx": "0.1.0"})
@@ -49,7 +49,7 @@ def test_each_command_in_each_format(tdx: Tdx, golden: Golden, form: str) -> Non
 
 
 @pytest.mark.usefixtures("folder")
-def test_lines_on_stdout(tdx: Tdx) -> None:
+def test_export_to_stdout_equals_the_file(tdx: Tdx) -> None:
     assert tdx(*RUN, "--steps", "20", "--out", "cart").code == 0
     assert tdx("export", "cart", "--to", "jsonl").code == 0
     shown = tdx("export", "cart", "--out", "-")

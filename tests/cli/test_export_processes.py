@@ -1,4 +1,4 @@
-"""Processes that export and import dumps, with failures."""
+"""Processes that export and import dumps, including failures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACK = [each.name for each in export_formats() if each.can_import]
 
 
 def needs(name: str) -> None:
-    """Skip if a package of the format is missing."""
+    """Skip the test if a package of the format is missing."""
     kind = next(each for each in export_formats() if each.name == name)
     for package in kind.packages:
         pytest.importorskip(package)
@@ -34,7 +34,7 @@ def needs(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Path]:
-    """Dump of 3,000 steps in 75 chunks."""
+    """Record a dump of 3,000 steps in 75 chunks."""
     with in_memory() as place:
         path = str(Path(place) / "dump")
         assert run(*PENDULUM, "--steps", "3000", "--chunk", "40", "--out", path).code == 0
@@ -43,7 +43,7 @@ def made() -> Iterator[Path]:
 
 @pytest.fixture
 def folder(made: Path) -> Iterator[Path]:
-    """Working directory with ``dump``."""
+    """Yield a temporary working directory with ``dump``."""
     before = Path.cwd()
     with in_memory() as place:
         os.chdir(place)
@@ -53,12 +53,12 @@ def folder(made: Path) -> Iterator[Path]:
 
 
 def left(folder: Path) -> list[str]:
-    """Return the names of the other files."""
+    """Return the names of all files except ``dump``."""
     return sorted(each.name for each in folder.iterdir() if each.name != "dump")
 
 
 @pytest.mark.parametrize("name", BACK)
-def test_round_trip(folder: Path, name: str) -> None:
+def test_imported_export_equals_the_dump(folder: Path, name: str) -> None:
     needs(name)
     there = run("export", "dump", "--to", name, "--out", "file", "--format", "json")
     assert (there.code, there.err) == (0, "")
@@ -74,7 +74,7 @@ def test_round_trip(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BACK)
-def test_full_target(folder: Path, name: str) -> None:
+def test_file_size_limit_removes_the_partial_export(folder: Path, name: str) -> None:
     needs(name)
 
     def limit() -> None:
@@ -85,7 +85,7 @@ def test_full_target(folder: Path, name: str) -> None:
     assert left(folder) == []
 
 
-def test_full_target_of_an_import(folder: Path) -> None:
+def test_file_size_limit_removes_the_partial_import(folder: Path) -> None:
     assert run("export", "dump", "--to", "npz", "--out", "file.npz").code == 0
 
     def limit() -> None:
@@ -96,7 +96,7 @@ def test_full_target_of_an_import(folder: Path) -> None:
     assert left(folder) == ["file.npz"]
 
 
-def test_read_only_target(folder: Path) -> None:
+def test_read_only_target_is_reported(folder: Path) -> None:
     target = folder / "closed"
     target.mkdir(mode=0o555)
     place = READ_ONLY if os.access(target, os.W_OK) else str(target)
@@ -104,7 +104,7 @@ def test_read_only_target(folder: Path) -> None:
     assert_refused(ended, 3, f"cannot write {place}/x.npz: ", "name another place")
 
 
-def test_interrupted(folder: Path) -> None:
+def test_interrupted_export_leaves_no_files(folder: Path) -> None:
     err = os.memfd_create("err")
     child = start(("export", "dump", "--to", "jsonl", "--out", "x.jsonl"), {2: err})
     while not list(folder.glob(".x.jsonl.*.tmp/x.jsonl")):
@@ -116,7 +116,7 @@ def test_interrupted(folder: Path) -> None:
     assert left(folder) == []
 
 
-def test_killed_over_an_older_export(folder: Path) -> None:
+def test_killed_export_keeps_the_existing_one(folder: Path) -> None:
     needs("zarr")
     assert run("export", "dump", "--to", "zarr", "--out", "x.zarr").code == 0
     child = start(("export", "dump", "--to", "zarr", "--out", "x.zarr", "--force"), {})
@@ -133,9 +133,9 @@ def test_killed_over_an_older_export(folder: Path) -> None:
     assert left(folder) == ["again", "x.zarr"]
 
 
-def test_interrupt_swallowed_by_a_library() -> None:
+def test_interrupt_swallowed_by_a_finalizer_is_raised_later() -> None:
     class Thing:
-        """Something that is interrupted while it is taken away."""
+        """Object whose finalizer raises SIGINT."""
 
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -151,7 +151,7 @@ def test_interrupt_swallowed_by_a_library() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_ignored_interrupt_stays_ignored() -> None:
+def test_ignored_sigint_stays_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with reliable_sigint() as check:
@@ -162,7 +162,7 @@ def test_ignored_interrupt_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_damaged_dump(folder: Path) -> None:
+def test_damaged_dump_is_refused(folder: Path) -> None:
     assert run(*PENDULUM, "--steps", "50", "--chunk", "20", "--out", "bad").code == 0
     file = folder / "bad" / "data" / "next" / "reward.memmap"
     data = bytearray(file.read_bytes())
@@ -177,7 +177,7 @@ def test_damaged_dump(folder: Path) -> None:
     assert left(folder) == ["bad"]
 
 
-def test_dump_without_a_step(folder: Path) -> None:
+def test_dump_without_steps_is_refused(folder: Path) -> None:
     def interrupt(progress: Progress) -> None:
         raise KeyboardInterrupt
 
@@ -188,14 +188,14 @@ def test_dump_without_a_step(folder: Path) -> None:
     assert_refused(run("export", "none", "--to", "npz"), 3, "none has no steps yet", "--resume")
 
 
-def test_closed_pipe(folder: Path) -> None:
+def test_closed_pipe_is_not_an_error(folder: Path) -> None:
     for arguments in (("export", "dump", "-o", "-"), ("export", "dump", "-o", "x.npz")):
         assert_quiet_without_reader(arguments)
     assert left(folder) == ["x.npz"]
 
 
 @pytest.mark.parametrize("name", ["parquet", "mp4"])
-def test_missing_package(folder: Path, name: str) -> None:
+def test_missing_package_is_reported(folder: Path, name: str) -> None:
     kind = next(each for each in export_formats() if each.name == name)
 
     def without() -> None:

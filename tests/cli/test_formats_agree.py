@@ -143,7 +143,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tdx: Tdx) -> Path:
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.usefixtures("folder")
-def test_json_jsonl_and_csv_agree(tdx: Tdx, name: str) -> None:
+def test_json_jsonl_and_csv_contain_the_same_data(tdx: Tdx, name: str) -> None:
     arguments, items_of = COMMANDS[name]
     if "profile.json" in arguments:
         assert tdx("profile", *CHAIN, *SHORT, "--save", "profile.json").code == 0
@@ -153,7 +153,9 @@ def test_json_jsonl_and_csv_agree(tdx: Tdx, name: str) -> None:
     agree(document, items_of(document), outcomes["jsonl"].out, outcomes["csv"].out)
 
 
-def test_profile(tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_formats_of_a_profile_contain_the_same_data(
+    tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tdx.profiling.saved import read_profile
 
     assert tdx("profile", *CHAIN, *SHORT, "--save", "profile.json").code == 0
@@ -168,7 +170,7 @@ def test_profile(tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def agree(document: Document, items: list[Any], lines: str, table: str) -> None:
-    """Check that each item is a line of JSON with the same values, and each line a row of CSV."""
+    """Check that each item has a line of JSON and a row of CSV with the same values."""
     records = [json.loads(line) for line in lines.splitlines()]
     rows = list(csv.DictReader(io.StringIO(table)))
     assert len(items) == len(records) == len(rows) > 0
@@ -201,7 +203,7 @@ def _cell(value: Any) -> str:
 
 
 @pytest.mark.parametrize("form", list(Format))
-def test_a_format_creates_only_what_it_shows(form: Format) -> None:
+def test_format_creates_only_the_data_it_needs(form: Format) -> None:
     created: list[str] = []
 
     def data() -> Document:

@@ -1,4 +1,4 @@
-"""Output of the commands."""
+"""Output of the commands, compared with golden files."""
 
 from __future__ import annotations
 
@@ -69,13 +69,15 @@ EAGER = ("inspect", "plan", "--env", "Pendulum-v1", "--t", "NoopResetEnv(3)", "-
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_table(layout: Layout, name: str, arguments: tuple[str, ...]) -> None:
+def test_table_matches_the_golden_file(
+    layout: Layout, name: str, arguments: tuple[str, ...]
+) -> None:
     layout(name, *arguments)
 
 
 @pytest.mark.parametrize("columns", WIDTHS)
-def test_narrow_layouts(tdx: Tdx, golden: Golden, columns: int) -> None:
-    """Keep one golden file per width for a table that changes its layout."""
+def test_layout_in_narrow_terminals(tdx: Tdx, golden: Golden, columns: int) -> None:
+    """Compare a table whose layout depends on the width with one golden file per width."""
     golden(f"chain.{columns}.txt", tdx(*CHAIN, columns=columns).out)
 
 
@@ -93,8 +95,10 @@ def test_narrow_layouts(tdx: Tdx, golden: Golden, columns: int) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_json(tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]) -> None:
-    """The other formats contain the same data: ``test_formats_agree.py``."""
+def test_json_matches_the_golden_file(
+    tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]
+) -> None:
+    """Check JSON only: ``test_formats_agree.py`` compares the other formats with it."""
     outcome = tdx(*arguments, "--format", "json")
     assert outcome.code == 0, outcome.err
     golden(f"{name}.json", outcome.out)
@@ -102,7 +106,7 @@ def test_json(tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]) -
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "md"])
 @pytest.mark.parametrize(("name", "arguments"), [("spec", PENDULUM), ("list_envs", ENVS)])
-def test_other_formats(
+def test_other_formats_match_the_golden_files(
     tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...], form: str
 ) -> None:
     outcome = tdx(*arguments, "--format", form)
@@ -168,12 +172,12 @@ def test_plan_as_a_diagram(tdx: Tdx, golden: Golden, name: str, arguments: tuple
     golden(f"{name}.mermaid", tdx(*arguments, "--format", "mermaid").out)
 
 
-def test_colors_of_the_marks(tdx: Tdx, golden: Golden) -> None:
+def test_colors_of_the_change_marks(tdx: Tdx, golden: Golden) -> None:
     golden("spec.ansi", tdx(*PENDULUM, "--color", "always", columns=60).out)
 
 
-def test_kind_of_each_document() -> None:
-    """A line of JSON has the same kind as the whole document."""
+def test_lines_have_the_kind_of_the_document() -> None:
+    """Compare the kind in each line of JSON Lines with that of the whole document."""
     pairs = [(lines, lines.with_suffix(".json")) for lines in GOLDEN.glob("*.jsonl")]
     assert pairs
     for lines, whole in pairs:

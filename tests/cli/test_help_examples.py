@@ -1,4 +1,4 @@
-"""Every ``--help`` has two examples, which work."""
+"""Every ``--help`` has at least two examples that work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_env():
 
 
 def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and the object of each command below a group."""
+    """Yield the path and the command object of each command in a group."""
     names = command.list_commands(None) if hasattr(command, "list_commands") else []
     for name in names:
         inner = command.get_command(None, name)
@@ -55,7 +55,7 @@ def examples(command: Any) -> list[str]:
 
 @pytest.fixture(scope="module")
 def samples() -> Iterator[Path]:
-    """A folder with the files that the examples name."""
+    """Yield a folder with the files that the examples use."""
     with in_memory() as parent, chdir(parent):
         for name, stages in {
             "pendulum": "RewardSum, VecNorm",
@@ -90,12 +90,14 @@ def test_each_group_has_examples(tdx: Tdx) -> None:
 
 
 @pytest.mark.parametrize("name", [path for path in COMMANDS if " " not in path])
-def test_summary_in_the_help_of_the_program(name: str) -> None:
-    """The table of summaries repeats the docstrings, which are not imported for that help."""
+def test_summaries_in_the_help_of_the_program_equal_the_docstrings(name: str) -> None:
+    """Compare the table of summaries, which imports no command, with the docstrings."""
     assert COMMANDS[name].help.partition("\n\n")[0] == ROOT_COMMANDS[name][1]
 
 
-def test_paragraphs_are_not_broken_in_the_help(tdx: Tdx, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paragraphs_in_the_help_have_no_hard_line_breaks(
+    tdx: Tdx, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     text = tdx("verify", "--help").out
     assert "Exits with 0 if the dump is valid, else with 1. --repair says what was lost; " in text
@@ -123,7 +125,7 @@ def test_examples_run(
 
 
 def words_of(example: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the arguments of an example with few steps; set its variables."""
+    """Set the variables of an example and return its arguments, with few steps."""
     words = shlex.split(example.partition(" > ")[0])
     while words[0] != "tdx":
         name, _, value = words.pop(0).partition("=")

@@ -1,4 +1,4 @@
-"""A saved policy is code: without --allow-code no command opens it."""
+"""Saved policies are code: no command opens one without --allow-code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUIET = {
 
 @pytest.fixture(params=KINDS)
 def marker(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Path that a hostile policy would create; the folder contains a pipeline with it."""
+    """Return the path that a hostile policy creates; ``p.yaml`` uses that policy."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     marker = tmp_path / "marker"
@@ -53,7 +53,7 @@ def test_commands_without_a_policy_do_not_open_it(tdx: Tdx, marker: Path, comman
     assert not marker.exists()
 
 
-def test_policy_option_is_refused_too(tdx: Tdx, marker: Path) -> None:
+def test_policy_option_is_refused_without_allow_code(tdx: Tdx, marker: Path) -> None:
     name = Path("p.yaml").read_text().split("policy: ")[1].strip()
     asked = ("--env", "Pendulum-v1", "--policy", name, "--steps", "5")
     outcome = tdx("rollout", *asked, "--out", "dump")
@@ -95,6 +95,6 @@ def _cut_dump(folder: Path, policy: str) -> None:
 
 
 @pytest.mark.parametrize("marker", ["export", "script"], indirect=True)
-def test_allow_code_runs_it(tdx: Tdx, marker: Path) -> None:
+def test_allow_code_runs_the_policy(tdx: Tdx, marker: Path) -> None:
     outcome = tdx(*COMMANDS["rollout"], "--allow-code")
     assert marker.exists(), outcome.err

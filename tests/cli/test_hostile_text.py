@@ -59,7 +59,7 @@ def broken():
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Working directory with a module ``hostile_env``."""
+    """Enter a temporary directory with a module ``hostile_env``."""
     (tmp_path / "hostile_env.py").write_text(_MODULE.format(hostile=HOSTILE), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -93,7 +93,9 @@ KEYED = [
     ("arguments", "formats"), KEYED, ids=lambda value: " ".join(value[:2]) if value else ""
 )
 @pytest.mark.usefixtures("folder")
-def test_keys_of_an_env(tdx: Tdx, arguments: tuple[str, ...], formats: tuple[str, ...]) -> None:
+def test_keys_of_an_env_are_escaped(
+    tdx: Tdx, arguments: tuple[str, ...], formats: tuple[str, ...]
+) -> None:
     outcomes = [tdx(*arguments, "--format", form) for form in formats]
     for outcome in outcomes:
         assert_harmless(outcome)
@@ -101,7 +103,7 @@ def test_keys_of_an_env(tdx: Tdx, arguments: tuple[str, ...], formats: tuple[str
 
 
 @pytest.mark.usefixtures("folder")
-def test_terminal_gets_only_colors_of_tdx(tdx: Tdx) -> None:
+def test_terminal_receives_only_colors_of_tdx(tdx: Tdx) -> None:
     outcome = tdx("inspect", "spec", *ENV, "--color", "always", columns=60)
     assert outcome.code == 0
     assert "\x1b[1m" in outcome.out
@@ -122,8 +124,8 @@ def test_json_and_csv_keep_the_text(tdx: Tdx) -> None:
 
 
 @pytest.mark.parametrize("form", Format)
-def test_dumps_and_folder_names(tdx: Tdx, folder: Path, form: str) -> None:
-    """The keys in the manifest and the name of the folder are hostile."""
+def test_dumps_and_folder_names_are_escaped(tdx: Tdx, folder: Path, form: str) -> None:
+    """Use hostile keys in the manifest and a hostile name of the folder."""
     dump = folder / "dumps" / HOSTILE.replace("\x00", "")
     assert_harmless(tdx("rollout", *ENV, *STEPS, "--out", str(dump), "--format", form))
     for arguments in (
@@ -157,7 +159,7 @@ FILES = {
 
 @pytest.mark.parametrize("form", [Format.TABLE, Format.JSON])
 @pytest.mark.parametrize("name", FILES)
-def test_pipeline_files(tdx: Tdx, folder: Path, name: str, form: str) -> None:
+def test_text_of_pipeline_files_is_escaped(tdx: Tdx, folder: Path, name: str, form: str) -> None:
     file = folder / f"{HOSTILE}.yaml"
     file.write_text(FILES[name], encoding="utf-8")
     path = str(file)
@@ -200,14 +202,14 @@ def test_pipeline_files(tdx: Tdx, folder: Path, name: str, form: str) -> None:
     ],
     ids=lambda arguments: ascii(" ".join(arguments)),
 )
-def test_arguments(tdx: Tdx, arguments: tuple[str, ...], form: str) -> None:
+def test_arguments_in_messages_are_escaped(tdx: Tdx, arguments: tuple[str, ...], form: str) -> None:
     outcome = tdx(*arguments, "--format", form)
     assert outcome.code in (1, 2, 3)
     assert "evil" in (outcome.out + outcome.err).lower()
     assert_harmless(outcome)
 
 
-def test_written_files(tdx: Tdx, folder: Path) -> None:
+def test_text_in_written_files_is_escaped(tdx: Tdx, folder: Path) -> None:
     report = tdx("report", *ENV, "--steps", "2", "--out", str(folder / f"{HOSTILE}.html"))
     assert report.code == 0, report.err
     assert_harmless(report)

@@ -1,4 +1,4 @@
-"""``tdx init``, with and without the dialog."""
+"""``tdx init`` with and without the dialog."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def interview(*texts: str, env: str = "") -> PipelineDialog:
     return PipelineDialog(config, (), allow_code=False, color=Color.NEVER, ask=answers(*texts))
 
 
-def test_suggestions_for_images() -> None:
+def test_suggested_stages_for_images() -> None:
     assert fitting(PIXELS) == [
         "ToTensorImage",
         "GrayScale",
@@ -58,13 +58,13 @@ def test_suggestions_for_images() -> None:
     ]
 
 
-def test_suggestions_for_an_env_without_end() -> None:
+def test_suggested_step_limit_for_an_env_without_one() -> None:
     endless = EnvConfig("Pendulum-v1", kwargs={"max_episode_steps": -1})
     assert fitting(endless)[-1] == "StepCounter(max_steps=1000)"
     assert fitting(EnvConfig("Pendulum-v1"))[-1] == "StepCounter"
 
 
-def test_suggestions_for_double_precision() -> None:
+def test_suggested_stages_for_double_precision() -> None:
     pytest.importorskip("mujoco", reason="the only envs with float64 observations")
     assert fitting(EnvConfig("InvertedPendulum-v5"))[0] == "DoubleToFloat"
 
@@ -84,7 +84,9 @@ def test_suggested_pipeline_passes_the_check(tdx: Tdx, arguments: tuple[str, ...
         ("given", ("--env", "Pendulum-v1", "--t", "RewardScaling(0., 0.1)", "--t", "StepCounter")),
     ],
 )
-def test_text_of_the_file(tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]) -> None:
+def test_written_file_matches_the_golden_file(
+    tdx: Tdx, golden: Golden, name: str, arguments: tuple[str, ...]
+) -> None:
     golden(f"init_{name}.yaml", tdx("init", "-", *arguments).out)
 
 
@@ -118,13 +120,13 @@ def test_errors_write_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_unwritable_file(tdx: Tdx, tmp_path: Path) -> None:
+def test_unwritable_file_is_reported(tdx: Tdx, tmp_path: Path) -> None:
     outcome = tdx("init", str(tmp_path / "no" / "x.yaml"), "--env", "Pendulum-v1", "-y")
     assert outcome.code == 3
     assert "cannot write" in outcome.err
 
 
-def test_dialog(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dialog_corrects_misspelled_names(capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = interview(
         *("Pendulm-v1", "Pendulum-v1", "n", "StepCouter", "RewardSum", "StepCounter"),
         *("-", "InitTracker", ""),
@@ -137,7 +139,7 @@ def test_dialog(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Pendulum-v1" in shown.partition("hint: ")[2].splitlines()[0]
 
 
-def test_return_accepts_the_suggestions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_enter_accepts_the_suggestions(capsys: pytest.CaptureFixture[str]) -> None:
     pipeline = interview("", env="Pendulum-v1").run()
     assert [stage.name for stage in pipeline.transforms] == [
         "InitTracker",
@@ -147,7 +149,7 @@ def test_return_accepts_the_suggestions(capsys: pytest.CaptureFixture[str]) -> N
     assert "marks the first step of each episode" in capsys.readouterr().err
 
 
-def test_dialog_with_completion_on_a_terminal(tmp_path: Path) -> None:
+def test_dialog_completes_names_on_a_terminal(tmp_path: Path) -> None:
     def before() -> None:
         os.chdir(tmp_path)
         os.environ["TERM"] = "xterm"

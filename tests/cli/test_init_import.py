@@ -81,7 +81,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["converted_envs:make", "converted_envs.py:make"])
-def test_file_is_a_pipeline_that_passes_the_check(tdx: Tdx, folder: Path, name: str) -> None:
+def test_written_pipeline_passes_the_check(tdx: Tdx, folder: Path, name: str) -> None:
     outcome = tdx("init", "out.yaml", "--from", name, "--allow-code")
     assert outcome.code == 0, outcome.err
     assert "stages 0 to 3: equal for 1,000 steps" in outcome.err
@@ -100,7 +100,7 @@ def test_file_is_a_pipeline_that_passes_the_check(tdx: Tdx, folder: Path, name: 
 
 
 @pytest.mark.usefixtures("folder")
-def test_arguments_of_the_function(tdx: Tdx) -> None:
+def test_arguments_of_the_function_are_converted(tdx: Tdx) -> None:
     arguments = ("--from", "converted_envs:make", "--allow-code", "--env-kwargs", "limit=7")
     outcome = tdx("init", "-", *arguments)
     assert outcome.code == 0, outcome.err
@@ -108,7 +108,7 @@ def test_arguments_of_the_function(tdx: Tdx) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_difference_is_shown_and_fails(tdx: Tdx) -> None:
+def test_different_values_are_shown_and_fail(tdx: Tdx) -> None:
     outcome = tdx("init", "-", "--from", "converted_envs:changing", "--allow-code")
     assert outcome.code == 1
     assert "first difference at step 0, 'reward' after stage 3 (ClipReward)" in outcome.err
@@ -147,7 +147,7 @@ def test_existing_file_needs_force(tdx: Tdx, folder: Path) -> None:
     assert PipelineFile.load("out.yaml").pipeline.env.id == "Pendulum-v1"
 
 
-def test_stack_of_stable_baselines3(tdx: Tdx, folder: Path) -> None:
+def test_stack_of_stable_baselines3_is_converted(tdx: Tdx, folder: Path) -> None:
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:sb3", "--allow-code")
     assert outcome.code == 0, outcome.err
     assert "stages 0 to 3: equal for 1,000 steps" in outcome.err
@@ -160,7 +160,7 @@ def test_stack_of_stable_baselines3(tdx: Tdx, folder: Path) -> None:
     assert check_pipeline(file.pipeline).ok
 
 
-def test_stack_of_torchrl(tdx: Tdx, folder: Path) -> None:
+def test_stack_of_torchrl_is_converted(tdx: Tdx, folder: Path) -> None:
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:torchrl", "--allow-code")
     assert outcome.code == 0, outcome.err
     assert "stage 2 on top of stage 1: equal for 1,000 steps" in outcome.err
@@ -172,7 +172,7 @@ def test_stack_of_torchrl(tdx: Tdx, folder: Path) -> None:
     ]
 
 
-def test_env_of_another_class_is_marked(tdx: Tdx, folder: Path) -> None:
+def test_env_without_a_counterpart_is_marked(tdx: Tdx, folder: Path) -> None:
     outcome = tdx("init", "out.yaml", "--from", "converted_envs:own_torchrl", "--allow-code")
     assert outcome.code == 0, outcome.err
     assert "stage 0 on top of the env: equal for 1,000 steps" in outcome.err

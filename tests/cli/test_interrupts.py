@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: exit code 130, at most one line of output, no remaining process."""
+"""Ctrl-C at any time: exit code 130, at most one line of output, no remaining process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MOMENTS = [round(random.Random(seed).uniform(0.05, 2.0), 2) for seed in range(3)
 
 
 class Interrupted:
-    """A process of ``tdx`` in its own session, to be interrupted."""
+    """Process of ``tdx`` in its own session, to be interrupted."""
 
     def __init__(self, arguments: tuple[str, ...]) -> None:
         reading, writing = os.pipe()
@@ -60,7 +60,7 @@ class Interrupted:
         os.close(reading)
 
     def wait(self, happened: Callable[[], bool]) -> None:
-        """Wait for a condition."""
+        """Wait until a condition holds."""
         limit = time.monotonic() + TIMEOUT_SECONDS
         while not happened():
             assert time.monotonic() < limit
@@ -82,7 +82,7 @@ class Interrupted:
             return os.waitstatus_to_exitcode(status[0]), file.read()
 
     def others(self) -> list[str]:
-        """Return the running processes of its session."""
+        """Return the running processes of the session."""
         return [line for line in _processes() if line.split()[5:6] == [str(self.pid)]]
 
     def end(self) -> None:
@@ -119,26 +119,28 @@ def interrupted(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_any_moment(interrupted: Callable[..., Interrupted], command: str, moment: float) -> None:
+def test_interrupt_at_any_time_exits_with_130(
+    interrupted: Callable[..., Interrupted], command: str, moment: float
+) -> None:
     process = interrupted(*COMMANDS[command])
     time.sleep(moment)
     code, err = process.press()
-    # A check may finish before the signal.
+    # The check may finish before the signal.
     assert code == 130 or (command == "check" and code == 0)
     assert len(err.splitlines()) <= 1, err
     assert "Traceback" not in err
-    # A worker that was just starting ends when it sees that its parent is gone.
+    # A worker that was still starting exits when it detects that its parent has exited.
     process.wait(lambda: process.others() == [])
 
 
-def test_terminal_gets_a_message_on_its_own_line() -> None:
-    """The echoed ^C, or a progress line, is replaced. Python prints nothing before its start."""
+def test_message_on_a_terminal_is_on_its_own_line() -> None:
+    """Interrupt with increasing delays: nothing is printed before Python has started."""
     outputs = map(output_of_terminal, (0.5, 2.0, 8.0, 30.0))
     assert next(filter(None, outputs)).endswith(b"\r\x1b[Kinterrupted\r\n")
 
 
 def output_of_terminal(moment: float) -> bytes:
-    """Interrupt a command whose stderr is a terminal after some seconds."""
+    """Interrupt a command after ``moment`` seconds; return what its terminal received."""
     terminal, stderr = os.openpty()
     arguments = ("inspect", "values", "--env", "Pendulum-v1", *LONG)
     with open(os.devnull, "r+b") as nothing:
@@ -151,13 +153,15 @@ def output_of_terminal(moment: float) -> bytes:
     try:
         return os.read(terminal, 10_000)
     except OSError:
-        # Linux reports an error if the other end was closed without any output.
+        # Linux raises an error if the other end was closed without any output.
         return b""
     finally:
         os.close(terminal)
 
 
-def test_before_the_first_chunk(interrupted: Callable[..., Interrupted], tmp_path: Path) -> None:
+def test_interrupt_before_the_first_chunk_does_not_suggest_resume(
+    interrupted: Callable[..., Interrupted], tmp_path: Path
+) -> None:
     arguments = COMMANDS["rollout"]
     process = interrupted(*arguments, "--chunk", "5000000")
     process.wait((tmp_path / "dump").exists)
@@ -170,7 +174,7 @@ def test_before_the_first_chunk(interrupted: Callable[..., Interrupted], tmp_pat
 def test_unresponsive_run_is_killed(
     interrupted: Callable[..., Interrupted], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The env swallows Ctrl-C and continues."""
+    """Use an env that swallows Ctrl-C and continues."""
     Path("stuck.py").write_text(STUCK)
     monkeypatch.syspath_prepend(".")
     process = interrupted("check", "--env", "stuck:make", "--allow-code")

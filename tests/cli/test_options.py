@@ -1,4 +1,4 @@
-"""Options that every command shares."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         (Color.NEVER, {"FORCE_COLOR": "1"}, True, False),
     ],
 )
-def test_color_option(
+def test_color_option_and_variables(
     monkeypatch: pytest.MonkeyPatch,
     color: Color,
     environ: dict[str, str],
@@ -72,14 +72,14 @@ def test_options_override_the_file(tdx: Tdx, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("search", ["no such thing at all", "reward"])
-def test_search(tdx: Tdx, search: str) -> None:
+def test_list_shows_only_matches_of_a_search(tdx: Tdx, search: str) -> None:
     outcome = tdx("list", "transforms", *search.split())
     assert outcome.code == 0
     assert ("RewardSum" in outcome.out) == (search == "reward")
     assert outcome.out.strip()
 
 
-def test_export_format_as_output_format_gets_a_hint(tdx: Tdx) -> None:
+def test_hint_for_an_export_format_as_output_format(tdx: Tdx) -> None:
     outcome = tdx("rollout", "--env", "CartPole-v1", "--out", "runs", "--format", "parquet")
     assert outcome.code == 2
     assert "invalid value 'parquet' for --format" in outcome.err

@@ -40,7 +40,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def commands(dump: Path) -> dict[str, tuple[str, ...]]:
-    """Return commands that write a file, without the file."""
+    """Return commands that write a file, without the path of the file."""
     return {
         "report": ("report", *PENDULUM, "--steps", "5", "--out"),
         "init": ("init", *PENDULUM, "-y"),
@@ -58,7 +58,7 @@ NAMES = list(commands(Path()))
 
 @contextmanager
 def read_from(pipe: Path) -> Iterator[list[bytes]]:
-    """Read a pipe in a thread; the list has the content after the block."""
+    """Read a pipe in a thread; the list contains its content after the block."""
     os.mkfifo(pipe)
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
@@ -70,7 +70,9 @@ def read_from(pipe: Path) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("force", [False, True])
-def test_pipe_is_written_to(tdx: Tdx, tmp_path: Path, dump: Path, name: str, force: bool) -> None:
+def test_output_is_written_to_an_existing_pipe(
+    tdx: Tdx, tmp_path: Path, dump: Path, name: str, force: bool
+) -> None:
     pipe = tmp_path / "pipe"
     with read_from(pipe) as found:
         ended = tdx(*commands(dump)[name], str(pipe), *(["--force"] if force else []))
@@ -119,7 +121,7 @@ def test_device_is_not_replaced(tdx: Tdx, tmp_path: Path) -> None:
         os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
         device.write_bytes(b"")
     if not device.exists() or not os.access(device, os.W_OK):
-        device = Path("/dev/fd/1")  # nobody else may create one: a link to a stream is as good
+        device = Path("/dev/fd/1")  # only root may create a device: use a link to a stream
     before = device.lstat()
     for arguments in (("init", *PENDULUM, "-y"), (*PROFILE, "--save")):
         ended = tdx(*arguments, str(device), "--force")

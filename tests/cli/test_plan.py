@@ -68,7 +68,7 @@ def test_pipeline_from_file(tdx: Tdx, tmp_path: Path) -> None:
     assert written == ["step_count@0", "truncated@1", "done@1"]
 
 
-def test_unknown_policy_key_suggests_the_nearest(tdx: Tdx) -> None:
+def test_unknown_policy_key_suggests_the_closest_match(tdx: Tdx) -> None:
     outcome = tdx("inspect", "plan", "--env", "Pendulum-v1", "--policy-reads", "observatin")
     assert (outcome.code, outcome.out) == (2, "")
     assert "observatin" in outcome.err
@@ -79,7 +79,7 @@ def test_unknown_policy_key_suggests_the_nearest(tdx: Tdx) -> None:
     )
 
 
-def test_an_env_without_a_chain(tdx: Tdx) -> None:
+def test_plan_of_an_env_without_a_chain(tdx: Tdx) -> None:
     outcome = tdx("inspect", "plan", "--env", "Pendulum-v1")
     assert outcome.code == 0
     assert "Pendulum-v1  planned" in outcome.out
@@ -97,7 +97,7 @@ def test_an_env_without_a_chain(tdx: Tdx) -> None:
     ids=["bare", "policy", "unused", "eager"],
 )
 def test_diagram_is_valid_mermaid(tdx: Tdx, arguments: tuple[str, ...]) -> None:
-    """Every line is a node, an arrow or a class, and refers to existing nodes."""
+    """Check that every line is a node, an arrow or a class that refers to existing nodes."""
     outcome = tdx("inspect", "plan", "--env", "Pendulum-v1", *arguments, "--format", "mermaid")
     first, *lines = outcome.out.splitlines()
     assert first == "flowchart TD"
@@ -121,7 +121,7 @@ def test_diagram_is_valid_mermaid(tdx: Tdx, arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("when", get_args(When))
-def test_each_time_to_run_has_a_color(when: When) -> None:
+def test_each_execution_time_has_a_color(when: When) -> None:
     plan = plan_of(TransformedEnv(PendulumEnv(), RewardSum()))
     stages = tuple(replace(stage, when=when) for stage in plan.stages)
     report = PlanReport("pendulum", ("action",), replace(plan, stages=stages))

@@ -26,7 +26,7 @@ def environ() -> dict[str, str]:
 
 
 def on_terminal(arguments: tuple[str, ...], columns: int, environ: dict[str, str]) -> str:
-    """Return the output of ``tdx`` on a terminal with some columns."""
+    """Return the output of ``tdx`` on a terminal with ``columns`` columns."""
 
     def before() -> None:
         os.environ.clear()
@@ -96,7 +96,7 @@ def test_reader_that_exits_is_not_an_error(environ: dict[str, str]) -> None:
 def test_interrupt_exits_with_130_and_prints_nothing(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
-    """Interrupt a run that waits for the text of a pipeline."""
+    """Interrupt a command that waits for a pipeline file."""
     file = tmp_path / "pipeline"
     os.mkfifo(file)
     with (

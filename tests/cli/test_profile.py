@@ -33,7 +33,7 @@ def both() -> Profile:
 
 @pytest.fixture
 def measures(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Replace the measurement by a profile."""
+    """Return a function that replaces the measurement with a profile."""
 
     def use(profile: Profile) -> None:
         monkeypatch.setattr("tdx.profiling.run.profile_env", lambda *_: profile)
@@ -42,7 +42,9 @@ def measures(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("columns", [60, 80, None], ids=["60", "80", "pipe"])
-def test_table(tdx: Tdx, golden: Golden, measures: Any, columns: int | None) -> None:
+def test_table_matches_the_golden_file(
+    tdx: Tdx, golden: Golden, measures: Any, columns: int | None
+) -> None:
     measures(both())
     outcome = tdx(*PENDULUM, columns=columns)
     assert (outcome.code, outcome.err) == (0, "")
@@ -54,7 +56,7 @@ def test_table(tdx: Tdx, golden: Golden, measures: Any, columns: int | None) -> 
         assert_fits(outcome.out, columns)
 
 
-def test_json(tdx: Tdx, golden: Golden, measures: Any) -> None:
+def test_json_matches_the_golden_file(tdx: Tdx, golden: Golden, measures: Any) -> None:
     measures(sample_profile())
     document = json.loads(tdx(*PENDULUM, "--format", "json").out)
     for row in document["modes"][0]["rows"]:
@@ -62,13 +64,13 @@ def test_json(tdx: Tdx, golden: Golden, measures: Any) -> None:
     golden("profile.json", json.dumps(document, indent=2) + "\n")
 
 
-def test_sort_top_and_histogram(tdx: Tdx, golden: Golden, measures: Any) -> None:
+def test_sort_top_and_histogram_options(tdx: Tdx, golden: Golden, measures: Any) -> None:
     measures(sample_profile())
     shown = tdx(*PENDULUM, "--sort", "p95", "--top", "2", "--histogram", columns=80)
     golden("profile_top.80.txt", shown.out)
 
 
-def test_trace_and_flame_chart(golden: Golden, tdx: Tdx, measures: Any) -> None:
+def test_trace_files_and_flame_chart(golden: Golden, tdx: Tdx, measures: Any) -> None:
     measures(sample_profile())
     trace = json.loads(tdx(*PENDULUM, "--trace", "-").out)
     assert {event["ph"] for event in trace["traceEvents"]} == {"M", "X"}
@@ -77,7 +79,7 @@ def test_trace_and_flame_chart(golden: Golden, tdx: Tdx, measures: Any) -> None:
     golden("profile_flames.svg", flame_chart(build_mean_step(mode_profile())) + "\n")
 
 
-def test_page_is_self_contained() -> None:
+def test_html_page_is_self_contained() -> None:
     html = profile_page(both())
     page = Page(html)
     assert all(load.startswith(("data:", "#")) for load in page.loads)
@@ -93,7 +95,7 @@ def test_page_is_self_contained() -> None:
 
 
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no Chromium is installed")
-def test_page_in_a_browser(tdx: Tdx, measures: Any, tmp_path: Path) -> None:
+def test_html_page_in_a_browser(tdx: Tdx, measures: Any, tmp_path: Path) -> None:
     measures(both())
     target = tmp_path / "profile.html"
     assert tdx(*PENDULUM, "--html", str(target)).err == f"wrote {target}\n"
@@ -112,7 +114,7 @@ def test_page_in_a_browser(tdx: Tdx, measures: Any, tmp_path: Path) -> None:
     assert "CONSOLE" not in done.stderr
 
 
-def test_growth_plot() -> None:
+def test_growth_plot_has_a_line_for_each_part() -> None:
     drawn = growth_plot("num_envs", [1, 8, 64], [("a", [1.0, 2.0, None]), ("b", [3.0, 3.0, 9.0])])
     assert drawn.count("<polyline") == 2
     assert growth_plot("num_envs", [1], [("a", [1.0])]) == ""

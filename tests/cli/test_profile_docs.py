@@ -1,6 +1,6 @@
-"""Examples of profiles in the docs: the start of each line is compared, since numbers vary.
+"""Examples of profiles in the docs. Only the start of each line is compared: numbers vary.
 
-With TDX_UPDATE_GOLDEN=1 the pages take over what is printed.
+TDX_UPDATE_GOLDEN=1 updates the pages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def fronts(text: str) -> list[str]:
     top_rows = re.compile(r"(^part .*\n)(?:(?!.*other rows).+\n)*(.*other rows)", re.MULTILINE)
     shown = top_rows.sub(r"\1\2", text)
     if shown != text:
-        # So does the note about rows of many steps.
+        # The note about rows of many steps varies too.
         shown = re.sub(r"^  per step: .*\n\n?", "", shown, flags=re.MULTILINE)
     for line in filter(None, shown.splitlines()):
         front = re.split(r"  |: (?=\D)", line.strip(), maxsplit=1)[0]
@@ -52,7 +52,7 @@ EXAMPLES = [(page, number) for page in PAGES for number in range(len(sessions(pa
 
 
 @pytest.mark.parametrize(("page", "number"), EXAMPLES, ids=lambda each: getattr(each, "stem", each))
-def test_examples_start_as_on_the_page(
+def test_examples_match_the_start_of_each_line(
     tdx: Tdx, page: Path, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if page.stem == "profile-atari":

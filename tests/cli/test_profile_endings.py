@@ -1,4 +1,4 @@
-"""Profiles that are interrupted or fail: the measurements so far are shown."""
+"""Profiles that are interrupted or fail show the measurements so far."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_env_error_shows_the_rows_so_far(tdx: Tdx, folder: Path, mode: str) -> N
     assert json.loads(as_json.err)["error"]["exit_code"] == 3
 
 
-def test_env_that_fails_in_its_first_step(tdx: Tdx, folder: Path) -> None:
+def test_env_error_in_the_first_step_writes_an_empty_profile(tdx: Tdx, folder: Path) -> None:
     found = tdx("profile", "--env", "ending_envs:failing_at_once", *SHORT, "--save", "p.json")
     assert found.code == 3
     assert "no steps" in found.out
@@ -93,7 +93,7 @@ def test_env_that_fails_in_its_first_step(tdx: Tdx, folder: Path) -> None:
         assert (folder / f"p.{kind}").exists()
 
 
-def test_episodes_of_one_step(tdx: Tdx, folder: Path) -> None:
+def test_profile_of_episodes_with_one_step(tdx: Tdx, folder: Path) -> None:
     found = tdx(
         "profile", "--env", "ending_envs:short", *SHORT, "--format", "json", "--mode", "all"
     )
@@ -116,14 +116,14 @@ def test_interrupt_shows_the_rows_so_far(tdx: Tdx, folder: Path) -> None:
     assert "interrupted" in found.err
 
 
-def test_interrupted_process(folder: Path) -> None:
+def test_interrupted_process_exits_with_130(folder: Path) -> None:
     done = in_a_process("profile", "--env", "ending_envs:interrupted", *SHORT)
     assert done.code == 130
     assert "whole step" in done.out
     assert done.err == "interrupted: showing the measurements so far\n"
 
 
-def test_closed_pipe(
+def test_closed_pipe_is_not_an_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Closed(io.StringIO):

@@ -37,7 +37,7 @@ NO_GAIN = TimeDifference(80.0, 79.0, 1.0, 2.5, 5)
 
 @pytest.fixture
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Replace measurements by results."""
+    """Return a function that replaces a measurement with a result."""
     monkeypatch.setattr("tdx.profiling.machine.detect_machine", lambda: MACHINE)
 
     def use(name: str, result: Any) -> None:
@@ -61,7 +61,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @WIDTHS
-def test_comparison(tdx: Tdx, golden: Golden, files: Path, columns: int | None) -> None:
+def test_table_of_a_comparison(tdx: Tdx, golden: Golden, files: Path, columns: int | None) -> None:
     limits = ("--fail-if", "RewardSum.p95:10%", "--fail-if", "max:1s")
     found = tdx("profile", "compare", "base.json", "slow.json", *limits, columns=columns)
     assert (found.code, found.err) == (1, "")
@@ -71,13 +71,13 @@ def test_comparison(tdx: Tdx, golden: Golden, files: Path, columns: int | None) 
         assert_fits(found.out, columns)
 
 
-def test_comparison_as_json(tdx: Tdx, golden: Golden, files: Path) -> None:
+def test_json_of_a_comparison(tdx: Tdx, golden: Golden, files: Path) -> None:
     found = tdx("profile", "compare", "base.json", "slow.json", "--format", "json")
     assert found.code == 0
     golden("profile_compare.json", found.out)
 
 
-def test_baseline(tdx: Tdx, stand_ins: Any, files: Path) -> None:
+def test_baseline_fails_if_a_limit_is_exceeded(tdx: Tdx, stand_ins: Any, files: Path) -> None:
     same = tdx(*PENDULUM, *ALIKE, "--baseline", "base.json", "--fail-if", "p95:10%")
     assert (same.code, same.err) == (0, "")
     assert "comparison with base.json  within the limits" in same.out
@@ -98,7 +98,9 @@ def test_baseline(tdx: Tdx, stand_ins: Any, files: Path) -> None:
 
 
 @WIDTHS
-def test_calibration(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) -> None:
+def test_output_of_a_calibration(
+    tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None
+) -> None:
     found = tdx(*PENDULUM, *ALIKE, "--calibrate", columns=columns)
     assert (found.code, found.err) == (0, "")
     if columns is None:
@@ -150,7 +152,7 @@ def test_comparing_another_pipeline_needs_force(tdx: Tdx, files: Path) -> None:
 
 
 @WIDTHS
-def test_marginal_costs_and_advice(
+def test_output_of_marginal_costs_and_advice(
     tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None
 ) -> None:
     costs = (
@@ -193,7 +195,7 @@ def swept() -> SweepResult:
 
 
 @WIDTHS
-def test_sweep(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) -> None:
+def test_table_of_a_sweep(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) -> None:
     stand_ins("sweep.run_sweep", swept())
     shown = tdx(*PENDULUM, "--sweep", "num_envs=1,8,64", columns=columns)
     assert (shown.code, shown.err) == (0, "")
@@ -203,7 +205,7 @@ def test_sweep(tdx: Tdx, golden: Golden, stand_ins: Any, columns: int | None) ->
         assert_fits(shown.out, columns)
 
 
-def test_sweep_as_json_and_html(tdx: Tdx, golden: Golden, stand_ins: Any) -> None:
+def test_json_csv_and_html_of_a_sweep(tdx: Tdx, golden: Golden, stand_ins: Any) -> None:
     stand_ins("sweep.run_sweep", swept())
     arguments = (*PENDULUM, "--sweep", "num_envs=1,8,64")
     document = json.loads(tdx(*arguments, "--format", "json").out)
@@ -219,7 +221,7 @@ def test_sweep_as_json_and_html(tdx: Tdx, golden: Golden, stand_ins: Any) -> Non
     assert not {"script", "iframe", "object", "embed", "base"} & {*page.tags}
 
 
-def test_failed_and_interrupted_sweep(tdx: Tdx, stand_ins: Any) -> None:
+def test_failed_or_interrupted_sweep_shows_its_cells(tdx: Tdx, stand_ins: Any) -> None:
     cells = (SweepCell({"num_envs": 1}, None, "the motor broke"),)
     axes = (SweepAxis("num_envs", (1, 2)),)
     stand_ins("sweep.run_sweep", SweepResult(axes, cells))
@@ -250,20 +252,20 @@ def test_advice_tries_lint_fixes(tdx: Tdx) -> None:
         (("--on", "slrum", "--sweep", "num_envs=1"), "did you mean slurm?"),
     ],
 )
-def test_engines_need_a_sweep(tdx: Tdx, options: tuple[str, ...], message: str) -> None:
+def test_engines_require_a_sweep(tdx: Tdx, options: tuple[str, ...], message: str) -> None:
     result = tdx("profile", "tdx/Pendulum", *options)
     assert result.code == 2
     assert message in result.err
 
 
-def test_sweep_in_other_processes_names_the_machines(tdx: Tdx) -> None:
+def test_sweep_on_an_engine_records_the_hosts(tdx: Tdx) -> None:
     few = ("--steps", "3", "--warmup", "0", "--repeat", "1", "--passes", "none")
     sweep = ("--sweep", "num_envs=2", "--on", "local", "--workers", "4", "--format", "json")
     result = tdx("profile", "tdx/Pendulum", *few, *sweep)
     assert [cell["host"] for cell in json.loads(result.out)["cells"]] == [platform.node()]
 
 
-def test_different_machines_are_a_warning() -> None:
+def test_different_machines_cause_a_warning() -> None:
     one = sample_profile()
     other = replace(one, machine=replace(one.machine, processor="Z80"))
     cells = (

@@ -38,7 +38,7 @@ LOADS = {"src", "href", "data", "action", "poster", "srcset", "background", "xli
 
 
 def decode_png(data: bytes) -> torch.Tensor:
-    """Return the colors of an image, shape ``[H, W, 3]``."""
+    """Return the colors of an image, ``[H, W, 3]``."""
     import pygame
 
     surface = pygame.image.load(io.BytesIO(data), "image.png")
@@ -46,7 +46,7 @@ def decode_png(data: bytes) -> torch.Tensor:
 
 
 class Page(HTMLParser):
-    """Collects the resources, tags and text of a page."""
+    """Parser that collects the resources, tags and text of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     return target.read_text()
 
 
-def test_page_loads_nothing(html: str) -> None:
+def test_page_loads_no_external_resources(html: str) -> None:
     page = Page(html)
     assert page.loads
     assert all(load.startswith(("data:", "#")) for load in page.loads)
@@ -83,7 +83,7 @@ def test_page_loads_nothing(html: str) -> None:
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/)", html)
 
 
-def test_sections_have_anchors_and_are_in_the_contents(html: str) -> None:
+def test_sections_have_anchors_in_the_table_of_contents(html: str) -> None:
     page = Page(html)
     parts = {
         **{"chain": "Chain", "findings": "Findings", "cost": "Plan and cost", "specs": "Specs"},
@@ -102,7 +102,7 @@ def test_sections_have_anchors_and_are_in_the_contents(html: str) -> None:
     assert "episode_reward@1" in page.text
 
 
-def test_title_names_env_and_stages(html: str) -> None:
+def test_title_names_the_env_and_stages(html: str) -> None:
     title = re.search("<title>(.*)</title>", html)
     assert title is not None
     assert title[1] == ("CartPole-v1 with ToTensorImage, GrayScale, Resize and 2 more – tdx report")
@@ -117,7 +117,7 @@ def test_unchanged_keys_are_folded(html: str) -> None:
     assert gray.index("pixels") < gray.index("<details>") < gray.index("reward")
 
 
-def test_kinds_of_changes_in_the_chain(tdx: Tdx) -> None:
+def test_chain_marks_each_kind_of_change(tdx: Tdx) -> None:
     stages = (
         "StepCounter(max_steps=2)",
         'RenameTransform(["observation"], ["angle"])',
@@ -134,7 +134,7 @@ def test_kinds_of_changes_in_the_chain(tdx: Tdx) -> None:
     assert shown["gone", "-", "reward"] == ""
 
 
-def test_plan_and_cost_of_each_stage(html: str) -> None:
+def test_cost_section_has_plan_and_cost_of_each_stage(html: str) -> None:
     text = Page(html[html.index('id="cost"') : html.index('id="specs"')]).text
     assert "3 × 12 steps with random actions" in text
     for index, stage in enumerate(CHAIN):
@@ -143,7 +143,7 @@ def test_plan_and_cost_of_each_stage(html: str) -> None:
     assert re.search(r"whole step\s*[\d.,]+\s*100.0%", text)
 
 
-def test_command_creates_the_same_report(tdx: Tdx) -> None:
+def test_printed_command_reproduces_the_report(tdx: Tdx) -> None:
     arguments = ("report", "Pendulum-v1", "-t", "StepCounter(max_steps=3)", "--format", "md")
     first = tdx(*arguments, "--steps", "4", "-o", "-").out
     command = first[first.index("```sh") :].splitlines()[1]
@@ -151,11 +151,11 @@ def test_command_creates_the_same_report(tdx: Tdx) -> None:
     assert program == "tdx"
     assert words[:5] == ["report", "Pendulum-v1", "-t", "StepCounter(max_steps=3)", "--seed"]
     again = tdx(*words).out
-    # The measured costs differ.
+    # Measured costs differ between runs.
     assert again.partition("## Specs")[2] == first.partition("## Specs")[2] != ""
 
 
-def test_formats(tdx: Tdx, tmp_path: Path) -> None:
+def test_report_as_svg_and_markdown(tdx: Tdx, tmp_path: Path) -> None:
     image, text = tmp_path / "chain.svg", tmp_path / "report.md"
     target = ("report", "Pendulum-v1", "-t", "RewardSum", "--steps", "2")
     assert tdx(*target, "-o", str(image)).code == tdx(*target, "-o", str(text)).code == 0
@@ -174,7 +174,7 @@ def test_formats(tdx: Tdx, tmp_path: Path) -> None:
     assert "one of html, md, svg" in wrong.err
 
 
-def test_frames(html: str) -> None:
+def test_frames_show_the_images_of_the_rollout(html: str) -> None:
     frames = [
         decode_png(base64.b64decode(data))
         for data in re.findall(r'src="data:image/png;base64,([^"]+)"', html)
@@ -190,9 +190,9 @@ def test_frames(html: str) -> None:
 
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no Chromium is installed")
 def test_page_in_a_browser(html: str, tmp_path: Path) -> None:
-    """The page has no errors, and nothing in it scrolls sideways at 1,200 px."""
+    """Check that the page has no errors and does not scroll horizontally at 1,200 px."""
     browser = next(filter(None, map(shutil.which, BROWSERS)))
-    # The policy of the page forbids scripts; a copy without it measures itself.
+    # The security policy of the page forbids scripts: measure a copy without it.
     measured = re.sub(r"<meta http-equiv[^>]*>", "", html).replace("<details", "<details open")
     (tmp_path / "report.html").write_text(measured.replace("</body>", f"{_MEASURE}</body>"))
     done = subprocess.run(
@@ -223,7 +223,7 @@ def report_of(*stages: str, env: EnvConfig | None = None, steps: int = 3) -> Pip
         built.close()
 
 
-def test_episodes_and_rewards() -> None:
+def test_rollout_summary_has_episodes_and_rewards() -> None:
     rollout = report_of("StepCounter(max_steps=2)", "RewardClipping(-0.0, 1.0)", steps=5).rollout
     assert [(each.start, each.steps, each.ended) for each in rollout.episodes] == [
         (0, 2, "truncated"),
@@ -236,7 +236,7 @@ def test_episodes_and_rewards() -> None:
     assert report_of("StepCounter", steps=4).rollout == report_of("StepCounter", steps=4).rollout
 
 
-def test_each_env_of_a_batch_finishes_its_episode() -> None:
+def test_episode_of_each_env_in_a_batch_is_finished() -> None:
     env = EnvConfig("CartPole-v1", num_envs=3)
     rollout = report_of("InitTracker", env=env, steps=5).rollout
     last = {each.env: each.start + each.steps for each in rollout.episodes}
@@ -246,13 +246,13 @@ def test_each_env_of_a_batch_finishes_its_episode() -> None:
     assert [len(plot.values) for plot in rollout.plots] == [last[env] for env in range(3)]
 
 
-def test_episodes_that_do_not_end_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_episode_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdx.inspection.rollout_summary.MAX_EXTRA_STEPS", 6)
     (episode,) = report_of("InitTracker", steps=4).rollout.episodes
     assert (episode.steps, episode.ended) == (10, "cut")
 
 
-def test_page_without_rewards_and_without_a_chain(tdx: Tdx) -> None:
+def test_page_without_rewards_or_without_a_chain(tdx: Tdx) -> None:
     bare = tdx("report", "--env", "Pendulum-v1", "-o", "-", "--steps", "1")
     assert (bare.code, bare.err) == (0, "")
     assert "The chain has no stages." in bare.out
@@ -273,7 +273,7 @@ def test_names_are_escaped(tdx: Tdx, tmp_path: Path) -> None:
     assert "&lt;b&gt;.yaml" in shown
 
 
-def test_plots_of_one_value_and_of_none() -> None:
+def test_plots_of_one_value_and_of_no_values() -> None:
     assert "<circle" in reward_plot([RewardPlot("reward", 0, (1.0,))])
     assert reward_plot([RewardPlot("reward", 0, (float("nan"),))]) == ""
     assert episode_plot([EpisodeSummary(0, 0, 1, None, "cut")]) == ""
@@ -281,13 +281,13 @@ def test_plots_of_one_value_and_of_none() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_png_round_trip(channels: int) -> None:
+def test_encoded_png_has_the_same_pixels(channels: int) -> None:
     pixels = torch.randint(0, 256, (5, 7, channels), dtype=torch.uint8)
     data = encode_png(pixels.numpy().tobytes(), 7, 5, channels)
     assert torch.equal(decode_png(data), pixels.expand(5, 7, 3))
 
 
-def test_image_detection() -> None:
+def test_images_are_detected_by_shape_and_dtype() -> None:
     assert is_image(torch.zeros(2, 84, 84, 3, dtype=torch.uint8), 1)
     assert is_image(torch.zeros(4, 84, 84), 0)
     assert not is_image(torch.zeros(7, 7, 3), 0)

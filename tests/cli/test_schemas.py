@@ -1,4 +1,4 @@
-"""``tdx schema --output``: the JSON Schema of each document, and the documents themselves."""
+"""``tdx schema --output``: JSON Schemas and the documents that they describe."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ COMMANDS: Mapping[str, list[tuple[str, ...]]] = {
     "error": [("check", "missing.yaml"), ("inspect", "spec", "Pendulum-v1", "-t", "Nothing")],
     "sharded_rollout": [],
 }
-"""Commands that print each kind. The doctor and shards take long: see ``_without_command``."""
+"""Commands that print each kind of document. For slow ones, see ``_without_command``."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that the commands use one after the other."""
+    """Create a folder that the commands share."""
     folder = tmp_path_factory.mktemp("documents")
     (folder / "a.yaml").write_text("version: 1\nenv: Pendulum-v1\ntransforms: [StepCounter]\n")
     (folder / "bad.yaml").write_text(
@@ -108,7 +108,7 @@ def test_documents_match_their_schema(
 
 
 def _without_command(kind: str) -> Iterator[dict[str, Any]]:
-    """Yield documents of commands that take long."""
+    """Yield documents of slow commands without running them."""
     if kind == "doctor":
         yield json.loads((ROOT / "tests/cli/golden/doctor.json").read_text())
     if kind == "sharded_rollout":
@@ -118,7 +118,7 @@ def _without_command(kind: str) -> Iterator[dict[str, Any]]:
 
 
 _DATA = ("packages", "versions", "point", "others")
-"""Objects whose names are data that a user looks up by name."""
+"""Objects whose names are data."""
 
 
 def _unfriendly_names(data: Any) -> Iterator[str]:
@@ -136,8 +136,8 @@ def _unfriendly_names(data: Any) -> Iterator[str]:
         yield data
 
 
-def test_each_kind_of_document_is_declared() -> None:
-    """Read the kinds of all views from the source."""
+def test_each_kind_of_document_has_a_schema() -> None:
+    """Compare with the kinds of all views, which are read from the source."""
     kinds = {"error"}
     for path in (ROOT / "tdx/cli").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -147,7 +147,7 @@ def test_each_kind_of_document_is_declared() -> None:
     assert kinds == set(DOCUMENTS) == set(COMMANDS)
 
 
-def test_a_document_with_other_entries_is_refused(tdx: Tdx) -> None:
+def test_schema_rejects_documents_with_other_entries(tdx: Tdx) -> None:
     document = json.loads(tdx("config", "show", "--format", "json").out)
     validator = Draft202012Validator(document_schema("config"))
     assert validator.is_valid(document)
@@ -156,7 +156,7 @@ def test_a_document_with_other_entries_is_refused(tdx: Tdx) -> None:
     assert not validator.is_valid({**document, "kind": "spec"})
 
 
-def test_kinds(tdx: Tdx) -> None:
+def test_output_option_lists_the_kinds_of_documents(tdx: Tdx) -> None:
     assert tdx("schema", "--output").out == tdx("schema", "--output", "list").out
     records = tdx("schema", "--format", "jsonl", "--output").out.splitlines()
     assert [json.loads(each)["name"] for each in records] == list(DOCUMENTS)
@@ -179,7 +179,7 @@ class _Inner(Result):
 
 @dataclass(frozen=True, slots=True)
 class _Outer(Result):
-    """Everything that a declaration can contain.
+    """Result with every kind of entry.
 
     Args:
         key: A key.
@@ -201,7 +201,7 @@ class _Outer(Result):
         return True
 
 
-def test_schema_of_declarations() -> None:
+def test_schema_matches_the_declared_entries() -> None:
     entries: Entries = _Outer.json_entries
     assert len(entries) == 6
     builder = SchemaBuilder()

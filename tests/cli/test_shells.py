@@ -1,4 +1,4 @@
-"""Completion in bash, zsh and fish themselves; CI installs them."""
+"""Completion in real bash, zsh and fish shells, which CI installs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CASES = {
         ["in_keys=['reward', 'observation'"],
     ),
 }
-"""Typed line, and what a shell shows or inserts."""
+"""Typed lines and the candidates that a shell shows or inserts."""
 START = {
     "bash": ("bash --noprofile --norc -i", "PS1='> '; source complete.bash"),
     "zsh": (
@@ -41,7 +41,7 @@ START = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with completion scripts, a dump, and a cache of the keys of Pendulum-v1."""
+    """Create a folder with completion scripts, a dump and a cache of keys of Pendulum-v1."""
     folder = tmp_path_factory.mktemp("shells")
     for shell in ("bash", "zsh", "fish"):
         environ = {**os.environ, SCRIPT_VARIABLE: "1"}
@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environ(folder: Path) -> dict[str, str]:
-    """Environment of the shells; finds ``tdx`` and the cache."""
+    """Return the environment variables of the shells, with paths of ``tdx`` and the cache."""
     script = folder / "bin" / "tdx"
     script.parent.mkdir()
     code = "import sys; sys.argv[0] = 'tdx'; from tdx.cli import main; sys.exit(main())"
@@ -76,7 +76,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def completed_in_fish(folder: Path, environ: dict[str, str]) -> dict[str, list[str]]:
-    """What fish offers for each line; its first call fills the cache of keys."""
+    """Return the candidates of fish for each line; fills the cache of keys."""
     lines = "; ".join(f"complete -C {shlex.quote(line)}; echo ---" for line, _ in CASES.values())
     done = subprocess.run(
         ["fish", "--no-config", "-c", f"source complete.fish; {lines}"],
@@ -91,7 +91,7 @@ def completed_in_fish(folder: Path, environ: dict[str, str]) -> dict[str, list[s
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_fish(completed_in_fish: dict[str, list[str]], name: str) -> None:
+def test_fish_offers_the_candidates(completed_in_fish: dict[str, list[str]], name: str) -> None:
     offered = completed_in_fish[name]
     for text in CASES[name][1]:
         assert any(text in each for each in offered), offered
@@ -104,7 +104,7 @@ def shell(
     environ: dict[str, str],
     completed_in_fish: dict[str, list[str]],
 ) -> Iterator[Terminal]:
-    """An interactive shell with the completion of tdx."""
+    """Start an interactive shell with the completion of tdx."""
     program, setup = START[request.param]
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in environ.items())
     with tempfile.TemporaryDirectory(prefix="tmux") as socket:
@@ -121,8 +121,8 @@ def shell(
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bash_and_zsh(shell: Terminal, name: str) -> None:
-    """The first TAB inserts what the candidates share; later ones list them."""
+def test_bash_and_zsh_offer_the_candidates(shell: Terminal, name: str) -> None:
+    """Press TAB once for the common prefix, and again for the list of candidates."""
     line, wanted = CASES[name]
     shell.type(line)
     shell.press(*["Tab"] * (3 if len(wanted) > 1 else 1))

@@ -1,4 +1,4 @@
-"""``tdx show env`` and ``tdx list envs``: what a user needs to know before using an env."""
+"""``tdx show env`` and ``tdx list envs``: details of an env."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _details(tdx: Tdx, *arguments: str) -> dict[str, Any]:
     return dict(json.loads(outcome.out))
 
 
-def test_classic_env(tdx: Tdx) -> None:
+def test_details_of_a_gymnasium_env(tdx: Tdx) -> None:
     details = _details(tdx, "CartPole-v1")
     assert details["versions"] == ["CartPole-v1", "CartPole-v0"]
     assert details["replaced_by"] is None
@@ -32,35 +32,35 @@ def test_classic_env(tdx: Tdx) -> None:
     }
 
 
-def test_id_without_version_is_the_newest(tdx: Tdx) -> None:
+def test_id_without_version_selects_the_latest_version(tdx: Tdx) -> None:
     assert _details(tdx, "Pendulum")["id"] == "Pendulum-v1"
 
 
-def test_limit_and_reward_range_of_the_env_itself(tdx: Tdx) -> None:
+def test_limit_and_reward_range_from_the_attributes_of_the_env(tdx: Tdx) -> None:
     details = _details(tdx, "MiniGrid-Empty-5x5-v0")
     assert (details["time_limit"], details["own_limit"]) == (None, 100)
     assert details["reward_range"] == [0.0, 1.0]
 
 
-def test_argument_that_the_registered_id_passes(tdx: Tdx) -> None:
+def test_registered_argument_is_marked(tdx: Tdx) -> None:
     arguments = {each["name"]: each for each in _details(tdx, "FrozenLake-v1")["arguments"]}
     assert arguments["map_name"]["default"] == "'4x4'"
     assert arguments["map_name"]["registered"]
 
 
-def test_arguments_reach_the_env(tdx: Tdx) -> None:
+def test_arguments_are_passed_to_the_env(tdx: Tdx) -> None:
     specs = _details(tdx, "FrozenLake-v1", "--env-kwargs", "map_name='8x8'")["specs"]
     (observation,) = (spec for spec in specs if spec["part"] == "observation")
     assert observation["shape"] == [64]
 
 
-def test_native_env(tdx: Tdx) -> None:
+def test_details_of_a_native_env(tdx: Tdx) -> None:
     details = _details(tdx, "tdx/Pendulum")
     assert details["package"] == "tdx"
     assert "PendulumEnv" in details["entry_point"]
 
 
-def test_unknown_env_exits_with_2_and_suggests_the_nearest(tdx: Tdx) -> None:
+def test_unknown_env_exits_with_2_and_suggests_the_closest_match(tdx: Tdx) -> None:
     outcome = tdx("show", "env", "Pendlum")
     assert outcome.code == 2
     assert "did you mean Pendulum-v1?" in outcome.err
@@ -78,7 +78,7 @@ def test_description_fits_the_terminal(tdx: Tdx, columns: int) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("CartPole-v1", "env"), ("tdx/CartPole", "env"), ("CatFrames", "transform")]
 )
-def test_show_guesses_the_kind_of_a_name(tdx: Tdx, name: str, kind: str) -> None:
+def test_show_infers_the_kind_from_the_name(tdx: Tdx, name: str, kind: str) -> None:
     outcome = tdx("show", name)
     assert outcome.code == 0, outcome.err
     assert outcome.out == tdx("show", kind, name).out

@@ -9,7 +9,7 @@ from tests.cli.conftest import WIDTHS, Tdx, assert_fits
 CHAIN = ("Pendulum-v1", "-t", "RewardScaling(0.0, 0.1)", "-t", "RewardClipping(-1, 1)")
 
 
-def test_changes_shows_only_keys_that_a_stage_changes(tdx: Tdx) -> None:
+def test_changes_option_lists_only_changed_keys(tdx: Tdx) -> None:
     lines = tdx("inspect", "spec", *CHAIN, "--changes").out.splitlines()
     assert "0 RewardScaling(0.0, 0.1)  no spec changes" in lines
     after = lines[lines.index("1 RewardClipping(-1, 1)") + 1 :]
@@ -17,7 +17,7 @@ def test_changes_shows_only_keys_that_a_stage_changes(tdx: Tdx) -> None:
     assert "terminated" not in "".join(lines)
 
 
-def test_changes_in_json_are_the_same(tdx: Tdx) -> None:
+def test_changes_option_in_json_lists_only_changed_keys(tdx: Tdx) -> None:
     document = json.loads(tdx("inspect", "spec", *CHAIN, "--changes", "--format", "json").out)
     assert [[key["key"] for key in stage["keys"]] for stage in document["stages"]] == [
         [],
@@ -26,7 +26,7 @@ def test_changes_in_json_are_the_same(tdx: Tdx) -> None:
     assert [key["change"] for key in document["keys"]] == ["changed"]
 
 
-def test_stages_names_unchanged_keys_once(tdx: Tdx) -> None:
+def test_stages_option_lists_unchanged_keys_once(tdx: Tdx) -> None:
     out = tdx("inspect", "spec", *CHAIN, "--stages").out
     _, _, last = out.partition("after stage 1")
     assert "unchanged: observation, done, terminated, truncated, action\n" in last

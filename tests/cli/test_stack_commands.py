@@ -1,4 +1,4 @@
-"""The table of commands in docs/stacks.md: each cell is what the command does."""
+"""The table of commands in docs/stacks.md matches what the commands do."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ WITHOUT_STAGES = ("check", "rollout", "replay", "profile --sweep")
 
 
 def read_table() -> dict[str, dict[str, str]]:
-    """Cells of the table by row and column."""
+    """Return the cells of the table by row and column."""
     lines = DOCS.read_text().partition("## Commands")[2].splitlines()
     rows = [
         [cell.strip().strip("`") for cell in line.strip("|").split("|")]
@@ -90,7 +90,7 @@ def test_table_lists_each_command_and_kind() -> None:
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_each_cell_of_the_table(
+def test_each_cell_matches_the_command(
     column: str, tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path / "site", {kinds.GROUP: {"toy": f"{toy_package.__name__}:KIND"}})
@@ -112,7 +112,7 @@ def _check_cells(column: str, tdx: Tdx, tmp_path: Path, monkeypatch: pytest.Monk
             continue
         outcome = tdx(*line)
         if row[column] == "no":
-            # A sweep reports the problem of each combination, and then fails.
+            # A sweep reports the problem of each combination before it fails.
             assert outcome.code == (3 if name == "profile --sweep" else 2), name
             (error,) = [text for text in outcome.err.splitlines() if text.startswith("error: ")]
             assert re.search("cannot be the env of a rollout", error), name

@@ -104,7 +104,7 @@ def test_inspect_shows_one_row_for_each_wrapper(tdx: Tdx) -> None:
     assert "reward@1" in keys.out
 
 
-def test_module_in_the_current_folder(
+def test_factory_in_a_module_of_the_current_folder(
     tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder / "envs")
@@ -114,7 +114,7 @@ def test_module_in_the_current_folder(
 
 
 @pytest.mark.usefixtures("folder")
-def test_policy_of_the_user(tdx: Tdx) -> None:
+def test_policy_option_with_a_function(tdx: Tdx) -> None:
     policy = ("--policy", "wrapped_envs:act")
     report = data_of(tdx, "inspect", "values", *target("make"), *policy, "--steps", "2")
     (acted,) = [each for each in report["phases"][1]["stages"] if each["kind"] == "policy"]
@@ -125,7 +125,7 @@ def test_policy_of_the_user(tdx: Tdx) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_check_and_profile(tdx: Tdx) -> None:
+def test_check_and_profile_of_wrapped_envs(tdx: Tdx) -> None:
     assert tdx("check", *target("make"), "--seed", "0").code == 0
     outcome = tdx("check", *target("halved"), "--seed", "0", "--format", "json")
     assert outcome.code == 1, outcome.err
@@ -159,7 +159,7 @@ def test_check_and_profile(tdx: Tdx) -> None:
         ("mak", 2, "has no mak", "did you mean make"),
     ],
 )
-def test_bad_factories_have_one_clear_line(
+def test_invalid_factory_is_a_one_line_error(
     tdx: Tdx, name: str, code: int, message: str, hint: str
 ) -> None:
     for command in (("inspect", "spec"), ("check",)):
@@ -179,7 +179,7 @@ def test_stepped_env_is_reset_first(tdx: Tdx) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_code_and_files_need_permission(tdx: Tdx) -> None:
+def test_code_and_files_require_allow_code(tdx: Tdx) -> None:
     outcome = tdx("inspect", "spec", *target("make")[:2])
     assert outcome.code == 2
     assert "--allow-code" in outcome.err
@@ -196,7 +196,7 @@ def make():
 """
 
 
-def test_env_of_torchrl(tdx: Tdx, folder: Path) -> None:
+def test_spec_and_check_of_a_torchrl_env(tdx: Tdx, folder: Path) -> None:
     (folder / "torchrl_envs.py").write_text(TORCHRL)
     env = ("--env", "torchrl_envs.py:make", "--allow-code")
     spec = data_of(tdx, "inspect", "spec", *env)

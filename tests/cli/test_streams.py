@@ -24,7 +24,7 @@ on_a_full_disk = pytest.mark.skipif(not FULL.exists(), reason="this system has n
 def tdx(
     *arguments: str, shell: str = "", program: str = "/bin/sh", **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run ``tdx`` from a shell that does ``shell`` to its streams."""
+    """Run ``tdx`` from a shell with redirections."""
     command = [sys.executable, "-m", "tdx", *arguments]
     encoding = environ.get("PYTHONIOENCODING", "utf-8")
     options: dict[str, Any] = {"capture_output": True, "encoding": encoding, "check": False}
@@ -36,7 +36,7 @@ def tdx(
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_characters_outside_the_encoding_become_ascii(encoding: str) -> None:
+def test_unencodable_characters_become_ascii(encoding: str) -> None:
     completed = run(*SPEC, encoding=encoding)
     assert (completed.code, completed.err) == (0, "")
     assert "-2 ... 2" in completed.out
@@ -64,13 +64,13 @@ def test_closed_stdout_discards_the_result() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_closed_stdin_has_no_pipeline() -> None:
+def test_closed_stdin_is_a_usage_error() -> None:
     done = tdx("check", "--pipeline", "-", shell="<&-")
     assert done.returncode == 2
     assert done.stderr.startswith("error: standard input is closed\nhint: ")
 
 
-def test_help_with_a_reader_that_exits() -> None:
+def test_reader_of_help_that_exits_is_not_an_error() -> None:
     done = tdx("rollout", "--help", shell="| head -c 1; exit ${PIPESTATUS[0]}", program="/bin/bash")
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -87,10 +87,10 @@ def test_full_disk_is_a_one_line_error(arguments: tuple[str, ...]) -> None:
 
 
 @on_a_full_disk
-def test_unwritable_error_keeps_its_exit_code() -> None:
+def test_unwritable_stderr_does_not_change_the_exit_code() -> None:
     assert tdx("show", "transform", "NoSuch", shell="2> /dev/full").returncode == 2
 
 
-def test_width_of_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_wrapped_for_a_dumb_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert max(map(len, wrap_text("word " * 40, 30))) <= 30

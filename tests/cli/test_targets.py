@@ -1,4 +1,4 @@
-"""The argument that names what a command works on: an env, a file, a dump or a function."""
+"""The target of a command: an env, a file, a dump or a function."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_target_and_option_give_the_same_output(
     assert tdx("inspect", "spec", "Pendulum-v1", "-t", "StepCounter").out == by_env.out
 
 
-def test_dump_names_its_pipeline(tdx: Tdx, tmp_path: Path) -> None:
+def test_dump_as_target_uses_its_pipeline(tdx: Tdx, tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     arguments = ("Pendulum-v1", "-t", "StepCounter", "--steps", "3", "--out", str(folder))
     assert tdx("rollout", *arguments).code == 0
@@ -61,7 +61,7 @@ def test_dump_names_its_pipeline(tdx: Tdx, tmp_path: Path) -> None:
     assert "step_count" in outcome.out
 
 
-def test_folder_named_like_an_env_is_not_taken_for_a_dump(
+def test_folder_named_like_an_env_is_not_read_as_a_dump(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "CartPole-v1").mkdir()
@@ -69,7 +69,7 @@ def test_folder_named_like_an_env_is_not_taken_for_a_dump(
     assert tdx("inspect", "spec", "CartPole-v1").out.startswith("CartPole-v1")
 
 
-def test_function_needs_allow_code(tdx: Tdx, tmp_path: Path) -> None:
+def test_function_requires_allow_code(tdx: Tdx, tmp_path: Path) -> None:
     file = tmp_path / "envs.py"
     file.write_text(FACTORY)
     refused = tdx("inspect", "spec", f"{file}:make")
@@ -85,7 +85,7 @@ def test_first_word_of_inspect_keys_is_the_target_unless_an_option_names_it(tdx:
     assert "reward@0" in by_option.out
 
 
-def test_help_shows_the_target_and_hides_the_options_that_it_replaces(tdx: Tdx) -> None:
+def test_help_shows_the_target_and_hides_the_options_it_replaces(tdx: Tdx) -> None:
     text = tdx("inspect", "spec", "--help").out
     assert "[TARGET]" in text
     assert "--pipeline" not in text

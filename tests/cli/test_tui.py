@@ -13,7 +13,7 @@ from tdx.pipeline import Pipeline
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Pipelines that the app is opened with, as if on a terminal."""
+    """Return a list of the pipelines that the app is opened with, as if on a terminal."""
     found: list[Any] = []
 
     def open_app(pipeline: object = None, **options: object) -> int:
@@ -25,7 +25,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def test_without_a_terminal_it_suggests_a_command(
+def test_tui_without_a_terminal_suggests_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["tui", "--env", "Pendulum-v1", "--t", "StepCounter(max_steps=5)"]
@@ -43,7 +43,7 @@ def test_tdx_without_a_terminal_prints_the_help(capsys: pytest.CaptureFixture[st
     assert "Usage: tdx" in capsys.readouterr().out
 
 
-def test_opens_the_pipeline(opened: list[Any]) -> None:
+def test_tui_opens_the_pipeline(opened: list[Any]) -> None:
     assert run(["tui", "--env", "Pendulum-v1", "--t", "RewardSum", "--num-envs", "2"]) == 0
     (pipeline,) = opened
     assert isinstance(pipeline, Pipeline)
@@ -55,6 +55,6 @@ def test_tdx_on_a_terminal_opens_the_app(opened: list[Any]) -> None:
     assert opened == [None]
 
 
-def test_stages_need_an_env(opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_stages_require_an_env(opened: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tui", "--t", "RewardSum"]) == 2
     assert opened == []

@@ -49,7 +49,7 @@ def _error(*arguments: str) -> TyperException:
     return caught.value
 
 
-def test_values_are_read_by_the_parser() -> None:
+def test_parser_converts_values() -> None:
     result = _command().main(args=["show", "-n", "3"], prog_name="app", standalone_mode=False)
     assert result == 4, CHANGED.format("_runtime_param or type_descriptor.parameter_info")
 
@@ -64,7 +64,7 @@ def test_replaced_attributes_exist() -> None:
     assert hasattr(option.type_descriptor, "parameter_info"), CHANGED.format("type_descriptor")
 
 
-def test_unknown_option() -> None:
+def test_name_of_an_unknown_option() -> None:
     assert unknown_option(_error("show", "--numbr", "3")) == "--numbr", CHANGED.format(
         "NoSuchOption"
     )

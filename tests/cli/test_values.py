@@ -1,4 +1,4 @@
-"""``tdx inspect values``: what it prints, and what it says of liars and of envs that break."""
+"""``tdx inspect values``: output, spec violations and errors of envs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def broken():
 
 @pytest.fixture
 def crooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module with a transform that violates its spec and an env that fails."""
+    """Create a module with a transform that violates its spec and an env that fails."""
     (tmp_path / "crooked.py").write_text(CROOKED)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "crooked", raising=False)
@@ -61,17 +61,19 @@ def crooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"), [("values", VALUES), ("values_batch", BATCH)], ids=["chain", "batch"]
 )
-def test_table(layout: Layout, name: str, arguments: tuple[str, ...]) -> None:
+def test_table_matches_the_golden_file(
+    layout: Layout, name: str, arguments: tuple[str, ...]
+) -> None:
     layout(name, *arguments)
 
 
-def test_json(tdx: Tdx, golden: Golden) -> None:
+def test_json_matches_the_golden_file(tdx: Tdx, golden: Golden) -> None:
     outcome = tdx(*VALUES, "--format", "json")
     assert outcome.code == 0, outcome.err
     golden("values.json", outcome.out)
 
 
-def test_each_step_by_itself(tdx: Tdx) -> None:
+def test_each_option_lists_single_steps(tdx: Tdx) -> None:
     report = json.loads(tdx(*VALUES, "--each", "--format", "json").out)
     ranges = [(phase["phase"], phase["first"], phase["count"]) for phase in report["phases"]]
     steps = [("step", index, 1) for index in range(4)]

@@ -1,4 +1,4 @@
-"""Install plugins for tests: a module and its metadata in a folder on the path."""
+"""Installation of plugins for tests, as a module with metadata in a folder on the path."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs/examples/plugin"
 def install(
     folder: Path, entries: Mapping[str, Mapping[str, str]], source: str = "", name: str = "toy"
 ) -> None:
-    """Write a module ``NAME_plugin`` and the metadata of a package with these entry points."""
+    """Write a module ``NAME_plugin`` and the metadata of a package with entry points."""
     metadata = folder / f"{name}-1.0.dist-info"
     metadata.mkdir(parents=True)
     (folder / f"{name}_plugin.py").write_text(source)

@@ -1,4 +1,4 @@
-"""A broken plugin disables itself, nothing else, and tdx says why."""
+"""A broken plugin is disabled, affects nothing else, and is reported with the reason."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_doctor_names_package_entry_and_reason(case: str, tmp_path: Path) -> None:
+def test_doctor_reports_package_entry_and_reason(case: str, tmp_path: Path) -> None:
     group, name, target, source, reason = BROKEN[case]
     install(tmp_path, {group: {name: target}}, source)
     with installed(tmp_path):
@@ -77,14 +77,14 @@ def test_doctor_names_package_entry_and_reason(case: str, tmp_path: Path) -> Non
         assert reason in found.value
         assert found.hint is not None
         assert "TDX_PLUGINS=0" in found.hint
-        # Everything else works.
+        # Everything else still works.
         env = build_env(Pipeline.of("Pendulum-v1", "CatFrames(4, -1, in_keys=['observation'])"))
         assert env.rollout(2)["observation"].shape == (2, 12)
         assert len(all_rules()) > 40
         assert "npz" in {each.name for each in export_formats()}
 
 
-def test_name_of_a_disabled_plugin_says_why(tmp_path: Path) -> None:
+def test_error_for_a_disabled_plugin_gives_the_reason(tmp_path: Path) -> None:
     entries = {
         "tdx.transforms": {"Toy": "toy_plugin:Toy"},
         "tdx.exporters": {"toy": "toy_plugin:x"},
@@ -103,8 +103,8 @@ def test_name_of_a_disabled_plugin_says_why(tmp_path: Path) -> None:
             find_format("toy")
 
 
-def test_rule_that_raises_finds_nothing(tmp_path: Path) -> None:
-    """One process: the other rules still apply, and stderr has one line."""
+def test_rule_that_raises_is_skipped(tmp_path: Path) -> None:
+    """Check that the other rules still apply and that stderr has one line of tdx."""
     install(
         tmp_path, {"tdx.rules": {"toy": "toy_plugin"}}, "print('hi')" + RULE.format(code="TOY101")
     )
@@ -158,7 +158,7 @@ def test_the_first_of_two_packages_with_the_same_names_is_used(tmp_path: Path) -
         assert load_catalog()["Toy"].package == "aaa"
 
 
-def test_codes_within_a_plugin_differ(tmp_path: Path) -> None:
+def test_duplicate_code_in_a_plugin_is_reported(tmp_path: Path) -> None:
     source = RULE.format(code="TOY101") + RULE.format(code="TOY101").replace("always(", "again(")
     install(tmp_path, {"tdx.rules": {"toy": "toy_plugin"}}, source)
     with installed(tmp_path):

@@ -1,6 +1,6 @@
-"""Transforms of plugins keep the contract of transforms; so do some of tdx, of every kind.
+"""Contract tests for the transforms of plugins and some transforms of tdx.
 
-With ``TDX_PLUGINS=1`` the catalog has the transforms of plugins: ``test_example.py``.
+``test_example.py`` runs these tests with ``TDX_PLUGINS=1``, for a catalog with plugins.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROVIDED = tuple(info.name for info in load_catalog().transforms if info.package
 
 
 @pytest.mark.parametrize("name", [*OWN, *PROVIDED])
-def test_contract(name: str) -> None:
+def test_transform_conforms_to_the_contract(name: str) -> None:
     example = find_example(load_catalog()[name])
     assert example is not None
     assert example.pipeline is not None
@@ -41,7 +41,7 @@ def test_contract(name: str) -> None:
     )
 
 
-def test_contract_in_a_batch() -> None:
+def test_transform_of_a_batch_conforms_to_the_contract() -> None:
     assert_transform_contract(RewardSum, lambda: SerialEnv(2, lambda: GymEnv("Pendulum-v1")))
 
 
@@ -49,14 +49,14 @@ _OFFSETS = itertools.count()
 
 
 class WrongSpec(Transform):
-    """Scales observations without their spec."""
+    """Transform that scales observations but not their spec."""
 
     def _apply_transform(self, tensor: Tensor) -> Tensor:
         return tensor * 100
 
 
 class Offset(Transform):
-    """Adds an offset that differs between two transforms."""
+    """Transform whose offset differs between instances."""
 
     def __init__(self, in_keys: Sequence[NestedKey]) -> None:
         super().__init__(in_keys)
@@ -67,7 +67,7 @@ class Offset(Transform):
 
 
 class InPlace(Transform):
-    """Changes the actions of the policy in place."""
+    """Transform that changes the actions of the policy in place."""
 
     def _inv_apply_transform(self, tensor: Tensor) -> Tensor:
         return tensor.mul_(0.5)
@@ -81,12 +81,14 @@ class InPlace(Transform):
         (lambda: Offset(["reward"]), "a planned rollout differs from an eager one at"),
     ],
 )
-def test_broken_transforms_are_found(make: Callable[[], Transform], message: str) -> None:
+def test_broken_transforms_violate_the_contract(
+    make: Callable[[], Transform], message: str
+) -> None:
     with pytest.raises(AssertionError, match=message):
         assert_transform_contract(make, lambda: GymEnv("Pendulum-v1"))
 
 
-def test_values_outside_their_specs() -> None:
+def test_values_outside_their_specs_are_detected() -> None:
     with pytest.raises(AssertionError, match=r"TDX401 .*stage 3 \(_Scaled\), key 'observation'"):
         assert_env_specs(_Scaled(gymnasium.make("Pendulum-v1")))
     assert_env_specs(gymnasium.make("CartPole-v1"), steps=5)

@@ -1,4 +1,4 @@
-"""The example plugin of the documentation appears wherever tdx names what it can do."""
+"""The example plugin of the documentation in commands, completion and the reference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(site: Path, tmp_path: Path) -> Run:
-    """Run a process in which the example is installed."""
+    """Return a function that runs Python in a process in which the example is installed."""
 
     def start(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": str(site), "TDX_PLUGINS": "1", **variables}
@@ -56,7 +56,7 @@ Output = Callable[..., tuple[int, str, str]]
 def output(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Output]:
-    """Run a command in this process, in which the example is installed."""
+    """Yield a function that runs ``tdx`` in this process, in which the example is installed."""
     monkeypatch.chdir(tmp_path)
 
     def start(*arguments: str) -> tuple[int, str, str]:
@@ -67,7 +67,7 @@ def output(
         yield start
 
 
-def test_list_and_documentation(output: Output) -> None:
+def test_plugin_is_listed_and_documented(output: Output) -> None:
     (entry,) = json.loads(output("list", "transforms", "symlog", "--format", "json")[1])[
         "transforms"
     ]
@@ -80,7 +80,7 @@ def test_list_and_documentation(output: Output) -> None:
     assert schema["$defs"]["SymLog"]["anyOf"][0]["properties"].keys() == {"in_keys", "out_keys"}
 
 
-def test_pipeline_and_rule(output: Output, tmp_path: Path) -> None:
+def test_check_applies_the_rule_of_the_plugin(output: Output, tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"
     file.write_text(
         "version: 1\nenv: Pendulum-v1\ntransforms:\n- ObservationNorm: [0, 1.5]\n- SymLog\n"
@@ -94,7 +94,7 @@ def test_pipeline_and_rule(output: Output, tmp_path: Path) -> None:
     assert "SymLog after a normalization" in output("explain", "SYM101")[1]
 
 
-def test_export(output: Output, tmp_path: Path) -> None:
+def test_export_uses_the_format_of_the_plugin(output: Output, tmp_path: Path) -> None:
     assert output("rollout", "Pendulum-v1", "--steps", "7", "--out", "dump")[0] == 0
     code, _, error = output("export", "dump", "--to", "csv", "--keys", "next.reward")
     assert code == 0, error
@@ -104,7 +104,7 @@ def test_export(output: Output, tmp_path: Path) -> None:
     assert all(float(value) < 0 for (value,) in rows)
 
 
-def test_reference_page_and_kind_of_stack(site: Path) -> None:
+def test_plugin_has_a_reference_page_and_a_stack_kind(site: Path) -> None:
     def marked() -> GymEnv:
         return GymEnv("Pendulum-v1")
 
@@ -115,7 +115,7 @@ def test_reference_page_and_kind_of_stack(site: Path) -> None:
         assert open_stack(marked).kind == "tdx"
 
 
-def test_process(run: Run) -> None:
+def test_new_process_finds_the_plugin(run: Run) -> None:
     done = run("-m", "tdx", "inspect", "spec", "Pendulum-v1", "-t", "SymLog")
     assert "±[0.693147" in done.stdout, done.stderr
 
@@ -137,8 +137,8 @@ def test_completion_does_not_import_the_plugin(
     assert "tdx_symlog" not in completed.stderr
 
 
-def test_contract_of_the_catalog(run: Run) -> None:
-    """The tests of tdx and the doctest of the plugin run on its transform."""
+def test_plugin_passes_the_contract_tests(run: Run) -> None:
+    """Run the contract tests of tdx for the transform of the plugin."""
     tests = str(ROOT / "tests/plugins/test_catalog_contract.py")
     done = run(
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT)),

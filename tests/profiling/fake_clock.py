@@ -1,4 +1,4 @@
-"""A clock that advances only when a test advances it, and envs, stages and policies that do so."""
+"""A fake clock, and envs, stages and policies that advance it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ US = 1000
 
 
 class FakeClock:
-    """Nanoseconds that pass only in :meth:`spin`."""
+    """Clock in nanoseconds that advances only in :meth:`spin`."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -31,19 +31,19 @@ class FakeClock:
         return self.now
 
     def spin(self, microseconds: float) -> None:
-        """Advance the clock."""
+        """Advance the clock by a number of microseconds."""
         self.now += round(microseconds * US)
 
 
 class SpinningStage(Transform):
-    """Takes a known time in each lane; pointwise, and it adds one so that it does something.
+    """Pointwise transform that adds one and takes a known time in each lane.
 
     Args:
-        spin: how time passes.
-        forward: µs of a forward call, at a step.
-        inverse: µs of an inverse call.
-        reset: µs of a reset.
-        rare: µs more in every 100th step.
+        spin: Function that advances the clock.
+        forward: Time of a forward call in a step, in µs.
+        inverse: Time of an inverse call, in µs.
+        reset: Time of a reset, in µs.
+        rare: Additional time of every 100th step, in µs.
     """
 
     time_behavior = TimeBehavior.POINTWISE
@@ -79,7 +79,7 @@ class SpinningStage(Transform):
 
 
 class SpinningMap(Transform):
-    """A pointwise map of the observation that takes a fixed time per call."""
+    """Pointwise map of the observation that takes a fixed time per call."""
 
     time_behavior = TimeBehavior.POINTWISE
 
@@ -93,7 +93,7 @@ class SpinningMap(Transform):
 
 
 class SpinningCall(Transform):
-    """A stage that may read any entry and takes a fixed time in each step."""
+    """Transform that may read any entry and takes a fixed time per step."""
 
     def __init__(self, spin: Spin, each: float) -> None:
         super().__init__()
@@ -105,13 +105,13 @@ class SpinningCall(Transform):
 
 
 class SpinningEnv(EnvBase):
-    """Counts to the end of an episode; a step and a reset take a known time.
+    """Env whose steps and resets take a known time.
 
     Args:
-        spin: how time passes.
-        step: µs of a step.
-        reset: µs of a reset.
-        length: of an episode.
+        spin: Function that advances the clock.
+        step: Time of a step, in µs.
+        reset: Time of a reset, in µs.
+        length: Number of steps of an episode.
     """
 
     def __init__(self, spin: Spin, step: float = 0.0, reset: float = 0.0, length: int = 50) -> None:
@@ -147,7 +147,7 @@ class SpinningEnv(EnvBase):
 
 
 class SpinningPolicy(nn.Module):
-    """Returns zeros after a fixed time."""
+    """Policy that returns zeros after a fixed time."""
 
     def __init__(self, spin: Spin, each: float) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class SpinningPolicy(nn.Module):
 
 
 class SpinningGymEnv(gymnasium.Env[Any, Any]):
-    """A Gymnasium env with episodes of 50 steps whose step and reset take a fixed time."""
+    """Gymnasium env with episodes of 50 steps whose steps and resets take a fixed time."""
 
     def __init__(self, spin: Spin, step: float = 0.0, reset: float = 0.0) -> None:
         self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32)
@@ -178,7 +178,7 @@ class SpinningGymEnv(gymnasium.Env[Any, Any]):
 
 
 class SpinningWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A Gymnasium wrapper whose step and reset take a fixed time in addition to the env's."""
+    """Gymnasium wrapper that adds a fixed time to each step and reset."""
 
     def __init__(self, env: Any, spin: Spin, step: float, reset: float = 0.0) -> None:
         super().__init__(env)
@@ -194,5 +194,5 @@ class SpinningWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def totals_us(mode: ModeProfile) -> dict[tuple[str, str], float]:
-    """Total time of each row in µs, without rows that took no time."""
+    """Return the total time of each row in µs, without rows that took no time."""
     return {row.key: row.total_ns / US for row in mode.rows if row.total_ns}

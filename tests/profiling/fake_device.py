@@ -1,4 +1,4 @@
-"""A fake accelerator: a queue of work in simulated time."""
+"""A fake accelerator with a queue of work in simulated time."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tdx.profiling.passes.accelerator import TraceEvent, TraceKind
 from tests.profiling.fake_clock import US, FakeClock
 
 LAUNCH_US = 2
-"""What a launch takes the host."""
+"""Time of a launch on the host, in µs."""
 
 
 @dataclass
 class Mark:
-    """Event that is reached when the device comes to it."""
+    """Event in the queue of the device."""
 
     at_ns: int
 
 
 class FakeDevice:
-    """Processes its queue while the host's clock advances.
+    """Device that processes its queue while the clock of the host advances.
 
     Args:
-        clock: Clock of the host; a launch takes the host a little time.
-        reports: Whether it reports syncs, memory and work.
+        clock: Clock of the host.
+        reports: True if the device reports syncs, memory and work.
     """
 
     name = "fake:0"
@@ -49,13 +49,13 @@ class FakeDevice:
 
     @property
     def is_unobserved(self) -> bool:
-        """True if nothing records its syncs or work."""
+        """True if neither syncs nor work are recorded."""
         return self._on_sync is None and self._trace is None
 
-    # Used by stages.
+    # Interface for stages
 
     def launch(self, us: float, kind: TraceKind = "kernel", name: str = "k", size: int = 0) -> None:
-        """Queue work."""
+        """Queue work on the device."""
         began = self.clock.now
         self.clock.spin(LAUNCH_US)
         starts, self._links = max(self.done_at_ns, self.clock.now), self._links + 1
@@ -68,14 +68,14 @@ class FakeDevice:
             ]
 
     def fetch(self, us: float, size: int, where: str) -> None:
-        """Copy something to the host, which waits for it."""
+        """Copy data to the host and wait for it."""
         self.launch(us, "copy", "Memcpy DtoH", size)
         if self._on_sync is not None:
             self._on_sync(where)
         self.wait()
 
     def wait(self) -> None:
-        """Advance the host's clock until the queue is empty."""
+        """Advance the clock of the host until the queue is empty."""
         self.clock.now = max(self.clock.now, self.done_at_ns)
         self.known_ns = self.clock.now
 
@@ -85,7 +85,7 @@ class FakeDevice:
         self._taken += size
         self._peak = max(self._peak, self._taken)
 
-    # The interface of Accelerator.
+    # Interface of Accelerator
 
     def mark(self) -> Mark:
         self.log.append("mark")
@@ -129,7 +129,7 @@ class FakeDevice:
 
 
 class _Range:
-    """A profiler range that reads the fake clock; entering it takes a nanosecond."""
+    """Profiler range on the fake clock; entering it takes a nanosecond."""
 
     def __init__(self, name: str, clock: FakeClock, events: list[TraceEvent]) -> None:
         self.name, self.clock, self.events = name, clock, events

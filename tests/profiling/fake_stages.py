@@ -1,4 +1,4 @@
-"""A clock that advances with the work of torch, and an env of images."""
+"""A clock that advances with operations of torch, an image env, and transforms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Counting(TorchDispatchMode):
 
 @contextmanager
 def simulated_work(clock: FakeClock) -> Iterator[FakeClock]:
-    """Make each torch operation take 1 µs, and 1 ns per byte of its result."""
+    """Make each torch operation take 1 µs plus 1 ns per byte of its result."""
     with _Counting(clock):
         yield clock
 
@@ -68,14 +68,14 @@ class PixelEnv(EnvBase):
 
 
 class Idle(Transform):
-    """Does nothing, but may read any entry."""
+    """Transform that does nothing but may read any entry."""
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict
 
 
 class Doubled(Transform):
-    """Doubles the reward, and may read any entry."""
+    """Transform that changes the reward and may read any entry."""
 
     def _call(self, next_tensordict: TensorDictBase) -> TensorDictBase:
         return next_tensordict.set("reward", next_tensordict["reward"] * 2 + 1)

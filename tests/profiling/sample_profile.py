@@ -38,7 +38,7 @@ def counts(values: object) -> npt.NDArray[np.int64]:
 
 
 class Simulated:
-    """A rollout in simulated time: consecutive calls inside one outer call."""
+    """Rollout in simulated time, with consecutive calls inside one outer call."""
 
     def __init__(self) -> None:
         self.calls: dict[Part, list[tuple[int, int, int, int, int]]] = {}
@@ -46,7 +46,7 @@ class Simulated:
         self.now = 0
 
     def call(self, part: Part, each_ns: int, steps: int = 1) -> None:
-        """One call; every 50th takes four times as long."""
+        """Record a call; every 50th takes four times as long."""
         made = self.calls.setdefault(part, [])
         place = len(made)
         took = each_ns + each_ns * ((place * 37) % 17) // 100 + each_ns * 3 * (place % 50 == 49)
@@ -54,7 +54,7 @@ class Simulated:
         self.now += took
 
     def end_repeat(self, own_ns: int) -> None:
-        """The outer call ends, which took so much for itself."""
+        """End the outer call, with its own time."""
         outer = Part("engine", -1, UNATTRIBUTED, "step")
         total = self.now + own_ns
         made = self.calls.setdefault(outer, [])
@@ -63,7 +63,7 @@ class Simulated:
         self.now = 0
 
     def rows(self) -> tuple[Row, ...]:
-        """The rows as a profile has them."""
+        """Return the rows of the profile."""
         return tuple(
             Row(part, *(counts(column) for column in zip(*calls, strict=True)))
             for part, calls in self.calls.items()
@@ -73,7 +73,7 @@ class Simulated:
 def mode_profile(
     mode: Mode = "eager", scale: int = 1, error: str | None = None, *, many: bool = False
 ) -> ModeProfile:
-    """A profile of one mode; ``many`` adds a stage whose calls cover many steps."""
+    """Return a profile of one mode; ``many`` adds a stage whose calls cover many steps."""
     rollout, per_call = Simulated(), 20 if many else 1
     forward = Part("stage", 0, "RewardSum", "forward")
     for repeat in range(REPEATS):
@@ -104,7 +104,7 @@ def mode_profile(
 
 
 def on_device(mode: ModeProfile) -> ModeProfile:
-    """The same profile with the columns of an accelerator."""
+    """Return the profile with the columns of an accelerator."""
     uses = {
         row.key: DeviceUse(
             time_us=mode.step_share_us(row) / 4,
@@ -122,7 +122,7 @@ def on_device(mode: ModeProfile) -> ModeProfile:
 
 
 def sample_profile(*modes: ModeProfile) -> Profile:
-    """A whole profile; of one eager mode by default."""
+    """Return a profile; by default with one eager mode."""
     return Profile(
         subject="Pendulum-v1 -t RewardSum -t ActionScaling",
         stages=("RewardSum", "ActionScaling"),

@@ -1,4 +1,4 @@
-"""The clock meter: own times, nesting, calls that raise, sequences of calls."""
+"""The clock meter: own times, nesting, calls that raise, and sequences of calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OUTER, INNER = Part("engine", -1, "outer", "step"), Part("stage", 0, "Inner", "f
 
 
 class FakeClock:
-    """Nanoseconds that pass only when a test advances them."""
+    """Clock in nanoseconds that advances only in :meth:`spend`."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -58,9 +58,7 @@ def test_own_time_excludes_inner_parts(clock: FakeClock) -> None:
     assert (found[OUTER].end_ns - found[OUTER].start_ns).tolist() == [27, 47]
 
 
-def test_the_cost_of_the_clock_is_subtracted(
-    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clock_cost_is_subtracted(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     cost = ClockCost(inside_ns=3, around_ns=4, sequence_ns=6)
     monkeypatch.setattr("tdx.profiling.clock.measure_clock_cost", lambda _: cost)
     meter = ClockMeter(clock)
@@ -73,22 +71,22 @@ def test_the_cost_of_the_clock_is_subtracted(
 
     meter.timed(OUTER, work)(10)
     found = by_part(meter)
-    # A call that takes less than its measurement took no time.
+    # A call that takes less time than its measurement counts as 0.
     assert found[INNER].own_ns.tolist() == [7, 0]
     assert found[OUTER].own_ns.tolist() == [20 - 2 * 4 - 3]
 
 
-def test_the_clock_is_calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_cost_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count().__next__
     monkeypatch.setattr("tdx.profiling.clock.time", SimpleNamespace(perf_counter_ns=clock))
-    # A nanosecond passes at each reading, so a call costs one between its readings and one around.
+    # Each reading takes a nanosecond: a call costs one inside its readings and one around them.
     assert measure_clock_cost(clock) == ClockCost(inside_ns=1, around_ns=1, sequence_ns=1)
     reading = clock()
     assert measure_clock_cost(clock) == ClockCost(1, 1, 1)
     assert clock() == reading + 1
 
 
-def test_a_clock_that_a_test_advances_costs_nothing(clock: FakeClock) -> None:
+def test_fake_clock_has_no_cost(clock: FakeClock) -> None:
     assert measure_clock_cost(clock) == ClockCost(0, 0, 0)
 
 
@@ -123,7 +121,7 @@ def test_keywords_pass_through(clock: FakeClock) -> None:
 
 
 @pytest.mark.parametrize("arity", [1, 2, 3])
-def test_a_call_that_raises_is_timed_and_raises(clock: FakeClock, arity: int) -> None:
+def test_call_that_raises_is_timed(clock: FakeClock, arity: int) -> None:
     def fail(*args: int) -> None:
         clock.spend(9)
         raise ValueError("no")
@@ -154,7 +152,7 @@ def test_calls_record_the_steps_they_cover(clock: FakeClock) -> None:
     assert found.own_ns.tolist() == [3, 1]
 
 
-def test_a_function_is_timed_once(clock: FakeClock) -> None:
+def test_timed_function_is_not_wrapped_again(clock: FakeClock) -> None:
     meter = ClockMeter(clock)
     timed = meter.timed(INNER, clock.spend)
     assert meter.timed(INNER, timed) is timed
@@ -197,8 +195,8 @@ def test_calls_after_an_error_in_a_sequence_take_no_time(clock: FakeClock) -> No
     assert [found[part].own_ns.tolist() for part in parts] == [[3, 3], [5, 5], [0, 7]]
 
 
-def test_own_times_add_up_whatever_the_nesting() -> None:
-    # [0, 100] contains [10, 40] and [40, 90]; the second one contains two adjacent calls.
+def test_nested_times_are_excluded_in_any_order() -> None:
+    # [0, 100] contains [10, 40] and [40, 90]; the latter contains two adjacent calls.
     calls = np.array([[0, 100], [10, 40], [40, 90], [40, 60], [60, 90], [200, 230]])
     for order in itertools.islice(itertools.permutations(range(6)), 0, 720, 7):
         shuffled = exclude_nested_time(calls[list(order)])

@@ -1,4 +1,4 @@
-"""Comparing profiles: limits, the noise floor, and profiles that are not comparable."""
+"""Comparison of profiles: limits, the noise floor, and profiles that are not comparable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.profiling.sample_profile import MACHINE, mode_profile, sample_profile
 
 
 def slower(mode: ModeProfile, name: str, times: float) -> ModeProfile:
-    """The same profile with one part that takes several times as long."""
+    """Return a profile in which one part takes ``times`` times as long."""
 
     def grown(row: Row) -> Row:
         if row.part.name != name:
@@ -34,7 +34,7 @@ def with_mode(mode: ModeProfile) -> Profile:
     return sample_profile(mode)
 
 
-def test_a_profile_equals_itself() -> None:
+def test_profile_has_no_differences_from_itself() -> None:
     found = compare_profiles(sample_profile(), sample_profile(), parse_limits(["max:0%"]))
     assert not any([found.failures, found.differences, found.removed, found.new])
     assert {change.ratio for change in found.changes} == {1.0}
@@ -52,11 +52,11 @@ def test_a_profile_equals_itself() -> None:
         ("RewardSum.p50:10%", ["0 RewardSum"]),
         ("ActionScaling.p95:10%", []),
         ("0.p90:10%", ["0 RewardSum"]),
-        # Only two of three repeats have a slow call.
+        # Only two of the three repeats have a slow call.
         ("0.p99:10%", []),
     ],
 )
-def test_a_violated_limit_names_the_stage(limits: str, failing: list[str]) -> None:
+def test_violated_limit_names_the_stage(limits: str, failing: list[str]) -> None:
     after = with_mode(slower(mode_profile(), "RewardSum", 1.5))
     found = compare_profiles(sample_profile(), after, parse_limits([limits]))
     assert list(found.failing) == failing
@@ -88,18 +88,18 @@ def test_growth_within_the_noise_violates_no_limit() -> None:
         ([1.3, 1.4, 1.5], [1.0, 1.1, 1.2], True),
         ([1.0, 1.1, 1.3], [1.2, 1.4, 1.5], False),
         ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], False),
-        # A repeat that another program disturbed does not count.
+        # A repeat that was disturbed by another program is ignored.
         ([1.0, 1.0, 1.0, 1.0, 5.0], [1.2, 1.2, 1.2, 1.2, 1.2], True),
         ([1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0, 5.0], False),
     ],
 )
-def test_repeats_are_compared_by_rank(
+def test_significance_depends_on_the_ranks_of_repeats(
     before: list[float], after: list[float], expected: bool
 ) -> None:
     assert are_apart(before, after) is expected
 
 
-def test_a_change_of_less_than_a_hundredth_of_a_step_is_not_significant() -> None:
+def test_change_of_less_than_one_percent_of_a_step_is_not_significant() -> None:
     after = with_mode(slower(mode_profile(), "RewardSum", 1.02))
     found = compare_profiles(sample_profile(), after, parse_limits(["mean:1%"]))
     assert found.failing == ()
@@ -111,11 +111,11 @@ def test_a_change_of_less_than_a_hundredth_of_a_step_is_not_significant() -> Non
 
 
 def measured(random: np.random.Generator, factor: float = 1.0) -> Profile:
-    """Five repeats on a busy machine: each part and repeat is shifted, and some take twice as long.
+    """Return a profile with five repeats, noise and outliers, as on a busy machine.
 
     Args:
-        random: Draws the noise.
-        factor: Multiplies the times of the stage RewardSum.
+        random: Generator of the noise.
+        factor: Factor of the times of the stage RewardSum.
     """
     mode = mode_profile()
     shifts = random.normal(1.0, 0.015, (5, len(mode.rows)))
@@ -139,7 +139,7 @@ def measured(random: np.random.Generator, factor: float = 1.0) -> Profile:
     return with_mode(replace(mode, rows=tuple(rows), total_ns=total, steps=steps, frames=steps))
 
 
-def test_equal_code_rarely_differs_and_a_slower_stage_does() -> None:
+def test_slower_stages_are_detected_with_few_false_positives() -> None:
     random, limits = np.random.default_rng(0), parse_limits(["p50:10%"])
     pairs = [compare_profiles(measured(random), measured(random), limits) for _ in range(20)]
     assert sum(bool(pair.failures) for pair in pairs) <= 1
@@ -149,7 +149,7 @@ def test_equal_code_rarely_differs_and_a_slower_stage_does() -> None:
     assert [pair.failing for pair in slower_pairs] == [("0 RewardSum",)] * 10
 
 
-def test_a_calibration_states_the_smallest_change_that_is_found() -> None:
+def test_calibration_estimates_the_smallest_detectable_change() -> None:
     random = np.random.default_rng(1)
     found = calibrate([measured(random) for _ in range(4)])
     smallest = {change.label: change.growth for change in found.changes}
@@ -163,7 +163,7 @@ def test_a_calibration_states_the_smallest_change_that_is_found() -> None:
         calibrate([sample_profile()])
 
 
-def test_a_calibration_ignores_a_growth_from_zero() -> None:
+def test_calibration_ignores_growth_from_zero() -> None:
     mode = mode_profile()
     (row,) = [each for each in mode.rows if each.part.name == "RewardSum"]
     rare = replace(row, times_ns=np.where(np.arange(len(row.times_ns)) % 3, 0, row.times_ns))
@@ -218,7 +218,7 @@ def test_different_settings_are_compared_only_with_force(other: Profile, expecte
     assert found.changes
 
 
-def test_no_mode_in_common() -> None:
+def test_profiles_without_a_common_mode_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no mode in common: eager and planned"):
         compare_profiles(sample_profile(), sample_profile(mode_profile("planned")), force=True)
 
@@ -239,6 +239,6 @@ def test_invalid_limits_are_refused(text: str, kind: type[TdxError], expected: s
     assert expected in str(raised.value)
 
 
-def test_a_limit_on_an_unknown_row_is_refused() -> None:
+def test_limit_on_an_unknown_row_is_refused() -> None:
     with pytest.raises(ArgumentError, match="did you mean RewardSum"):
         compare_profiles(sample_profile(), sample_profile(), parse_limits(["RewardSun.p95:10%"]))

@@ -1,4 +1,4 @@
-"""``with tdx.profile(env)``: what it measures, and that it changes and leaves nothing."""
+"""``with tdx.profile(env)``: rows, unchanged values, and detaching."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def raise_after(rollout: Any) -> None:
 
 
 def instance_attributes(env: Any) -> list[set[str]]:
-    """Attributes of every object that may be instrumented."""
+    """Return the attribute names of every object that may be instrumented."""
     found = [set(env.__dict__), set(env.base_env.__dict__)]
     return found + [set(stage.__dict__) for stage in env.stages]
 
@@ -85,7 +85,7 @@ def test_single_steps_and_resets_are_measured() -> None:
     assert len(rows["2 RewardSum", "reset"].times_ns) == 1
 
 
-def test_the_meter_is_detached_after_an_error() -> None:
+def test_meter_is_detached_after_an_error() -> None:
     env = chained()
     env.rollout(3)
     before = instance_attributes(env)
@@ -96,7 +96,7 @@ def test_the_meter_is_detached_after_an_error() -> None:
     assert env.base_env._meter is None
 
 
-def test_a_decorated_function_is_measured_on_each_call() -> None:
+def test_decorated_function_is_measured_on_each_call() -> None:
     env = chained()
     measured = tdx.profile(env)
 
@@ -109,7 +109,7 @@ def test_a_decorated_function_is_measured_on_each_call() -> None:
     assert measured.result.modes[0].steps.tolist() == [20, 30]
 
 
-def test_a_chain_over_stored_data_is_measured() -> None:
+def test_chain_over_stored_data_is_measured() -> None:
     chain = Compose(RewardScaling(0.0, 0.1), RewardScaling(1.0, 2.0))
     with tdx.profile(chain) as measured:
         chain(TensorDict(reward=torch.ones(4, 1), batch_size=[4]))
@@ -118,13 +118,13 @@ def test_a_chain_over_stored_data_is_measured() -> None:
     assert "forward" not in chain.__dict__
 
 
-def test_an_env_cannot_be_measured_twice_at_once() -> None:
+def test_env_cannot_be_measured_twice_at_the_same_time() -> None:
     env = chained()
     with tdx.profile(env), pytest.raises(ArgumentError, match="already"), tdx.profile(env):
         pass
     assert env.rollout(2).shape[-1] == 2
 
 
-def test_other_targets_are_refused() -> None:
+def test_unsupported_targets_are_refused() -> None:
     with pytest.raises(ArgumentError, match="an object of type int is not supported"):
         tdx.profile(3)

@@ -24,7 +24,7 @@ PLAN = ProfilePlan(steps=20, warmup=5, repeats=2, passes=("device",))
 
 
 class Setting:
-    """An env on the GPU with a stage that works there, and one that synchronizes."""
+    """Env on the GPU with a stage that computes and one that synchronizes."""
 
     def __init__(self, device: str = "cuda:0") -> None:
         self.matrix = torch.randn(2048, 2048, device=device)
@@ -41,7 +41,7 @@ class Setting:
         return profile_env(self.env, ["eager"], plan).modes[0]
 
 
-def test_columns() -> None:
+def test_columns_of_device_passes() -> None:
     mode = Setting().rows()
     assert mode.error is None
     multiply, read = (mode.on_device[f"{index} SpinningCall", "forward"] for index in range(2))
@@ -57,7 +57,7 @@ def test_columns() -> None:
     assert moved.to_host_bytes >= 4
 
 
-def test_times_add_up() -> None:
+def test_part_times_do_not_exceed_the_elapsed_time() -> None:
     setting, device = Setting(), TorchAccelerator("cuda:0")
     seen = DeviceTimes(device)
     with attach_meter(setting.env, seen):
@@ -71,7 +71,7 @@ def test_times_add_up() -> None:
     assert 0 < own <= device.elapsed_ns(first, last)
 
 
-def test_sync_mode_includes_device_time() -> None:
+def test_sync_mode_has_another_note() -> None:
     plain, waiting = (Setting().rows(replace(PLAN, passes=(), sync=sync)) for sync in (False, True))
     assert plain.notes != waiting.notes
 

@@ -38,7 +38,7 @@ STAGES = ("0 SpinningCall", "1 SpinningCall", "2 SpinningCall", "3 SpinningCall"
 
 
 class Setting:
-    """An env with one stage that works, one that launches many kernels, and one that waits."""
+    """Env with stages that compute, launch many kernels, keep memory, and wait."""
 
     def __init__(self, seen: bool = True) -> None:
         self.clock = FakeClock()
@@ -91,12 +91,12 @@ def test_part_times_add_up_to_the_loop(setting: Setting) -> None:
     none = np.zeros(0, np.int64)
     uses = seen.add_results(ModeProfile("eager", (), none, none, none), STEPS).on_device
     assert sum(use.time_us for use in uses.values()) * STEPS * US == pytest.approx(loop)
-    # While the device works, the host records the next events without waiting.
+    # The host records the next events without waiting for the device.
     assert uses[STAGES[0], "forward"].time_us >= 300
     assert uses[STAGES[2], "forward"].time_us == 0
 
 
-def test_the_host_synchronizes_only_at_the_end(setting: Setting) -> None:
+def test_host_synchronizes_only_at_the_end(setting: Setting) -> None:
     setting.waits = False
     seen = DeviceTimes(setting.device)
     with attach_meter(setting.env, seen), seen.recording():
@@ -122,7 +122,7 @@ def test_columns_of_each_stage(setting: Setting, monkeypatch: pytest.MonkeyPatch
 def test_launch_bound_marks_parts_with_an_idle_device(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # After a large kernel the queue is never empty; without it, the device waits.
+    # Without the large kernel, the queue becomes empty and the device waits.
     setting.env.transform[0].spin = lambda _: None
     assert [use.launch_bound for use in forward(setting.rows(monkeypatch, PLAN))[1:]] == [
         True,
@@ -142,7 +142,7 @@ def test_transfers_move_time_to_a_separate_row(
     assert (TRANSFERS.label, TRANSFERS.lane) not in mode.on_device
 
 
-def test_transfers_of_tdx_share_the_row(setting: Setting) -> None:
+def test_transfers_of_tdx_are_in_the_same_row(setting: Setting) -> None:
     def event(kind: TraceKind, name: str, start: int, end: int, link: int = -1) -> TraceEvent:
         return TraceEvent(kind, name, start, end - start, 1, link, 64)
 
@@ -192,18 +192,18 @@ def test_sync_mode_adds_device_time_to_host_time(monkeypatch: pytest.MonkeyPatch
         assert mode.unattributed == pytest.approx(0, abs=0.01)
     assert means[False][STAGES[0]] == LAUNCH_US
     assert means[True][STAGES[0]] == LAUNCH_US + 300
-    # Work that no stage waits for is waited for once, at the end.
+    # The host waits once, at the end, for work that no stage waits for.
     assert means[False][WAITING_PART.label] > 100
     assert means[True][WAITING_PART.label] == 0
 
 
-def test_sync_mode_without_an_accelerator_has_a_note() -> None:
+def test_sync_mode_without_an_accelerator_adds_a_note() -> None:
     env = SpinningEnv(FakeClock().spin)
     found = profile_env(env, ["eager"], ProfilePlan(steps=2, repeats=1, passes=(), sync=True))
     assert NO_SYNC_NOTE in found.modes[0].notes
 
 
-def test_an_error_in_a_pass_keeps_earlier_results(
+def test_error_in_a_pass_keeps_earlier_results(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted() -> tuple[int, int, int]:
@@ -216,7 +216,9 @@ def test_an_error_in_a_pass_keeps_earlier_results(
     assert forward(mode)[0].time_us > 0
 
 
-def test_a_device_that_reports_only_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_that_reports_only_times_has_no_other_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     mode = Setting(seen=False).rows(monkeypatch, PLAN)
     work = forward(mode)[0]
     assert work.time_us > 0
@@ -239,7 +241,7 @@ def test_values_are_unchanged_by_passes_that_raise(setting: Setting) -> None:
     assert (plain == rolled()).all()
 
 
-def test_a_missing_device_is_refused() -> None:
+def test_missing_device_is_refused() -> None:
     missing = "cuda:99" if torch.cuda.is_available() else "cuda"
     with pytest.raises(DeviceError, match=f"device {missing} is not available") as caught:
         TorchAccelerator(missing)
@@ -247,12 +249,12 @@ def test_a_missing_device_is_refused() -> None:
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
 
 
-def test_an_env_on_the_host_has_no_device_pass(setting: Setting) -> None:
+def test_env_on_the_host_has_no_device_pass(setting: Setting) -> None:
     assert list_accelerators(setting.env) == []
     assert make_observers("device", None) == []
 
 
-def test_work_from_a_recorded_torch_trace() -> None:
+def test_work_of_a_recorded_torch_trace_is_attributed() -> None:
     def event(cat: str, name: str, ts: float, dur: float, tid: int, **args: int) -> str:
         text = ",".join(f'"{key}":{value}' for key, value in args.items())
         head = f'"ph":"X","cat":"{cat}","name":"{name}","ts":{ts},"dur":{dur},"tid":{tid}'
@@ -268,7 +270,7 @@ def test_work_from_a_recorded_torch_trace() -> None:
             event("cuda_driver", "cuLaunchKernelEx", 45, 5, 1, correlation=2),
             event("cuda_runtime", "cudaMemcpyAsync", 55, 5, 1, correlation=3),
             event("cuda_runtime", "cudaLaunchKernel", 85, 5, 1, correlation=4),
-            # Another thread has no parts.
+            # The other thread has no parts.
             event("cuda_runtime", "cudaLaunchKernel", 50, 5, 2, correlation=5),
             event("kernel", "add", 200, 7.5, 7, correlation=1),
             event("kernel", "triton", 210, 1, 7, correlation=2),

@@ -1,4 +1,4 @@
-"""Gymnasium wrappers have a row each in every mode, and are restored afterwards."""
+"""Gymnasium wrappers: a row for each wrapper in every mode, and detaching."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOTH: list[Mode] = ["eager", "planned"]
 
 
 class Outer(SpinningWrapper):
-    """Another wrapper around the first."""
+    """Wrapper with another class name."""
 
 
 def stack(clock: FakeClock) -> Any:
@@ -56,7 +56,7 @@ def test_each_wrapper_has_a_row(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_wrappers_inside_a_batch(mode: Mode) -> None:
+def test_wrappers_in_a_batch_of_envs_have_rows(mode: Mode) -> None:
     clock = FakeClock()
     serial = SerialEnv(2, [lambda: GymWrapper(stack(clock)) for _ in range(2)])
     found = totals_us(measured(TransformedEnv(serial, RewardSum()), clock, mode))
@@ -83,7 +83,7 @@ def test_wrappers_of_make_are_included_on_request() -> None:
 
 @pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.parametrize("rows", [1, 2], ids=["single", "serial"])
-def test_the_conversion_of_results_is_not_time_of_the_env(mode: Mode, rows: int) -> None:
+def test_conversion_of_results_is_not_part_of_the_env(mode: Mode, rows: int) -> None:
     clock = FakeClock()
 
     def make() -> GymWrapper:
@@ -98,7 +98,7 @@ def test_the_conversion_of_results_is_not_time_of_the_env(mode: Mode, rows: int)
     assert sum(len(row.times_ns) for row in found.rows if row.part == CONVERSION) > 0
 
 
-def test_reading_the_info_is_conversion() -> None:
+def test_info_dict_reader_is_part_of_the_conversion() -> None:
     clock = FakeClock()
 
     def read(info: Any, tensordict: TensorDictBase) -> TensorDictBase:
@@ -114,7 +114,7 @@ def test_reading_the_info_is_conversion() -> None:
 
 
 @pytest.mark.parametrize("planned", [True, False])
-def test_values_are_unchanged_and_wrappers_restored(planned: bool) -> None:
+def test_values_are_unchanged_and_wrappers_are_restored(planned: bool) -> None:
     found = []
     env = gymnasium.make("CartPole-v1")
     wrapped = gymnasium.wrappers.TransformReward(env, lambda reward: float(reward) / 2)
@@ -141,7 +141,7 @@ def test_values_are_unchanged_and_wrappers_restored(planned: bool) -> None:
     assert program._fields is fields
 
 
-def test_a_bare_gymnasium_env() -> None:
+def test_gymnasium_env_without_tdx_is_measured() -> None:
     env = gymnasium.wrappers.FlattenObservation(gymnasium.make("Pendulum-v1"))
     owners = [*list_wrappers(env), env.unwrapped]
     with tdx.profile(env) as meter:
@@ -157,7 +157,7 @@ def test_a_bare_gymnasium_env() -> None:
     assert not any({"step", "reset"} & set(each.__dict__) for each in owners)
 
 
-def test_a_bare_gymnasium_env_with_thin_wrappers_only() -> None:
+def test_thin_wrappers_of_a_gymnasium_env_have_no_rows() -> None:
     env = gymnasium.make("Pendulum-v1")
     with tdx.profile(env) as meter:
         env.reset(seed=0)

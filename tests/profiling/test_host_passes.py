@@ -1,4 +1,4 @@
-"""Memory and operator passes report known values and change nothing."""
+"""Memory and operator passes: known values, and unchanged rollouts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS: list[Kind] = [TensorMemory, ObjectMemory, Operators]
 
 
 class Setting:
-    """An env with a stage that frees its memory, one that keeps it, and one that does both."""
+    """Env with stages that free memory, keep it, or do both."""
 
     def __init__(self) -> None:
         self.kept: list[object] = []
@@ -86,7 +86,7 @@ def test_operators_of_each_stage(mode: ModeProfile) -> None:
     assert SLOWDOWN_NOTE in mode.notes
 
 
-def test_operators_of_deferred_stages() -> None:
+def test_deferred_stages_call_operators_once_per_chunk() -> None:
     env = TransformedEnv(
         GymEnv("Pendulum-v1"), Compose(RewardSum(), CatFrames(4, -1, in_keys=["observation"]))
     )
@@ -121,7 +121,7 @@ def test_operators_of_an_inner_part_are_not_counted_twice() -> None:
     assert times == {0: {"outer": (1, 20), "inner": (2, 30)}, 1: {"inner": (1, 4)}}
 
 
-def test_memory_of_nested_parts() -> None:
+def test_memory_of_inner_parts_is_excluded() -> None:
     def change(at: int, nbytes: int) -> HostEvent:
         return HostEvent(MEMORY_EVENT, -1, at, at, nbytes)
 
@@ -142,7 +142,7 @@ def test_memory_of_nested_parts() -> None:
     assert (inner.allocated, inner.peak, inner.kept) == (100, 100, 20)
 
 
-def test_the_peak_between_two_parts_belongs_to_the_outer_part() -> None:
+def test_peak_between_two_parts_belongs_to_the_outer_part() -> None:
     ledger = MemoryLedger()
     ledger.begin(0, MemoryLevel(0, 0, 0))
     ledger.begin(1, MemoryLevel(0, 0, 70))
@@ -201,7 +201,7 @@ def test_tracemalloc_of_the_caller_continues() -> None:
         tracemalloc.stop()
 
 
-def test_a_failed_pass_keeps_the_times() -> None:
+def test_failed_pass_keeps_the_times() -> None:
     setting = Setting()
     left = [60]
 
@@ -218,7 +218,7 @@ def test_a_failed_pass_keeps_the_times() -> None:
     assert found.operators == {}
 
 
-def test_a_profiler_of_the_caller_continues() -> None:
+def test_profiler_of_the_caller_continues() -> None:
     with torch.autograd.profiler.profile() as own:
         found = profile_env(Setting().env, ["eager"], ProfilePlan(steps=3, repeats=1)).modes[0]
         torch.zeros(3).erfinv()
@@ -228,5 +228,5 @@ def test_a_profiler_of_the_caller_continues() -> None:
     assert "aten::erfinv" in {event.name for event in own.function_events}
 
 
-def test_passes_limit_their_steps() -> None:
+def test_passes_limit_the_number_of_recorded_steps() -> None:
     assert all(max_recorded_steps(kind()) == MAX_HOST_STEPS for kind in KINDS)

@@ -1,4 +1,4 @@
-"""Ctrl-C at any time, also between a call and its time stamp."""
+"""Ctrl-C at any time, including between a call and its time stamp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdx.profiling.run import ProfilePlan, profile_env
 
 
 class Interrupting:
-    """A clock that raises KeyboardInterrupt when it is read for the n-th time."""
+    """Clock that raises KeyboardInterrupt at the n-th reading."""
 
     def __init__(self, asked: int) -> None:
         self._left, self._now = asked, itertools.count(0, 1000)
@@ -25,7 +25,7 @@ class Interrupting:
 
 
 @pytest.mark.parametrize("mode", ["eager", "planned"])
-def test_an_interrupt_at_any_time_leaves_a_profile(
+def test_interrupt_at_any_time_returns_a_profile(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tdx.profiling.run.quiet_environment", nullcontext)

@@ -1,4 +1,4 @@
-"""Known costs in simulated time are attributed to the right parts."""
+"""Attribution of known costs, in simulated time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def measured(env: EnvBase, clock: FakeClock, mode: Mode = "eager", policy: Any =
 
 
 def known(mode: ModeProfile) -> int:
-    """Total simulated time; the engine takes none."""
+    """Return the total simulated time, without that of the engine."""
     return sum(row.total_ns for row in mode.rows if row.part.work != "engine")
 
 
@@ -56,7 +56,7 @@ def row_of(mode: ModeProfile, label: str, lane: str) -> Row:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_env_stages_and_lanes(mode: Mode) -> None:
+def test_times_of_env_and_stages_by_lane(mode: Mode) -> None:
     clock = FakeClock()
     env = TransformedEnv(
         SpinningEnv(clock.spin, step=100, reset=700),
@@ -88,7 +88,7 @@ def nested(base: EnvBase, stages: list[Any], how: str) -> TransformedEnv:
 
 @pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.parametrize("how", ["chains", "envs", "both"])
-def test_nested_chains_and_envs(how: str, mode: Mode) -> None:
+def test_times_in_nested_chains_and_envs(how: str, mode: Mode) -> None:
     clock = FakeClock()
     stages = [
         SpinningStage(clock.spin, forward=7, inverse=1),
@@ -109,7 +109,7 @@ def test_nested_chains_and_envs(how: str, mode: Mode) -> None:
     }
 
 
-def test_check_of_eager_steps_is_a_part_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layout_check_of_eager_steps_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     check = StepLayout.find_mismatch
 
@@ -127,8 +127,8 @@ def test_check_of_eager_steps_is_a_part_of_its_own(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("how", ["chains", "envs", "both"])
 @pytest.mark.parametrize("base", ["tensordict", "gym"])
-def test_immediate_and_deferred_stages(base: str, how: str) -> None:
-    """A call that may read any entry runs in each step, and with it what is before it."""
+def test_times_of_immediate_and_deferred_stages(base: str, how: str) -> None:
+    """Use a stage that may read any entry: it runs in each step, as do the stages before it."""
     clock = FakeClock()
     inner: EnvBase = SpinningEnv(clock.spin, step=10, reset=40)
     if base == "gym":
@@ -144,7 +144,7 @@ def test_immediate_and_deferred_stages(base: str, how: str) -> None:
     assert found.pop((f"env {name}", "reset")) == 40 * EPISODES
     assert found.pop(("0 SpinningMap", "forward")) == 20 * MADE
     assert found.pop(("1 SpinningCall", "forward")) == 3 * MADE
-    # The last one maps a whole chunk in one call, and the roots of the episodes in another.
+    # The last stage maps a chunk in one call, and the roots of the episodes in another.
     last = found.pop(("2 SpinningMap", "forward"))
     assert 500 * REPEATS <= last < 500 * MADE / 10
     assert {lane for _, lane in found} <= {"reset"}
@@ -152,7 +152,7 @@ def test_immediate_and_deferred_stages(base: str, how: str) -> None:
 
 @pytest.mark.parametrize("mode", BOTH)
 @pytest.mark.parametrize("base", ["tensordict", "gym"])
-def test_a_policy(base: str, mode: Mode) -> None:
+def test_time_of_a_policy(base: str, mode: Mode) -> None:
     clock = FakeClock()
     inner: EnvBase = SpinningEnv(clock.spin, step=10)
     if base == "gym":
@@ -165,7 +165,7 @@ def test_a_policy(base: str, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_serial_envs(mode: Mode) -> None:
+def test_times_of_serial_envs_are_summed(mode: Mode) -> None:
     clock = FakeClock()
     makers = [
         lambda: GymWrapper(SpinningGymEnv(clock.spin, step=10, reset=50)),
@@ -179,7 +179,7 @@ def test_serial_envs(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_a_slow_hundredth_step_is_in_the_tail(mode: Mode) -> None:
+def test_slow_hundredth_step_is_in_the_tail(mode: Mode) -> None:
     clock = FakeClock()
     stage = SpinningStage(clock.spin, forward=10, rare=5000)
     found = measured(TransformedEnv(SpinningEnv(clock.spin, 100), stage), clock, mode)
@@ -190,7 +190,7 @@ def test_a_slow_hundredth_step_is_in_the_tail(mode: Mode) -> None:
     assert statistics.mean == pytest.approx(10 + 50)
 
 
-def test_a_slow_fiftieth_step_is_in_p99() -> None:
+def test_slow_fiftieth_step_is_in_p99() -> None:
     clock = FakeClock()
 
     class Rare(SpinningStage):
@@ -205,7 +205,7 @@ def test_a_slow_fiftieth_step_is_in_p99() -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_an_error_keeps_earlier_rows(mode: Mode) -> None:
+def test_error_keeps_earlier_rows(mode: Mode) -> None:
     clock = FakeClock()
 
     class Broken(SpinningStage):
@@ -226,7 +226,7 @@ def test_an_error_keeps_earlier_rows(mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("mode", BOTH)
-def test_an_error_of_the_first_reset_is_reported(mode: Mode) -> None:
+def test_error_in_the_first_reset_is_reported(mode: Mode) -> None:
     clock = FakeClock()
 
     class Broken(SpinningStage):

@@ -1,4 +1,4 @@
-"""Marginal costs, with drift and with stages that others need."""
+"""Marginal costs, with drift and with stages that other stages need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measured(env: TransformedEnv, clock: FakeClock, mode: Mode = "eager") -> Mar
     )
 
 
-def test_a_stage_costs_what_a_step_saves_without_it() -> None:
+def test_cost_is_the_time_saved_without_the_stage() -> None:
     clock = FakeClock()
     stages = SpinningStage(clock.spin, forward=30), SpinningStage(clock.spin, forward=5)
     env = TransformedEnv(SpinningEnv(clock.spin, 100), Compose(*stages))
@@ -46,7 +46,7 @@ def test_a_stage_costs_what_a_step_saves_without_it() -> None:
 
 
 def test_costs_for_neighbors_are_attributed_to_the_stage() -> None:
-    """A map that could wait is called in each step because of an opaque stage behind it."""
+    """Use a map that cannot be deferred because an opaque stage follows."""
     clock = FakeClock()
     chain = Compose(SpinningMap(clock.spin, 20), SpinningCall(clock.spin, 1))
     found = measured(TransformedEnv(SpinningEnv(clock.spin, 10), chain), clock, "planned")
@@ -56,7 +56,7 @@ def test_costs_for_neighbors_are_attributed_to_the_stage() -> None:
     assert cost.saved_us > 15
 
 
-def test_a_stage_that_others_need_cannot_be_removed() -> None:
+def test_stage_that_other_stages_need_is_not_removed() -> None:
     clock = FakeClock()
     chain = Compose(
         RenameTransform(["observation"], ["seen"]),
@@ -90,7 +90,7 @@ def test_drift_cancels() -> None:
     assert abs(turns.difference(0, 1).saved_us) < 0.01
 
 
-def test_an_interrupt_keeps_earlier_turns() -> None:
+def test_interrupt_keeps_earlier_turns() -> None:
     clock = FakeClock()
     env = SpinningEnv(clock.spin, 10)
 
@@ -119,5 +119,7 @@ def test_an_interrupt_keeps_earlier_turns() -> None:
         ([10, 9, 11, 10, 9, 11, 10, 30], [10, 11, 9, 10, 9, 11, 10, 9], False),
     ],
 )
-def test_significance(before: list[float], after: list[float], significant: bool) -> None:
+def test_significance_of_a_difference(
+    before: list[float], after: list[float], significant: bool
+) -> None:
     assert compute_difference(np.array(before), np.array(after)).is_significant is significant

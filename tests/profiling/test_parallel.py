@@ -1,4 +1,4 @@
-"""Times of calls in workers, as parts of the time that their parent waits."""
+"""Attribution of the waiting time of a parent to calls in its workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def charge(times: CallTimes, *calls: WorkerCalls) -> dict[Part, CallTimes]:
     return {each.part: each for each in charge_worker_calls([times], (1, "Vector"), calls)}
 
 
-def test_the_slowest_worker_of_each_step_counts() -> None:
+def test_only_the_slowest_worker_of_each_step_counts() -> None:
     found = charge(
         core_times((0, 100), (200, 300)),
         WorkerCalls(OUTER, 0, stamps((10, 90), (210, 230))),
@@ -54,7 +54,7 @@ def test_work_before_the_parent_waits_does_not_count() -> None:
     assert found[CORE].own_ns.tolist() == [20]
 
 
-def test_calls_that_nobody_waited_for_do_not_count() -> None:
+def test_calls_after_the_parent_stops_waiting_do_not_count() -> None:
     found = charge(core_times((100, 150)), WorkerCalls(OUTER, 0, stamps((160, 170))))
     assert found[OUTER].total_ns == 0
     assert found[CORE].total_ns == 50

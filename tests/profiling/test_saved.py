@@ -1,4 +1,4 @@
-"""Saved profiles round-trip."""
+"""Saving and reading profiles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.profiling.sample_profile import mode_profile, on_device, sample_profi
 
 
 def same(left: Any, right: Any) -> bool:
-    """True if two results are equal, including their arrays."""
+    """Return True if two results are equal, including their arrays."""
     if isinstance(left, np.ndarray):
         return left.dtype == right.dtype and bool(np.array_equal(left, right))
     if isinstance(left, tuple):
@@ -44,7 +44,7 @@ def whole() -> Profile:
     )
 
 
-def test_profiles_round_trip(tmp_path: Path) -> None:
+def test_read_profile_equals_the_saved_one(tmp_path: Path) -> None:
     profile = whole()
     assert same(profile_from_json(profile_to_json(profile)), profile)
     file = tmp_path / "base.json"
@@ -53,7 +53,7 @@ def test_profiles_round_trip(tmp_path: Path) -> None:
     assert json.loads(file.read_text()) == profile_to_json(profile)
 
 
-def test_samples_are_small_and_exact() -> None:
+def test_encoded_samples_are_small_and_exact() -> None:
     numbers = np.array([0, 2**62, -5, 7], np.int64)
     assert decode_samples(encode_samples(numbers)).tolist() == numbers.tolist()
     assert decode_samples(encode_samples(np.zeros(0, np.int64))).tolist() == []

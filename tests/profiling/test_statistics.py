@@ -1,4 +1,4 @@
-"""Percentiles compared with NumPy, weights, and noise."""
+"""Percentiles (compared with NumPy), weights and noise."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_statistics_of_known_numbers() -> None:
     )
 
 
-def test_no_times_are_refused() -> None:
+def test_statistics_without_times_are_refused() -> None:
     with pytest.raises(ArgumentError, match="no call was timed"):
         compute_statistics(np.array([]))
 
@@ -54,9 +54,9 @@ def test_no_times_are_refused() -> None:
         ([10.0, 30.0], "noisy"),
     ],
 )
-def test_noise_levels(repeats: list[float], judgement: str) -> None:
+def test_noise_is_judged_by_the_repeats(repeats: list[float], judgement: str) -> None:
     assert compute_noise(repeats).judgement == judgement
 
 
-def test_the_message_of_noise_has_a_remedy() -> None:
+def test_noise_message_suggests_a_remedy() -> None:
     assert "close other programs" in compute_noise([10.0, 30.0]).message

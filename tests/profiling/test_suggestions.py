@@ -1,4 +1,4 @@
-"""Suggestions: each change is measured, on a clock that advances with the work of torch."""
+"""Suggestions, measured with a clock that advances with operations of torch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def measured(pipeline: Pipeline, mode: Mode, plan: ProfilePlan) -> ModeProfile:
 @pytest.mark.parametrize(
     ("small", "values"), [("CenterCrop(20)", "same"), ("Resize(20, 20)", "close")]
 )
-def test_late_float_casts(small: str, values: str) -> None:
+def test_late_float_cast_is_suggested(small: str, values: str) -> None:
     found = advised("ToTensorImage", small, "RewardSum", mode="eager")
     (advice,) = [each for each in found.advice if each.candidate.kind == "bytes"]
     assert stages_of(advice.candidate.pipeline) == [
@@ -63,7 +63,7 @@ def test_late_float_casts(small: str, values: str) -> None:
     assert "It saved" in advice.message
 
 
-def test_opaque_stages() -> None:
+def test_moving_an_opaque_stage_is_suggested() -> None:
     found = advised("RewardSum", 'ObservationNorm(0.5, 2.0, in_keys=["observation"])', IDLE)
     (advice,) = found.advice
     assert advice.candidate.kind == "opaque"
@@ -72,13 +72,13 @@ def test_opaque_stages() -> None:
     assert advice.values == "same"
 
 
-def test_changes_of_values_are_refused() -> None:
+def test_changes_that_alter_values_are_refused() -> None:
     found = advised("RewardScaling(0.0, 0.1)", "RewardSum", "tests.profiling.fake_stages:Doubled")
     assert found.advice == found.without_gain == ()
     assert "the values change" in found.refused[0]
 
 
-def test_dead_stages() -> None:
+def test_removing_a_dead_stage_is_suggested() -> None:
     norm = 'ObservationNorm(0.5, 2.0, in_keys=["observation"], out_keys=["unread"])'
     found = advised(norm, "RewardSum", 'ExcludeTransform("unread")', mode="eager")
     (advice,) = found.advice
@@ -87,7 +87,7 @@ def test_dead_stages() -> None:
     assert stages_of(advice.candidate.pipeline) == ["RewardSum"]
 
 
-def test_reverted_casts() -> None:
+def test_removing_reverted_casts_is_suggested() -> None:
     there = 'DTypeCastTransform("float32", "float64", in_keys=["observation"])'
     back = 'DTypeCastTransform("float64", "float32", in_keys=["observation"])'
     (advice,) = advised(there, "RewardSum", back, mode="eager").advice
@@ -96,7 +96,7 @@ def test_reverted_casts() -> None:
     assert advice.values == "same"
 
 
-def test_unfrozen_statistics() -> None:
+def test_freezing_statistics_is_suggested() -> None:
     found = advised('VecNorm(in_keys=["observation"])', mode="eager")
     (advice,) = found.advice
     assert advice.candidate.kind == "frozen"
@@ -112,7 +112,7 @@ def test_changes_without_savings_are_not_suggested() -> None:
     assert {each.candidate.kind for each in found.without_gain} == {"bytes", "order"}
 
 
-def test_further_changes_are_tried() -> None:
+def test_additional_changes_are_tried() -> None:
     pipeline = Pipeline.of(PIXELS, "RewardSum")
     lint = Candidate("lint", (1,), "it is there twice", "remove RewardClipping", pipeline)
     broken = replace(lint, pipeline=Pipeline.of(PIXELS, 'CatFrames(2, -1, in_keys=["no"])'))
@@ -144,7 +144,7 @@ def test_launch_bound_stages_are_tried_compiled(
     assert set(tried) == {"planned", "compiled"}
 
 
-def test_value_agreement() -> None:
+def test_values_are_compared_with_a_tolerance() -> None:
     one = TensorDict(a=torch.ones(3), b=torch.zeros(3, dtype=torch.long), batch_size=[3])
     assert compare_values(one, one.clone()) == "same"
     assert compare_values(one, one.clone().set("a", torch.full((3,), 1.005))) == "close"

@@ -1,4 +1,4 @@
-"""Sweeps: parsing, cells, cells that fail, and growth."""
+"""Sweeps: parsing, cells, failing cells and growth."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_invalid_sweeps_are_refused(text: str, kind: type[TdxError], expected: s
     assert expected in str(raised.value)
 
 
-def test_a_point_changes_env_and_stages() -> None:
+def test_point_changes_env_and_stages() -> None:
     made = apply_point(PIXELS, {"num_envs": 8, "Resize.w": 42, "dtype": Dtype("float64")})
     assert made.env.num_envs == 8
     assert made.transforms[0].kwargs == {"dtype": Dtype("float64")}
@@ -79,7 +79,7 @@ def test_a_point_changes_env_and_stages() -> None:
     assert apply_point(PIPELINE, {"dtype": Dtype("float32")}) == PIPELINE
 
 
-def test_every_cell_is_a_profile() -> None:
+def test_every_cell_has_a_profile() -> None:
     cells: list[SweepCell] = []
     found = swept(
         "num_envs=1,4", "dtype=float32,float64", "mode=eager,planned", on_cell=cells.append
@@ -99,21 +99,21 @@ def test_every_cell_is_a_profile() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="that device is there")
-def test_a_missing_device_fails_one_cell() -> None:
+def test_missing_device_fails_one_cell() -> None:
     found = swept("device=cuda,nonsense,cpu")
     assert [cell.profile is None for cell in found.cells] == [True, True, False]
     assert "device cuda is not available" in (found.cells[0].problem or "")
     assert "device nonsense is not available" in (found.cells[1].problem or "")
 
 
-def test_too_many_envs_are_refused_beforehand() -> None:
+def test_too_many_envs_are_refused_before_measuring() -> None:
     found = swept("num_envs=1000000000000,2")
     assert "does not fit into memory: 1000000000000 envs need" in (found.cells[0].problem or "")
     assert found.cells[1].problem is None
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("CUDA out of memory.")])
-def test_running_out_of_memory_fails_one_cell(
+def test_out_of_memory_error_fails_one_cell(
     error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(env: Any, modes: Any, plan: Any) -> Profile:
@@ -126,13 +126,13 @@ def test_running_out_of_memory_fails_one_cell(
     assert [cell.problem for cell in found.cells] == [None, "does not fit into memory", None]
 
 
-def test_a_stage_that_cannot_be_built_fails_one_cell() -> None:
+def test_stage_that_cannot_be_built_fails_one_cell() -> None:
     found = swept("RewardScaling.scale=1.0,none", "num_envs=2")
     assert found.cells[0].problem is None
     assert "scale" in (found.cells[1].problem or "")
 
 
-def test_an_interrupt_keeps_earlier_cells() -> None:
+def test_interrupt_keeps_earlier_cells() -> None:
     def stop(cell: SweepCell) -> None:
         if cell.point["num_envs"] == 2:
             raise KeyboardInterrupt
@@ -142,12 +142,12 @@ def test_an_interrupt_keeps_earlier_cells() -> None:
     assert [cell.point["num_envs"] for cell in found.cells] == [1, 2]
 
 
-def test_every_combination_in_order() -> None:
+def test_points_are_all_combinations_in_order() -> None:
     points = list_points([SweepAxis("a", (1, 2)), SweepAxis("b", (3, 4))])
     assert [tuple(point.values()) for point in points] == [(1, 3), (1, 4), (2, 3), (2, 4)]
 
 
-def test_exponents() -> None:
+def test_exponent_of_growth_is_fitted() -> None:
     assert fit_exponent([1, 8, 64], [5.0, 5.0, 5.0]) == pytest.approx(0)
     assert fit_exponent([1, 8, 64], [5.0, 40.0, 320.0]) == pytest.approx(1)
     assert fit_exponent([1, 4, 16], [1.0, 16.0, 256.0]) == pytest.approx(2)
@@ -160,7 +160,7 @@ def test_exponents() -> None:
 
 @functools.cache
 def measured_locally() -> SweepResult:
-    """A sweep whose cells are measured in processes of this machine."""
+    """Return a sweep whose cells are measured in other processes of this machine."""
     return swept("RewardScaling.scale=1.0,none,2.0", engine="local")
 
 
@@ -174,7 +174,7 @@ def test_each_cell_is_measured_in_another_process() -> None:
 
 
 class DyingEngine:
-    """Loses the first task, and runs the others in this process."""
+    """Engine that loses the first task and runs the others in this process."""
 
     slots: int | None = 1
 
@@ -196,7 +196,7 @@ class DyingEngine:
         assert not self._done
 
 
-def test_a_process_that_dies_fails_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_process_fails_one_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "ray", DyingEngine)
     cells: list[SweepCell] = []
     progress: list[tuple[str, int, int]] = []
@@ -208,7 +208,7 @@ def test_a_process_that_dies_fails_one_cell(monkeypatch: pytest.MonkeyPatch) -> 
     assert progress[-1] == ("measured num_envs=2", 2, 2)
 
 
-def test_other_machines_are_named() -> None:
+def test_differences_between_hosts_are_listed() -> None:
     found = measured_locally()
     profile = found.cells[0].profile
     assert profile is not None
@@ -223,7 +223,7 @@ def test_other_machines_are_named() -> None:
     ]
 
 
-def test_objects_that_cannot_be_sent_are_refused() -> None:
+def test_objects_that_cannot_be_pickled_are_refused() -> None:
     lock = threading.Lock()
     with pytest.raises(ArgumentError, match="cannot be sent to other processes: TypeError"):
         swept("num_envs=1", engine="local", policy_of=lambda env: lock)

@@ -1,4 +1,4 @@
-"""Locations of CUDA synchronizations, from torch's warnings."""
+"""Locations of CUDA synchronizations, from the warnings of torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAIT = "called a synchronizing CUDA operation (Triggered internally at CUDAFunct
 
 @pytest.fixture(autouse=True)
 def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Sync debug modes set in torch, starting with the initial one."""
+    """Return the list of sync debug modes set in torch, starting with the initial one."""
     values: list[object] = [0]
 
     def set_mode(mode: object) -> None:
@@ -39,7 +39,7 @@ def test_each_sync_is_reported_with_its_line(modes: list[object]) -> None:
     assert modes == [0, "warn", 0]
 
 
-def test_the_line_is_outside_torch() -> None:
+def test_reported_line_is_outside_torch() -> None:
     places: list[str] = []
     module = {"__name__": "torch._tensor", "warnings": warnings}
     source = f"def item():\n    warnings.warn({WAIT!r}, stacklevel=1)"
@@ -51,7 +51,7 @@ def test_the_line_is_outside_torch() -> None:
     assert [Path(place).name.partition(":")[0] for place in places] == ["test_sync_locations.py"]
 
 
-def test_other_warnings_are_unchanged(modes: list[object]) -> None:
+def test_other_warnings_are_not_affected(modes: list[object]) -> None:
     shown, filters = warnings.showwarning, list(warnings.filters)
     with pytest.warns(UserWarning, match="something else"), watch_syncs(pytest.fail):
         warnings.warn("something else", stacklevel=1)

@@ -1,4 +1,4 @@
-"""The accelerator of torch, with fakes for torch's functions."""
+"""The accelerator of torch, with fake torch functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STREAM = object()
 
 
 class FakeTorch:
-    """Replaces the torch functions that query a device; each event is a millisecond later."""
+    """Fake of the torch functions that query a device; events are a millisecond apart."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timed: bool = True) -> None:
         self.timed, self.log, self.now = timed, list[str](), 0.0
@@ -92,7 +92,7 @@ def test_missing_capabilities_are_reported(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_a_device_without_times_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_without_timing_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTorch(monkeypatch, timed=False)
     devices = [torch.device("mps:0"), torch.device("cuda:0")]
     monkeypatch.setattr(choice, "list_accelerators", lambda *_: devices)
@@ -104,7 +104,7 @@ def test_a_device_without_times_is_reported_once(monkeypatch: pytest.MonkeyPatch
     )
 
 
-def test_a_real_trace_has_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_of_torch_contains_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeTorch(monkeypatch)
     device, events = TorchAccelerator("mps"), list[TraceEvent]()
     fake.log.clear()
@@ -115,5 +115,5 @@ def test_a_real_trace_has_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.name for each in events] == [format_range_name(place) for place in (0, 1, 0)]
     assert all(each.duration_ns > 0 for each in events)
     assert attribute_work(events) == {}
-    # Queued work is done before the trace ends.
+    # Queued work is finished before the trace ends.
     assert fake.log == ["synchronize mps"]

@@ -38,7 +38,7 @@ def profile(request: pytest.FixtureRequest) -> Profile:
 
 
 def nests(events: list[dict[str, Any]]) -> bool:
-    """True if each slice ends before or with the slice around it."""
+    """Return True if no slice ends after the slice around it."""
     inside: list[float] = []
     for event in sorted(events, key=lambda event: (event["ts"], -event["dur"])):
         end = event["ts"] + event["dur"]
@@ -68,7 +68,7 @@ def test_chrome_trace_contains_every_call(profile: Profile) -> None:
     assert trace["otherData"]["cut"] is None
 
 
-def test_speedscope_opens_and_closes_in_order(profile: Profile) -> None:
+def test_speedscope_events_are_nested(profile: Profile) -> None:
     file = json.loads(json.dumps(to_speedscope(profile)))
     assert file["$schema"] == "https://www.speedscope.app/file-format-schema.json"
     frames = file["shared"]["frames"]
@@ -102,7 +102,7 @@ def test_trace_files_are_limited_and_describe_omissions() -> None:
     assert note in file["name"]
 
 
-def test_mean_step_adds_up(measured: Profile) -> None:
+def test_times_of_the_mean_step_add_up(measured: Profile) -> None:
     for mode in measured.modes:
         tree = build_mean_step(mode)
 
@@ -115,7 +115,7 @@ def test_mean_step_adds_up(measured: Profile) -> None:
         assert min(depths) == 0
 
 
-def test_an_empty_profile_is_an_empty_trace() -> None:
+def test_trace_of_an_empty_profile_is_empty() -> None:
     empty = Profile("none", (), sample_profile().settings, sample_profile().machine, ())
     assert to_chrome_trace(empty)["traceEvents"] == []
     assert to_speedscope(empty)["profiles"] == []

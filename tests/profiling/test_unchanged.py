@@ -41,7 +41,7 @@ def pendulum() -> TransformedEnv:
 
 
 def cart_poles() -> TransformedEnv:
-    """Rows end at different times; a nested chain has a step limit."""
+    """Return a nested chain with a step limit whose rows end at different times."""
     inner = TransformedEnv(GymEnv("CartPole-v1", num_envs=3), Compose(Compose(VecNorm())))
     return TransformedEnv(inner, Compose(chain_6("tdx"), StepCounter(max_steps=23)))
 
@@ -83,7 +83,7 @@ def all_objects(env: Any) -> Iterator[Any]:
 
 
 def attributes(env: EnvBase, policy: nn.Module | None) -> list[tuple[object, dict[str, Any]]]:
-    """Attributes of all objects, by identity for functions."""
+    """Return the attributes of all objects; functions are compared by identity."""
     owners = [*all_objects(env), *([] if policy is None else policy.modules())]
     found = []
     for each in owners:
@@ -143,7 +143,7 @@ def test_values_with_a_policy_are_unchanged(make: Make, planned: bool) -> None:
 
 
 @pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
-def test_the_meter_is_detached_after_a_stage_raises(planned: bool) -> None:
+def test_meter_is_detached_after_a_stage_raises(planned: bool) -> None:
     broken: list[int] = []
 
     def maybe(next_tensordict: Any) -> Any:
@@ -165,7 +165,7 @@ def test_the_meter_is_detached_after_a_stage_raises(planned: bool) -> None:
     assert attributes(env, None) == before
 
 
-def test_the_meter_is_detached_when_the_caller_stops_early() -> None:
+def test_meter_is_detached_when_the_caller_stops_early() -> None:
     env = pendulum()
     env.rollout(3)
     before = attributes(env, None)
@@ -177,9 +177,9 @@ def test_the_meter_is_detached_when_the_caller_stops_early() -> None:
     assert meter.result.modes[0].steps.tolist() == [20]
 
 
-def test_a_profile_detaches_its_meter() -> None:
+def test_profile_env_detaches_its_meter() -> None:
     class Own(TransformedEnv):
-        """Steps in a way of its own."""
+        """Env that overrides ``_step``."""
 
         def _step(self, tensordict: Any) -> Any:
             return super()._step(tensordict)
@@ -200,8 +200,8 @@ def test_a_profile_detaches_its_meter() -> None:
         assert len(forward[0].times_ns) == 60
 
 
-def test_an_unmeasured_env_runs_the_original_functions() -> None:
-    """What would be wrapped is wrapped for as long as the block lasts, and not before or after."""
+def test_env_runs_the_original_functions_outside_the_block() -> None:
+    """Compare the functions before, during and after a block."""
     env = pendulum()
 
     def functions() -> list[Any]:

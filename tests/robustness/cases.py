@@ -1,4 +1,4 @@
-"""Random calls of ``tdx`` with damaged input, each determined by a number."""
+"""Random calls of ``tdx`` with damaged input, reproducible by number."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ _OPTIONS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A call of ``tdx`` in a folder.
+    """Call of ``tdx`` in a folder.
 
     Args:
-        arguments: What follows ``tdx``.
-        folder: Working directory; it has the damaged files.
+        arguments: Arguments after ``tdx``.
+        folder: Working directory with the damaged files.
     """
 
     arguments: tuple[str, ...]
@@ -93,10 +93,10 @@ class Case:
 
 
 def make_case(number: int, seeds: Path, folder: Path) -> Case:
-    """Build the case of a number.
+    """Create the case with a number.
 
     Args:
-        number: Determines everything that is random.
+        number: Seed of all random choices.
         seeds: Folder with valid files, from :func:`tests.robustness.seeds.make_seeds`.
         folder: Empty working directory.
     """
@@ -133,7 +133,7 @@ def _stage(random: Random) -> str:
 
 
 def _passable(word: str) -> str:
-    # The system passes neither NUL nor very long words.
+    # NUL and very long words cannot be passed to a process.
     return word.replace("\0", "?")[:120_000]
 
 
@@ -205,7 +205,7 @@ def _other_file(random: Random, seeds: Path, folder: Path) -> tuple[str, ...]:
     if name == "profile.json":
         return ("profile", "compare", name, name)
     if name == "config.toml":
-        return ("config", "show")  # The runner sets TDX_CONFIG if there is a config.toml.
+        return ("config", "show")  # The runner sets TDX_CONFIG if config.toml exists.
     policy = f"mlp:{name}" if name.startswith("policy") else f"sequence:{name}"
     return ("rollout", *env, "--policy", policy, "--steps", "5", "--out", "made")
 

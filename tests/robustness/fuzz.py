@@ -1,8 +1,7 @@
 """Run ``tdx`` on thousands of damaged inputs: ``python -m tests.robustness.fuzz --inputs 3400``.
 
 Each input runs in a fork of this process. A fault is a traceback, an unexpected error, an error
-without a hint, a control character in the output, an exit code that is not documented, or an answer
-that takes too long.
+without a hint, a control character in the output, an undocumented exit code, or a slow answer.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _MEMORY = 8 * 2**30
 
 @dataclass(frozen=True)
 class Answer:
-    """Result of a case: exit code, output, CPU seconds and wall seconds."""
+    """Exit code, output, CPU seconds and wall seconds of a case."""
 
     code: int
     out: str
@@ -47,7 +46,7 @@ class Answer:
 
 
 def answer(case: Case) -> Answer:
-    """Run a case in a fork with bounded time and memory."""
+    """Run a case in a fork with limited time and memory."""
     out, err = (os.memfd_create(name) for name in ("out", "err"))
     began = time.monotonic()
     child = start(case.arguments, {1: out, 2: err}, lambda: _confine(case))
@@ -73,7 +72,7 @@ def _confine(case: Case) -> None:
 
 
 def faults(found: Answer, *, timed: bool = False) -> Iterator[str]:
-    """Yield the faults of an answer."""
+    """Yield descriptions of the faults of an answer."""
     if found.code not in set(ExitCode):
         yield f"exit code {found.code}"
     if "Traceback (most recent call last)" in found.err:
@@ -94,7 +93,7 @@ def faults(found: Answer, *, timed: bool = False) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run the fuzzer; returns 1 if there was a fault."""
+    """Run the fuzzer; return 1 if there was a fault."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=3400)
     parser.add_argument("--first", type=int, default=0, help="number of the first input")

@@ -1,4 +1,4 @@
-"""Kill rollouts and buffer saves at random moments: ``python -m tests.robustness.kills``.
+"""Kill rollouts and buffer saves at random times: ``python -m tests.robustness.kills``.
 
 A step is lost if it was reported as written and is not in the dump after the kill, or if the
 resumed dump differs from one that was never interrupted.
@@ -58,12 +58,12 @@ CONFIGURATIONS: dict[str, DumpRequest] = {
 
 @dataclass
 class Tally:
-    """Counts of one configuration.
+    """Results of one configuration.
 
     Args:
         kills: Number of processes that were killed before they ended.
         runs: Number of dumps that were completed and compared.
-        lost: Descriptions of what was lost.
+        lost: Descriptions of losses.
     """
 
     kills: int = 0
@@ -79,7 +79,7 @@ Report = Callable[[int], object]
 
 
 def start_in_fork(work: Callable[[Report], None]) -> tuple[int, int]:
-    """Start ``work`` in a child process; returns its id and a pipe of the numbers it reports."""
+    """Start ``work`` in a child process; return its ID and a pipe of reported numbers."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -100,7 +100,7 @@ def start_in_fork(work: Callable[[Report], None]) -> tuple[int, int]:
 
 
 def kill_after(child: int, reading: int, seconds: float) -> tuple[bool, int]:
-    """Kill a process group after a delay; returns whether it was running, and its last report."""
+    """Kill a process group after a delay; return True if it was running, and its last report."""
     time.sleep(seconds)
     ended, _ = os.waitpid(child, os.WNOHANG)
     if not ended:
@@ -114,16 +114,16 @@ def kill_after(child: int, reading: int, seconds: float) -> tuple[bool, int]:
 
 
 def kill_rollouts(request: DumpRequest, kills: int, folder: Path, random: Random) -> Tally:
-    """Kill and resume rollouts, a number of times in all.
+    """Repeatedly kill and resume rollouts.
 
     Args:
-        request: What to roll out.
+        request: Request of the rollouts.
         kills: Number of kills.
-        folder: Empty folder to work in.
-        random: Chooses the moments.
+        folder: Empty working directory.
+        random: Generator of the delays before each kill.
     """
     start = time.monotonic()
-    # In a child process, so that no worker of this process outlives a kill.
+    # Use a child process, so that no worker of this process survives a kill.
     child, reading = start_in_fork(partial(_resume_dump, request, folder / "whole"))
     os.waitpid(child, 0)
     span = (time.monotonic() - start) * 0.7
@@ -174,7 +174,7 @@ def _same(one: TensorDictBase, other: TensorDictBase) -> bool:
 
 
 def kill_saves(kills: int, folder: Path, random: Random) -> Tally:
-    """Repeatedly kill processes that save a buffer over an older save."""
+    """Repeatedly kill processes that overwrite a saved buffer."""
     tally = Tally()
     target = folder / "buffer"
     buffers = [_buffer(number) for number in range(_VARIANTS)]
@@ -226,7 +226,7 @@ def _load(target: Path) -> int:
 
 
 def main() -> int:
-    """Run all configurations; returns 1 if anything was lost."""
+    """Run all configurations; return 1 if anything was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=25, help="kills of each rollout")
     parser.add_argument("--buffer-kills", type=int, default=40)

@@ -57,7 +57,7 @@ def deep(levels: int, opening: str = "[", closing: str = "]") -> str:
 
 
 def mutate_text(text: str, random: Random) -> str:
-    """Damage a text: flip, drop, repeat, insert, truncate, nest."""
+    """Damage a text: flip, drop, repeat, insert, truncate or nest."""
     at = random.randrange(len(text) + 1)
     end = min(len(text), at + random.choice((1, 1, 3, 10, 100)))
     match random.randrange(7):
@@ -80,10 +80,10 @@ def mutate_text(text: str, random: Random) -> str:
 
 
 def mutate_bytes(data: bytes, random: Random) -> bytes:
-    """Damage a binary file: flip bits, overwrite, truncate, extend, zero a range."""
+    """Damage a binary file: flip bits, overwrite, truncate, extend or zero a range."""
     if not data:
         return b"\x00"
-    # Headers are at the front, footers (Parquet, zip) at the end.
+    # Headers are at the start, footers (Parquet, zip) at the end.
     window = random.choice(((0, len(data)), (0, 200), (len(data) - 200, len(data))))
     at = random.randrange(max(window[0], 0), max(min(window[1], len(data)), 1))
     match random.randrange(6):
@@ -102,7 +102,7 @@ def mutate_bytes(data: bytes, random: Random) -> bytes:
 
 
 def mutate_document(document: Any, random: Random) -> Any:
-    """Replace, remove or rename something at a random place of a JSON document."""
+    """Replace, remove or rename a random item of a JSON document."""
     changed = copy.deepcopy(document)
     holder, key = random.choice(_places(changed) or [(None, None)])
     if holder is None:
@@ -136,7 +136,7 @@ def _places(document: Any) -> list[tuple[Any, Any]]:
 
 
 def mutate_json(text: str, random: Random) -> str:
-    """Damage the structure of a JSON text in three of four cases, else its characters."""
+    """Damage the structure (three of four times) or the characters of a JSON text."""
     if random.random() < 0.25:
         return mutate_text(text, random)
     return json.dumps(mutate_document(json.loads(text), random))

@@ -15,7 +15,7 @@ from tests.robustness.cases import FORMATS
 
 
 def make_seeds(folder: Path) -> Path:
-    """Write dumps, exports, a profile, actions and a configuration into ``folder``; returns it."""
+    """Write dumps, exports, a profile, actions and a configuration to ``folder``; return it."""
     pipeline = Pipeline.of("CartPole-v1", "RewardSum", "VecNorm")
     for name, raw, after in (("dump", False, None), ("raw", True, None), ("unfinished", False, 2)):
         request = DumpRequest(pipeline, Goal(steps=40), seed=0, chunk_steps=10, raw=raw)
@@ -47,7 +47,7 @@ def _use_config(path: Path) -> None:
 
 
 class _Stop:
-    """Interrupts a rollout after a number of chunks."""
+    """Callback that interrupts a rollout after a number of chunks."""
 
     def __init__(self, after: int | None) -> None:
         self._left = after

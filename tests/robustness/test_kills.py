@@ -1,4 +1,4 @@
-"""A few kills; ``python -m tests.robustness.kills`` makes hundreds."""
+"""A few kills; ``python -m tests.robustness.kills`` runs hundreds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.robustness.kills import CONFIGURATIONS, kill_rollouts, kill_saves
 
 
 @pytest.mark.parametrize("name", ["single", "vector", "raw", "episodes"])
-def test_killed_rollout_loses_nothing(name: str, tmp_path: Path) -> None:
+def test_killed_rollout_loses_no_steps(name: str, tmp_path: Path) -> None:
     tally = kill_rollouts(CONFIGURATIONS[name], 3, tmp_path, Random(0))
     assert tally.kills == 3
     assert not tally.lost

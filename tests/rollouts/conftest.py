@@ -1,4 +1,4 @@
-"""Temporary folders of the tests of dumps."""
+"""Fixtures of the tests of dumps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from tests.rollouts.recordings import in_memory
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """Temporary folder in memory."""
+    """Yield a temporary folder in memory."""
     with in_memory() as folder:
         yield Path(folder)

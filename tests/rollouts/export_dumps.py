@@ -1,4 +1,4 @@
-"""Dump with all dtypes, shapes and names, for the tests of exports."""
+"""Dump with all dtypes, shapes and unusual names, for the tests of exports."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ NAMED = ("data", "tdx", "env", "episode", "step", "time", "a.b", "raw", "__metad
 
 
 def bits(values: torch.Tensor) -> torch.Tensor:
-    """Return a tensor as bytes: NaN equals itself, and 0 differs from -0."""
+    """Return a tensor as bytes, where NaN equals itself and 0 differs from -0."""
     return values.contiguous().reshape(-1).view(torch.uint8)
 
 
 def random_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
-    """Return values with random bits."""
+    """Return a tensor with random bits."""
     if dtype is torch.bool:
         return torch.rand(shape) < 0.5
     count = torch.Size(shape).numel() * dtype.itemsize
@@ -40,7 +40,7 @@ def random_bits(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 def create_step_data(batch: tuple[int, ...], steps: int) -> TensorDict:
-    """Return a chunk ``[*B, T]`` with all dtypes, awkward names, nested groups and empty shapes."""
+    """Return a chunk ``[*B, T]`` with all dtypes, unusual names, nested groups and empty shapes."""
     size = (*batch, steps)
     entries: dict[str, Any] = {
         str(d).removeprefix("torch."): random_bits(d, *size, 2) for d in DTYPES
@@ -69,7 +69,7 @@ def create_step_data(batch: tuple[int, ...], steps: int) -> TensorDict:
 
 
 def create_dump_of_all_dtypes(folder: Path, batch: tuple[int, ...] = ()) -> Path:
-    """Write such a dump in chunks of different lengths."""
+    """Write a dump of :func:`create_step_data` in chunks of different lengths."""
 
     def spec(part: str, key: str, kind: str, *shape: int, dtype: str = "float32") -> dict[str, Any]:
         known = {"part": part, "key": [key], "kind": kind, "shape": [*batch, *shape]}

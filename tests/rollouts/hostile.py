@@ -1,4 +1,4 @@
-"""Policies that write a file when they are loaded or run."""
+"""Hostile policies that write a file when they are loaded or run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("pickle", "script", "export", "sequence")
 
 
 class _Payload:
-    """Makes a folder when it is unpickled."""
+    """Object that creates a folder when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = str(marker)
@@ -26,7 +26,7 @@ class _Payload:
 
 
 class _Writes(nn.Module):
-    """Writes a file through a shared memory map when it acts."""
+    """Module that writes a file through a shared memory map when it acts."""
 
     def __init__(self, marker: str) -> None:
         super().__init__()
@@ -38,12 +38,12 @@ class _Writes(nn.Module):
 
 
 def write_hostile(kind: str, folder: Path, marker: Path) -> str:
-    """Write a hostile policy into a folder; returns its name as in ``--policy``.
+    """Write a hostile policy into a folder and return its name for ``--policy``.
 
     Args:
         kind: One of :data:`KINDS`.
-        folder: Where to.
-        marker: What exists after its code ran.
+        folder: Folder of the policy file.
+        marker: Path that exists after the code has run.
     """
     file = folder / ("policy.pt" if kind in ("pickle", "sequence") else "policy.pt2")
     if kind == "script":

@@ -25,7 +25,7 @@ STEPS, CHUNK, SEED = 130, 25, 3
 
 
 def in_memory() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder in memory if possible, because dumps wait for a real disk."""
+    """Return a folder in memory if possible: dumps are slow on a real disk."""
     place = "/dev/shm"
     return tempfile.TemporaryDirectory(
         prefix="tdx-", dir=place if os.access(place, os.W_OK) else None
@@ -36,9 +36,9 @@ def request(env: str = "CartPole-v1", *stages: str, **options: Any) -> DumpReque
     """Return a request for a short rollout.
 
     Args:
-        env: Id of the env.
+        env: ID of the env.
         stages: Stages of the chain. Defaults to :data:`CHAIN`.
-        options: Fields of the request or of the env. ``bare=True``: no chain.
+        options: Fields of the request or of the env. ``bare=True``: no stages.
     """
     goal = options.pop("goal", Goal(steps=STEPS))
     chain = () if options.pop("bare", False) else stages or CHAIN
@@ -80,7 +80,7 @@ def hash_tree(folder: Path) -> str:
 
 
 class CutError(Exception):
-    """Interrupts a rollout between two chunks."""
+    """Error that interrupts a rollout between two chunks."""
 
 
 def interrupt_after(chunks: int) -> Callable[[Progress], None]:
@@ -95,14 +95,14 @@ def interrupt_after(chunks: int) -> Callable[[Progress], None]:
 
 
 def run_and_kill_at(die_at: int | None, job: Callable[[], object]) -> int:
-    """Run a job in a child process that kills itself at a call that changes the disk.
+    """Run a job in a child process that kills itself before a call that changes the disk.
 
     Args:
-        die_at: Number of the call before which it kills itself, from 1. ``None``: it finishes.
+        die_at: Number of the call, counted from 1. ``None``: the job finishes.
         job: Job to run.
 
     Returns:
-        Number of calls; -1 if it was killed.
+        Number of calls. -1 if the process was killed.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -135,7 +135,7 @@ def run_and_kill_at(die_at: int | None, job: Callable[[], object]) -> int:
 
 
 class Fragile(gymnasium.Env[Any, Any]):
-    """Fails at the step TDX_TEST_BREAK_AT while the file TDX_TEST_BREAK exists."""
+    """Env that fails at step TDX_TEST_BREAK_AT while the file TDX_TEST_BREAK exists."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -158,9 +158,9 @@ class Fragile(gymnasium.Env[Any, Any]):
 
 
 class Killing(Fragile):
-    """Kills its process, or the driver, once for each file in the folder TDX_TEST_KILLS.
+    """Env that kills its process or the driver once for each file in TDX_TEST_KILLS.
 
-    A file named ``driver`` contains the number of the process to kill.
+    A file named ``driver`` contains the ID of the process to kill.
     """
 
     def step(self, action: Any) -> Any:
@@ -180,13 +180,13 @@ class Killing(Fragile):
 
 
 class Wide(Fragile):
-    """Observes more than a page of memory per step."""
+    """Env whose observation is larger than a page of memory."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (4096,), np.float32)
 
 
 class Talking(gymnasium.Env[Any, Any]):
-    """Has text observations."""
+    """Env with text observations."""
 
     observation_space = gymnasium.spaces.Text(8)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
@@ -204,7 +204,7 @@ class Handle:
 
 
 class Opaque(Fragile):
-    """Has a state that cannot be saved."""
+    """Env whose state cannot be saved."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class Opaque(Fragile):
 
 
 class Unrepeatable(Opaque):
-    """Draws random numbers that are not seeded."""
+    """Env with random rewards that ignore the seed."""
 
     def step(self, action: Any) -> Any:
         observation, _, *rest = super().step(action)

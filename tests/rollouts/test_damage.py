@@ -19,7 +19,7 @@ from tests.rollouts.recordings import CutError, interrupt_after, record, request
 
 
 def is_detected(folder: Path) -> bool:
-    """Return True if verifying a dump refuses it or finds a problem."""
+    """Return True if verification refuses a dump or finds a problem."""
     try:
         return not verify(folder).is_fine
     except StorageError as error:
@@ -29,7 +29,7 @@ def is_detected(folder: Path) -> bool:
 def find_undetected_flips(
     folder: Path, file: Path, masks: tuple[int, ...], every: int = 1
 ) -> list[tuple[int, int]]:
-    """Flip bits in each byte of a file, one after the other; returns the undetected ones."""
+    """Flip bits in each byte of a file in turn; return the undetected changes."""
     content = file.read_bytes()
     found = []
     for place in range(0, len(content), every):
@@ -45,7 +45,7 @@ def find_undetected_flips(
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A dump with little text."""
+    """Record a dump with a small manifest."""
     monkeypatch.setattr("tdx.rollouts.recording.request.package_versions", lambda: {"tdx": "0.1.0"})
     options: dict[str, Any] = {"keys": ("reward", "done"), "goal": Goal(steps=12)}
     record(tmp_path / "dump", "CartPole-v1", "StepCounter(max_steps=3)", chunk_steps=5, **options)
@@ -82,7 +82,7 @@ def test_every_changed_byte_of_an_unfinished_dump_is_detected(
 
 
 def read_index_lines(folder: Path) -> list[bytes]:
-    """Return the lines of a dump's index."""
+    """Return the lines of the index of a dump."""
     return (folder / "chunks.jsonl").read_bytes().splitlines(keepends=True)
 
 
@@ -187,7 +187,7 @@ def test_episode_boundaries_are_compared_with_the_data(tmp_path: Path) -> None:
 
 
 def reseal(folder: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
-    """Change the lines of an index, with correct checksums."""
+    """Change the lines of an index and update the checksums."""
     place = Manifest.load(folder).start()
     lines = [json.loads(line) for line in read_index_lines(folder)]
     change(lines)
@@ -200,7 +200,7 @@ def reseal(folder: Path, change: Callable[[list[dict[str, Any]]], None]) -> None
 
 
 def set_value(*path: Any, value: Any) -> Callable[[list[dict[str, Any]]], None]:
-    """Return a function that sets one value of the lines."""
+    """Return a function that sets one value in the lines."""
 
     def change(lines: list[Any]) -> None:
         inner: Any = lines
@@ -272,7 +272,7 @@ def test_invalid_lines_are_refused(tmp_path: Path, path: tuple[Any, ...], value:
 
 
 def change_manifest(folder: Path, **changes: Any) -> None:
-    """Change the manifest, with correct checksums there and in the index."""
+    """Change the manifest and update the checksums in the manifest and the index."""
     header = json.loads((folder / "manifest.json").read_text())
     lines = [json.loads(line) for line in read_index_lines(folder)]
     header = {**header, **changes}
@@ -332,7 +332,7 @@ def test_invalid_manifests_are_refused(tmp_path: Path, changes: dict[str, Any]) 
         assert raised.value.hint
 
 
-def test_unchanged_header_survives_the_helper(tmp_path: Path) -> None:
+def test_change_manifest_keeps_other_fields(tmp_path: Path) -> None:
     record(tmp_path / "dump", "Pendulum-v1", "RewardSum", goal=Goal(steps=30))
     before = Manifest.load(tmp_path / "dump")
     change_manifest(tmp_path / "dump")
@@ -348,7 +348,7 @@ def test_deeply_nested_manifest_is_refused(tmp_path: Path) -> None:
         open_dump(tmp_path / "dump")
 
 
-def test_more_steps_than_the_files_have_are_refused(tmp_path: Path) -> None:
+def test_more_steps_than_in_the_files_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     with pytest.raises(CutError):
         roll_out(request("Pendulum-v1", "RewardSum"), folder, on_chunk=interrupt_after(2))
@@ -370,7 +370,7 @@ def test_dump_with_changed_chunk_size_is_not_resumed(tmp_path: Path) -> None:
     assert raised.value.hint
 
 
-def test_bounds_that_cannot_be_compared_are_a_problem(tmp_path: Path) -> None:
+def test_bounds_of_a_wrong_shape_are_reported(tmp_path: Path) -> None:
     record(tmp_path / "dump", "Pendulum-v1", "RewardSum", goal=Goal(steps=30))
     header = json.loads((tmp_path / "dump" / "manifest.json").read_text())
     for spec in header["specs"]:

@@ -28,7 +28,7 @@ def run_rollout(env: str, **options: Any) -> Any:
     ("env", "options"),
     [("CartPole-v1", {}), ("CartPole-v1", {"num_envs": 3}), ("tdx/Pendulum", {"num_envs": 2})],
 )
-def test_dump_is_the_rollout(tmp_path: Path, env: str, options: dict[str, Any]) -> None:
+def test_dump_equals_the_rollout(tmp_path: Path, env: str, options: dict[str, Any]) -> None:
     before = torch.get_rng_state()
     manifest = record(tmp_path / "dump", env, **options)
     assert torch.equal(torch.get_rng_state(), before)
@@ -81,13 +81,13 @@ def test_episodes_follow_the_done_flags(tmp_path: Path) -> None:
         assert each.terminated == bool(ended)
 
 
-def test_goal_of_episodes(tmp_path: Path) -> None:
+def test_rollout_ends_after_the_requested_episodes(tmp_path: Path) -> None:
     manifest = record(tmp_path / "dump", num_envs=2, goal=Goal(episodes=5))
     assert len(manifest.episodes) == 5
     assert open_dump(tmp_path / "dump").data["next", "done"][:, -1].any()
 
 
-def test_selected_keys(tmp_path: Path) -> None:
+def test_only_selected_keys_are_stored(tmp_path: Path) -> None:
     record(tmp_path / "dump", keys=("next.reward", "observation"))
     dump = open_dump(tmp_path / "dump")
     wanted = {"observation", ("next", "observation"), ("next", "reward")}
@@ -96,7 +96,7 @@ def test_selected_keys(tmp_path: Path) -> None:
     assert verify(tmp_path / "dump").is_fine
 
 
-def test_running_state_of_stages_is_in_the_manifest(tmp_path: Path) -> None:
+def test_state_of_stages_is_in_the_manifest(tmp_path: Path) -> None:
     record(tmp_path / "dump", "Pendulum-v1", "VecNorm(in_keys=['observation'])", "RewardSum")
     found = open_dump(tmp_path / "dump").manifest.transforms
     env = build_env(open_dump(tmp_path / "dump").pipeline)
@@ -108,7 +108,7 @@ def test_running_state_of_stages_is_in_the_manifest(tmp_path: Path) -> None:
         assert found[name]["values"] == value.flatten().tolist()
 
 
-def test_requested_entry_that_is_not_a_tensor_is_refused(tmp_path: Path) -> None:
+def test_selecting_an_entry_that_is_not_a_tensor_is_refused(tmp_path: Path) -> None:
     options: dict[str, Any] = {"allow_code": True, "keys": ("observation",)}
     with pytest.raises(TdxError, match="key 'observation': it cannot be stored") as raised:
         record(tmp_path / "dump", "tests.rollouts.recordings:Talking", "RewardSum", **options)
@@ -152,7 +152,7 @@ def test_verify_finds_spec_violations(tmp_path: Path) -> None:
     assert not found
 
 
-def test_overview_and_list(tmp_path: Path) -> None:
+def test_overview_and_list_of_dumps(tmp_path: Path) -> None:
     record(tmp_path / "b" / "dump", num_envs=2)
     record_dump(Pipeline.of("Pendulum-v1"), tmp_path / "a", steps=10, seed=1)
     found = look_at(open_dump(tmp_path / "b" / "dump"))
@@ -166,7 +166,7 @@ def test_overview_and_list(tmp_path: Path) -> None:
     assert envs == ["Pendulum-v1", "CartPole-v1"]
 
 
-def test_packing_round_trip() -> None:
+def test_unpacked_values_equal_the_packed_ones() -> None:
     value: dict[Any, Any] = {
         "a": [1, 2.5, None, True, "x", (1, ("y",))],
         ("next", "key"): torch.arange(6, dtype=torch.int16).reshape(2, 3),
@@ -194,7 +194,7 @@ def test_packing_round_trip() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("raw", [False, True])
-def test_on_an_accelerator(tmp_path: Path, raw: bool) -> None:
+def test_dump_of_an_env_on_an_accelerator(tmp_path: Path, raw: bool) -> None:
     options: dict[str, Any] = {"num_envs": 4, "device": "cuda:0", "raw": raw}
     record(tmp_path / "dump", "tdx/Pendulum", *CHAIN, "VecNorm", **options)
     assert verify(tmp_path / "dump").is_fine

@@ -1,4 +1,4 @@
-"""Engines that record shards: Ray, Slurm through submitit, and errors that end a run."""
+"""Engines that record shards (Ray, and Slurm through submitit) and errors that end a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HERE = "tests.rollouts.recordings"
 
 @pytest.fixture
 def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A request whose processes kill themselves once."""
+    """Return a request whose processes kill themselves once."""
     kills = tmp_path / "kills"
     kills.mkdir()
     (kills / "0").touch()
@@ -40,7 +40,7 @@ def wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def expected_hash(folder: Path, wanted: Any, shards: int) -> str:
-    """Record the shards in this process, after all kills, and return their checksum."""
+    """Record the shards in this process, after all kills, and return the checksum."""
     assert not list((folder / "kills").iterdir())
     for shard in range(shards):
         roll_out_shard(wanted, folder / "expected", shards, shard, ignore_progress)
@@ -49,7 +49,7 @@ def expected_hash(folder: Path, wanted: Any, shards: int) -> str:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, wanted: Any) -> Iterator[None]:
-    """A Ray cluster in this process."""
+    """Start a Ray cluster in this process."""
     import ray
 
     monkeypatch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -75,7 +75,7 @@ def test_ray_records_the_same_dump(tmp_path: Path, wanted: Any) -> None:
     ("address", "place"),
     [(None, "on this machine"), ("127.0.0.1:1", "at 127.0.0.1:1"), ("ray://[::1]:1", "at ray://")],
 )
-def test_missing_ray_cluster(
+def test_missing_ray_cluster_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str | None, place: str
 ) -> None:
     if address is not None:
@@ -93,20 +93,22 @@ def test_slurm_records_the_same_dump(
 ) -> None:
     local = functools.partial(SlurmEngine, cluster="local")
     monkeypatch.setitem(ENGINES, "slurm", local)
-    # Each of them starts two processes.
+    # Each shard starts two processes.
     result = roll_out_shards(wanted, tmp_path / "dump", 2, engine="slurm")
     assert (result.committed, result.failures) == (2, ())
     assert hash_tree(tmp_path / "dump") == expected_hash(tmp_path, wanted, 2)
     assert (tmp_path / "dump-slurm").is_dir()
 
 
-def test_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_slurm_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(WorkerError, match="this machine has no sbatch"):
         SlurmEngine(ShardJob(str(tmp_path / "dump")))
 
 
-def test_slurm_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_message_of_slurm_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     for name in ("sbatch", "srun"):
@@ -120,7 +122,7 @@ def test_slurm_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(("engine", "package"), [("ray", "ray"), ("slurm", "submitit")])
-def test_missing_package(
+def test_missing_package_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, package: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -130,13 +132,13 @@ def test_missing_package(
     assert f"tdx[{engine}]" in str(refused.value.hint)
 
 
-def test_unknown_engine(tmp_path: Path) -> None:
+def test_unknown_engine_raises(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="unknown engine 'rey'"):
         roll_out_shards(request(), tmp_path / "dump", SHARDS, engine="rey")
 
 
 class InlineEngine:
-    """Runs shards in this process, or returns prepared errors instead."""
+    """Engine that runs shards in this process or reports prepared errors."""
 
     slots: int | None = 2
 
@@ -162,7 +164,7 @@ class InlineEngine:
 def run_inline(
     folder: Path, monkeypatch: pytest.MonkeyPatch, errors: dict[int, list[TdxError]], **options: Any
 ) -> tuple[Any, list[int]]:
-    """Record shards with :class:`InlineEngine`; returns the result and the submitted shards."""
+    """Record shards with :class:`InlineEngine`; return the result and the submitted shards."""
     found: list[InlineEngine] = []
 
     def create(job: ShardJob, workers: int | None) -> InlineEngine:
@@ -183,7 +185,7 @@ def test_failures_are_retried_after_the_other_shards(
     assert submitted == [0, 1, 2, 0, 0]
 
 
-def test_shard_that_another_process_records_is_awaited(
+def test_shard_locked_by_another_process_is_submitted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: dict[int, list[TdxError]] = {2: [LockedError("shard 2 is locked") for _ in range(3)]}
@@ -192,7 +194,7 @@ def test_shard_that_another_process_records_is_awaited(
     assert submitted.count(2) == 4
 
 
-def test_error_that_concerns_all_shards_ends_the_run(
+def test_error_that_affects_all_shards_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     errors: dict[int, list[TdxError]] = {1: [OutputError("cannot write x: no space left")]}

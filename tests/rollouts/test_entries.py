@@ -1,4 +1,4 @@
-"""Dumps of envs with Text, Sequence, Graph and OneOf entries: the rest is stored."""
+"""Dumps of envs with Text, Sequence, Graph and OneOf entries, which are not stored."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ODD: dict[str, spaces.Space[Any]] = {
 
 
 class OddSpaceEnv(gymnasium.Env[Any, Any]):
-    """Observes a member of a space, alone or together with an array.
+    """Env that observes a member of a space, alone or together with an array.
 
     Args:
         kind: One of :data:`ODD`.
-        form: ``alone``, ``sibling`` of an array, or ``nested`` below another key.
-        acts: Its actions are of that kind too.
+        form: ``alone``, ``sibling`` of an array, or ``nested`` in another key.
+        acts: True if actions are of this kind too.
     """
 
     def __init__(self, kind: str, form: str = "sibling", acts: bool = False) -> None:
@@ -91,7 +91,7 @@ def test_tensor_entries_are_stored(
     assert skipped_kind == kind
 
 
-def test_action_that_is_not_a_tensor(tmp_path: Path) -> None:
+def test_action_that_is_not_a_tensor_is_not_stored(tmp_path: Path) -> None:
     with pytest.warns(NotStoredWarning, match=r"'odd' \(Text\), 'action' \(Text\)"):
         record_dump(pipeline_of(kind="Text", acts=True), tmp_path / "dump", steps=4, seed=0)
     data = open_dump(tmp_path / "dump").data

@@ -32,7 +32,7 @@ def transitions() -> dict[str, Any]:
 
 
 def assert_has_columns(folder: Path, columns_in: dict[str, Any]) -> None:
-    """Check that a dump has the columns under tdx's names, and their episodes."""
+    """Check that a dump has the columns, with the names of tdx, and their episodes."""
     dump = open_dump(folder)
     data = dump.data
     np.testing.assert_array_equal(data["observation"].numpy(), columns_in["observations"])
@@ -46,7 +46,7 @@ def assert_has_columns(folder: Path, columns_in: dict[str, Any]) -> None:
     assert look_at(dump).returns is not None
 
 
-def test_npz(tmp_path: Path) -> None:
+def test_import_of_npz(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "d4rl.npz", **transitions())
     imported = import_dump(tmp_path / "d4rl.npz", tmp_path / "dump", env="Hopper-v5")
     assert_has_columns(tmp_path / "dump", transitions())
@@ -58,7 +58,7 @@ def test_npz(tmp_path: Path) -> None:
     assert "--env" in unknown.notes[1]
 
 
-def test_hdf5(tmp_path: Path) -> None:
+def test_import_of_hdf5(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path / "d4rl.hdf5", "w") as file:
         for name, values in transitions().items():
@@ -67,7 +67,7 @@ def test_hdf5(tmp_path: Path) -> None:
     assert_has_columns(tmp_path / "dump", transitions())
 
 
-def test_zarr(tmp_path: Path) -> None:
+def test_import_of_zarr(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     group = zarr.open_group(tmp_path / "d4rl", mode="w")
     for name, values in transitions().items():
@@ -76,14 +76,14 @@ def test_zarr(tmp_path: Path) -> None:
     assert_has_columns(tmp_path / "dump", transitions())
 
 
-def test_safetensors(tmp_path: Path) -> None:
+def test_import_of_safetensors(tmp_path: Path) -> None:
     numpy = pytest.importorskip("safetensors.numpy")
     numpy.save_file(transitions(), tmp_path / "d4rl.safetensors")
     import_dump(tmp_path / "d4rl.safetensors", tmp_path / "dump")
     assert_has_columns(tmp_path / "dump", transitions())
 
 
-def test_pandas_table(tmp_path: Path) -> None:
+def test_import_of_a_pandas_table(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
     columns_in = transitions()
@@ -96,7 +96,7 @@ def test_pandas_table(tmp_path: Path) -> None:
         import_dump(tmp_path / "holes.parquet", tmp_path / "other")
 
 
-def test_jsonl(tmp_path: Path) -> None:
+def test_import_of_jsonl(tmp_path: Path) -> None:
     columns_in = transitions()
     columns = {name: values.tolist() for name, values in columns_in.items()}
     rows = [{name: values[step] for name, values in columns.items()} for step in range(STEPS)]
@@ -110,7 +110,7 @@ def test_jsonl(tmp_path: Path) -> None:
         import_dump(tmp_path / "words.jsonl", tmp_path / "other")
 
 
-def test_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_of_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minari = pytest.importorskip("minari")
     pytest.importorskip("h5py")
     from minari.data_collector import EpisodeBuffer
@@ -149,7 +149,7 @@ def test_minari(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(each.length, each.terminated) for each in found] == [(5, True), (8, False)]
 
 
-def test_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
+def test_non_numeric_columns_are_skipped(tmp_path: Path) -> None:
     extra = {"name": np.array(["a"] * STEPS), "version": np.array(3), "objects": np.array([{}])}
     np.savez(tmp_path / "x.npz", **{**transitions(), **extra})
     rows = [{"obs": [step, 0.5], "text": "a", "mixed": [1, "b"], "none": None} for step in range(3)]
@@ -162,7 +162,7 @@ def test_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
     assert set(open_dump(tmp_path / "lines").data.keys()) == {"observation"}
 
 
-def test_table_with_text_and_times(tmp_path: Path) -> None:
+def test_non_numeric_columns_of_a_table_are_skipped(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     columns_in = transitions()
@@ -205,7 +205,7 @@ def test_arrays_of_objects_are_never_unpickled(tmp_path: Path) -> None:
         import_dump(tmp_path / "x.npz", tmp_path / "dump")
 
 
-def test_files_of_other_formats_are_refused(tmp_path: Path) -> None:
+def test_files_of_unsupported_formats_are_refused(tmp_path: Path) -> None:
     (tmp_path / "video.mp4").touch()
     with pytest.raises(UnknownNameError, match="mp4 cannot be imported"):
         import_dump(tmp_path / "video.mp4", tmp_path / "dump")
@@ -223,7 +223,7 @@ def test_files_of_other_formats_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("note", ["[]", "{", '{"export": 1}', '{"export": 1, "manifest": {}}'])
-def test_damaged_note_is_refused(tmp_path: Path, note: str) -> None:
+def test_damaged_metadata_is_refused(tmp_path: Path, note: str) -> None:
     np.savez(tmp_path / "x.npz", reward=np.zeros(3), tdx=np.array(note.encode()))
     with pytest.raises(StorageError, match=r"the metadata of tdx in .* is invalid"):
         import_dump(tmp_path / "x.npz", tmp_path / "dump")

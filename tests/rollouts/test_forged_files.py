@@ -1,4 +1,4 @@
-"""Untrusted files: nothing outside them is read, no code runs, and headers are checked."""
+"""Imports of untrusted files read no other files, run no code, and validate headers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 20
 
 
 def assert_refused(source: Path, message: str, kind: str | None = None) -> None:
-    """Check that a file is refused with a hint, and that the import leaves nothing behind."""
+    """Check that a file is refused with a hint and that the import leaves no files."""
     target = source.parent / "dump"
     with pytest.raises(TdxError, match=message) as error:
         import_dump(source, target, format=kind)
@@ -57,7 +57,7 @@ def declared(shape: tuple[int, ...], **options: Any) -> Callable[[Any, Any], Any
 
 
 def bomb(h5py: Any, file: Any) -> None:
-    """Write a chunk that declares 8 kB and expands to 64 MiB."""
+    """Write a chunk that declares 8 kB and decompresses to 512 MiB."""
     import zlib
 
     data = file.create_dataset("big", (1000,), "f8", chunks=(1000,), compression=1)
@@ -77,12 +77,14 @@ def bomb(h5py: Any, file: Any) -> None:
         (bomb, "a chunk of 'big' .* is larger than it declares"),
     ],
 )
-def test_hdf5(tmp_path: Path, fill: Callable[[Any, Any], Any], message: str) -> None:
+def test_forged_hdf5_is_refused(
+    tmp_path: Path, fill: Callable[[Any, Any], Any], message: str
+) -> None:
     (tmp_path / "secret").write_bytes(b"s" * STEPS)
     assert_refused(hdf5(tmp_path / "x.h5", fill), message)
 
 
-def test_hdf5_with_cyclic_groups(tmp_path: Path) -> None:
+def test_cyclic_groups_of_hdf5_are_imported_once(tmp_path: Path) -> None:
     def circle(h5py: Any, file: Any) -> None:
         file.create_group("a")["b"] = file["/"]
 
@@ -112,13 +114,13 @@ def npy(shape: str, dtype: str = "<f8", data: bytes = b"") -> bytes:
         (b"\x93NUMPY\x09\x00", "is not an array"),
     ],
 )
-def test_npz(tmp_path: Path, content: bytes, message: str) -> None:
+def test_forged_npz_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_DEFLATED) as file:
         file.writestr("reward.npy", content)
     assert_refused(tmp_path / "x.npz", message)
 
 
-def test_npz_with_a_forged_directory(tmp_path: Path) -> None:
+def test_npz_with_a_forged_directory_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     np.savez(path, reward=np.zeros(3))
     data = path.read_bytes()
@@ -159,11 +161,11 @@ def tensor(shape: Any, begin: Any, end: Any) -> dict[str, Any]:
         (b"[]", "is not a safetensors file"),
     ],
 )
-def test_safetensors(tmp_path: Path, header: Any, message: str) -> None:
+def test_forged_safetensors_is_refused(tmp_path: Path, header: Any, message: str) -> None:
     assert_refused(safetensors(tmp_path / "x.safetensors", header, bytes(24)), message)
 
 
-def test_safetensors_with_an_endless_header(tmp_path: Path) -> None:
+def test_safetensors_with_a_huge_header_is_refused(tmp_path: Path) -> None:
     assert_refused(
         safetensors(tmp_path / "x.safetensors", b"{}", length=2**62), "not a safetensors file"
     )
@@ -180,12 +182,12 @@ def test_safetensors_with_an_endless_header(tmp_path: Path) -> None:
         ('{"\\ud800": 1}', "cannot be a key"),
     ],
 )
-def test_json_lines(tmp_path: Path, text: str, message: str) -> None:
+def test_forged_json_lines_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "x.jsonl").write_text(text + "\n")
     assert_refused(tmp_path / "x.jsonl", message)
 
 
-def test_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdx.rollouts.formats.jsonl.MAX_NOTE_BYTES", 1000)
     (tmp_path / "x.jsonl").write_text(" " * 2000)
     assert_refused(tmp_path / "x.jsonl", "the line has more than 1,000 bytes")
@@ -197,7 +199,7 @@ def test_pipe_is_refused_without_blocking(tmp_path: Path, kind: str) -> None:
     assert_refused(tmp_path / "pipe", "is not a regular file", kind)
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_damaged_parquet_raises_only_errors_with_hints(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
     table = pa.table({"reward": np.zeros(2_000_000)})
@@ -238,11 +240,11 @@ def zarr_group(folder: Path, **change: Any) -> Path:
         ({"data_type": "string"}, "has no numeric columns"),
     ],
 )
-def test_zarr(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_forged_zarr_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     assert_refused(zarr_group(tmp_path / "x.zarr", **change), message)
 
 
-def test_zarr_of_fill_values(tmp_path: Path) -> None:
+def test_zarr_of_only_fill_values_is_refused(tmp_path: Path) -> None:
     grid = {"name": "regular", "configuration": {"chunk_shape": [2**24]}}
     folder = zarr_group(tmp_path / "x.zarr", shape=[5 * 10**12], chunk_grid=grid)
     assert_refused(folder, "declares 40,000,0.* bytes, but only")
@@ -256,7 +258,7 @@ def test_zarr_chunk_that_expands_is_refused(tmp_path: Path) -> None:
     assert_refused(folder, "is larger than it declares")
 
 
-def test_zarr_objects(tmp_path: Path) -> None:
+def test_zarr_array_of_objects_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "x.zarr"
     (folder / "a").mkdir(parents=True)
     (folder / ".zgroup").write_text('{"zarr_format": 2}')
@@ -267,7 +269,7 @@ def test_zarr_objects(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["rewards/c/0", "rewards/zarr.json", "rewards"])
-def test_links_in_a_group(tmp_path: Path, name: str) -> None:
+def test_links_in_a_zarr_group_are_refused(tmp_path: Path, name: str) -> None:
     folder = zarr_group(tmp_path / "x.zarr")
     (folder / name).rename(tmp_path / "elsewhere")
     (folder / name).symlink_to(tmp_path / "elsewhere")
@@ -298,7 +300,7 @@ def minari_dataset(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Pat
 
 
 def test_minari_env_spec_is_not_built(tmp_path: Path) -> None:
-    """Minari builds the env of ``env_spec`` if a space is missing, which can run any code."""
+    """Refuse a missing space: Minari would build ``env_spec``, which can run any code."""
     spec: dict[str, Any] = {
         "id": "x-v0",
         "entry_point": "os:mkdir",
@@ -338,11 +340,13 @@ def test_minari_env_spec_is_not_built(tmp_path: Path) -> None:
         (lambda m: m.update(tdx={}), "is invalid"),
     ],
 )
-def test_minari_metadata(tmp_path: Path, change: Callable[..., Any], message: str) -> None:
+def test_forged_minari_metadata_is_refused(
+    tmp_path: Path, change: Callable[..., Any], message: str
+) -> None:
     assert_refused(minari_dataset(tmp_path / "x-v0", change), message)
 
 
-def test_minari_links(tmp_path: Path) -> None:
+def test_links_in_a_minari_data_set_are_refused(tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     folder = minari_dataset(tmp_path / "x-v0", lambda m: None)
     import_dump(folder, tmp_path / "fine")
@@ -356,7 +360,7 @@ def test_minari_links(tmp_path: Path) -> None:
     assert_refused(folder, "is a symbolic link")
 
 
-# Notes of tdx
+# Metadata of tdx
 
 
 @pytest.mark.parametrize(
@@ -369,7 +373,9 @@ def test_minari_links(tmp_path: Path) -> None:
         lambda m: m.update(tracks={}),
     ],
 )
-def test_forged_note_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def test_forged_metadata_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], Any]
+) -> None:
     from tdx import export_dump
     from tests.rollouts.recordings import record
 

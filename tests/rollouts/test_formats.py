@@ -1,4 +1,4 @@
-"""Exports: opened by the library of the format, and imported again."""
+"""Exports, opened with the library of the format and imported again."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ WITH_RAW = [each.name for each in export_formats() if each.holds_raw]
 
 
 def needs(name: str) -> None:
-    """Skip if a package of the format is missing."""
+    """Skip the test if a package of the format is missing."""
     for package in find_format(name).packages:
         pytest.importorskip(package)
 
 
 @pytest.fixture(scope="module")
 def dumps() -> Iterator[Path]:
-    """Dumps of several kinds, recorded once."""
+    """Record dumps of several kinds."""
     with in_memory() as place:
         folder = Path(place)
         record(folder / "cart")
@@ -56,7 +56,7 @@ def dumps() -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", BACK)
 @pytest.mark.parametrize("kind", ["cart", "batch", "odd", "odd_batch"])
-def test_round_trip(dumps: Path, tmp_path: Path, kind: str, name: str) -> None:
+def test_imported_export_equals_the_dump(dumps: Path, tmp_path: Path, kind: str, name: str) -> None:
     needs(name)
     exported = export_dump(dumps / kind, tmp_path / "file", to=name)
     assert exported.written
@@ -73,13 +73,13 @@ def test_round_trip(dumps: Path, tmp_path: Path, kind: str, name: str) -> None:
 
 
 def rollout(dumps: Path, kind: str) -> tuple[Dump, Any]:
-    """Return a dump, and its entries with time first by name."""
+    """Return a dump and a function that returns an entry with the time dim first."""
     dump = open_dump(dumps / kind)
     dims = len(dump.manifest.batch_size)
     return dump, lambda key: dump.data.get(key).movedim(dims, 0).numpy()
 
 
-def test_npz_in_numpy(dumps: Path, tmp_path: Path) -> None:
+def test_numpy_reads_npz(dumps: Path, tmp_path: Path) -> None:
     export_dump(dumps / "batch", tmp_path / "b.npz")
     _, wanted = rollout(dumps, "batch")
     with np.load(tmp_path / "b.npz", allow_pickle=False) as file:
@@ -90,7 +90,7 @@ def test_npz_in_numpy(dumps: Path, tmp_path: Path) -> None:
         assert file["raw/next.observation"].shape[:2] == (130, 3)
 
 
-def test_safetensors_in_its_library(dumps: Path, tmp_path: Path) -> None:
+def test_safetensors_library_reads_the_export(dumps: Path, tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     export_dump(dumps / "odd_batch", tmp_path / "o.safetensors")
     dump, _ = rollout(dumps, "odd_batch")
@@ -102,7 +102,7 @@ def test_safetensors_in_its_library(dumps: Path, tmp_path: Path) -> None:
     assert found["agents.position"].shape == (23, 2, 3, 3, 2)
 
 
-def test_hdf5_in_h5py(dumps: Path, tmp_path: Path) -> None:
+def test_h5py_reads_hdf5(dumps: Path, tmp_path: Path) -> None:
     h5py = pytest.importorskip("h5py")
     export_dump(dumps / "batch", tmp_path / "b.h5")
     _, wanted = rollout(dumps, "batch")
@@ -113,7 +113,7 @@ def test_hdf5_in_h5py(dumps: Path, tmp_path: Path) -> None:
         assert json.loads(file["tdx"][()])["manifest"]["policy"]["name"] == "random"
 
 
-def test_zarr_in_its_library(dumps: Path, tmp_path: Path) -> None:
+def test_zarr_library_reads_the_export(dumps: Path, tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     export_dump(dumps / "batch", tmp_path / "b.zarr")
     _, wanted = rollout(dumps, "batch")
@@ -124,7 +124,7 @@ def test_zarr_in_its_library(dumps: Path, tmp_path: Path) -> None:
     assert group.metadata.zarr_format == 3
 
 
-def test_parquet_in_pyarrow_and_pandas(dumps: Path, tmp_path: Path) -> None:
+def test_pyarrow_and_pandas_read_parquet(dumps: Path, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     pandas = pytest.importorskip("pandas")
     export_dump(dumps / "batch", tmp_path / "b.parquet")
@@ -158,7 +158,7 @@ def test_jsonl_numbers_are_exact(dumps: Path, tmp_path: Path) -> None:
     assert lines[5]["agents"]["position"] == dump.data["agents", "position"][5].tolist()
 
 
-def test_minari_in_its_library(
+def test_minari_library_reads_the_export(
     dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     minari = pytest.importorskip("minari")
@@ -212,7 +212,7 @@ def test_mp4_is_lossless(dumps: Path, tmp_path: Path) -> None:
 
 
 def gif_frames(image: Any, path: str | Path, milliseconds: int) -> list[Any]:
-    """Return the frames of a video; a long frame is repeated."""
+    """Return the frames of a GIF; a frame with a longer duration is repeated."""
     found = []
     with image.open(path) as file:
         for number in range(file.n_frames):
@@ -243,7 +243,9 @@ def test_gif_has_every_frame(dumps: Path, tmp_path: Path) -> None:
         ('CatFrames(2, dim=-3, in_keys=["pixels"])', (6, 400, 600)),
     ],
 )
-def test_pixel_formats(tmp_path: Path, stage: str, shape: tuple[int, ...]) -> None:
+def test_pixels_of_transforms_are_exported_as_images(
+    tmp_path: Path, stage: str, shape: tuple[int, ...]
+) -> None:
     image = pytest.importorskip("PIL.Image")
     stages = dict.fromkeys(["ToTensorImage", stage])
     goal = Goal(steps=2)
@@ -262,7 +264,7 @@ def test_pixel_formats(tmp_path: Path, stage: str, shape: tuple[int, ...]) -> No
 
 
 @pytest.mark.parametrize("name", BACK)
-def test_selected_entries(dumps: Path, tmp_path: Path, name: str) -> None:
+def test_only_selected_entries_are_exported(dumps: Path, tmp_path: Path, name: str) -> None:
     needs(name)
     keys = ("observation", "action", "reward", "terminated")
     exported = export_dump(dumps / "cart", tmp_path / "some", to=name, keys=keys)
@@ -317,7 +319,7 @@ def test_existing_export_is_unchanged_until_the_new_one_is_complete(
 
 
 @pytest.mark.parametrize("name", [each.name for each in export_formats() if each.extra])
-def test_missing_package_is_named(
+def test_missing_package_is_reported(
     dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     kind = find_format(name)
@@ -329,7 +331,7 @@ def test_missing_package_is_named(
 
 
 @pytest.mark.parametrize("name", BACK)
-def test_changed_file_is_refused(dumps: Path, tmp_path: Path, name: str) -> None:
+def test_truncated_file_is_refused(dumps: Path, tmp_path: Path, name: str) -> None:
     needs(name)
     path = Path(export_dump(dumps / "cart", tmp_path / "file", to=name).path)
     inside = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
@@ -361,7 +363,7 @@ def test_changed_numbers_are_detected(dumps: Path, tmp_path: Path) -> None:
             import_dump(path, tmp_path / "again")
 
 
-def test_export_of_an_unfinished_dump(dumps: Path, tmp_path: Path) -> None:
+def test_unfinished_dump_is_exported_with_a_note(dumps: Path, tmp_path: Path) -> None:
     record(tmp_path / "cut")
     manifest = Manifest.load(tmp_path / "cut")
     manifest.complete, manifest.goal = False, Goal(steps=900)
@@ -374,7 +376,7 @@ def test_export_of_an_unfinished_dump(dumps: Path, tmp_path: Path) -> None:
     assert Manifest.load(tmp_path / "again").complete
 
 
-def test_index_columns_do_not_hide_an_entry(dumps: Path, tmp_path: Path) -> None:
+def test_index_columns_and_entries_have_different_names(dumps: Path, tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
     export_dump(dumps / "odd_batch", tmp_path / "o.parquet")
     names = pq.read_schema(tmp_path / "o.parquet").names

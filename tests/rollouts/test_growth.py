@@ -1,4 +1,4 @@
-"""Growing dumps: the cost of a commit depends on its chunk only, and readers survive."""
+"""Growing dumps: commits have a constant cost and do not disturb readers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_commits_only_append_to_the_index(tmp_path: Path) -> None:
 
 
 def written_bytes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the bytes that are written at an offset."""
+    """Return a list of the sizes of all positioned writes."""
     counts: list[int] = []
     pwrite = os.pwrite
 
@@ -108,7 +108,7 @@ def test_chunks_take_little_memory() -> None:
     assert [chunk.steps for chunk in chunks[:3]] == [40, 40, 40]
 
 
-def test_chunks_may_differ_in_their_files() -> None:
+def test_chunks_may_have_different_files() -> None:
     chunks = [Chunk(2, 0, {"a": "00000001"}), Chunk(2, 1, {"a": "ffffffff", "b": "00000002"}, True)]
     assert ChunkList(chunks) == chunks
     assert ChunkList(chunks).raw_steps == 1
@@ -116,7 +116,7 @@ def test_chunks_may_differ_in_their_files() -> None:
 
 @pytest.fixture
 def partial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Record a dump with a partial last chunk, of an env that works afterwards."""
+    """Record a dump with a partial last chunk; its env works again afterwards."""
     broken = tmp_path / "broken"
     broken.touch()
     monkeypatch.setenv("TDX_TEST_BREAK", str(broken))
@@ -139,7 +139,7 @@ print("read", flush=True)
 """
 
 
-def test_reader_survives_a_shorter_repeated_chunk(
+def test_reader_can_read_while_a_chunk_is_repeated_with_fewer_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken, folder = tmp_path / "broken", tmp_path / "dump"

@@ -1,4 +1,4 @@
-"""Save an existing rollout as a dump."""
+"""Saving an existing rollout as a dump."""
 
 from __future__ import annotations
 

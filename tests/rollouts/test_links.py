@@ -19,7 +19,7 @@ CONTENT = b"precious"
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A file outside the dump that must not change."""
+    """Create a file outside the dump that must not change."""
     file = tmp_path / "outside"
     file.write_bytes(CONTENT)
     return file
@@ -27,14 +27,14 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cut(tmp_path: Path) -> Path:
-    """An unfinished dump."""
+    """Record an unfinished dump."""
     with pytest.raises(CutError):
         roll_out(request("Pendulum-v1", bare=True), tmp_path / "cut", on_chunk=interrupt_after(2))
     return tmp_path / "cut"
 
 
 def linked(name: str) -> Callable[[Path, Path], None]:
-    """Return a function that replaces a part of a dump by a link to a copy outside."""
+    """Return a function that replaces a part of a dump with a link to a copy outside."""
 
     def attack(folder: Path, outside: Path) -> None:
         target = outside.with_name("copy")
@@ -45,7 +45,7 @@ def linked(name: str) -> Callable[[Path, Path], None]:
 
 
 def link_to_outside(name: str) -> Callable[[Path, Path], None]:
-    """Return a function that adds a link to a dump."""
+    """Return a function that adds a link to a file outside the dump."""
 
     def attack(folder: Path, outside: Path) -> None:
         (folder / name).unlink(missing_ok=True)
@@ -55,7 +55,7 @@ def link_to_outside(name: str) -> Callable[[Path, Path], None]:
 
 
 def pipe(folder: Path, outside: Path) -> None:
-    """Replace a file by a pipe."""
+    """Replace a file with a pipe."""
     (folder / "data" / "action.memmap").unlink()
     os.mkfifo(folder / "data" / "action.memmap")
 

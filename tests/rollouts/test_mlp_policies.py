@@ -42,7 +42,7 @@ def actor(*sizes: int, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
     return nn.Sequential(*parts[:-1])
 
 
-def test_recorded_actions_are_those_of_the_module(tmp_path: Path) -> None:
+def test_recorded_actions_equal_those_of_the_module(tmp_path: Path) -> None:
     file = tmp_path / "actor.safetensors"
     module = actor(3, 8, 1)
     save_mlp_policy(module, file)
@@ -54,7 +54,7 @@ def test_recorded_actions_are_those_of_the_module(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_envs", [None, 2])
-def test_categorical_actions(tmp_path: Path, num_envs: int | None) -> None:
+def test_categorical_actions_are_the_argmax(tmp_path: Path, num_envs: int | None) -> None:
     file = tmp_path / "actor.safetensors"
     module = actor(4, 8, 2, activation=nn.ReLU)
     save_mlp_policy(module, file)
@@ -82,7 +82,7 @@ def test_files_are_compatible_with_the_safetensors_package(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(tmp_path: Path, name: str) -> None:
+def test_action_with_each_activation(tmp_path: Path, name: str) -> None:
     module = actor(3, 4, 4, 1, activation=ACTIVATION_MODULES[name])
     save_mlp_policy(module, tmp_path / "a.safetensors")
     env = GymEnv("Pendulum-v1")
@@ -92,7 +92,7 @@ def test_activations(tmp_path: Path, name: str) -> None:
     torch.testing.assert_close(policy(start)["action"], expected.detach())
 
 
-def test_tanh_at_the_end_squashes_to_the_bounds(tmp_path: Path) -> None:
+def test_final_tanh_is_scaled_to_the_bounds(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Linear(3, 1), nn.Tanh())
     wrapped = TensorDictModule(module, in_keys=["observation"], out_keys=["action"])
     save_mlp_policy(wrapped, tmp_path / "a.safetensors")
@@ -113,7 +113,7 @@ def test_plan_uses_the_in_keys(tmp_path: Path) -> None:
 
 
 class _Batch:
-    """Minimal env for the head of a policy."""
+    """Minimal env for a policy head."""
 
     batch_dims = 1
 
@@ -132,7 +132,7 @@ class _Batch:
         (Binary(4, (2, 4)), 4),
     ],
 )
-def test_every_kind_of_action(spec: TensorSpec, size: int) -> None:
+def test_head_matches_the_action_spec(spec: TensorSpec, size: int) -> None:
     env: Any = _Batch()
     head, needed = _build_head(spec, None, env)
     assert needed == size
@@ -141,7 +141,7 @@ def test_every_kind_of_action(spec: TensorSpec, size: int) -> None:
     assert spec.is_in(action)
 
 
-def test_other_kinds_of_action_are_refused() -> None:
+def test_unsupported_action_specs_are_refused() -> None:
     env: Any = _Batch()
     with pytest.raises(ArgumentError, match="cannot give actions"):
         _build_head(Bounded(0, 5, (2, 3), dtype=torch.int64), None, env)
@@ -241,14 +241,14 @@ NAN = torch.full((3,), torch.nan).numpy().tobytes()
         ),
     ],
 )
-def test_damaged_and_hostile_files(tmp_path: Path, data: bytes, message: str) -> None:
+def test_damaged_and_hostile_files_are_refused(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "a.safetensors").write_bytes(data)
     with pytest.raises(TdxError, match=message) as caught:
         load_policy(f"mlp:{tmp_path}/a.safetensors", GymEnv("Pendulum-v1"))
     assert caught.value.hint
 
 
-def test_layers_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_layers_are_sorted_by_number(tmp_path: Path) -> None:
     sizes = [3, *range(4, 14), 1]
     module = nn.Sequential(
         OrderedDict((f"net{index}", layer) for index, layer in enumerate(actor(*sizes)))
@@ -261,7 +261,7 @@ def test_layers_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     torch.testing.assert_close(action, module(start["observation"]).clamp(-2, 2).detach())
 
 
-def test_unknown_observations_are_named(tmp_path: Path) -> None:
+def test_unknown_observation_suggests_the_closest_match(tmp_path: Path) -> None:
     save_mlp_policy(actor(3, 1), tmp_path / "a.safetensors", in_keys=["observatoin"])
     with pytest.raises(ArgumentError, match="no observation 'observatoin'") as caught:
         load_policy(f"mlp:{tmp_path}/a.safetensors", GymEnv("Pendulum-v1"))
@@ -291,7 +291,7 @@ def test_pipeline_file_can_name_files_in_its_folder(tmp_path: Path, policy: str)
 
 @pytest.mark.parametrize("allow_code", [False, True])
 @pytest.mark.parametrize("kind", ["parent", "absolute", "link", "linked folder"])
-def test_pipeline_file_cannot_name_files_elsewhere(
+def test_pipeline_file_cannot_name_files_outside_its_folder(
     tmp_path: Path, kind: str, allow_code: bool
 ) -> None:
     save_mlp_policy(actor(3, 4, 1), tmp_path / "a.safetensors")

@@ -1,4 +1,4 @@
-"""Policies by name."""
+"""Policies that are loaded by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.rollouts.recordings import STEPS, record
 
 
 class Push(nn.Module):
-    """Pushes in the direction in which the pendulum leans."""
+    """Policy that pushes in the direction in which the pendulum leans."""
 
     def forward(self, observation: Tensor) -> Tensor:
         return observation[..., :1] * 0.5
@@ -42,7 +42,7 @@ def save_module(kind: str, file: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["module", "script", "export", "classes"])
-def test_module_in_a_file(tmp_path: Path, kind: str) -> None:
+def test_module_file_requires_allow_code(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "policy.pt2"
     save_module(kind, file)
     options: dict[str, Any] = {"policy": f"module:{file}", "bare": True}
@@ -58,7 +58,9 @@ def test_module_in_a_file(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("suffix", ["npy", "json", "pt"])
 @pytest.mark.parametrize("num_envs", [None, 2])
-def test_actions_in_a_file(tmp_path: Path, suffix: str, num_envs: int | None) -> None:
+def test_actions_from_a_file_are_recorded(
+    tmp_path: Path, suffix: str, num_envs: int | None
+) -> None:
     actions = torch.linspace(-1, 1, STEPS).unsqueeze(-1)
     file = tmp_path / f"actions.{suffix}"
     if suffix == "npy":
@@ -81,14 +83,14 @@ def test_actions_in_a_file(tmp_path: Path, suffix: str, num_envs: int | None) ->
 
 
 @pytest.mark.parametrize("env", ["Pendulum-v1", "CartPole-v1", "FrozenLake-v1"])
-def test_zero_actions(tmp_path: Path, env: str) -> None:
+def test_zero_policy_records_zeros(tmp_path: Path, env: str) -> None:
     record(tmp_path / "dump", env, bare=True, policy="zero")
     action = open_dump(tmp_path / "dump").data["action"]
     number = action if env == "Pendulum-v1" else action.argmax(-1)
     assert not number.any()
 
 
-def test_python_code_needs_permission(tmp_path: Path) -> None:
+def test_python_code_requires_allow_code(tmp_path: Path) -> None:
     options: dict[str, Any] = {"policy": "tests.rollouts.test_policies:Push", "bare": True}
     with pytest.raises(CodeNotAllowedError):
         record(tmp_path / "dump", "Pendulum-v1", **options)
@@ -98,7 +100,7 @@ def test_python_code_needs_permission(tmp_path: Path) -> None:
 
 
 def header(described: str) -> bytes:
-    """Return the header of a ``.npy`` file, without its numbers."""
+    """Return the header of a ``.npy`` file."""
     padded = described.ljust(117).encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded
 
@@ -107,7 +109,7 @@ BOMB = header("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000, 10000
 OBJECTS = header("{'descr': '|O', 'fortran_order': False, 'shape': (130, 1)}")
 
 
-def test_fortran_order_and_byte_order(tmp_path: Path) -> None:
+def test_fortran_order_and_byte_order_are_converted(tmp_path: Path) -> None:
     actions = np.linspace(-1, 1, 2 * STEPS, dtype=">f8").reshape(2, STEPS, 1)
     np.save(tmp_path / "a.npy", np.asfortranarray(actions))
     record(
@@ -135,7 +137,7 @@ def test_fortran_order_and_byte_order(tmp_path: Path) -> None:
         ("actions.json", "[0.5, 0.25]", "has 2 actions, the rollout needs 130"),
     ],
 )
-def test_unsuitable_actions_are_refused(
+def test_invalid_action_files_are_refused(
     tmp_path: Path, name: str, content: str | bytes | None, message: str
 ) -> None:
     file = tmp_path / name

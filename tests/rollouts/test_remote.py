@@ -1,4 +1,4 @@
-"""Dumps at URLs: shards are uploaded, and reading downloads and checks them."""
+"""Dumps at URLs: upload, download and verification of shards."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SHARDS = 3
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache."""
+    """Return the path of an empty cache."""
     monkeypatch.setenv("TDX_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "dumps"
 
 
 class InlineEngine:
-    """Runs tasks in this process."""
+    """Engine that runs tasks in this process."""
 
     slots: int | None = 1
 
@@ -52,7 +52,7 @@ class InlineEngine:
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> str:
-    """URL of an empty folder in memory, which this process alone can read."""
+    """Return the URL of an empty folder in the memory of this process."""
     monkeypatch.setitem(ENGINES, "local", InlineEngine)
     files = fsspec.filesystem("memory")
     files.store.clear()
@@ -65,12 +65,12 @@ def wanted(**options: Any) -> Any:
 
 
 def record(url: str, **options: Any) -> Any:
-    """Record the shards at a URL; returns the result."""
+    """Record the shards at a URL and return the result."""
     with roll_out_to_url(wanted(**options), url, SHARDS) as (result, _):
         return result
 
 
-def test_shards_are_those_of_a_folder(url: str, tmp_path: Path) -> None:
+def test_uploaded_shards_equal_local_ones(url: str, tmp_path: Path) -> None:
     result = record(url)
     assert (result.path, result.committed, result.recorded) == (url, SHARDS, SHARDS)
     for shard in range(SHARDS):
@@ -80,7 +80,7 @@ def test_shards_are_those_of_a_folder(url: str, tmp_path: Path) -> None:
     assert same(open_dump(url).data[...], open_dump(tmp_path / "local").data[...])
 
 
-def test_other_processes_upload_their_shards(
+def test_command_line_records_and_reads_a_url(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = (tmp_path / "store" / "dump").as_uri()
@@ -104,7 +104,7 @@ def test_other_processes_upload_their_shards(
 def test_rerun_records_only_missing_shards(url: str) -> None:
     record(url)
     files = fsspec.filesystem("memory")
-    # An upload that was interrupted has no manifest.
+    # An interrupted upload has no manifest.
     files.rm("/bucket/dump/shards/00001/manifest.json")
     assert "shards/00001/chunks.jsonl" not in RemoteDump(url).list_files()
     with pytest.raises(StorageError, match="shards/00001 is missing"):
@@ -135,7 +135,7 @@ def test_dump_without_shards_is_read(tmp_path: Path) -> None:
     assert (tmp_path / "out.npz").is_file()
 
 
-def test_changed_byte_is_found(url: str, cache: Path) -> None:
+def test_changed_byte_is_detected(url: str, cache: Path) -> None:
     record(url)
     files = fsspec.filesystem("memory")
     path = "/bucket/dump/shards/00002/data/action.memmap"
@@ -145,7 +145,7 @@ def test_changed_byte_is_found(url: str, cache: Path) -> None:
     assert not any(cache.iterdir())
 
 
-def test_names_stay_in_the_folder(
+def test_names_outside_the_folder_are_refused(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record(url)
@@ -177,13 +177,13 @@ def test_size_that_differs_from_the_listing_is_refused(url: str, tmp_path: Path)
         ("memory://bucket/none", StorageError, r"is not a dump: it has no manifest\.json"),
     ],
 )
-def test_invalid_urls(url: str, kind: type[TdxError], message: str) -> None:
+def test_invalid_urls_are_refused(url: str, kind: type[TdxError], message: str) -> None:
     with pytest.raises(kind, match=message) as refused:
         open_dump(url)
     assert refused.value.hint
 
 
-def test_paths_in_files_are_no_urls(url: str) -> None:
+def test_path_is_not_read_as_a_url(url: str) -> None:
     record(url)
     with pytest.raises(TdxError, match="memory:/bucket/dump"):
         roll_out(wanted(policy=f"sequence:{url}"), Path(url))
@@ -191,7 +191,7 @@ def test_paths_in_files_are_no_urls(url: str) -> None:
         open_dump(Path(url))
 
 
-def test_missing_package_of_a_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_of_a_protocol_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(url: str) -> None:
         raise ImportError("Install s3fs to access S3")
 
@@ -200,7 +200,7 @@ def test_missing_package_of_a_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
         open_dump("s3://bucket/dump")
 
 
-def test_network_errors_are_repeated(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upload_is_retried_after_a_network_error(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     upload, failures = RemoteDump.upload, [True]
 
     def fail_once(self: RemoteDump, folder: Path, names: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""``verify --repair``: a damaged dump is cut back to its last intact chunk."""
+"""``verify --repair`` truncates a damaged dump after its last intact chunk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STEPS = CHUNKS * CHUNK_STEPS
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[Path]:
-    """A complete dump of five chunks."""
+    """Record a complete dump of five chunks."""
     with in_memory() as folder:
         goal, keys = Goal(steps=STEPS), ("observation", "reward", "done", "terminated", "action")
         options = {"goal": goal, "chunk_steps": CHUNK_STEPS, "keys": keys, "num_envs": 2}
@@ -50,7 +50,7 @@ def whole() -> Iterator[Path]:
 
 @pytest.fixture
 def damaged(whole: Path) -> Iterator[Path]:
-    """A copy of that dump."""
+    """Yield a copy of the complete dump, to be damaged."""
     with in_memory() as folder:
         yield shutil.copytree(whole, Path(folder) / "dump")
 
@@ -70,7 +70,7 @@ def assert_prefix(folder: Path, whole: Path, steps: int) -> None:
 
 
 def has_intact_chunk(whole: Path, name: str, place: int, how: str) -> bool:
-    """Return True if damage at a place does not reach the first chunk."""
+    """Return True if damage at ``place`` does not affect the first chunk."""
     if how == "append" or name.endswith(".json"):
         return True
     content = (whole / name).read_bytes()
@@ -127,13 +127,13 @@ def test_repaired_dump_is_resumed_to_the_same_rollout(whole: Path, damaged: Path
     resume(damaged)
     assert_prefix(damaged, whole, STEPS)
     assert Manifest.load(damaged).complete
-    # The files that were set aside belong to the dump.
+    # Overwriting the dump removes the files that were set aside.
     record(damaged.parent / "other", "tdx/CartPole", goal=Goal(steps=4))
     roll_out(request("tdx/CartPole", goal=Goal(steps=4)), damaged, force=True)
     assert not (damaged / "damaged").exists()
 
 
-def test_replaced_files_are_kept(damaged: Path) -> None:
+def test_replaced_files_are_set_aside(damaged: Path) -> None:
     file = damaged / "data" / "action.memmap"
     flip(file, file.stat().st_size // 2)
     kept = {name: (damaged / name).read_bytes() for name in ("manifest.json", "chunks.jsonl")}
@@ -148,7 +148,7 @@ def test_replaced_files_are_kept(damaged: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["flip", "remove"])
-def test_lost_state_of_an_unfinished_dump(how: str) -> None:
+def test_lost_state_of_an_unfinished_dump_is_repaired(how: str) -> None:
     with in_memory() as parent:
         folder = Path(parent) / "dump"
         asked = request("tdx/Pendulum", bare=True, goal=Goal(steps=30), chunk_steps=10)
@@ -208,7 +208,7 @@ def test_damaged_shard_is_recorded_again(damage: str) -> None:
         assert same(open_dump(folder).data[..., :], wanted)
 
 
-def test_command_says_what_was_lost(tdx: Tdx, damaged: Path) -> None:
+def test_command_reports_lost_chunks_and_steps(tdx: Tdx, damaged: Path) -> None:
     flip(damaged / "data" / "action.memmap", -1)
     found = tdx("verify", str(damaged))
     assert found.code == 1

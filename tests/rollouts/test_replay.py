@@ -65,7 +65,7 @@ def test_replay_equals_a_rollout(
     assert verify(tmp_path / "replayed").is_fine
 
 
-def test_raw_steps_end_with_the_last_episode(tmp_path: Path) -> None:
+def test_raw_steps_have_the_length_of_the_rollout(tmp_path: Path) -> None:
     stage = "StepCounter(max_steps=12)"
     record(tmp_path / "source", "CartPole-v1", stage, raw=True, goal=Goal(episodes=3))
     dump = open_dump(tmp_path / "source")
@@ -75,7 +75,7 @@ def test_raw_steps_end_with_the_last_episode(tmp_path: Path) -> None:
     assert verify(tmp_path / "source").is_fine
 
 
-def test_actions_with_other_inverse_stages(tmp_path: Path) -> None:
+def test_replay_without_inverse_stages_has_raw_actions(tmp_path: Path) -> None:
     record(tmp_path / "scaled", "Pendulum-v1", "ActionScaling", raw=True)
     replay_stages(tmp_path / "scaled", tmp_path / "replayed", "RewardSum")
     scaled, bare = open_dump(tmp_path / "scaled"), open_dump(tmp_path / "replayed")

@@ -1,4 +1,4 @@
-"""Interrupted dumps open, and resuming them equals an uninterrupted rollout."""
+"""Interrupted dumps can be opened, and resumed ones equal an uninterrupted rollout."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ def test_resumed_rollout_equals_an_uninterrupted_one(
     assert loc
 
 
-def test_workers_resume_exactly_with_any_number_of_processes(
+def test_parallel_env_resumes_exactly_with_any_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their number changes no byte of the dump, and their states are saved."""
+    """Resume with another number of processes, without replaying the steps so far."""
     stages = ("RewardSum", "CatFrames(3, dim=-1, in_keys=['observation'])")
     options: dict[str, Any] = {"num_envs": 3, "batching": "parallel"}
     record(tmp_path / "whole", "CartPole-v1", *stages, workers=1, **options)
@@ -137,7 +137,7 @@ def test_rollout_with_a_failed_env_is_resumed(
     assert_same_dump(folder, tmp_path / "whole")
 
 
-def test_env_with_an_unknown_state_is_run_again(tmp_path: Path) -> None:
+def test_env_whose_state_cannot_be_saved_is_run_again(tmp_path: Path) -> None:
     options = {"allow_code": True, "goal": Goal(steps=80)}
     record(tmp_path / "whole", f"{HERE}:Opaque", "RewardSum", **options)
     with pytest.raises(CutError):
@@ -150,7 +150,7 @@ def test_env_with_an_unknown_state_is_run_again(tmp_path: Path) -> None:
     assert_same_dump(tmp_path / "cut", tmp_path / "whole")
 
 
-def test_env_that_does_not_repeat_itself_is_refused(tmp_path: Path) -> None:
+def test_nondeterministic_env_is_refused(tmp_path: Path) -> None:
     asked = request(f"{HERE}:Unrepeatable", "RewardSum", allow_code=True)
     with pytest.raises(CutError):
         roll_out(asked, tmp_path / "cut", on_chunk=interrupt_after(2))
@@ -164,7 +164,7 @@ def test_complete_dump_is_unchanged(tmp_path: Path) -> None:
     assert resume(tmp_path / "dump").to_dict() == made.to_dict()
 
 
-def test_policy_file_must_be_the_same(tmp_path: Path) -> None:
+def test_changed_policy_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "actions.json"
     file.write_text(str([[0.5]] * 200))
     asked = replace(request("Pendulum-v1", "RewardSum"), policy=f"sequence:{file}")
@@ -191,7 +191,7 @@ def test_policy_file_must_be_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("typed", [False, True])
-def test_mlp_policy_is_resumed_without_permission(tmp_path: Path, typed: bool) -> None:
+def test_mlp_policy_is_resumed_without_allow_code(tmp_path: Path, typed: bool) -> None:
     torch.manual_seed(0)
     file = tmp_path / "policy.safetensors"
     save_mlp_policy(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), file)
@@ -209,7 +209,7 @@ def test_mlp_policy_is_resumed_without_permission(tmp_path: Path, typed: bool) -
 
 
 class Alternating:
-    """Pushes left and right in turn: a policy with state."""
+    """Policy with state that alternates between actions."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -219,7 +219,7 @@ class Alternating:
         return tensordict.set("action", torch.tensor([float(self.count % 3 - 1)]))
 
 
-def test_policy_with_state_in_python_code(tmp_path: Path) -> None:
+def test_python_policy_with_state_is_resumed_exactly(tmp_path: Path) -> None:
     name = "tests.rollouts.test_resume:Alternating"
     asked = request("Pendulum-v1", "RewardSum", policy=name, allow_code=True)
     roll_out(asked, tmp_path / "whole")
@@ -229,7 +229,7 @@ def test_policy_with_state_in_python_code(tmp_path: Path) -> None:
     assert_same_dump(tmp_path / "cut", tmp_path / "whole")
 
 
-def test_code_is_not_imported_by_resuming(tmp_path: Path) -> None:
+def test_resume_requires_allow_code(tmp_path: Path) -> None:
     with pytest.raises(CutError):
         roll_out(
             request(f"{HERE}:Fragile", "RewardSum", allow_code=True),
@@ -241,7 +241,7 @@ def test_code_is_not_imported_by_resuming(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_resumed_on_an_accelerator(tmp_path: Path) -> None:
+def test_rollout_on_an_accelerator_is_resumed_exactly(tmp_path: Path) -> None:
     options: dict[str, Any] = {"num_envs": 4, "device": "cuda:0", "raw": True}
     asked = request("tdx/CartPole", "StepCounter(max_steps=30)", "VecNorm", **options)
     roll_out(asked, tmp_path / "whole")

@@ -1,4 +1,4 @@
-"""A sharded dump reads like one dump, without loading all of it."""
+"""Reading a sharded dump like one dump, without loading all of it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def record_shards(folder: Path, *stages: str, shards: int = SHARDS, **options: A
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """A sharded dump, recorded once."""
+    """Record a sharded dump."""
     with in_memory() as place:
         record_shards(Path(place) / "dump")
         yield Path(place) / "dump"
@@ -69,13 +69,13 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def dump(folder: Path) -> Dump:
-    """The sharded dump, opened again."""
+    """Open the sharded dump."""
     return open_dump(folder)
 
 
 @pytest.fixture
 def joined(dump: Dump) -> TensorDictBase:
-    """All shards, joined in memory."""
+    """Return the data of all shards, joined in memory."""
     return torch.cat([shard.data for shard in dump.shards], 0)
 
 
@@ -103,12 +103,12 @@ def test_mask_selects_steps(dump: Dump, joined: TensorDictBase) -> None:
 
 
 @pytest.mark.parametrize("index", [203, -204, [0, 203], (0, 0, 0)])
-def test_index_out_of_range(dump: Dump, index: Any) -> None:
+def test_index_out_of_range_raises(dump: Dump, index: Any) -> None:
     with pytest.raises(IndexError):
         dump.data[index]
 
 
-def test_entries_are_read_alone(dump: Dump, joined: TensorDictBase) -> None:
+def test_single_entries_can_be_read(dump: Dump, joined: TensorDictBase) -> None:
     assert dump.data.shape == joined.shape
     assert set(dump.data.keys(True, True)) == set(joined.keys(True, True))
     assert torch.equal(dump.data["next", "reward"], joined["next", "reward"])
@@ -118,7 +118,7 @@ def test_entries_are_read_alone(dump: Dump, joined: TensorDictBase) -> None:
         dump.data["nothing"]
 
 
-def test_batches_of_envs(tmp_path: Path) -> None:
+def test_steps_of_a_batch_of_envs_are_indexed_like_a_tensordict(tmp_path: Path) -> None:
     dump = record_shards(tmp_path / "dump", num_envs=3, batching="serial")
     joined: Any = torch.cat([shard.data for shard in dump.shards], 1)
     assert dump.data.shape == (3, TOTAL)
@@ -133,7 +133,7 @@ def test_batches_of_envs(tmp_path: Path) -> None:
     assert same(batch, joined[rows, steps])
 
 
-def test_episodes_and_chunks_of_all_shards(dump: Dump, joined: TensorDictBase) -> None:
+def test_episodes_and_chunks_of_all_shards_are_listed(dump: Dump, joined: TensorDictBase) -> None:
     manifest = dump.manifest
     episodes = list(manifest.episodes)
     assert len(manifest.episodes) == sum(each.finished for each in episodes)
@@ -155,7 +155,7 @@ def test_overview_shows_all_shards(dump: Dump, joined: TensorDictBase, folder: P
     assert [listed.path for listed in list_dumps(folder.parent)] == [str(folder)]
 
 
-def test_unfinished_dump_has_the_committed_shards(tmp_path: Path) -> None:
+def test_unfinished_dump_contains_the_committed_shards(tmp_path: Path) -> None:
     dump = record_shards(tmp_path / "dump", shards=2)
     assert (len(dump), dump.manifest.complete, len(dump.shards)) == (82, False, 2)
     assert verify(tmp_path / "dump").complete is False
@@ -176,7 +176,7 @@ def test_data_loader_reads_shuffled_batches(dump: Dump, joined: TensorDictBase) 
     assert torch.equal(found.sort(0).values, joined["observation"].sort(0).values)
 
 
-def test_data_loader_of_a_dump_without_shards(dump: Dump) -> None:
+def test_data_loader_reads_a_dump_without_shards(dump: Dump) -> None:
     shard = dump.shards[0]
     loader: Any = DataLoader(shard, batch_size=16, collate_fn=lambda steps: steps)  # type: ignore[arg-type]
     assert same(torch.cat(list(loader)), shard.data)
@@ -241,13 +241,13 @@ def test_large_dumps_are_exported_by_several_processes(
         assert np.array_equal(one["next.reward"], many["next.reward"])
 
 
-def test_exported_table_is_one_data_set(dump: Dump, tmp_path: Path) -> None:
+def test_exported_tables_are_one_data_set(dump: Dump, tmp_path: Path) -> None:
     dataset = pytest.importorskip("pyarrow.dataset")
     export_dump(dump, tmp_path / "out", to="parquet")
     assert dataset.dataset(tmp_path / "out").count_rows() == TOTAL
 
 
-def test_lines_of_all_shards(folder: Path, tmp_path: Path) -> None:
+def test_exported_lines_contain_all_shards(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     with path.open("wb") as stream:
         export_lines(folder, stream, keys=["reward"])
@@ -255,7 +255,7 @@ def test_lines_of_all_shards(folder: Path, tmp_path: Path) -> None:
     assert sum("next" in step for step in steps) == TOTAL
 
 
-def test_dry_run_of_an_export(dump: Dump, tmp_path: Path) -> None:
+def test_dry_run_of_an_export_writes_nothing(dump: Dump, tmp_path: Path) -> None:
     planned = export_dump(dump, tmp_path / "out", to="npz", dry_run=True)
     assert (planned.steps, planned.written) == (TOTAL, False)
     assert not (tmp_path / "out").exists()
@@ -275,7 +275,7 @@ def test_replay_equals_a_rollout_with_the_chain(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_actions_of_all_shards_can_be_repeated(dump: Dump, folder: Path, tmp_path: Path) -> None:
+def test_actions_of_all_shards_can_be_replayed(dump: Dump, folder: Path, tmp_path: Path) -> None:
     from tdx import record_dump
 
     pipeline = Pipeline.of("CartPole-v1")
@@ -288,7 +288,7 @@ def test_actions_of_all_shards_can_be_repeated(dump: Dump, folder: Path, tmp_pat
 
 @pytest.fixture(scope="module")
 def thousands() -> Iterator[Path]:
-    """A dump with 2,048 small shards, written without stepping an env for each."""
+    """Write a dump with 2,048 small shards that contain the same steps."""
     count, pipeline = 2048, Pipeline.of(EnvConfig("CartPole-v1"), "RewardSum")
     chunk = build_env(pipeline).rollout(2)
     with (
@@ -297,7 +297,7 @@ def thousands() -> Iterator[Path]:
         ThreadPoolExecutor(2) as pool,
     ):
         patch.setattr(os, "fsync", lambda descriptor: None)
-        # Starting threads for each shard takes half of the time.
+        # Starting threads for each shard would take half of the time.
         patch.setattr(writing, "ThreadPoolExecutor", lambda *_: nullcontext(pool))
         folder = Path(place) / "dump"
         wanted = DumpRequest(pipeline, Goal(steps=2 * count), seed=3)

@@ -1,4 +1,4 @@
-"""Sharded dumps: their content depends on the request only, and committed shards are kept."""
+"""Sharded dumps: content, reruns, failures and invalid input."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ def sharded_request(env: str = "CartPole-v1", *stages: str, **options: Any) -> D
 
 
 def run_shards(folder: Path, wanted: DumpRequest, **options: Any) -> Any:
-    """Record all shards with two processes."""
+    """Record all shards in two processes."""
     return roll_out_shards(wanted, folder, SHARDS, **{"workers": 2, **options})
 
 
 def one_by_one(folder: Path, wanted: DumpRequest) -> None:
-    """Record the shards in this process, the last one first."""
+    """Record the shards in this process, in reverse order."""
     for shard in reversed(range(SHARDS)):
         roll_out_shard(wanted, folder, SHARDS, shard, ignore_progress)
 
 
 @pytest.fixture(scope="module")
 def expected() -> str:
-    """Checksum of the dump of :func:`sharded_request`, recorded in this process."""
+    """Return the checksum of the dump of :func:`sharded_request`, recorded in this process."""
     with in_memory() as folder:
         one_by_one(Path(folder) / "dump", sharded_request())
         return hash_tree(Path(folder) / "dump")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_content_does_not_depend_on_the_workers(
+def test_content_does_not_depend_on_the_number_of_workers(
     tmp_path: Path, expected: str, workers: int
 ) -> None:
     result = run_shards(tmp_path / "dump", sharded_request(), workers=workers)
@@ -73,7 +73,7 @@ def test_content_does_not_depend_on_the_workers(
     assert hash_tree(tmp_path / "dump") == expected
 
 
-def test_shards_divide_the_length(tmp_path: Path) -> None:
+def test_steps_are_divided_among_the_shards(tmp_path: Path) -> None:
     one_by_one(tmp_path / "dump", sharded_request())
     dump = open_dump(tmp_path / "dump")
     assert [len(shard) for shard in dump.shards] == [42, 42, 42, 42, 41, 41]
@@ -92,7 +92,7 @@ def test_each_shard_is_a_dump_with_its_own_seed(tmp_path: Path) -> None:
     assert same(open_dump(tmp_path / "alone").data, shard.data)
 
 
-def test_episodes_are_divided_too(tmp_path: Path) -> None:
+def test_episodes_are_divided_among_the_shards(tmp_path: Path) -> None:
     wanted = sharded_request(goal=Goal(episodes=SHARDS + 2))
     one_by_one(tmp_path / "dump", wanted)
     dump = open_dump(tmp_path / "dump")
@@ -123,7 +123,7 @@ def test_rerun_records_only_missing_shards(tmp_path: Path, expected: str) -> Non
     assert run_shards(folder, sharded_request()).recorded == 0
 
 
-def test_random_seed_is_that_of_the_plan(tmp_path: Path) -> None:
+def test_random_seed_is_stored_in_the_plan(tmp_path: Path) -> None:
     wanted = sharded_request(seed=None)
     roll_out_shard(wanted, tmp_path / "dump", SHARDS, 4, ignore_progress)
     seed = ShardPlan.load(tmp_path / "dump").manifest.seed
@@ -156,7 +156,9 @@ def test_changed_request_is_refused(
     assert hash_tree(folder) == before
 
 
-def test_other_versions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_package_versions_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "dump"
     roll_out_shard(sharded_request(), folder, SHARDS, 0, ignore_progress)
     versions = {**ShardPlan.load(folder).manifest.versions, "torch": "1.0"}
@@ -208,7 +210,7 @@ def test_failed_shards_are_listed_and_recorded_later(
     assert hash_tree(folder) == hash_tree(tmp_path / "other")
 
 
-def test_killed_workers_cost_only_their_shard(
+def test_only_shards_of_killed_workers_are_recorded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = sharded_request(f"{HERE}:Killing", bare=True, allow_code=True)
@@ -249,7 +251,9 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_driver_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dump_after_a_killed_driver_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kills, folder, script = tmp_path / "kills", tmp_path / "dump", tmp_path / "driver.py"
     kills.mkdir()
     script.write_text(textwrap.dedent(DRIVER))
@@ -263,7 +267,7 @@ def test_killed_driver_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert hash_tree(folder) == hash_tree(tmp_path / "other")
 
 
-def test_full_disk_ends_the_run_and_keeps_shards(
+def test_full_disk_ends_the_run_and_keeps_committed_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
 ) -> None:
     folder = tmp_path / "dump"
@@ -282,7 +286,7 @@ def test_full_disk_ends_the_run_and_keeps_shards(
     assert hash_tree(folder) == expected
 
 
-def test_jumping_clock_changes_nothing(
+def test_clock_changes_do_not_affect_the_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: str
 ) -> None:
     hours = itertools.cycle((0.0, 1e9, -1e9))
@@ -291,14 +295,14 @@ def test_jumping_clock_changes_nothing(
     assert hash_tree(tmp_path / "dump") == expected
 
 
-# Bad input
+# Invalid input
 
 
 def test_two_runs_on_one_folder_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     roll_out_shard(sharded_request(), folder, SHARDS, 0, ignore_progress)
     with lock_for_writing(folder, shared=True):
-        # Tasks of an array may run side by side, but not next to a driver.
+        # Tasks of a job array may run at the same time, but not during a run of the driver.
         roll_out_shard(sharded_request(), folder, SHARDS, 1, ignore_progress)
         with pytest.raises(ArgumentError, match="another process is writing"):
             run_shards(folder, sharded_request())
@@ -331,7 +335,7 @@ def test_one_shard_is_recorded_by_one_process(
         ({"policy": "sequence:{actions}"}, 2, "cannot be divided among shards"),
     ],
 )
-def test_impossible_requests(
+def test_invalid_requests_are_refused(
     tmp_path: Path, options: dict[str, str], count: int, message: str
 ) -> None:
     actions = tmp_path / "actions.json"
@@ -342,7 +346,7 @@ def test_impossible_requests(
     assert not (tmp_path / "dump").exists()
 
 
-def test_shard_out_of_range(tmp_path: Path) -> None:
+def test_shard_out_of_range_raises(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="shard 6 does not exist: there are 6"):
         roll_out_shard(sharded_request(), tmp_path / "dump", SHARDS, 6, ignore_progress)
 
@@ -404,7 +408,7 @@ def test_edited_shards_are_refused(
     assert hash_tree(folder) == before
 
 
-def test_edited_data_is_found_by_verify(tmp_path: Path) -> None:
+def test_verify_detects_edited_data(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     one_by_one(folder, sharded_request())
     edit_data(folder / "shards" / "00002")
@@ -414,7 +418,7 @@ def test_edited_data_is_found_by_verify(tmp_path: Path) -> None:
     ]
 
 
-def test_missing_shard_of_a_complete_dump(tmp_path: Path) -> None:
+def test_missing_shard_of_a_complete_dump_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "dump"
     one_by_one(folder, sharded_request())
     shutil.rmtree(folder / "shards" / "00004")
@@ -433,7 +437,7 @@ def test_folder_with_other_files_is_refused(tmp_path: Path) -> None:
         run_shards(tmp_path, sharded_request())
 
 
-def test_errors_of_an_env_are_sent_back(tmp_path: Path) -> None:
+def test_record_shard_requires_allow_code(tmp_path: Path) -> None:
     wanted = sharded_request(f"{HERE}:Fragile", bare=True, allow_code=True)
     roll_out_shard(wanted, tmp_path / "dump", SHARDS, 0, ignore_progress)
     with pytest.raises(TdxError, match="--allow-code"):
@@ -459,7 +463,7 @@ def test_links_are_refused(tmp_path: Path, name: str) -> None:
     assert hash_tree(tmp_path) == before
 
 
-def test_link_to_another_folder_is_not_emptied(tmp_path: Path) -> None:
+def test_linked_folder_of_a_shard_is_not_emptied(tmp_path: Path) -> None:
     folder, outside = tmp_path / "dump", tmp_path / "outside"
     roll_out_shard(sharded_request(), folder, SHARDS, 0, ignore_progress)
     outside.mkdir()
@@ -499,7 +503,7 @@ def test_damaged_index_is_refused(tmp_path: Path) -> None:
             open_dump(folder)
 
 
-def test_interrupt_waits_until_a_process_is_known() -> None:
+def test_interrupt_is_delayed_until_the_process_has_started() -> None:
     steps = []
 
     def start() -> None:

@@ -1,4 +1,4 @@
-"""Stored values that violate their spec."""
+"""Detection of stored values that violate their spec."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tdx.rollouts.dump.entries import describe_specs, describe_violation
 
 
 def entry_of(spec: TensorSpec) -> dict[str, Any]:
-    """Return the spec as in a manifest."""
+    """Return the description of a spec in a manifest."""
 
     class Env(EnvBase):
         def __init__(self) -> None:
@@ -43,7 +43,9 @@ NAN, INF = float("nan"), float("inf")
         (Bounded(torch.tensor([0.0, -INF]), torch.tensor([1.0, INF])), [[0.5, INF]], None),
     ],
 )
-def test_float_values(spec: TensorSpec, rows: list[list[float]], problem: str | None) -> None:
+def test_violations_of_float_values(
+    spec: TensorSpec, rows: list[list[float]], problem: str | None
+) -> None:
     found = describe_violation(torch.tensor(rows), entry_of(spec))
     assert found is None if problem is None else str(found).startswith(problem)
 
@@ -65,12 +67,14 @@ def test_float_values(spec: TensorSpec, rows: list[list[float]], problem: str | 
         (Binary(2, dtype=torch.int64), [[0, 1], [3, 4]], "has 2 values that are neither 0 nor 1"),
     ],
 )
-def test_integer_values(spec: TensorSpec, rows: list[list[int]], problem: str | None) -> None:
+def test_violations_of_integer_values(
+    spec: TensorSpec, rows: list[list[int]], problem: str | None
+) -> None:
     found = describe_violation(torch.tensor(rows), entry_of(spec))
     assert found is None if problem is None else str(found).startswith(problem)
 
 
-def test_another_shape_or_dtype() -> None:
+def test_other_shape_or_dtype_is_a_violation() -> None:
     spec = entry_of(BOUNDED)
     for values in (torch.zeros(4, 3), torch.zeros(4, 2, dtype=torch.float64)):
         assert "its spec declares float32 [2]" in str(describe_violation(values, spec))

@@ -1,4 +1,4 @@
-"""Exports that other programs show: read by LeRobot's readers, Rerun and TensorBoard."""
+"""Exports for viewers, read back with the libraries of LeRobot, Rerun and TensorBoard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ disable_progress_bars()
 
 @pytest.fixture(scope="module")
 def pixels(tmp_path_factory: pytest.TempPathFactory) -> Dump:
-    """Two episodes of 4 steps and one unfinished, with images of floats, of odd height."""
+    """Record two episodes of 4 steps and an unfinished one, with float images of odd height."""
     folder = tmp_path_factory.mktemp("dumps") / "pixels"
     chain = ("ToTensorImage", "Resize(31, 40)", "StepCounter(max_steps=4)")
     env = EnvConfig("CartPole-v1", from_pixels=True)
@@ -33,7 +33,7 @@ def pixels(tmp_path_factory: pytest.TempPathFactory) -> Dump:
 
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory: pytest.TempPathFactory) -> Dump:
-    """Two rows of CartPole with episodes of unlike lengths."""
+    """Record two rows of CartPole with episodes of different lengths."""
     folder = tmp_path_factory.mktemp("dumps") / "batch"
     pipeline = Pipeline(EnvConfig("CartPole-v1", num_envs=2))
     record_dump(pipeline, folder, steps=40, seed=0)
@@ -41,12 +41,12 @@ def batch(tmp_path_factory: pytest.TempPathFactory) -> Dump:
 
 
 def read_parquet(folder: Path, pattern: str, cache: Path) -> Dataset:
-    """Read a table as ``datasets`` does, without LeRobot."""
+    """Read a table with ``datasets``, without LeRobot."""
     files = [str(path) for path in sorted(folder.glob(pattern))]
     return Dataset.from_parquet(files, cache_dir=str(cache))
 
 
-def test_lerobot_steps_are_those_of_the_episodes(batch: Dump, tmp_path: Path) -> None:
+def test_lerobot_table_contains_the_steps_of_the_episodes(batch: Dump, tmp_path: Path) -> None:
     folder = Path(export_dump(batch, tmp_path / "set", to="lerobot", fps=20).path)
     table = read_parquet(folder, "data/*/*.parquet", tmp_path).with_format("numpy")
     rows = read_parquet(folder, "meta/episodes/*/*.parquet", tmp_path)
@@ -69,7 +69,7 @@ def test_lerobot_steps_are_those_of_the_episodes(batch: Dump, tmp_path: Path) ->
         assert np.allclose(part["timestamp"][:], np.arange(episode.length) / 20)
 
 
-def test_lerobot_metadata(batch: Dump, tmp_path: Path) -> None:
+def test_lerobot_metadata_describes_the_data(batch: Dump, tmp_path: Path) -> None:
     folder = Path(export_dump(batch, tmp_path / "set", to="lerobot").path)
     info = json.loads((folder / "meta/info.json").read_text())
     assert (info["codebase_version"], info["total_frames"], info["fps"]) == ("v3.0", 80, 30)
@@ -87,7 +87,7 @@ def test_lerobot_metadata(batch: Dump, tmp_path: Path) -> None:
         assert np.allclose(statistics["observation.state"][name], value), name
 
 
-def test_lerobot_videos(pixels: Dump, tmp_path: Path) -> None:
+def test_lerobot_videos_contain_the_frames(pixels: Dump, tmp_path: Path) -> None:
     folder = Path(export_dump(pixels, tmp_path / "set", to="lerobot", fps=10).path)
     info = json.loads((folder / "meta/info.json").read_text())
     name = "observation.images.pixels"
@@ -114,7 +114,7 @@ def read_rerun(path: Path) -> dict[str, list[Any]]:
     return found
 
 
-def test_rerun_has_numbers_on_timelines(batch: Dump, tmp_path: Path) -> None:
+def test_rerun_recording_has_values_on_timelines(batch: Dump, tmp_path: Path) -> None:
     entities = read_rerun(Path(export_dump(batch, tmp_path / "run.rrd").path))
     for row in range(2):
         columns: dict[str, list[Any]] = {}
@@ -130,7 +130,7 @@ def test_rerun_has_numbers_on_timelines(batch: Dump, tmp_path: Path) -> None:
                 assert columns["episode_step"][episode.start] == 0
 
 
-def test_rerun_has_images(pixels: Dump, tmp_path: Path) -> None:
+def test_rerun_recording_has_images(pixels: Dump, tmp_path: Path) -> None:
     entities = read_rerun(Path(export_dump(pixels, tmp_path / "run.rrd").path))
     (part,) = entities["/pixels"]
     buffers = part.to_pydict()["Image:buffer"]
@@ -140,8 +140,8 @@ def test_rerun_has_images(pixels: Dump, tmp_path: Path) -> None:
         assert np.array_equal(np.array(buffer, np.uint8).reshape(31, 40, 3), image)
 
 
-def test_incomplete_recordings_are_errors(batch: Dump, tmp_path: Path) -> None:
-    """The SDK only logs that a disk is full."""
+def test_incomplete_rerun_recording_raises(batch: Dump, tmp_path: Path) -> None:
+    """Check truncated files, because the SDK only logs that the disk is full."""
     whole = Path(export_dump(batch, tmp_path / "run.rrd").path).read_bytes()
     for size in (0, 20, len(whole) // 2, len(whole) - 10):
         (tmp_path / "cut.rrd").write_bytes(whole[:size])
@@ -149,7 +149,7 @@ def test_incomplete_recordings_are_errors(batch: Dump, tmp_path: Path) -> None:
             check_complete(tmp_path / "cut.rrd")
 
 
-def test_tensorboard(pixels: Dump, batch: Dump, tmp_path: Path) -> None:
+def test_tensorboard_contains_scalars_and_images(pixels: Dump, batch: Dump, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(export_dump(batch, tmp_path / "one", to="tensorboard").path)
