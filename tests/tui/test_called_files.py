@@ -12,6 +12,8 @@ MAX_FILES_CURSOR = 21
 MAX_FILES_MOVE = 67
 """The same when a stage moves, with a check of the chain and a restart of the live session."""
 
+MOST_PRESSES = 20
+
 
 @pytest.mark.parametrize(
     ("key", "back", "limit"), [("up", "down", MAX_FILES_CURSOR), ("K", "J", MAX_FILES_MOVE)]
@@ -21,12 +23,13 @@ async def test_key_passes_through_few_files(key: str, back: str, limit: int) -> 
         await app.press("end", "up")
         # The first presses import the modules, and compute specs.
         await app.press(key, back, key)
-        found: list[set[str]] = []
-        for _ in range(3):
+        # Timers may run during a key press.
+        passed: set[str] = set()
+        for _ in range(MOST_PRESSES):
             await app.press(back)
             with called_files() as files:
                 await app.press(key)
-            found.append(set(files))
-        # A timer may run during a key press.
-        passed = min(found, key=len)
+            passed = min(passed or files, files, key=len)
+            if len(passed) <= limit:
+                break
         assert 0 < len(passed) <= limit, sorted(passed)
