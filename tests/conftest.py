@@ -16,11 +16,14 @@ os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 os.environ["TDX_CONFIG"] = os.devnull
 # Ignore installed plugins.
 os.environ.setdefault("TDX_PLUGINS", "0")
+# Hundreds of child processes would compile all of tdx each.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import gc
 import multiprocessing
 import random
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -28,6 +31,7 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+sys.dont_write_bytecode = False
 
 # Background jobs of a shell and their children ignore SIGINT, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -13,7 +13,7 @@ import typer
 
 from tdx.cli.completion import cached_names
 from tdx.cli.options import PipelineOptions, TargetOptions, configured_values
-from tdx.cli.runtime import paused_garbage_collection, third_party_code
+from tdx.cli.runtime import third_party_code
 from tdx.errors import ArgumentError, PipelineError, TdxError
 
 if TYPE_CHECKING:
@@ -234,8 +234,7 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
     from tdx.stacks.building import build_env
 
     with third_party_code():
-        with paused_garbage_collection():
-            env = build_env(pipeline, allow_code=options.allow_code)
+        env = build_env(pipeline, allow_code=options.allow_code)
         try:
             yield env
         finally:
@@ -252,8 +251,7 @@ def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
     from tdx.stacks.building import build_stack
 
     with third_party_code():
-        with paused_garbage_collection():
-            stack = build_stack(pipeline, options.allow_code)
+        stack = build_stack(pipeline, options.allow_code)
         try:
             for note in stack.notes:
                 print(f"note: {note}", file=sys.stderr)

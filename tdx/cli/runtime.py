@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import contextlib
 import gc
@@ -25,6 +26,10 @@ SCHEMA_VERSION = 1
 """Version of the JSON output."""
 
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
+
+_OBJECTS_OF_IMPORTS = 1_000_000
+"""More objects than the imports of a command create."""
+_USUAL_THRESHOLDS = gc.get_threshold()
 
 _ASCII = {
     "…": "...",
@@ -293,12 +298,13 @@ def third_party_code() -> Iterator[None]:
 
     Its output, also from C or from worker processes, goes to stderr, so that stdout contains only
     the result. A Ctrl-C that it swallows is raised again at the end. MuJoCo writes no log file into
-    the working directory.
+    the working directory. Garbage is collected as usual.
 
     Raises:
         EnvError: The code called ``sys.exit``.
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
+    collect_garbage()
     with reliable_sigint(), _stdout_to_stderr(), _logged_mujoco_warnings():
         try:
             yield
@@ -365,19 +371,24 @@ class _ImportHook:
         return spec
 
 
-@contextmanager
-def paused_garbage_collection() -> Iterator[None]:
-    """Import libraries inside without collecting garbage.
+def postpone_garbage_collection() -> None:
+    """Import libraries without collecting garbage, and exit without a last collection.
 
-    They create many objects that stay; each full collection in between visits all of them.
+    Imports create hundreds of thousands of objects that stay; each full collection visits all of
+    them. :func:`collect_garbage` ends this when the work begins.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    gc.set_threshold(_OBJECTS_OF_IMPORTS)
+    atexit.register(gc.freeze)
+
+
+def collect_garbage() -> None:
+    """Collect garbage as usual after :func:`postpone_garbage_collection`.
+
+    Objects that exist now, which are those of imports, are never visited.
+    """
+    if gc.get_threshold()[0] == _OBJECTS_OF_IMPORTS:
+        gc.freeze()
+        gc.set_threshold(*_USUAL_THRESHOLDS)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tdx.cli import runtime
 from tdx.cli.runtime import third_party_code
 from tdx.errors import EnvError
 from tests.cli.processes import run
@@ -26,6 +27,20 @@ def make():
     os.system("echo from a child")
     LIBC.puts(b"from C")
     return gymnasium.make("Pendulum-v1")
+"""
+
+COUNTING = """
+import gc
+import sys
+import gymnasium
+
+class Counting(gymnasium.Wrapper):
+    def step(self, action):
+        print("threshold", gc.get_threshold()[0], gc.get_freeze_count() > 50_000, file=sys.stderr)
+        return self.env.step(action)
+
+def make():
+    return Counting(gymnasium.make("Pendulum-v1"))
 """
 
 
@@ -62,3 +77,14 @@ def test_output_of_an_env_goes_to_stderr(tmp_path: Path) -> None:
     assert json.loads(completed.out)["ok"] is True
     for source in ("Python", "a child", "C"):
         assert f"from {source}\n" in completed.err
+
+
+def test_garbage_is_collected_as_usual_once_everything_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING)
+    completed = run(
+        *("check", "--env", "counting:make", "--allow-code"),
+        before=lambda: sys.path.insert(0, str(tmp_path)),
+    )
+    assert completed.code == 0, completed.err
+    shown = {line for line in completed.err.splitlines() if line.startswith("threshold")}
+    assert shown == {f"threshold {runtime._USUAL_THRESHOLDS[0]} True"}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.options import DebugOptions, Functions, PipelineOptions, TargetOptions, integer_option
+from tdx.cli.runtime import collect_garbage
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def tui(pipeline: TargetOptions, debug: DebugOptions) -> int:
     config = initial_pipeline(options)
     from tdx.tui import open_app
 
+    collect_garbage()
     return open_app(config, allow_code=options.allow_code)
 
 
@@ -99,6 +101,7 @@ def serve(
     from tdx.tui.serving.serve import serve
 
     arguments = as_arguments(options)
+    collect_garbage()
     return serve(arguments, host=host, port=port, token=token, pages=pages, say=_announce)
 
 
