@@ -32,13 +32,16 @@ def run_python(code: str) -> str:
     return run.stderr if run.returncode else ""
 
 
-def test_rollout_does_not_import_the_compiler() -> None:
+def test_rollout_imports_no_compiler_and_leaves_torch_as_it_was() -> None:
     code = (
-        "import sys, tdx\n"
+        "import sys, torch.compiler as compiler\n"
+        "before = compiler.allow_in_graph, compiler.assume_constant_result\n"
+        "import tdx\n"
         "env = tdx.TransformedEnv(tdx.GymEnv('Pendulum-v1'), tdx.StepCounter())\n"
         "env.rollout(3), env.step(env.rand_action(env.reset()))\n"
         "assert 'tensordict' in sys.modules\n"
         "assert 'torch._dynamo' not in sys.modules\n"
+        "assert (compiler.allow_in_graph, compiler.assume_constant_result) == before\n"
     )
     assert run_python(code) == ""
 
@@ -46,7 +49,6 @@ def test_rollout_does_not_import_the_compiler() -> None:
 @pytest.mark.parametrize(
     "imports",
     [
-        "import tensordict, tdx",
         "import torch._dynamo, tdx, tensordict",
         "import tdx, tensordict, torch._dynamo",
     ],
@@ -65,13 +67,3 @@ def test_compile_needs_the_marks() -> None:
         "hook._waiting.clear()\n"
     )
     assert "does not know how to trace" in run_python(code + COMPILE)
-
-
-def test_functions_of_torch_are_restored() -> None:
-    code = (
-        "import torch.compiler as compiler\n"
-        "before = compiler.allow_in_graph, compiler.assume_constant_result\n"
-        "import tdx, tensordict\n"
-        "assert (compiler.allow_in_graph, compiler.assume_constant_result) == before\n"
-    )
-    assert run_python(code) == ""
