@@ -181,15 +181,15 @@ def test_an_error_in_a_worker_reaches_the_caller() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*(Received|Raising|Traceback)")
 @pytest.mark.parametrize(
-    "command",
+    ("factory", "command"),
     [
-        ["inspect", "values", "--steps", "5"],
-        ["check"],
-        ["profile", "--steps", "5", "--repeat", "1"],
-        ["profile", "--steps", "5", "--repeat", "1", "--warmup", "0"],
+        ("make_failing_rows", ["inspect", "values", "--steps", "5"]),
+        ("make_failing_rows", ["check"]),
+        ("make_failing_rows", ["profile", "--steps", "5", "--repeat", "1", "--warmup", "0"]),
+        ("make_failing_subprocesses", ["check"]),
+        ("make_failing_subprocesses", ["profile", "--steps", "5", "--repeat", "1"]),
     ],
 )
-@pytest.mark.parametrize("factory", ["make_failing_rows", "make_failing_subprocesses"])
 def test_an_error_in_a_worker_names_its_wrapper(
     factory: str, command: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
