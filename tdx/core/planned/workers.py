@@ -26,8 +26,7 @@ from tdx.core.plan.build import Program
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions, action_source
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims
 from tdx.core.planned.copies import pack
-from tdx.core.planned.keyed_policy import KeyedPolicy
-from tdx.core.planned.row_policies import check_policy_copy
+from tdx.core.planned.keyed_policy import KeyedPolicy, check_policy_copy
 from tdx.core.transforms import Transform
 from tdx.errors import ArgumentError, EnvError, TdxError, Where
 from tdx.keys import NestedKey

@@ -1,4 +1,4 @@
-from .backend import set_gym_backend as set_gym_backend
+from .providers import set_gym_backend as set_gym_backend
 from .gym_env import GymEnv as GymEnv
 from .gym_wrapper import GymWrapper as GymWrapper
 from .infos import default_info_dict_reader as default_info_dict_reader

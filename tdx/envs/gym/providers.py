@@ -1,4 +1,4 @@
-"""Packages that register envs with Gymnasium only when they are imported."""
+"""Libraries behind Gymnasium envs: packages that register envs when imported, and the backend."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import logging
 import re
 import sys
 import warnings
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import ContextDecorator, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
 
-from tdx.errors import summarize_error
+from tdx.errors import ArgumentError, summarize_error
 
 _LOG = logging.getLogger(__name__)
 
@@ -182,3 +184,35 @@ def load_installed() -> tuple[BrokenProvider, ...]:
     by_module = {provider.module: provider for provider in PROVIDERS if provider.installed}
     loaded = [provider.load() for provider in by_module.values()]
     return tuple(broken for broken in loaded if broken is not None)
+
+
+class set_gym_backend(ContextDecorator):  # noqa: N801
+    """Accept Gymnasium as the library of envs; tdx supports no other.
+
+    Args:
+        backend: ``gymnasium`` or the module.
+
+    Raises:
+        ArgumentError: Another library is chosen.
+
+    Example:
+        >>> from tdx import GymEnv
+        >>> with set_gym_backend("gymnasium"):
+        ...     env = GymEnv("CartPole-v1")
+    """
+
+    def __init__(self, backend: str | ModuleType) -> None:
+        name = backend.__name__ if isinstance(backend, ModuleType) else backend
+        if name != "gymnasium":
+            raise ArgumentError(
+                f"unknown backend {name!r}", hint="port the env to Gymnasium, or wrap it"
+            )
+
+    def set(self) -> None:
+        """Use the library from now on."""
+
+    def __enter__(self) -> None:
+        self.set()
+
+    def __exit__(self, *exception: Any) -> None:
+        """Leave the library as it is."""
