@@ -4,7 +4,7 @@ from tdx.contracts.check import check_contract, diff_stacks
 from tdx.contracts.freeze import freeze
 from tdx.contracts.model import Contract
 from tdx.contracts.report import ContractReport, Difference
-from tdx.contracts.state_file import load_state, save_state
+from tdx.contracts.states import load_state, save_state
 from tdx.contracts.storage import load_contract, save_contract
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.data.state_files import load_state, save_state
+from tdx.data.saved_manifest import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.errors import ArgumentError, ChainError, StorageError
 

@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase, is_tensor_collection
 from torch import Tensor
 
-from tdx.data.state_files import load_state, save_state
+from tdx.data.saved_manifest import load_state, save_state
 from tdx.data.storage import Storage
 from tdx.errors import ArgumentError, ChainError, StorageError
 from tdx.keys import NestedKey, format_key, normalize_key

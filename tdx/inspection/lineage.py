@@ -19,7 +19,7 @@ from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.inspection.leaf import LeafSpec
-    from tdx.stacks.driver import OnTrace
+    from tdx.stacks.tracer import OnTrace
 
 NodeT = TypeVar("NodeT")
 EndReason = Literal["overwritten", "dropped", "renamed"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tdx.core import StageTrace, StepTrace
     from tdx.core.tracing import TraceChecker, TracedViolation
     from tdx.stacks import Stack
-    from tdx.stacks.driver import OnTrace
+    from tdx.stacks.tracer import OnTrace
 
 
 @dataclass(frozen=True, slots=True)

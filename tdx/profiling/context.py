@@ -23,8 +23,8 @@ from tdx.profiling.parallel import CallTimes
 from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.profiling.run import ProfilePlan
 from tdx.stacks import Stack, open_stack
-from tdx.stacks.driver import Driver
 from tdx.stacks.native_meter import STEP_PART, attach_meter, iterate_stages
+from tdx.stacks.tracer import Driver
 
 P = ParamSpec("P")
 R = TypeVar("R")

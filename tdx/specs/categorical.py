@@ -15,11 +15,11 @@ from tdx.specs.arguments import (
     as_size,
     ends_with,
     match_shape,
+    parse_index,
     replace_unknown_sizes,
     to_array,
     to_tensor,
 )
-from tdx.specs.indices import parse_index
 from tdx.specs.intervals import extremes, ordered
 from tdx.specs.spaces import (
     CategoricalBox,

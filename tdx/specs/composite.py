@@ -12,9 +12,8 @@ from tdx.errors import SpecError
 from tdx.keys import NestedKey, split_key
 from tdx.specs import composite_shapes as shapes_of
 from tdx.specs import composite_values as values_of
-from tdx.specs.arguments import Device, as_device, as_size, is_dtype
+from tdx.specs.arguments import Device, Names, as_device, as_size, is_dtype
 from tdx.specs.composite_entries import MISSING, CompositeEntries, SpecKeys, is_key
-from tdx.specs.indices import Names
 from tdx.specs.spaces import indent
 from tdx.specs.spec import TensorSpec
 

@@ -11,7 +11,7 @@ import torch
 
 from tdx.errors import AttributeKeyError, KeyNotFoundError, SpecError, did_you_mean
 from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
-from tdx.specs.indices import Names
+from tdx.specs.arguments import Names
 from tdx.specs.spec import TensorSpec
 
 Specs = dict[str, Any]

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from tdx.errors import SpecError
-from tdx.specs.arguments import size_from_args
-from tdx.specs.indices import Names, expand_ellipsis, index_names, parse_index
+from tdx.specs.arguments import Names, expand_ellipsis, index_names, parse_index, size_from_args
 
 
 def index(spec: Any, position: Any) -> Any:

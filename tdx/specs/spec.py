@@ -24,6 +24,7 @@ from tdx.specs.arguments import (
     is_dtype,
     is_same_device,
     match_shape,
+    parse_index,
     replace_unknown_sizes,
     size_from_args,
     to_array,
@@ -31,7 +32,6 @@ from tdx.specs.arguments import (
     to_tensor,
     view_shape,
 )
-from tdx.specs.indices import parse_index
 from tdx.specs.intervals import cast
 from tdx.specs.spaces import Box, indent
 

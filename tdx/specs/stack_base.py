@@ -9,8 +9,13 @@ import torch
 from torch import Tensor
 
 from tdx.errors import SpecError, SpecIndexError
-from tdx.specs.arguments import Device, check_dimension, size_from_args
-from tdx.specs.indices import expand_ellipsis, parse_index
+from tdx.specs.arguments import (
+    Device,
+    check_dimension,
+    expand_ellipsis,
+    parse_index,
+    size_from_args,
+)
 from tdx.specs.spec import TensorSpec
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.html_repr import repr_html
 from tdx.keys import NestedKey
-from tdx.stacks.driver import OnTrace
 from tdx.stacks.stack import Direction, Stack, StageInfo
+from tdx.stacks.tracer import OnTrace
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -237,20 +237,20 @@ class NativeDriver:
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.driver.Driver`."""
+        """See :class:`~tdx.stacks.tracer.Driver`."""
         from tdx.core.envs.done_flags import any_done
 
         return self._current is None or any_done(self._current, self._env.done_keys)
 
     def reset(self, seed: int | None = None) -> None:
-        """See :class:`~tdx.stacks.driver.Driver`; only the rows that are done start again."""
+        """See :class:`~tdx.stacks.tracer.Driver`; only the rows that are done start again."""
         if seed is not None:
             self._env.set_seed(seed)
         env, current = self._env, self._current
         self._current = env.reset() if current is None else env.maybe_reset(current)
 
     def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.driver.Driver`; several actions are a TensorDict."""
+        """See :class:`~tdx.stacks.tracer.Driver`; several actions are a TensorDict."""
         from tensordict import is_tensor_collection
 
         current = self._current

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
 from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
-from tdx.stacks.driver import AnyTracer, Driver, OnTrace
+from tdx.stacks.tracer import AnyTracer, Driver, OnTrace
 
 if TYPE_CHECKING:
     from torch import Tensor

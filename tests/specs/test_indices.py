@@ -19,7 +19,7 @@ from tdx.specs import (
     OneHot,
     Unbounded,
 )
-from tdx.specs.indices import index_names, parse_index
+from tdx.specs.arguments import index_names, parse_index
 from tests.specs import kinds
 
 BATCHED: list[Any] = [

@@ -7,8 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tdx.tui import idle_collector
-from tdx.tui.idle_collector import IDLE_SECONDS, INTERVAL_SECONDS, IdleCollector
+from tdx.tui.app import (
+    IDLE_SECONDS,
+    INTERVAL_SECONDS,
+    MAX_PARTIAL_COLLECTIONS,
+    IdleCollector,
+)
 from tests.tui.driving import driven
 
 
@@ -60,7 +64,7 @@ def test_waits_while_keys_are_pressed(collections: Collections) -> None:
 
 
 def test_waits_for_a_limited_time(collections: Collections) -> None:
-    collections.partial = idle_collector.MAX_PARTIAL_COLLECTIONS
+    collections.partial = MAX_PARTIAL_COLLECTIONS
     collections.pass_time(1, keys=True)
     assert collections.times == [1.0]
 

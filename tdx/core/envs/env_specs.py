@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.envs.default_specs import (
+from tdx.core.envs.done_flags import (
     complete_done_spec,
     default_input_spec,
     default_output_spec,

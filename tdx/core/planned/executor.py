@@ -82,10 +82,9 @@ from tdx.core.planned.columns import (
     last_root,
     steps_within,
 )
-from tdx.core.planned.compiled import CompiledStages, compiled_stages
 from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
-from tdx.core.planned.stages import run_deferred
+from tdx.core.planned.stages import CompiledStages, compiled_stages, run_deferred
 from tdx.core.planned.workers import Run, run_in_workers
 from tdx.core.transformed_env import TransformedEnv
 from tdx.errors import ArgumentError, TdxError

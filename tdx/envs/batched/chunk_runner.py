@@ -23,8 +23,7 @@ from tdx.core.envs.rollout import RolloutChunk
 from tdx.core.planned.columns import as_tensordict, flatten, group_dims
 from tdx.core.planned.copies import unpack
 from tdx.core.planned.executor import PlannedRun, cached_program
-from tdx.core.planned.keyed_policy import KeyedPolicy
-from tdx.core.planned.row_policies import act_for_rows
+from tdx.core.planned.keyed_policy import KeyedPolicy, act_for_rows
 from tdx.core.planned.workers import (
     ChunkTask,
     Copies,

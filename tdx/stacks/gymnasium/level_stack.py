@@ -17,7 +17,6 @@ from tdx.core import StageSpecs
 from tdx.errors import EnvError, SpecError, TdxError, Where, get_first_line
 from tdx.html_repr import repr_html
 from tdx.specs import Binary, Composite
-from tdx.stacks.driver import OnTrace
 from tdx.stacks.gymnasium.calls import (
     Call,
     CallRecorder,
@@ -35,6 +34,7 @@ from tdx.stacks.gymnasium.workers import Workers
 from tdx.stacks.replay import BaseCalls, Entries, replaced_attributes, write_number
 from tdx.stacks.sources import attributes_of, is_closed
 from tdx.stacks.stack import Stack, StageInfo
+from tdx.stacks.tracer import OnTrace
 
 
 class LevelStack(Stack):
@@ -284,17 +284,17 @@ class LevelDriver(ABC):
 
     @property
     def reset_due(self) -> bool:
-        """See :class:`~tdx.stacks.driver.Driver`."""
+        """See :class:`~tdx.stacks.tracer.Driver`."""
         return self._reset_due
 
     def reset(self, seed: int | None) -> None:
-        """See :class:`~tdx.stacks.driver.Driver`."""
+        """See :class:`~tdx.stacks.tracer.Driver`."""
         pending = self._stack.take_seed()
         self._observation = self._reset(pending if seed is None else seed)
         self._reset_due = False
 
     def step(self, action: Any = None) -> None:
-        """See :class:`~tdx.stacks.driver.Driver`."""
+        """See :class:`~tdx.stacks.tracer.Driver`."""
         builder = self._stack._builder
         start = time.perf_counter_ns()
         builder.policy = "given"
