@@ -128,11 +128,6 @@ def tensor_keys(tensordict: TensorDictBase) -> list[NestedKey] | None:
     return found
 
 
-def copy_structure(tensordict: TensorDictBase) -> TensorDictBase:
-    """Return ``tensordict.clone(recurse=False)``: other TensorDicts with the same tensors."""
-    return restore_structure(note_structure(tensordict))
-
-
 Structure: TypeAlias = TensorDictBase | tuple[dict[str, Any], torch.Size, torch.device | None]
 """Entries, batch size and device of a TensorDict; nested ones are structures too."""
 

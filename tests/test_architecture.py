@@ -49,7 +49,7 @@ MAX_FILES_FIRST_ROLLOUT = 31
 """Maximum number of files executed in its first planned rollout, including planning."""
 MAX_FILES_ROLLOUT = 24
 """Maximum number of files executed in each further rollout."""
-MAX_FILES_SPEC = 52
+MAX_FILES_SPEC = 51
 """Maximum number of files executed in ``tdx inspect spec`` with this transform."""
 
 
