@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
 from tdx.errors import ArgumentError, TdxError
 from tdx.keys import NestedKey
-from tdx.stacks.tracer import AnyTracer, Driver, OnTrace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from tdx.core.meter import Meter
     from tdx.envs import EnvBase
     from tdx.stacks.replay import BaseCalls, Entries
+    from tdx.stacks.tracer import AnyTracer, Driver, OnTrace
 
 Direction = Literal["forward", "inverse", "both"]
 
