@@ -141,10 +141,10 @@ from .inspection.plan_report import inspect_plan as inspect_plan
 from .inspection.spec_report import SpecReport as SpecReport
 from .inspection.spec_report import inspect_spec as inspect_spec
 from .inspection.stack_check import check as check
-from .inspection.chain_report import StackReport as StackReport
-from .inspection.chain_report import inspect as inspect
+from .inspection.stack_report import StackReport as StackReport
+from .inspection.stack_report import inspect as inspect
 from .inspection.watch import watch as watch
-from .inspection.chain_report import trace as trace
+from .inspection.stack_report import trace as trace
 from .profiling.context import profile as profile
 from .profiling.result import ModeProfile as ModeProfile
 from .profiling.result import Profile as Profile

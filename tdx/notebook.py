@@ -233,8 +233,8 @@ def _report(value: object) -> Sequence[Block] | None:
     from tdx.cli.views.profile import profile_view
     from tdx.cli.views.specs import spec_view
     from tdx.contracts import ContractReport
-    from tdx.inspection.chain_report import StackReport
     from tdx.inspection.spec_report import SpecReport
+    from tdx.inspection.stack_report import StackReport
     from tdx.profiling.result import Profile
 
     match value:

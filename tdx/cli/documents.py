@@ -107,25 +107,25 @@ def _diff() -> Document:
 
 
 def _profile() -> Document:
-    from tdx.cli.views.profile_sweep import MeasuredEntries
+    from tdx.cli.views.profile_entries import MeasuredEntries
 
     return Document(MeasuredEntries)
 
 
 def _profile_comparison() -> Document:
-    from tdx.cli.views.profile_sweep import ComparisonEntries
+    from tdx.cli.views.profile_entries import ComparisonEntries
 
     return Document(ComparisonEntries)
 
 
 def _profile_sweep() -> Document:
-    from tdx.cli.views.profile_sweep import SweepEntries
+    from tdx.cli.views.profile_entries import SweepEntries
 
     return Document(SweepEntries)
 
 
 def _profile_estimate() -> Document:
-    from tdx.cli.views.profile_sweep import EstimateEntries
+    from tdx.cli.views.profile_entries import EstimateEntries
 
     return Document(EstimateEntries)
 

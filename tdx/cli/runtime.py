@@ -27,7 +27,7 @@ SCHEMA_VERSION = 1
 
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
 
-_OBJECTS_OF_IMPORTS = 1_000_000
+_POSTPONED_THRESHOLD = 1_000_000
 """More objects than the imports of a command create."""
 _USUAL_THRESHOLDS = gc.get_threshold()
 
@@ -304,7 +304,7 @@ def third_party_code() -> Iterator[None]:
         EnvError: The code called ``sys.exit``.
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
-    collect_garbage()
+    resume_garbage_collection()
     with reliable_sigint(), _stdout_to_stderr(), _logged_mujoco_warnings():
         try:
             yield
@@ -375,18 +375,18 @@ def postpone_garbage_collection() -> None:
     """Import libraries without collecting garbage, and exit without a last collection.
 
     Imports create hundreds of thousands of objects that stay; each full collection visits all of
-    them. :func:`collect_garbage` ends this when the work begins.
+    them. :func:`resume_garbage_collection` ends this when the work begins.
     """
-    gc.set_threshold(_OBJECTS_OF_IMPORTS)
+    gc.set_threshold(_POSTPONED_THRESHOLD)
     atexit.register(gc.freeze)
 
 
-def collect_garbage() -> None:
-    """Collect garbage as usual after :func:`postpone_garbage_collection`.
+def resume_garbage_collection() -> None:
+    """Collect garbage as usual again after :func:`postpone_garbage_collection`.
 
-    Objects that exist now, which are those of imports, are never visited.
+    Objects that exist now, mostly those of imported modules, are exempt for good.
     """
-    if gc.get_threshold()[0] == _OBJECTS_OF_IMPORTS:
+    if gc.get_threshold()[0] == _POSTPONED_THRESHOLD:
         gc.freeze()
         gc.set_threshold(*_USUAL_THRESHOLDS)
 

@@ -27,9 +27,10 @@ from tdx.data.parts import (
 from tdx.data.samplers import RandomSampler, Sampler, require_steps
 from tdx.data.saved import load, save
 from tdx.data.snapshots import restore
-from tdx.data.storage import Storage, WrittenOrder, find_time_dim, to_time_first
+from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
 from tdx.data.writers import RoundRobinWriter, Writer
+from tdx.data.written_order import WrittenOrder, find_time_dim, to_time_first
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
 

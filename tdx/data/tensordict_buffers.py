@@ -13,8 +13,9 @@ from tdx.data.buffer import ReplayBuffer, Stage
 from tdx.data.list_storage import ListStorage
 from tdx.data.parts import build_part
 from tdx.data.prioritized_sampler import PrioritizedSampler
-from tdx.data.storage import Storage, to_time_first
+from tdx.data.storage import Storage
 from tdx.data.writers import reduce_elements
+from tdx.data.written_order import to_time_first
 from tdx.errors import ChainError
 from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import read, write

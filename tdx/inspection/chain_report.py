@@ -1,8 +1,12 @@
-"""Reports about a stack of any library: its data flow, and everything that it shows."""
+"""Report the data flow of a stack of any library.
+
+A transform declares the keys that it reads and writes; a wrapper does not. What it writes shows in
+the values before and after it, so the env is reset and stepped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,18 +19,15 @@ from tdx.inspection.chain import (
     analyze_chain,
 )
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, composite_leaves
-from tdx.inspection.spec_report import EnvFacts, SpecReport, inspect_spec
-from tdx.inspection.values_report import ValuesReport, inspect_values
+from tdx.inspection.spec_report import EnvFacts
 from tdx.keys import NestedKey
-from tdx.serialization import Entries, Entry, Result
-from tdx.stacks import StageInfo, open_stack
+from tdx.serialization import Entries, Result
+from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tdx.core import StageSpecs, StageTrace, StepTrace
     from tdx.stacks import Stack
-    from tdx.stacks.tracer import AnyTracer, OnTrace
+    from tdx.stacks.tracer import OnTrace
 
 OBSERVED_STEPS = 20
 """Number of steps in which the writes of a stage are observed."""
@@ -211,121 +212,3 @@ def _leaves(specs: StageSpecs) -> tuple[Leaves, Leaves]:
         {leaf.key: leaf for leaf in leaves if leaf.part in OUTPUT_PARTS},
         {leaf.key: leaf for leaf in leaves if leaf.part in INPUT_PARTS},
     )
-
-
-State = Mapping[int, Mapping[str, "Tensor"]]
-
-
-def _stages_to_data(stages: tuple[StageInfo, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "stage": each.index,
-            "name": each.name,
-            "call": each.call,
-            "location": each.location,
-            "direction": each.direction,
-            "rows": each.rows,
-        }
-        for each in stages
-    ]
-
-
-def _state_to_data(state: State) -> list[dict[str, Any]]:
-    return [
-        {"stage": index, "values": {name: value.tolist() for name, value in values.items()}}
-        for index, values in state.items()
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class StackReport(Result):
-    """What an env and its stages show.
-
-    Args:
-        kind: Library, such as ``"gymnasium"``.
-        env: Name of the env.
-        stages: The stages, innermost first.
-        spec: Specs before the chain and after each stage.
-        state: State of each stage: running statistics, counters, queues.
-        values: Values of the steps. ``None``: no steps were made.
-        chain: Keys that each stage reads and writes. ``None``: no steps were made.
-        notes: What is not shown, each a sentence.
-    """
-
-    json_entries: ClassVar[Entries] = (
-        *("kind", "env", Entry("stages", convert=_stages_to_data), "spec"),
-        *(Entry("state", convert=_state_to_data), "values", "chain", "notes"),
-    )
-
-    kind: str
-    env: str
-    stages: tuple[StageInfo, ...]
-    spec: SpecReport
-    state: State
-    values: ValuesReport | None = None
-    chain: ChainReport | None = None
-    notes: tuple[str, ...] = ()
-
-
-def inspect(
-    env: Any, *, steps: int = 0, seed: int | None = None, policy: Any = None
-) -> StackReport:
-    """Inspect an env of any supported library: its stages, specs, values and state.
-
-    Args:
-        env: Env of tdx or of another library, with its wrappers.
-        steps: Number of steps to make; with 0 the env is not stepped.
-        seed: Seed of the env and of random actions. ``None``: do not seed.
-        policy: Selects the actions: a function of a TensorDict for an env of tdx, of an observation
-            for other libraries. Defaults to random actions.
-
-    Raises:
-        ArgumentError: ``env`` is neither an env nor a stack.
-        TdxError: A stage does not accept the specs before it.
-
-    Example:
-        >>> import gymnasium, tdx
-        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
-        >>> report = tdx.inspect(env, steps=5, seed=0)
-        >>> report.stages[-1].call, sorted(report.state[3])[1:]
-        ('NormalizeObservation(epsilon=1e-08)', ['obs_rms.count', 'obs_rms.mean', 'obs_rms.var'])
-        >>> [(change.key, change.stages) for change in report.spec.changes if change.stages]
-        [('observation', (3,))]
-    """
-    stack = open_stack(env)
-    spec = inspect_spec(stack)
-    values = chain = None
-    if steps:
-        observer = FlowObserver(stack)
-        values = inspect_values(stack, steps=steps, seed=seed, policy=policy, on_trace=observer.add)
-        if values.error is None:
-            chain = report_flow(stack, observer.flow())
-    stages, notes = tuple(stack.stages), tuple(stack.notes)
-    return StackReport(stack.kind, stack.name, stages, spec, stack.state(), values, chain, notes)
-
-
-def trace(env: Any, policy: Any = None) -> AnyTracer:
-    """Return a tracer of an env of any supported library.
-
-    It resets and steps the env, and records what every stage reads, writes and takes.
-
-    Args:
-        env: Env of tdx or of another library, with its wrappers.
-        policy: Selects the actions: a function of a TensorDict for an env of tdx, of an observation
-            for other libraries. Defaults to random actions.
-
-    Returns:
-        A :class:`~tdx.Tracer` for an env of tdx, a :class:`~tdx.stacks.StackTracer` for another
-        library.
-
-    Raises:
-        ArgumentError: ``env`` is neither an env nor a stack.
-
-    Example:
-        >>> import gymnasium, tdx
-        >>> env = gymnasium.wrappers.NormalizeObservation(gymnasium.make("Pendulum-v1"))
-        >>> run = tdx.trace(env).run(3)
-        >>> [stage.place for stage in run.last.stages if "observation" in stage.written]
-        ['Pendulum-v1', '3 NormalizeObservation']
-    """
-    return open_stack(env).tracer(policy)

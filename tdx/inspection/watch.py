@@ -13,7 +13,7 @@ from torch import Tensor
 from tdx.core.chain import chain_stages
 from tdx.core.tracing import StepTrace
 from tdx.core.tracing.spec_violations import TraceChecker
-from tdx.core.transforms.parameters import RunningNorm
+from tdx.core.transforms.running_norm import RunningNorm
 from tdx.errors import ArgumentError
 from tdx.inspection.value_stats import RunningStats
 from tdx.inspection.watch_records import KeyRecord, Sink, StateRecord, WatchRecord, sink_of

@@ -49,6 +49,7 @@ def test_rollout_imports_no_compiler_and_leaves_torch_as_it_was() -> None:
 @pytest.mark.parametrize(
     "imports",
     [
+        "import tensordict, tdx",
         "import torch._dynamo, tdx, tensordict",
         "import tdx, tensordict, torch._dynamo",
     ],

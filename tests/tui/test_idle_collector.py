@@ -7,12 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tdx.tui.app import (
-    IDLE_SECONDS,
-    INTERVAL_SECONDS,
-    MAX_PARTIAL_COLLECTIONS,
-    IdleCollector,
-)
+from tdx.tui import idle_collector
+from tdx.tui.idle_collector import IDLE_SECONDS, INTERVAL_SECONDS, IdleCollector
 from tests.tui.driving import driven
 
 
@@ -64,7 +60,7 @@ def test_waits_while_keys_are_pressed(collections: Collections) -> None:
 
 
 def test_waits_for_a_limited_time(collections: Collections) -> None:
-    collections.partial = MAX_PARTIAL_COLLECTIONS
+    collections.partial = idle_collector.MAX_PARTIAL_COLLECTIONS
     collections.pass_time(1, keys=True)
     assert collections.times == [1.0]
 

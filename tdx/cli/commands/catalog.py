@@ -161,7 +161,7 @@ def show_watch(output: OutputOptions, file: WatchFile) -> None:
     tdx show watch runs/watch.jsonl --format csv
     """
     from tdx.cli.output import write_view
-    from tdx.cli.views.values import watch_view
+    from tdx.cli.views.watch import watch_view
     from tdx.inspection.watch_records import read_watch
 
     write_view(watch_view(read_watch(file)), output)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.options import DebugOptions, Functions, PipelineOptions, TargetOptions, integer_option
-from tdx.cli.runtime import collect_garbage
+from tdx.cli.runtime import resume_garbage_collection
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def tui(pipeline: TargetOptions, debug: DebugOptions) -> int:
     config = initial_pipeline(options)
     from tdx.tui import open_app
 
-    collect_garbage()
+    resume_garbage_collection()
     return open_app(config, allow_code=options.allow_code)
 
 
@@ -101,7 +101,7 @@ def serve(
     from tdx.tui.serving.serve import serve
 
     arguments = as_arguments(options)
-    collect_garbage()
+    resume_garbage_collection()
     return serve(arguments, host=host, port=port, token=token, pages=pages, say=_announce)
 
 

@@ -1,4 +1,4 @@
-"""Values that the stages of a chain write, the state that they keep, and what was watched."""
+"""Values that the stages of a chain write, and the state that they keep."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from tdx.cli.views.specs import spec_columns
 from tdx.inspection.leaf import domain_text, shape_text
 from tdx.inspection.value_stats import PhaseValues, StageValues, ValueStats, ValueViolation
 from tdx.inspection.values_report import StateEntry, StateReport, ValuesReport
-from tdx.inspection.watch_records import Drift, WatchReport
 from tdx.keys import format_key
 
 if TYPE_CHECKING:
@@ -233,82 +232,3 @@ def _extremes(value: Tensor) -> list[str]:
         return ["", "", ""]
     wide = value.double()
     return [f"{float(each):.4g}" for each in (wide.min(), wide.mean(), wide.max())]
-
-
-_BARS = "▁▂▃▄▅▆▇█"
-_MAX_BARS = 30
-_DETAILS = ("std", "minimum", "maximum")
-"""Statistics that only JSON and CSV have."""
-_SHARES = ("nan", "outside")
-
-
-def watch_view(report: WatchReport) -> View:
-    """Lay out what moved, and the course of each number.
-
-    Args:
-        report: Records of a file.
-    """
-
-    def blocks(width: int) -> list[Block]:
-        steps = report.steps
-        aside = count_text(len(steps), "sample")
-        aside += f"  steps {steps[0]:,} to {steps[-1]:,}" if steps else ""
-        head: list[Block] = [
-            Heading(report.path, f"{report.env}  {aside}", level=1),
-            *stage_list(report.chain),
-        ]
-        moved = [each for each in report.drifts if each.moved is not None]
-        if not moved:
-            return [*head, Paragraph([Cell("nothing moved", "good")]), *_courses(report.drifts)]
-        rows = [
-            [Cell(each.stage, "name"), Cell(each.name), Cell(str(each.moved), "changed")]
-            for each in moved
-        ]
-        table = Table([Column("stage"), Column("number"), Column("moved")], rows)
-        return [*head, Heading("moved"), table, *_courses(report.drifts)]
-
-    def records() -> Iterator[dict[str, Any]]:
-        return (each.to_dict() for each in report.drifts)
-
-    return View("watch", report.to_dict, records, blocks)
-
-
-def _courses(drifts: Sequence[Drift]) -> Iterator[Block]:
-    rows = [
-        [
-            Cell(each.stage, "name"),
-            Cell(each.name),
-            Cell(f"{each.first:.4g}"),
-            Cell(f"{each.last:.4g}"),
-            Cell(plot(each.values)),
-        ]
-        for each in drifts
-        if _is_shown(each)
-    ]
-    titles = ("stage", "number", "first", "last", "course")
-    if rows:
-        yield Heading("course")
-        yield Table([Column(title, fixed=title == "course") for title in titles], rows)
-
-
-def _is_shown(drift: Drift) -> bool:
-    statistic = drift.name.rpartition("/")[2]
-    if statistic in _SHARES:
-        return any(drift.values)
-    return "/" not in drift.name or statistic not in _DETAILS
-
-
-def plot(values: Sequence[float | None]) -> str:
-    """Plot numbers as bars between their minimum and maximum; a missing one is a space.
-
-    Example:
-        >>> plot([0.0, 0.5, None, 1.0])
-        '▁▅ █'
-    """
-    count = min(len(values), _MAX_BARS)
-    thinned = [values[index * len(values) // count] for index in range(count)]
-    known = [each for each in thinned if each is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
-    span = high - low
-    scale = (len(_BARS) - 1) / span if span else 0.0
-    return "".join(" " if each is None else _BARS[round((each - low) * scale)] for each in thinned)

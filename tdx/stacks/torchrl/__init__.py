@@ -91,7 +91,7 @@ def to_torchrl_spec(spec: TensorSpec) -> Any:
         torch.Size([3])
     """
     require_torchrl()
-    from tdx.stacks.torchrl.env import convert_to_torchrl
+    from tdx.stacks.torchrl.specs import convert_to_torchrl
 
     return convert_to_torchrl(spec)
 
@@ -112,7 +112,7 @@ def from_torchrl_spec(spec: Any) -> TensorSpec:
         True
     """
     require_torchrl()
-    from tdx.stacks.torchrl.env import convert_from_torchrl
+    from tdx.stacks.torchrl.specs import convert_from_torchrl
 
     return convert_from_torchrl(spec)
 

@@ -18,7 +18,7 @@ from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key
 from tdx.specs import Composite
 from tdx.stacks.gymnasium.hooks import replaced_methods
-from tdx.stacks.torchrl.env import convert_from_torchrl, convert_to_torchrl
+from tdx.stacks.torchrl.specs import convert_from_torchrl, convert_to_torchrl
 from tdx.transforms import Compose, Transform
 
 

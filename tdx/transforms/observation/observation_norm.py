@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import Compose, ObservationTransform, TimeBehavior
-from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform, RunningNorm
+from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
+from tdx.core.transforms.running_norm import RunningNorm
 from tdx.core.transforms.spec_maps import broadcasts_to, missing_key_error
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ArgumentError, ChainError

@@ -1,0 +1,78 @@
+"""Views of a verified and of a repaired dump."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tdx.cli.views import Block, Cell, Column, Heading, Paragraph, Table, View, count_text
+from tdx.cli.views.dumps import next_step, size_text
+from tdx.rollouts.dump.verification import Repair, Verification
+
+REPAIRED = ("missing", "short", "checksum")
+"""Problems that a repair removes."""
+
+_PROBLEM = ("problem", "file", "chunk", "message", "where")
+
+
+def verify_view(result: Verification) -> View:
+    """Lay out the problems of a dump.
+
+    Args:
+        result: Result of the verification.
+    """
+
+    def blocks(width: int) -> list[Block]:
+        read = f"{count_text(result.chunks, 'chunk')}, {size_text(result.size)}"
+        rest = "" if result.complete else f"; the dump is unfinished: {next_step(result.source)}"
+        if result.is_fine:
+            verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}")])
+            return [Heading(result.path, level=1), verdict]
+        rows = [
+            [Cell(each.kind, "bad"), Cell(each.message), Cell(each.where, "dim")]
+            for each in result.problems
+        ]
+        count = count_text(len(rows), "problem")
+        table = Table([Column("problem", fixed=True), Column("what"), Column("recorded in")], rows)
+        blocks: list[Block] = [Heading(result.path, f"{count}  {read}{rest}", level=1), table]
+        if any(each.kind in REPAIRED for each in result.problems):
+            repair = f"`tdx verify {result.path} --repair` keeps the intact chunks"
+            blocks.append(Paragraph([Cell(repair, "dim")]))
+        return blocks
+
+    def records() -> Iterator[dict[str, Any]]:
+        return (each.to_dict() for each in result.problems)
+
+    return View("verification", result.to_dict, records, blocks, _PROBLEM)
+
+
+def repair_view(result: Repair) -> View:
+    """Lay out what a repair kept and lost.
+
+    Args:
+        result: Result of the repair.
+    """
+
+    def blocks(width: int) -> list[Block]:
+        verdict = verify_view(result.verification).blocks(width)
+        if result.is_unchanged:
+            return [*verdict, Paragraph([Cell("nothing to repair", "dim")])]
+        kept = _amounts(result.chunks, result.steps, result.episodes)
+        lost = _amounts(result.lost_chunks, result.lost_steps, result.lost_episodes)
+        if result.lost_shards:
+            shards = ", ".join(map(str, result.lost_shards))
+            lost = f"{count_text(len(result.lost_shards), 'shard')} ({shards}): {lost}"
+        lost = lost if result.is_exact or not result.lost_chunks else f"at least {lost}"
+        lines = [("kept", kept), ("lost", lost or "nothing")]
+        lines += [("set aside", name) for name in result.set_aside]
+        lines += [("written again", name) for name in result.rewritten]
+        table = Table([Column(), Column()], [[Cell(a, "dim"), Cell(b)] for a, b in lines])
+        return [*verdict, table]
+
+    data = {"path": result.verification.path, **result.to_dict()}
+    return View("repair", lambda: data, lambda: [data], blocks)
+
+
+def _amounts(chunks: int, steps: int, episodes: int) -> str:
+    counts = {"chunk": chunks, "step": steps, "ended episode": episodes}
+    return ", ".join(count_text(number, noun) for noun, number in counts.items() if number)
