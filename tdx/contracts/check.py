@@ -9,7 +9,9 @@ from tdx.contracts.compare import compare_contracts
 from tdx.contracts.freeze import freeze, observe, stack_in_this_process
 from tdx.contracts.model import Contract
 from tdx.contracts.observe import STEPS
-from tdx.contracts.report import ContractReport, Difference
+from tdx.contracts.recorded import Replayed, pair_levels, prepare, replay
+from tdx.contracts.report import ContractReport, Coverage, Difference
+from tdx.contracts.roles import relevant_stages
 from tdx.errors import TdxError
 from tdx.stacks import open_stack
 
@@ -25,9 +27,12 @@ def check_contract(
     evaluation: bool = False,
     reference: str = "contract",
 ) -> ContractReport:
-    """Run the golden inputs of a contract through an env, and compare stage by stage.
+    """Run the recorded inputs of a contract through an env, and compare stage by stage.
 
-    The env inside is not stepped, and the state of the stages is restored.
+    In a stack of the same library, each stage gets its recorded inputs, so that a difference is
+    found at the stage that has it; the env inside runs along from its recorded calls. In another
+    library, the results of the env inside are replaced, and it is not stepped. The state of the
+    stages is restored; reset the env before you continue.
 
     Args:
         env: Env of any supported library with its wrappers.
@@ -45,7 +50,7 @@ def check_contract(
         >>> tdx.check_contract(env, tdx.freeze(env)).same
         True
     """
-    return compare_target(env, contract, name, evaluation=evaluation, reference=reference)[0]
+    return _compare(env, contract, name, evaluation=evaluation, reference=reference)[0]
 
 
 def compare_target(
@@ -61,14 +66,36 @@ def compare_target(
     Returns:
         The report, and the observed env; ``None`` if it fails with the golden inputs.
     """
+    report, target, replayed = _compare(
+        env, contract, name, evaluation=evaluation, reference=reference
+    )
+    if target is not None and replayed is not None:
+        recorded, own = replayed.sides()
+        target = replace(target, values=own, reference=recorded)
+    return report, target
+
+
+def _compare(
+    env: Any, contract: Contract, name: str | None, *, evaluation: bool, reference: str
+) -> tuple[ContractReport, Contract | None, Replayed | None]:
     with stack_in_this_process(open_stack(env)) as (stack, notes):
         names = (reference, name or stack.name)
+        recording = contract.recording if stack.kind == contract.kind else None
+        replayed = None
         try:
-            target = observe(stack, contract.inputs, contract.seed, contract.compare)
+            if recording is not None:
+                prepare(stack, recording)
+            target = observe(
+                stack, contract.inputs, contract.seed, contract.compare, recording=recording
+            )
+            if recording is not None:
+                pairs = pair_levels(contract, target, recording, stack)
+                replayed = None if pairs is None else replay(stack, recording, pairs)
         except TdxError as error:
-            return _failed(contract, stack, names, error), None
-    target = replace(target, notes=notes)
-    return compare_contracts(contract, target, names, evaluation=evaluation), target
+            return _failed(contract, stack, names, error), None, None
+    target = replace(target, notes=notes, recording=None)
+    report = compare_contracts(contract, target, names, replayed, evaluation=evaluation)
+    return report, target, replayed
 
 
 def diff_stacks(
@@ -120,5 +147,5 @@ def _failed(
         None,
         error.hint,
     )
-    steps = sum(each.steps for each in contract.inputs)
-    return ContractReport(*names, len(stack.stages), steps, (found,))
+    coverage = Coverage(0, len(relevant_stages(contract)), 0, 0)
+    return ContractReport(*names, len(stack.stages), contract.steps, coverage, (found,))

@@ -7,18 +7,32 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord
-from tdx.contracts.report import FRAME_SHAPE, FRAME_STACK, ContractReport, Difference, Kind
-from tdx.contracts.roles import PASSIVE, STACK, Pair, align, part_of
+from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord, display_key
+from tdx.contracts.recorded import Replayed, count_changes, coverage_of
+from tdx.contracts.report import (
+    FRAME_SHAPE,
+    FRAME_STACK,
+    ContractReport,
+    Coverage,
+    Difference,
+    Kind,
+)
+from tdx.contracts.roles import PASSIVE, STACK, TRAINING, Pair, align, part_of, relevant_stages
 from tdx.contracts.states import compare_states
 from tdx.contracts.values import Change, Tolerance, compare
+from tdx.errors import summarize_error
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
 _CROSS_LIBRARY = Tolerance(1e-4, 1e-5)
 
 
 def compare_contracts(
-    a: Contract, b: Contract, names: tuple[str, str], *, evaluation: bool = False
+    a: Contract,
+    b: Contract,
+    names: tuple[str, str],
+    replayed: Replayed | None = None,
+    *,
+    evaluation: bool = False,
 ) -> ContractReport:
     """Compare a target with a contract; both have run on the same inputs.
 
@@ -26,18 +40,29 @@ def compare_contracts(
         a: The contract.
         b: The target.
         names: Names of both.
+        replayed: What each stage of the target did with its recorded inputs. ``None``: compare
+            what the stages of both made of the results of the env inside.
         evaluation: The target is used for evaluation: its statistics must not change.
     """
-    comparison = _Comparison(a, b, evaluation=evaluation)
+    comparison = _Comparison(a, b, replayed, evaluation=evaluation)
     comparison.run()
+
+    def shown(differences: list[Difference]) -> tuple[Difference, ...]:
+        return tuple(comparison.displayed(difference) for difference in differences)
+
+    of_training = [each for each in comparison.roots if comparison.is_of_training(each)]
+    causes = [each for each in comparison.roots if each not in of_training]
     return ContractReport(
         *names,
         stages=len(b.stages) - 1,
-        steps=sum(each.steps for each in a.inputs),
-        differences=tuple(comparison.with_code(each) for each in comparison.roots),
-        follows=tuple(comparison.with_code(each) for each in comparison.follows),
-        excluded=tuple(_excluded(a, b)),
+        steps=a.steps,
+        coverage=comparison.coverage(),
+        differences=shown(causes),
+        follows=shown(comparison.follows),
+        excluded=tuple(comparison.excluded()),
         notes=tuple(dict.fromkeys((*comparison.notes, *_bookkeeping(a, b), *a.notes, *b.notes))),
+        training_only=shown(of_training),
+        evaluation=evaluation,
     )
 
 
@@ -50,21 +75,15 @@ def _bookkeeping(a: Contract, b: Contract) -> Iterator[str]:
             added = [key for key in keys if part_of(contract, key) in ("observation", "state")]
             is_known = stage.name in known or stage.role in known
             if stage.role == "monitor" and added and not is_known:
-                listed = ", ".join(dict.fromkeys(added))
+                listed = ", ".join(dict.fromkeys(display_key(key) for key in added))
                 yield f"only the {side} has {stage.place}, which writes {listed} for monitoring"
-
-
-def _excluded(a: Contract, b: Contract) -> Iterator[str]:
-    for side, contract in (("contract", a), ("target", b)):
-        for stage in contract.stages:
-            if stage.random == "excluded":
-                yield f"{stage.place} of the {side} is random and does not follow the seed"
 
 
 @dataclass
 class _Comparison:
     a: Contract
     b: Contract
+    replayed: Replayed | None = None
     evaluation: bool = False
     roots: list[Difference] = field(default_factory=list)
     follows: list[Difference] = field(default_factory=list)
@@ -72,33 +91,98 @@ class _Comparison:
 
     def __post_init__(self) -> None:
         self.is_same_kind = self.a.kind == self.b.kind
-        self._changed: set[tuple[str, str]] = set()
-        """Lane and key of the values that differ so far."""
+        self._compared_stages: set[int] = set()
+        self._values = self._all_values = 0
 
     def run(self) -> None:
         """Compare the env inside, and then all stages in the order of the data flow."""
         pairs = align(self.a, self.b)
-        ends = self._compare_ends()
-        self._compare_env()
         order = sorted(pairs, key=_position)
+        self._compare_env()
+        self._note_renamed(order)
         found = [(pair, list(self._compare_pair(pair))) for pair in order]
-        if self.is_same_kind or ends:
-            flat = [(each, pair) for pair, differences in found for each in differences]
-            for each, pair in sorted(flat, key=lambda item: item[0].kind != "order"):
-                self._add_of_pair(each, pair)
-            self._compare_values(order)
+        flat = [(each, pair) for pair, differences in found for each in differences]
+        if self.replayed is not None:
+            self._add_of_pairs(flat)
+            self._compare_replayed(self.replayed)
         else:
-            for _, differences in found:
-                for each in differences:
+            ends = self._compare_ends()
+            if self.is_same_kind or ends:
+                self._add_of_pairs(flat)
+                self._compare_values(order)
+            else:
+                for each, _ in flat:
                     if each.kind.startswith("state"):
                         self._add(each)
                     elif each.kind != "argument":
                         self.notes.append(f"{each.sentence}; the values agree")
-        is_random = any(each.random == "excluded" for each in (*self.a.stages, *self.b.stages))
-        if ends and not self.roots and not is_random:
-            for each in ends:
-                self._add(each)
+                self._compare_values(order)
+            if ends and not self.roots and not self._is_open():
+                for each in ends:
+                    self._add(each)
         self._sort()
+
+    def _add_of_pairs(self, differences: list[tuple[Difference, Pair]]) -> None:
+        for difference, pair in sorted(differences, key=lambda item: item[0].kind != "order"):
+            self._add_of_pair(difference, pair)
+
+    def _note_renamed(self, pairs: list[Pair]) -> None:
+        """Note the stages that do the same under another class name."""
+        for a, b in ((pair.a, pair.b) for pair in pairs):
+            if self.is_same_kind and a is not None and b is not None and a.name != b.name:
+                self.notes.append(f"{b.place} of the target stands for {a.place} of the contract")
+
+    # Coverage
+
+    def coverage(self) -> Coverage:
+        """Return how much of the contract was compared."""
+        if self.replayed is not None:
+            assert self.a.recording is not None
+            lacking = {
+                each.reference_stage
+                for each in self.roots
+                if self.evaluation
+                and self.is_of_training(each)
+                and each.reference_stage is not None
+            }
+            return coverage_of(self.a, self.a.recording, self.replayed, lacking)
+        relevant = {stage.index for stage in relevant_stages(self.a)}
+        return Coverage(
+            len(relevant & self._compared_stages), len(relevant), self._values, self._all_values
+        )
+
+    def excluded(self) -> Iterator[str]:
+        """Yield the stages whose values are not compared."""
+        for side, contract in (("contract", self.a), ("target", self.b)):
+            for stage in contract.stages:
+                if self._random(contract, stage) == "excluded":
+                    yield f"{stage.place} of the {side} is random and does not follow the seed"
+
+    def _random(self, contract: Contract, stage: StageRecord) -> str | None:
+        """Return whether a stage repeats itself in the kind of replay that is compared."""
+        return stage.random if self.replayed else contract.golden_random.get(stage.index)
+
+    def _is_open(self) -> bool:
+        """Return True if a stage of one side is random, so that what follows it is not compared."""
+        sides = (self.a, self.b)
+        return any(
+            self._random(side, stage) == "excluded" for side in sides for stage in side.stages
+        )
+
+    # Differences
+
+    def is_of_training(self, difference: Difference) -> bool:
+        """Return True for a stage of a training that the target does well without."""
+        if difference.kind != "missing stage" or difference.reference_stage is None:
+            return False
+        return self.a.stage(difference.reference_stage).role in TRAINING
+
+    def displayed(self, difference: Difference) -> Difference:
+        """Return a difference with its code, and with its key as users write it."""
+        coded = self.with_code(difference)
+        if coded.key is None or (difference.stage is None and difference.reference_stage is None):
+            return coded
+        return replace(coded, key=display_key(coded.key))
 
     def _add(self, difference: Difference) -> None:
         known = {(each.stage, each.reference_stage, each.kind, each.key) for each in self.roots}
@@ -192,7 +276,12 @@ class _Comparison:
         learned = any(each.changes for each in a.state)
         what = "learned statistics" if learned else a.role
         text = f"the target has no such stage ({what})"
-        hint = f"add {a.name} to the target, after stage {a.index - 1} of the contract"
+        inside = self.a.stage(a.index - 1)
+        place = f"after {inside.place} of the contract" if a.index else "directly around the env"
+        hint = f"add {a.name} to the target, {place}"
+        if self.a.recording is not None and self.replayed is not None:
+            changed, calls = count_changes(self.a.recording, a.index)
+            text += f"; it changed {changed:,} of {calls:,} calls"
         size = self._end_size(key)
         return Difference("missing stage", None, a.index, a.name, key, text, size, hint)
 
@@ -247,7 +336,8 @@ class _Comparison:
         for key, one in ours.items():
             other = theirs.get(key)
             if other is None:
-                yield key, "spec", f"the target has no such key; it has {', '.join(theirs)}"
+                names = ", ".join(map(display_key, theirs))
+                yield key, "spec", f"the target has no such key; it has {names}"
                 continue
             yield from ((key, *each) for each in self._spec_change(one, other, env=env))
         if self.is_same_kind:
@@ -256,7 +346,7 @@ class _Comparison:
             if list(ours) != list(theirs) and ours.keys() == theirs.keys():
                 names = [each for each in theirs if theirs[each].part == "observation"]
                 if names != [each for each in ours if ours[each].part == "observation"]:
-                    text = f"the keys are in the order {', '.join(names)}"
+                    text = f"the keys are in the order {', '.join(map(display_key, names))}"
                     yield names[0], "feature order", text
 
     def _spec_change(
@@ -283,17 +373,103 @@ class _Comparison:
             ordered = both if lane == "forward" else list(reversed(both))
             is_open = False
             for pair in ordered:
-                assert pair.a is not None
-                assert pair.b is not None
-                if "excluded" in (pair.a.random, pair.b.random):
+                a, b = pair.a, pair.b
+                assert a is not None
+                assert b is not None
+                if "excluded" in (self._random(self.a, a), self._random(self.b, b)):
                     is_open = True
-                for key in self._keys_of(lane, pair.a, pair.b):
-                    change = self._change_at(
-                        lane, key, pair.a.index, pair.b.index, pair.a.tolerance
-                    )
-                    if change is None or is_open:
-                        continue
-                    self._add_change(lane, key, change, pair.a, pair.b)
+                if is_open:
+                    continue
+                self._compared_stages.add(a.index)
+                for key in self._keys_of(lane, a, b):
+                    values, _ = self.a.value_at(lane, a.index, key)
+                    self._values += 0 if values is None else values.numbers.shape[0]
+                    change = self._change_at(lane, key, a.index, b.index, a.tolerance)
+                    if (change is not None and self.is_same_kind) or (
+                        change is not None and self.roots
+                    ):
+                        self._add_change(lane, key, change, a, b)
+            self._count_values(lane, both, is_open=is_open)
+
+    def _count_values(self, lane: Lane, pairs: list[Pair], *, is_open: bool) -> None:
+        """Count the values of the contract in a lane, and those at its end."""
+        end = self.a.last if lane == "forward" else -1
+        for key in self._end_keys(lane, end):
+            values, _ = self.a.value_at(lane, end, key)
+            count = 0 if values is None else values.numbers.shape[0]
+            self._all_values += count
+            self._values += 0 if is_open else count
+        for stage in relevant_stages(self.a):
+            for name in stage.writes:
+                key = name.partition(" ")[2]
+                is_compared = lane == "inverse" or part_of(self.a, key) in self.a.compare
+                if name.startswith(f"{lane} ") and is_compared:
+                    values, _ = self.a.value_at(lane, stage.index, key)
+                    self._all_values += 0 if values is None else values.numbers.shape[0]
+
+    def _compare_replayed(self, replayed: Replayed) -> None:
+        """Compare what each stage of the target did with its recorded inputs."""
+        assert self.a.recording is not None
+        excluded = self.a.recording.unrepeatable
+        for index, recorded in sorted(replayed.pairs.items()):
+            a, b = self.a.stage(recorded), self.b.stage(index)
+            if index < 0 or recorded in excluded:
+                continue
+            for lane in _LANES:
+                for key in replayed.keys(lane, index):
+                    part = "action" if lane == "inverse" else part_of(self.a, key)
+                    if part in self.a.compare:
+                        change = replayed.change((lane, index, key), a.tolerance)
+                        if change is not None:
+                            self._add_own(self._from_change(change, b, a, key))
+            if index in replayed.call_counts:
+                theirs, own, count = replayed.call_counts[index]
+                text = f"it makes {own} instead of {theirs} inner calls"
+                text += f", in {count} calls" if count > 1 else ""
+                self._add_own(Difference("inner calls", index, recorded, b.name, None, text))
+        for index, error in sorted(replayed.failures.items()):
+            b = self.b.stage(index)
+            text = f"it fails with the inputs of the contract: {summarize_error(error)}"
+            paired = replayed.pairs.get(index)
+            failure = Difference("spec", index, paired, b.name, _first_key(b), text)
+            is_caused = any(cause.stage is not None and cause.stage < index for cause in self.roots)
+            (self.follows if is_caused else self.roots).append(failure)
+        self._note_env(replayed)
+
+    def _note_env(self, replayed: Replayed) -> None:
+        assert self.a.recording is not None
+        difference = replayed.env_difference()
+        if difference is not None and self.a.recording.env_repeats:
+            self.notes.append(
+                f"the env inside does not repeat its recorded results ({difference}); the stages "
+                "got the recorded ones"
+            )
+        if replayed.rows < self.a.recording.rows:
+            self.notes.append(
+                f"the contract has {self.a.recording.rows} recorded sub-envs, the target "
+                f"{replayed.rows}: the others are not compared"
+            )
+
+    def _add_own(self, difference: Difference) -> None:
+        """Add a difference of a stage that got its recorded inputs: it follows from no other."""
+        own = next(
+            (
+                cause
+                for cause in self.roots
+                if cause.stage == difference.stage and cause.stage is not None
+            ),
+            None,
+        )
+        if own is None:
+            self.roots.append(difference)
+            return
+        if own.size is None or own.key is None:
+            place = self.roots.index(own)
+            self.roots[place] = replace(
+                own, size=own.size or difference.size, key=own.key or difference.key
+            )
+        if own.kind != difference.kind:
+            self.follows.append(difference)
 
     def _add_change(
         self, lane: Lane, key: str, change: Change, a: StageRecord, b: StageRecord
@@ -301,7 +477,6 @@ class _Comparison:
         """Add a difference of values as a cause, or as what follows from one before it."""
         found = self._from_change(change, b, a, key)
         causes = [each for each in self.roots if self._explains(each, lane, a, b)]
-        self._changed.add((lane, key))
         if not causes:
             self.roots.append(found)
             return
@@ -352,14 +527,20 @@ class _Comparison:
         for lane in _LANES:
             if key is None:
                 continue
-            change = self._change_at(lane, key, a.index, b.index, a.tolerance)
+            if self.replayed is not None:
+                has_values = (lane, b.index, key) in self.replayed.values
+                change = (
+                    self.replayed.change((lane, b.index, key), a.tolerance) if has_values else None
+                )
+            else:
+                change = self._change_at(lane, key, a.index, b.index, a.tolerance)
             if change is not None:
                 return change
         return None
 
     def _end_size(self, key: str | None) -> float | None:
-        """Return how much a key differs at the end."""
-        if key is None:
+        """Return how much a key differs at the end, if the values flow that far."""
+        if key is None or self.replayed is not None:
             return None
         for lane, at_a, at_b in (("forward", self.a.last, self.b.last), ("inverse", -1, -1)):
             change = self._change_at(lane, key, at_a, at_b, Tolerance())  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tdx.contracts.compare import compare_contracts
 from tdx.contracts.model import (
     DEFAULT_PARTS,
     Contract,
@@ -20,6 +21,7 @@ from tdx.contracts.model import (
     StateRecord,
 )
 from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, restored, run_inputs
+from tdx.contracts.recorded import record, replay
 from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
 from tdx.contracts.states import is_of_episode, is_statistic
 from tdx.contracts.values import Values, compare, digest
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
     from tdx.inspection.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
+    from tdx.stacks.observe import Recording
 
 _LIBRARIES = ("gymnasium", "numpy", "stable-baselines3", "tdx", "torch", "torchrl")
 _MODULES = {"stable-baselines3": "stable_baselines3"}
@@ -74,10 +77,25 @@ def freeze(
         )
     with stack_in_this_process(open_stack(env)) as (stack, notes):
         layout = Layout(stack)
+        recorded = record(stack, seed, steps)
+        recording, again = (None, None) if recorded is None else recorded
         with restored(stack):
             inputs = collect_inputs(stack, layout.actions_of, seed, steps)
-        found = observe(stack, inputs, seed, compare, layout, find_random=True)
-    return replace(found, notes=notes)
+        contract = observe(
+            stack, inputs, seed, compare, layout, find_random=True, recording=recording
+        )
+        if recording is not None and not recording.env_repeats:
+            notes = (*notes, "the env does not repeat itself; its recorded results are replayed")
+    contract = replace(contract, notes=notes)
+    own = compare_contracts(contract, contract, ("contract", contract.env), again)
+    if not own.same:
+        first = own.first.sentence if own.first is not None else "; ".join(own.excluded)
+        raise ArgumentError(
+            f"the stack does not repeat itself, so that a contract would prove nothing: {first}; "
+            f"{own.coverage}",
+            hint="draw random numbers from env.np_random, NumPy or torch, which are seeded",
+        )
+    return contract
 
 
 def observe(
@@ -88,8 +106,9 @@ def observe(
     layout: Layout | None = None,
     *,
     find_random: bool = False,
+    recording: Recording | None = None,
 ) -> Contract:
-    """Record the stages of a stack on given inputs.
+    """Record the stages of a stack on given inputs, with the env inside replaced.
 
     Args:
         stack: The stack, in this process; its env is not stepped, and the state of its stages is
@@ -99,6 +118,8 @@ def observe(
         compare: Parts to compare.
         layout: Keys of the stack, if they are known.
         find_random: True to run the stages again, to find the random ones.
+        recording: Recorded calls of the stack, which show what each stage does by itself. A stage
+            may then fail without the env inside, whose state it reads.
 
     Raises:
         TdxError: A stage raised.
@@ -115,8 +136,11 @@ def observe(
         random: Mapping[int, str] = {}
         if find_random and frozen.error is None:
             random = _find_random(stack, layout, inputs, seed, frozen)
-    if frozen.error is not None:
+    if frozen.error is not None and recording is None:
         raise frozen.error
+    golden_random = random
+    if recording is not None:
+        random = _random_stages(stack, recording) if find_random else {}
     builder = _Builder(layout, learned, frozen, random)
     stages = [builder.stage(-1, stack.name, None)]
     stages += [builder.stage(info.index, info.name, info) for info in stack.stages]
@@ -129,7 +153,17 @@ def observe(
         tuple(stages),
         tuple(inputs),
         frozen.values,
+        recording=recording,
+        golden_random=golden_random,
     )
+
+
+def _random_stages(stack: Stack, recording: Recording) -> dict[int, str]:
+    """Return the stages that do not repeat themselves, and those that follow the seed."""
+    same = {index: index for index in recording.forms}
+    other = replay(stack, replace(recording, seed=recording.seed + 1), same)
+    random = dict.fromkeys((index for index in other.changed_levels()), "seeded")
+    return random | dict.fromkeys(recording.unrepeatable, "excluded")
 
 
 @contextmanager

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tdx.contracts.values import EXACT, Tolerance, Values
 from tdx.html_repr import repr_html
 from tdx.keys import NestedKey, format_key, normalize_key
 
-VERSION = 1
-"""Version of the format of a contract."""
+if TYPE_CHECKING:
+    from tdx.stacks.observe import Recording
+
+VERSION = 2
+"""Version of the format of a contract; version 1 has no recorded calls."""
 Lane = Literal["forward", "inverse"]
 Place = tuple[Lane, int, str]
 """Direction, index of the stage, and name of the key; -1 is the env inside."""
@@ -35,6 +38,16 @@ def parse_key_name(name: str) -> NestedKey:
     """Return the key of a name; the inverse of :func:`key_name`."""
     parts = (part.replace("%2E", ".").replace("%25", "%") for part in name.split("."))
     return normalize_key(tuple(parts))
+
+
+def display_key(name: str) -> str:
+    """Return a key as users write it, from its name in a contract.
+
+    Example:
+        >>> display_key("observation%2Estate")
+        'observation.state'
+    """
+    return format_key(parse_key_name(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,7 @@ class StageRecord:
     @property
     def place(self) -> str:
         """Display name: ``stage 5 (VecNormalize)``."""
-        return f"stage {self.index} ({self.name})" if self.index >= 0 else f"the env {self.name}"
+        return f"stage {self.index} ({self.name})" if self.index >= 0 else f"the env ({self.name})"
 
     def spec(self, key: str) -> SpecRecord | None:
         """Return the spec of a key after the stage."""
@@ -154,6 +167,11 @@ class Contract:
         inputs: Golden inputs.
         values: Golden values by direction, stage and key.
         notes: What the contract does not cover, each a sentence.
+        recording: Calls of each level, for stacks of the same kind. ``None``: the levels of this
+            kind of stack cannot be observed, or the contract has version 1.
+        golden_random: Stages whose golden values other runs do not repeat, by index: ``excluded``
+            or ``seeded``.
+        reference: Of a target that replayed a recording, the recorded counterpart of ``values``.
     """
 
     _repr_html_ = repr_html
@@ -167,10 +185,20 @@ class Contract:
     inputs: tuple[Segment, ...] = field(repr=False)
     values: Mapping[Place, Values] = field(repr=False)
     notes: tuple[str, ...] = ()
+    recording: Recording | None = field(default=None, repr=False)
+    golden_random: Mapping[int, str] = field(default_factory=dict)
+    reference: Mapping[Place, Values] | None = field(default=None, repr=False)
 
     def stage(self, index: int) -> StageRecord:
         """Return a stage by its index; -1 is the env inside."""
         return self.stages[index + 1]
+
+    @property
+    def steps(self) -> int:
+        """Number of recorded steps."""
+        if self.recording is not None:
+            return self.recording.steps
+        return sum(segment.steps for segment in self.inputs)
 
     @property
     def last(self) -> int:

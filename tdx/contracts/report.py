@@ -20,6 +20,7 @@ Kind = Literal[
     "state fresh",
     "state still learning",
     "value",
+    "inner calls",
 ]
 
 CODES: dict[Kind, str] = {
@@ -34,6 +35,7 @@ CODES: dict[Kind, str] = {
     "state fresh": "TDX509",
     "state still learning": "TDX510",
     "value": "TDX511",
+    "inner calls": "TDX514",
 }
 """Code of each kind of difference; see :mod:`tdx.inspection.contract_codes`."""
 FRAME_STACK, FRAME_SHAPE = "TDX512", "TDX513"
@@ -90,6 +92,41 @@ class Difference(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class Coverage(Result):
+    """How much of a contract was compared.
+
+    Args:
+        stages: Stages that change what a policy reads or does, and whose values were compared.
+        all_stages: Number of these stages in the contract.
+        values: Recorded values that were compared: entries of results, and actions passed on.
+        all_values: Number of recorded values in the compared parts.
+    """
+
+    stages: int
+    all_stages: int
+    values: int
+    all_values: int
+
+    @property
+    def is_enough(self) -> bool:
+        """True if at least half of the stages and of the values were compared."""
+        has_values = 0 < self.all_values <= 2 * self.values
+        return has_values and self.all_stages <= 2 * self.stages
+
+    def __str__(self) -> str:
+        """Return the coverage as it is printed beside an answer."""
+        stages = "stage" if self.all_stages == 1 else "stages"
+        values = "value" if self.all_values == 1 else "values"
+        return (
+            f"compared {self.stages} of {self.all_stages} {stages}, "
+            f"{self.values:,} of {self.all_values:,} {values}"
+        )
+
+
+Verdict = Literal["same", "different", "not comparable"]
+
+
+@dataclass(frozen=True, slots=True)
 class ContractReport(Result):
     """Differences between a contract and a target.
 
@@ -97,36 +134,50 @@ class ContractReport(Result):
         reference: Name of the contract, or of the first target.
         target: Name of the target.
         stages: Number of stages of the target.
-        steps: Number of golden steps.
+        steps: Number of recorded steps.
+        coverage: How much was compared.
         differences: Differences with a cause of their own, in the order of the data flow.
         follows: Differences that follow from them.
         excluded: Stages whose values are not compared, each with the reason.
         notes: What else differs without an effect, and what is not compared.
+        training_only: Stages that belong to a training, and that the target does not have.
+        evaluation: True if the target is used for evaluation, where they are not missed.
     """
 
     json_entries: ClassVar[Entries] = (
-        *("reference", "target", "same", "stages", "steps", "differences", "follows"),
-        *("excluded", "notes"),
+        *("reference", "target", "verdict", "same", "stages", "steps", "coverage"),
+        *("differences", "follows", "training_only", "excluded", "notes"),
     )
 
     reference: str
     target: str
     stages: int
     steps: int
+    coverage: Coverage
     differences: tuple[Difference, ...]
     follows: tuple[Difference, ...] = ()
     excluded: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    training_only: tuple[Difference, ...] = ()
+    evaluation: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """``same`` only if at least half of the contract was compared, and nothing differs."""
+        if self.differences or (self.training_only and not self.evaluation):
+            return "different"
+        return "same" if self.coverage.is_enough else "not comparable"
 
     @property
     def same(self) -> bool:
-        """True if nothing differs."""
-        return not self.differences
+        """True if enough was compared, and nothing differs."""
+        return self.verdict == "same"
 
     @property
     def first(self) -> Difference | None:
-        """The first difference in the order of the data flow."""
-        return self.differences[0] if self.differences else None
+        """The first difference in the order of the data flow; stages of a training come last."""
+        missed = () if self.evaluation else self.training_only
+        return next(iter((*self.differences, *missed)), None)
 
     @property
     def exit_code(self) -> ExitCode:

@@ -13,6 +13,10 @@ from tdx.contracts.values import Tolerance
 
 PASSIVE = ("plumbing", "monitor", "limit")
 """Roles of stages that do not change what a policy reads or does."""
+REWARD_ROLES = ("clip reward", "normalize reward")
+"""Roles of stages that change rewards only."""
+TRAINING = ("episodic life", "noop reset", *REWARD_ROLES)
+"""Roles that belong to a training, so that an evaluation does well without them."""
 STACK = "stack frames"
 NORMALIZE = "normalize"
 RESCALE_ACTION = "rescale action"
@@ -22,7 +26,7 @@ _ROLES: tuple[tuple[str, str], ...] = (
         "plumbing",
         r"passiveenvchecker|orderenforcing|dummyvecenv|subprocvecenv|(a?sync)vectorenv|autoreset|"
         r"veccheckna?n|humanrendering|rendercollection|recordvideo|vecvideorecorder|"
-        r"devicecasttransform|pinmemorytransform|videorecorder|addrenderobservation_",
+        r"devicecasttransform|pinmemorytransform|videorecorder|atariwrapper",
     ),
     (
         "monitor",
@@ -41,6 +45,10 @@ _ROLES: tuple[tuple[str, str], ...] = (
     ("cast", r"dtypeobservation|doubletofloat|dtypecasttransform"),
     ("skip frames", r"frameskiptransform|maxandskipobservation|maxandskipenv"),
     ("rescale observation", r"rescaleobservation"),
+    ("episodic life", r"episodiclifeenv|episodiclife|endoflifetransform"),
+    ("noop reset", r"noopresetenv|noopreset"),
+    ("clip reward", r"cliprewardenv|clipreward|rewardclipping"),
+    ("normalize reward", r"normalizereward"),
 )
 
 _MODES = {
@@ -173,11 +181,10 @@ def align(a: Contract, b: Contract) -> list[Pair]:
     names = [_identity(each, a, b) for each in ours], [_identity(each, a, b) for each in theirs]
     matcher = SequenceMatcher(None, *names, autojunk=False)
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        if tag == "equal":
-            pairs += [
-                Pair("paired", one, other)
-                for one, other in zip(ours[i1:i2], theirs[j1:j2], strict=True)
-            ]
+        block = list(zip(ours[i1:i2], theirs[j1:j2], strict=False))
+        is_renamed = i2 - i1 == j2 - j1 and all(_is_renamed(a, b, *both) for both in block)
+        if tag == "equal" or is_renamed:
+            pairs += [Pair("paired", one, other) for one, other in block]
         else:
             pairs += [Pair("missing", each, None) for each in ours[i1:i2]]
             pairs += [Pair("extra", None, each) for each in theirs[j1:j2]]
@@ -191,7 +198,7 @@ def relevant_stages(contract: Contract) -> list[StageRecord]:
 
 def is_relevant(contract: Contract, stage: StageRecord) -> bool:
     """Return True if a stage changes a compared key, or keeps a state."""
-    if stage.role in PASSIVE:
+    if stage.role in PASSIVE or (stage.role in REWARD_ROLES and "reward" not in contract.compare):
         return False
     if any(_is_compared(contract, name) for name in stage.writes):
         return True
@@ -222,6 +229,18 @@ def part_of(contract: Contract, key: str) -> str:
         if found is not None:
             return found.part
     return "reward" if key.rpartition(".")[2] == "reward" else "observation"
+
+
+def _is_renamed(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
+    """Return True for stages at the same position that write the same, under other class names."""
+    if one.role != one.name and other.role != other.name and one.role != other.role:
+        return False
+    shapes, other_shapes = (
+        {(spec.key, spec.shape) for spec in stage.specs if spec.part in a.compare}
+        for stage in (one, other)
+    )
+    writes, other_writes = set(one.writes), set(other.writes)
+    return shapes == other_shapes and (writes <= other_writes or writes >= other_writes)
 
 
 def _identity(stage: StageRecord, a: Contract, b: Contract) -> str:

@@ -128,6 +128,10 @@ def _key_rows(a: Contract, b: Contract, pair: Pair) -> Iterator[KeyRow]:
                 left, tolerance = a.value_at(lane, one.index, key)
                 tolerance = tolerance.widened(one.tolerance)
             right = None if other is None else b.value_at(lane, other.index, key)[0]
+            if b.reference is not None and other is not None:
+                # Each stage got its recorded inputs: both sides by the index of the target.
+                left = b.reference.get((lane, other.index, key))
+                right = b.values.get((lane, other.index, key))
             yield KeyRow(lane, key, left, right, tolerance)
 
 

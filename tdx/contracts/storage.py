@@ -1,7 +1,8 @@
 """Write a contract as a folder, and read one from a stranger.
 
 ``contract.yaml`` is for reviewers: stages, specs, state and tolerances. ``golden.safetensors`` has
-the numbers: inputs, values and statistics. Reading runs no code and follows no links.
+the numbers: inputs, values and statistics; ``calls.json`` the recorded calls of each level. Reading
+runs no code and follows no links.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tdx.confined_files import open_below, open_folder
+from tdx.contracts.calls_file import decode_recording, encode_recording
 from tdx.contracts.decoding import Fields, damaged, parse_tensors, tensors_to_bytes
 from tdx.contracts.model import (
     VERSION,
@@ -32,9 +35,11 @@ from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbna
 from tdx.errors import ArgumentError, PipelineError, StorageError
 from tdx.files import atomic_folder
 from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
-from tdx.untrusted import MAX_PIPELINE_BYTES
+from tdx.stacks.observe import Recording
+from tdx.untrusted import MAX_HEADER_BYTES, MAX_PIPELINE_BYTES
 
-DOCUMENT, NUMBERS = "contract.yaml", "golden.safetensors"
+DOCUMENT, NUMBERS, CALLS = "contract.yaml", "golden.safetensors", "calls.json"
+_VERSIONS = (1, VERSION)
 MAX_GOLDEN_BYTES = 256 * 2**20
 _MAX_RECORDS = 4_096
 _MAX_SEGMENTS = 16
@@ -57,9 +62,15 @@ def save_contract(contract: Contract, path: str | Path, *, force: bool = False) 
     target = Path(path)
     check_target(target, force=force)
     tensors, packed = _tensors_of(contract)
+    calls = None
+    if contract.recording is not None:
+        calls, arrays = encode_recording(contract.recording)
+        tensors |= arrays
     numbers = tensors_to_bytes(tensors)
-    document = dump_yaml(apply_style(_to_document(contract, packed, numbers), 4)).encode("utf-8")
-    if len(document) > MAX_PIPELINE_BYTES or len(numbers) > MAX_GOLDEN_BYTES:
+    data = _to_document(contract, packed, numbers, calls)
+    document = dump_yaml(apply_style(data, 4)).encode("utf-8")
+    is_large = len(document) > MAX_PIPELINE_BYTES or len(numbers) > MAX_GOLDEN_BYTES
+    if is_large or len(calls or b"") > MAX_HEADER_BYTES:
         raise StorageError(
             f"the contract is too large to be read again: {DOCUMENT} has {len(document):,} bytes, "
             f"{NUMBERS} {len(numbers):,}",
@@ -69,6 +80,8 @@ def save_contract(contract: Contract, path: str | Path, *, force: bool = False) 
         with atomic_folder(target) as folder:
             (folder / DOCUMENT).write_bytes(document)
             (folder / NUMBERS).write_bytes(numbers)
+            if calls is not None:
+                (folder / CALLS).write_bytes(calls)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise StorageError(
@@ -89,7 +102,7 @@ def check_target(target: Path, *, force: bool) -> None:
             f"{target} is a symbolic link", hint="give the path of the folder itself"
         )
     names = {each.name for each in target.iterdir()} if target.is_dir() else {""}
-    if names - {DOCUMENT, NUMBERS}:
+    if names - {DOCUMENT, NUMBERS, CALLS}:
         raise ArgumentError(
             f"{target} exists and is not a contract", hint="choose the path of a new folder"
         )
@@ -115,6 +128,9 @@ def load_contract(path: str | Path) -> Contract:
         with open_folder(path) as folder:
             text = _read(folder, DOCUMENT, MAX_PIPELINE_BYTES, path)
             numbers = _read(folder, NUMBERS, MAX_GOLDEN_BYTES, path)
+            calls = b""
+            if CALLS in os.listdir(folder):
+                calls = _read(folder, CALLS, MAX_HEADER_BYTES, path)
     except NotADirectoryError:
         raise StorageError(
             f"{path} is not a folder", hint="give the folder that `tdx freeze --out` wrote"
@@ -135,7 +151,22 @@ def load_contract(path: str | Path) -> Contract:
     except PipelineError as error:
         place = f" (line {error.where.line})" if error.where.line is not None else ""
         raise damaged(name, f"{error.message}{place}") from error
-    return _from_document(Fields(name, document), numbers, f"{path}/{NUMBERS}")
+    fields = Fields(name, document)
+    contract = _from_document(fields, numbers, f"{path}/{NUMBERS}")
+    return replace(contract, recording=_read_calls(fields, calls, numbers, contract, path))
+
+
+def _read_calls(
+    fields: Fields, calls: bytes, numbers: bytes, contract: Contract, path: str | Path
+) -> Recording | None:
+    name = f"{path}/{CALLS}"
+    known = fields.section("golden").text("calls", optional=True)
+    if known is None:
+        return None
+    if not calls or _hash(calls) != known:
+        raise damaged(name, f"its content does not match the hash in {DOCUMENT}")
+    tensors = parse_tensors(numbers, f"{path}/{NUMBERS}")
+    return decode_recording(calls, tensors, contract.last, name)
 
 
 def _read(folder: int, name: str, limit: int, path: str | Path) -> bytes:
@@ -150,7 +181,10 @@ def _read(folder: int, name: str, limit: int, path: str | Path) -> bytes:
 
 
 def _to_document(
-    contract: Contract, packed: Mapping[str, Mapping[str, Any]], numbers: bytes
+    contract: Contract,
+    packed: Mapping[str, Mapping[str, Any]],
+    numbers: bytes,
+    calls: bytes | None,
 ) -> dict[str, Any]:
     reduced = {
         _value_name(place): {
@@ -162,6 +196,10 @@ def _to_document(
         if values.digests
     }
     golden: dict[str, Any] = {"file": NUMBERS, "sha256": _hash(numbers)}
+    if calls is not None:
+        golden["calls"] = _hash(calls)
+    if contract.golden_random:
+        golden["random"] = {str(index): kind for index, kind in contract.golden_random.items()}
     golden["episodes"] = [each.steps for each in contract.inputs]
     if packed:
         golden["pixels"] = dict(packed)
@@ -229,9 +267,10 @@ def _spec_to_data(spec: SpecRecord) -> dict[str, Any]:
 def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
     fields.only(_SECTIONS)
     version = fields.integer("contract")
-    if version != VERSION:
+    if version not in _VERSIONS:
         raise StorageError(
-            f"{fields.name} is a contract of version {version}; this tdx reads version {VERSION}",
+            f"{fields.name} is a contract of version {version}; this tdx reads the versions 1 and "
+            f"{VERSION}",
             hint="freeze the stack again with this version",
         )
     golden = fields.section("golden")
@@ -245,6 +284,13 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
     if not stages:
         raise damaged(fields.name, "it has no stages")
     inputs = _read_inputs(golden, tensors, file)
+    random = {stage.index: stage.random for stage in stages if stage.random is not None}
+    if version > 1:
+        random = {
+            int(index): str(kind)
+            for index, kind in golden.plain("random").items()
+            if index.isdecimal()
+        }
     return Contract(
         fields.text("kind"),
         fields.text("env"),
@@ -255,6 +301,7 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
         inputs,
         _read_values(golden, tensors, len(stages) - 1, file),
         tuple(fields.texts("notes", optional=True)),
+        golden_random=random,
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tdx.core import StageSpecs
     from tdx.core.meter import Meter
     from tdx.envs import EnvBase
+    from tdx.stacks.observe import Levels
     from tdx.stacks.replay import BaseCalls, Entries
     from tdx.stacks.tracer import AnyTracer, Driver, OnTrace
 
@@ -250,6 +251,13 @@ class Stack(Protocol):
             f"the env inside a stack of the kind {self.kind!r} cannot be replaced",
             hint="contracts need a stack of tdx, Gymnasium, Stable-Baselines3 or TorchRL",
         )
+
+    def observed_levels(self) -> Levels | None:
+        """Return the levels of the stack, to record and replay the calls of each of them.
+
+        Default: ``None``, contracts replace the env inside.
+        """
+        return None
 
     @property
     def remote_stages(self) -> Sequence[int]:

@@ -27,6 +27,7 @@ from tdx.stacks.gymnasium.calls import (
     outermost_site,
 )
 from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
+from tdx.stacks.gymnasium.observed import ObservedLevels
 from tdx.stacks.gymnasium.replay import build_action, learning_switches, replaced_env
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
 from tdx.stacks.gymnasium.traces import TraceBuilder
@@ -51,6 +52,7 @@ class LevelStack(Stack):
     attaches_to_runs = True
     recorder: Callable[[OnEvents, RemoteCalls | None, LastResults], CallRecorder] = CallRecorder
     builder: Callable[[Sequence[Level], str], TraceBuilder] = TraceBuilder
+    vec_methods: Callable[[Any], Sequence[str]] | None = None
 
     def __init__(
         self, target: Any, levels: Sequence[Level], workers: Workers | None = None
@@ -154,6 +156,10 @@ class LevelStack(Stack):
         """See :class:`~tdx.stacks.Stack`."""
         local = [level for level in self.levels if not level.in_workers]
         return replaced_env(local, calls)
+
+    def observed_levels(self) -> ObservedLevels:
+        """See :class:`~tdx.stacks.Stack`."""
+        return ObservedLevels(self.target, self.levels, self.vec_methods)
 
     @property
     def remote_stages(self) -> Sequence[int]:

@@ -189,6 +189,7 @@ class StableBaselines3Stack(LevelStack):
     done_keys = (DONE, *FLAGS)
     recorder = VecCallRecorder
     builder = VecTraceBuilder
+    vec_methods = staticmethod(vec_methods)
 
     def __init__(self, target: Any) -> None:
         # `hasattr` of a VecEnv wrapper also searches the VecEnvs inside.

@@ -1,0 +1,398 @@
+"""Record the calls of each level of a stack, and replay them on another stack of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tdx.contracts.model import Contract, Lane, Place, key_name
+from tdx.contracts.observe import MAX_ROWS, restored
+from tdx.contracts.report import Coverage
+from tdx.contracts.roles import align, is_relevant, relevant_stages
+from tdx.contracts.states import is_statistic
+from tdx.contracts.values import Change, Tolerance, Values, compare, differing_elements
+from tdx.errors import TdxError
+from tdx.stacks.observe import (
+    Event,
+    Levels,
+    Recorder,
+    Recording,
+    Replay,
+    is_same_plain,
+    preserved_generators,
+)
+from tdx.stacks.replay import base_key
+
+if TYPE_CHECKING:
+    from tdx.stacks import Stack
+
+_EXACT = Tolerance(1e-6, 1e-9)
+"""What a level that repeats itself may differ by, from one run to the next."""
+
+
+def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | None:
+    """Record a few random steps of a stack, and replay them on itself.
+
+    The env is reset and stepped. The state of the stages is restored, that of the env is not.
+
+    Args:
+        stack: The stack.
+        seed: Seed of the env, of the actions and of all generators.
+        steps: Number of steps.
+
+    Returns:
+        The recording, and the replay; ``None`` if the levels of the stack cannot be observed.
+
+    Raises:
+        TdxError: The env or a stage raised.
+    """
+    levels = stack.observed_levels()
+    if levels is None:
+        return None
+    try:
+        recording = _record(stack, levels, seed, steps, learning=False)
+    except TdxError:
+        # Statistics that do not exist yet cannot be frozen.
+        recording = _record(stack, levels, seed, steps, learning=True)
+    same = {index: index for index in recording.forms}
+    again = replay(stack, recording, same)
+    recording = replace(
+        recording,
+        unrepeatable=frozenset(again.changed_levels()),
+        env_repeats=again.env_difference() is None,
+    )
+    return recording, again
+
+
+def _record(stack: Stack, levels: Levels, seed: int, steps: int, *, learning: bool) -> Recording:
+    recorder = Recorder(levels, seed, MAX_ROWS)
+    with restored(stack), _learning(stack, learning=learning), stack.seeded(seed):
+        before = stack.state()
+        with recorder.recording():
+            driver = stack.driver()
+            driver.reset(seed)
+            for step in range(steps):
+                # A second episode shows what a reset leaves behind.
+                if driver.reset_due or step == -(-steps * 2 // 3):
+                    driver.reset(None)
+                driver.step()
+        after = stack.state()
+    recording = recorder.result(learning=learning)
+    return replace(recording, start=_episode_state(stack, levels, before, after))
+
+
+def _learning(stack: Stack, *, learning: bool) -> AbstractContextManager[None]:
+    return nullcontext() if learning else stack.paused_learning()
+
+
+def _episode_state(
+    stack: Stack,
+    levels: Levels,
+    before: Mapping[int, Mapping[str, Tensor]],
+    after: Mapping[int, Mapping[str, Tensor]],
+) -> dict[int, dict[str, Tensor]]:
+    """Return the counters, flags and queues that belong to an episode.
+
+    They may differ between an env in use and a new one, and are not compared. Statistics, and
+    numbers that only a constructor sets, are compared.
+    """
+    kept: dict[int, dict[str, Tensor]] = {}
+    for index, values in before.items():
+        assigned = levels.assigned_names(index)
+        for name, value in values.items():
+            if is_statistic(name, values):
+                continue
+            other = after.get(index, {}).get(name)
+            changed = other is None or other.shape != value.shape or not other.equal(value)
+            is_flag = not value.is_floating_point() and name in assigned
+            if changed or is_flag:
+                kept.setdefault(index, {})[name] = value
+    return kept
+
+
+@dataclass
+class Replayed:
+    """What the stages of a stack did with the recorded calls of another one.
+
+    Args:
+        pairs: Index of the recorded level by that of the stack.
+        values: By lane, level and name of the key: recorded and own values, ``[R, ...]`` each, with
+            the number of the event.
+        failures: What a stage raised first, by its index.
+        call_counts: Stages that made another number of inner calls: recorded and own number of the
+            first such call, and how often.
+        compared: Numbers of the events whose results were compared.
+        compared_actions: Numbers of the events whose actions were compared.
+        rows: Number of recorded sub-envs that the stack has too.
+        env_raised: What the env inside raised.
+    """
+
+    pairs: Mapping[int, int]
+    values: Mapping[Place, list[tuple[int, Tensor, Tensor]]]
+    failures: Mapping[int, Exception]
+    call_counts: Mapping[int, tuple[int, int, int]]
+    compared: frozenset[int]
+    compared_actions: frozenset[int]
+    rows: int
+    env_raised: str | None = None
+
+    def keys(self, lane: Lane, index: int) -> list[str]:
+        """Return the keys with values at a level."""
+        return [key for each, at, key in self.values if each == lane and at == index]
+
+    def change(
+        self, place: Place, tolerance: Tolerance, *, exact_dtype: bool = True
+    ) -> Change | None:
+        """Return how the own values of a level differ from the recorded ones."""
+        return compare_records(self.values.get(place, ()), tolerance, exact_dtype=exact_dtype)
+
+    def changed_levels(self) -> set[int]:
+        """Return the stages that differ in any part, in another number of calls, or failed."""
+        changed = {
+            index
+            for lane, index, key in self.values
+            if index >= 0 and self.change((lane, index, key), _EXACT) is not None
+        }
+        return changed | set(self.call_counts) | set(self.failures)
+
+    def env_difference(self) -> str | None:
+        """Return how the env inside differs for the recorded calls; ``None`` if it repeats them."""
+        if self.env_raised is not None:
+            return self.env_raised
+        for (lane, index, key), records in self.values.items():
+            if index < 0 and lane == "forward":
+                change = compare_records(records, _EXACT)
+                if change is not None:
+                    return f"{key}: {change.text}"
+        return None
+
+    def sides(self) -> tuple[dict[Place, Values], dict[Place, Values]]:
+        """Return the recorded and the own values of each place, by the index of the stack."""
+        recorded: dict[Place, Values] = {}
+        own: dict[Place, Values] = {}
+        for place, records in self.values.items():
+            for side, found in ((1, recorded), (2, own)):
+                tensors = [record[side] for record in records]
+                if len({(each.shape, each.dtype) for each in tensors}) == 1:
+                    found[place] = Values.of(tensors)
+        return recorded, own
+
+
+def compare_records(
+    records: Sequence[tuple[int, Tensor, Tensor]],
+    tolerance: Tolerance,
+    *,
+    exact_dtype: bool = True,
+) -> Change | None:
+    """Compare recorded and own values, ``[R, ...]`` each; all numbers, not only thumbnails."""
+    shapes = dict.fromkeys((one.shape, other.shape) for _, one, other in records)
+    for one, other in shapes:
+        if one != other and 0 in (one[0], other[0]):
+            missing = "does not return it" if not other[0] else "returns it, the contract does not"
+            return Change("spec", f"the target {missing}")
+        if one != other:
+            text = f"the shape is {list(other[1:])} instead of {list(one[1:])}"
+            return Change("spec", text)
+    change: Change | None = None
+    for shape, _ in shapes:
+        group = [record for record in records if record[1].shape == shape]
+        if all(one.dtype == other.dtype and torch.equal(one, other) for _, one, other in group):
+            continue
+        sides = [torch.stack([record[side] for record in group]) for side in (1, 2)]
+        ours, theirs = (
+            Values(side, tuple(shape[1:]), str(side.dtype).removeprefix("torch.")) for side in sides
+        )
+        change = change or compare(ours, theirs, tolerance, exact_dtype=exact_dtype)
+        if change is not None and change.step is not None:
+            differing = differing_elements(sides[0].double(), sides[1].double(), tolerance)
+            count = int(differing.flatten(1).any(1).sum())
+            return replace(change, text=f"{change.text}, in {count} of {len(group)} calls")
+    return change
+
+
+def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Replayed:
+    """Replay recorded calls on a stack, whose env runs live; the state of its stages is restored.
+
+    Args:
+        stack: The stack.
+        recording: Recorded calls.
+        pairs: Index of the recorded level by that of the stack.
+    """
+    levels = stack.observed_levels()
+    assert levels is not None
+    run = Replay(levels, recording, pairs)
+    with restored(stack), _learning(stack, learning=recording.learning):
+        _start_alike(stack, recording, pairs)
+        run.run()
+    values = {
+        (_lane(lane), index, key_name(base_key(key))): records
+        for (lane, index, key), records in run.values.items()
+    }
+    rows = min(levels.num_rows, recording.rows)
+    return Replayed(
+        dict(pairs),
+        values,
+        run.failures,
+        run.call_counts,
+        frozenset(run.compared),
+        frozenset(run.compared_actions),
+        rows,
+        run.env_differs,
+    )
+
+
+def _lane(name: str) -> Lane:
+    return "forward" if name == "forward" else "inverse"
+
+
+def _start_alike(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> None:
+    """Write the counters and queues of the recorded episode into the stages of a stack."""
+    current = stack.state()
+    state: dict[int, dict[str, Tensor]] = {}
+    for index, recorded in pairs.items():
+        known = current.get(index, {})
+        in_rows = index >= 0 and stack.stages[index].rows is not None
+        for name, value in recording.start.get(recorded, {}).items():
+            old = known.get(name)
+            # The number of sub-envs may differ, and so may what the stage keeps for each of them.
+            if old is not None and old.shape[in_rows:] == value.shape[in_rows:]:
+                state.setdefault(index, {})[name] = value
+    stack.load_state(state)
+
+
+def prepare(stack: Stack, recording: Recording) -> None:
+    """Seed and reset the env inside a stack, whose state wrappers may read."""
+    levels = stack.observed_levels()
+    assert levels is not None
+    with preserved_generators():
+        levels.begin(recording.seed)
+
+
+def pair_levels(
+    contract: Contract, target: Contract, recording: Recording, stack: Stack
+) -> dict[int, int] | None:
+    """Return the index of the recorded level for each level of a target that has a counterpart.
+
+    Stages of other roles, and stages in another order, have none; they pass values on, and are
+    reported as such. ``None``: stages that belong together are called in other ways, so that the
+    env inside has to be replaced.
+    """
+    levels = stack.observed_levels()
+    if levels is None:
+        return None
+    forms = levels.forms()
+    pairs: dict[int, int] = {-1: -1}
+    for pair in align(contract, target):
+        if pair.status == "paired" and pair.a is not None and pair.b is not None:
+            own, recorded = forms.get(pair.b.index), recording.forms.get(pair.a.index)
+            if own is None or recorded is None or own.protocol != recorded.protocol:
+                return None
+            pairs[pair.b.index] = pair.a.index
+    # Stages that do nothing are paired between the others.
+    last = -1
+    for stage in target.stages[1:]:
+        if stage.index in pairs:
+            last = pairs[stage.index]
+            continue
+        if is_relevant(target, stage):
+            continue
+        limit = min((pairs[index] for index in pairs if index > stage.index), default=None)
+        for other in contract.stages[last + 2 : None if limit is None else limit + 1]:
+            is_same = other.role == stage.role
+            if stage.role == "plumbing":
+                is_same = other.name == stage.name
+            if is_same and not is_relevant(contract, other):
+                pairs[stage.index] = last = other.index
+                break
+    return {
+        index: other
+        for index, other in pairs.items()
+        if index in forms
+        and other in recording.forms
+        and forms[index].protocol == recording.forms[other].protocol
+    }
+
+
+def count_changes(recording: Recording, level: int) -> tuple[int, int]:
+    """Return in how many calls a level changed what it passed on, and how many it received."""
+    changed = calls = 0
+    for event in recording.walk():
+        if event.level != level or not event.children:
+            continue
+        calls += 1
+        inner = event.children[-1]
+        is_forwarded = len(event.children) == 1 and inner.method == event.method
+        action = event.takes_action and not is_same_plain(event.given, inner.given)
+        result = event.returned, inner.returned
+        parts = [value[:-1] if isinstance(value, tuple) else value for value in result]
+        changed += not is_forwarded or action or not is_same_plain(*parts)
+    return changed, calls
+
+
+def coverage_of(
+    contract: Contract, recording: Recording, replayed: Replayed, lacking: Collection[int] = ()
+) -> Coverage:
+    """Count the recorded values, and those that a replay compared.
+
+    A value is one entry of the result of a call, or the action that a stage passed on.
+
+    Args:
+        contract: The contract.
+        recording: Its recorded calls.
+        replayed: What the target did with them.
+        lacking: Stages that the target does well without. Their values do not count, and neither do
+            those of calls that only they make.
+    """
+    parts = contract.compare
+    values = compared = 0
+    stages: set[int] = set()
+    excluded = set(recording.unrepeatable)
+    # An env without stages is compared itself.
+    first = 0 if len(recording.forms) > 1 else -1
+    if first < 0 and replayed.env_difference() is not None:
+        excluded.add(-1)
+
+    def count(event: Event, caller: Event | None, *, is_lacking: bool) -> None:
+        nonlocal values, compared
+        is_lacking |= event.level in lacking
+        is_compared = event.start in replayed.compared and event.level not in excluded
+        if event.row < replayed.rows and event.level >= first and event.level not in lacking:
+            results = sum(_result_counts(event.method, event.returned, parts))
+            values += results if is_compared or not is_lacking else 0
+            if is_compared:
+                compared += results
+                stages.add(event.level)
+        if event.row < replayed.rows and caller is not None and event.takes_action:
+            passed_on = event.start in replayed.compared_actions and caller.level not in excluded
+            if "action" in parts and (passed_on or not is_lacking):
+                values += 1
+                compared += passed_on
+        for child in event.children:
+            count(child, event, is_lacking=is_lacking)
+
+    for root in recording.roots:
+        count(root, None, is_lacking=False)
+    relevant = {stage.index for stage in relevant_stages(contract)} - set(lacking)
+    return Coverage(len(relevant & stages), len(relevant), compared, values)
+
+
+def _result_counts(method: str, returned: Any, parts: Sequence[str]) -> Iterator[int]:
+    if method == "step_async":
+        return
+    result = returned if isinstance(returned, tuple) else (returned,)
+    if "observation" in parts:
+        yield _leaves(result[0])
+    if method != "reset" and len(result) > 3:
+        yield "reward" in parts
+        yield ("done" in parts) * (len(result) - 3)
+
+
+def _leaves(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(map(_leaves, value.values()))
+    return 1

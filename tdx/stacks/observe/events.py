@@ -1,0 +1,197 @@
+"""The events of a stack: what each call of a level received and returned, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+
+Method = Literal["reset", "step", "step_async", "step_wait"]
+"""Methods that are observed; the last two are those of a VecEnv of Stable-Baselines3."""
+
+MAX_DEPTH = 16
+"""Nesting of recorded values; what is deeper is opaque."""
+_MAX_TEXT = 10_000
+_MAX_ITEMS = 10_000
+_MAX_BYTES = 2**26
+
+
+class _Opaque:
+    """Stands for a value that is neither a number, a text, nor a container of them."""
+
+    def __repr__(self) -> str:
+        return "OPAQUE"
+
+
+OPAQUE = _Opaque()
+
+
+def plain_copy(value: Any, depth: int = 0) -> Any:
+    """Copy a value as plain data: numbers, texts, arrays, tensors, and containers of them.
+
+    Other objects become :data:`OPAQUE`, so that a recording means the same in memory and on disk.
+
+    Example:
+        >>> plain_copy({"a": np.zeros(2), "b": [1, object()]})
+        {'a': array([0., 0.]), 'b': [1, OPAQUE]}
+    """
+    if isinstance(value, np.ndarray | np.generic):
+        is_numeric = value.dtype.kind in "biuf" and value.nbytes <= _MAX_BYTES
+        return value.copy() if is_numeric else OPAQUE
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return str(value) if len(value) <= _MAX_TEXT else OPAQUE
+    if isinstance(value, Tensor):
+        is_small = value.nbytes <= _MAX_BYTES
+        return value.detach().cpu().clone() if is_small else OPAQUE
+    if depth < MAX_DEPTH:
+        if isinstance(value, Mapping) and len(value) <= _MAX_ITEMS:
+            if all(isinstance(name, str | int) for name in value):
+                return {name: plain_copy(item, depth + 1) for name, item in value.items()}
+        elif isinstance(value, tuple | list) and len(value) <= _MAX_ITEMS:
+            items = [plain_copy(item, depth + 1) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+    try:
+        array = np.asarray(value)
+    except Exception:
+        return OPAQUE
+    return plain_copy(np.array(array)) if array.dtype.kind in "biuf" else OPAQUE
+
+
+def fill_opaque(value: Any, live: Any) -> Any:
+    """Return recorded plain data with the parts of a live value where it is opaque."""
+    if value is OPAQUE:
+        return live
+    if isinstance(value, dict):
+        known = live if isinstance(live, Mapping) else {}
+        return {name: fill_opaque(item, known.get(name)) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        parts = live if isinstance(live, list | tuple) and len(live) == len(value) else None
+        items = [
+            fill_opaque(item, None if parts is None else parts[index])
+            for index, item in enumerate(value)
+        ]
+        return items if isinstance(value, list) else tuple(items)
+    return value
+
+
+def is_same_plain(one: Any, other: Any) -> bool:
+    """Return True if plain data has the same structure and numbers; NaN equals NaN."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(
+            is_same_plain(item, other[name]) for name, item in one.items()
+        )
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(is_same_plain, one, other))
+    if isinstance(one, str) or isinstance(other, str) or one is None or other is None:
+        return bool(one == other)
+    arrays = [np.asarray(value) for value in (one, other)]
+    if arrays[0].dtype.hasobject or arrays[1].dtype.hasobject:
+        return one is other
+    return np.array_equal(*arrays, equal_nan=arrays[0].dtype.kind == arrays[1].dtype.kind == "f")
+
+
+def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Return a value with a function applied to each array and tensor in it."""
+    if isinstance(value, dict):
+        return {name: map_arrays(item, function) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [map_arrays(item, function) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return function(value) if isinstance(value, np.ndarray | Tensor) else value
+
+
+def take_rows(value: Any, rows: Sequence[int]) -> Any:
+    """Return rows of a batch: of each array, or the items of a tuple of one action per row."""
+    index = list(rows)
+    return map_arrays(value, lambda array: array[index] if array.ndim else array)
+
+
+@dataclass(frozen=True, slots=True)
+class LevelForm:
+    """How a level is called.
+
+    Args:
+        protocol: ``env`` if it returns the values of Gymnasium, ``vec_env`` those of
+            Stable-Baselines3.
+        is_batch: True if its values have a batch dim.
+    """
+
+    protocol: Literal["env", "vec_env"] = "env"
+    is_batch: bool = False
+
+
+@dataclass(slots=True)
+class Event:
+    """One call of a level.
+
+    Args:
+        level: Index of the level; -1 for the env inside.
+        row: Sub-env that it belongs to; 0 outside of sub-envs.
+        method: The called method.
+        given: The action, or the arguments of a reset by name; plain data.
+        returned: What it returned; plain data. In a batch, of the recorded rows.
+        start: Number of the event when it began; the generators were seeded from it.
+        end: Number of the event when it ended.
+        children: Calls that it made, in order.
+    """
+
+    level: int
+    row: int
+    method: Method
+    given: Any
+    start: int
+    returned: Any = None
+    end: int = 0
+    children: list[Event] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Event]:
+        """Yield this event and all events inside it, in the order in which they began."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    @property
+    def takes_action(self) -> bool:
+        """True if ``given`` is an action."""
+        return self.method in ("step", "step_async")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The events of a few episodes of a stack.
+
+    Args:
+        seed: Seed of the env and of all generators.
+        rows: Number of recorded sub-envs; 1 for a single env.
+        forms: How each level is called, by its index.
+        roots: Calls of the outermost level.
+        start: Counters, flags and queues of the stages that belong to an episode, when the
+            recording began.
+        learning: True if the statistics were learning.
+        unrepeatable: Levels that did not repeat their outputs on the same inputs.
+        env_repeats: True if the env inside returned the same for the same calls.
+    """
+
+    seed: int
+    rows: int
+    forms: Mapping[int, LevelForm]
+    roots: tuple[Event, ...]
+    start: Mapping[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    learning: bool = False
+    unrepeatable: frozenset[int] = frozenset()
+    env_repeats: bool = True
+
+    def walk(self) -> Iterator[Event]:
+        """Yield all events in the order in which they began."""
+        for root in self.roots:
+            yield from root.walk()
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the outermost level."""
+        return sum(root.takes_action for root in self.roots)

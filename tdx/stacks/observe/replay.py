@@ -1,0 +1,678 @@
+"""Record the calls of every level of a stack, and replay another stack on them.
+
+A replay *forces* its levels: each level gets its recorded input, and its caller gets the recorded
+output, whatever the level itself returned. So every stage is tested by itself: a fault shows at the
+stage that has it, and nowhere else. The env inside runs live from its recorded calls, because
+wrappers read its ``unwrapped`` state; its callers still get the recorded results.
+
+All random generators that can be reached are seeded from the number of the event when a call
+begins and when it ends. A stage that draws random numbers repeats itself, and its draws do not
+change those of other stages.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tdx.errors import EnvError, summarize_error
+from tdx.keys import NestedKey
+from tdx.stacks.observe.events import (
+    Event,
+    LevelForm,
+    Method,
+    Recording,
+    fill_opaque,
+    map_arrays,
+    plain_copy,
+    take_rows,
+)
+
+MAX_EVENTS = 50_000
+"""Events of a recording; a stack that makes more calls in a few steps is refused."""
+Entries = Mapping[NestedKey, Tensor]
+Original = Callable[..., Any]
+Originals = Mapping[tuple[int, int, Method], Original]
+OnCall = Callable[["Slot", Method, Original, tuple[Any, ...], dict[str, Any]], Any]
+"""Runs instead of a method: slot, name, the method itself, its arguments."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """An object whose calls are observed.
+
+    Args:
+        level: Index of its level.
+        row: Sub-env that it belongs to; 0 outside of sub-envs.
+        form: How it is called.
+    """
+
+    level: int
+    row: int
+    form: LevelForm
+
+
+class Levels(Protocol):
+    """What a library has to tell about the levels of a stack."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of sub-envs; 1 for a single env."""
+        ...
+
+    @property
+    def top(self) -> LevelForm:
+        """Form of the outermost level."""
+        ...
+
+    def forms(self) -> dict[int, LevelForm]:
+        """Return how each level is called, by its index; levels in other processes are left out."""
+        ...
+
+    def hooked(self, on_call: OnCall, rows: int) -> AbstractContextManager[Originals]:
+        """Call ``on_call`` instead of the methods of all levels, in a block.
+
+        The block gets the methods themselves, by level, sub-env and name.
+
+        Args:
+            on_call: Runs instead.
+            rows: Number of sub-envs that are observed.
+        """
+        ...
+
+    def generators(self) -> list[Any]:
+        """Return the random generators of the env and of all stages."""
+        ...
+
+    def begin(self, seed: int) -> None:
+        """Seed and reset the env inside, so that each recording and replay starts alike."""
+        ...
+
+    def call(self, method: Method, argument: Any) -> Any:
+        """Call the outermost level: a reset with arguments by name, or a step with an action."""
+        ...
+
+    def assigned_names(self, index: int) -> set[str]:
+        """Return the attributes of a stage that its code for steps and resets assigns."""
+        ...
+
+    def given_entries(self, slot: Slot, given: Any) -> Entries:
+        """Return an action as tensors by key, ``[R, ...]`` for R rows."""
+        ...
+
+    def returned_entries(self, slot: Slot, method: Method, returned: Any) -> Entries:
+        """Return a result as tensors by key, ``[R, ...]`` for R rows."""
+        ...
+
+
+class Generators:
+    """Seeds the global generators and those of a stack from the number of an event.
+
+    Args:
+        seed: Seed of the recording.
+        own: Generators of the stack.
+    """
+
+    def __init__(self, seed: int, own: Sequence[Any]) -> None:
+        self._seed, self._own = seed, list(own)
+
+    def seed(self, number: int) -> None:
+        """Seed all generators."""
+        value = (self._seed * 1_000_003 + number * 7_919 + 1) % 2**32
+        random.seed(value)
+        np.random.seed(value)
+        # torch.manual_seed also formats a traceback for devices, which takes milliseconds.
+        torch.default_generator.manual_seed(value)
+        for generator in self._own:
+            if isinstance(generator, np.random.Generator):
+                bits = generator.bit_generator
+                bits.state = type(bits)(value).state
+            elif isinstance(generator, torch.Generator):
+                generator.manual_seed(value)
+            else:
+                generator.seed(value)
+
+
+@contextmanager
+def preserved_generators() -> Iterator[None]:
+    """Restore the global generators after a block."""
+    state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            np.random.set_state(numpy_state)
+
+
+class Recorder:
+    """Records the calls of a stack.
+
+    Args:
+        levels: Its levels.
+        seed: Seed of all generators.
+        max_rows: Number of sub-envs to record.
+    """
+
+    def __init__(self, levels: Levels, seed: int, max_rows: int) -> None:
+        self._levels, self._max_rows = levels, min(max_rows, levels.num_rows)
+        self._seed = seed
+        self._generators = Generators(seed, levels.generators())
+        self._roots: list[Event] = []
+        self._open: list[Event] = []
+        self._count = 0
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record what the caller does with the stack in a block."""
+        with preserved_generators():
+            self._levels.begin(self._seed)
+            with self._levels.hooked(self._on_call, self._max_rows):
+                yield
+
+    def result(self, *, learning: bool) -> Recording:
+        """Return what was recorded.
+
+        Raises:
+            EnvError: No call reached a level.
+        """
+        if not self._roots:
+            raise EnvError(
+                "the steps did not reach the env inside the stack",
+                hint="pass the outermost wrapper, whose step and reset are called",
+            )
+        forms = self._levels.forms()
+        roots = tuple(self._roots)
+        return Recording(self._seed, self._max_rows, forms, roots, learning=learning)
+
+    def _on_call(
+        self,
+        slot: Slot,
+        method: Method,
+        original: Original,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        given = given_of(slot, method, args, kwargs, self._max_rows)
+        event = Event(slot.level, slot.row, method, given, self._next())
+        (self._open[-1].children if self._open else self._roots).append(event)
+        self._open.append(event)
+        self._generators.seed(event.start)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            self._open.pop()
+        event.returned = returned_of(slot, method, result, self._max_rows)
+        event.end = self._next()
+        self._generators.seed(event.end)
+        return result
+
+    def _next(self) -> int:
+        self._count += 1
+        if self._count > 2 * MAX_EVENTS:
+            raise EnvError(
+                f"the stack made more than {MAX_EVENTS:,} calls in the recorded steps",
+                hint="record fewer steps",
+            )
+        return self._count
+
+
+def given_of(
+    slot: Slot, method: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any], rows: int
+) -> Any:
+    """Return what a call received: the action, or the arguments of a reset by name."""
+    if method == "step_wait":
+        return None
+    if method == "reset":
+        return {name: plain_copy(value) for name, value in kwargs.items()}
+    action = args[0] if args else next(iter(kwargs.values()), None)
+    copied = plain_copy(action)
+    if slot.form.is_batch:
+        copied = _first_rows(copied, rows)
+    return copied
+
+
+def returned_of(slot: Slot, method: Method, result: Any, rows: int) -> Any:
+    """Return what a call returned, of the first rows."""
+    if method == "step_async":
+        return None
+    if not slot.form.is_batch:
+        return plain_copy(result)
+    if slot.form.protocol == "vec_env":
+        if method == "reset" or not isinstance(result, tuple):
+            return _first_rows(plain_copy(result), rows)
+        *parts, infos = result
+        return (*(_first_rows(plain_copy(part), rows) for part in parts), plain_copy(infos[:rows]))
+    # The infos of a vector env are those of its sub-envs, which merge them again.
+    parts = result[:-1] if isinstance(result, tuple) else (result,)
+    return (*(_first_rows(plain_copy(part), rows) for part in parts), {})
+
+
+def _first_rows(value: Any, rows: int) -> Any:
+    return map_arrays(value, lambda array: array[:rows] if array.ndim else array)
+
+
+@dataclass(slots=True)
+class _Item:
+    """A recorded call that a call of the target may stand for.
+
+    Args:
+        event: The recorded call.
+        top: The call of the recorded caller that contains it; another one if the target lacks the
+            levels between them.
+    """
+
+    event: Event
+    top: Event
+
+
+@dataclass(slots=True)
+class _Frame:
+    """An open call of the target.
+
+    Args:
+        slot: What is called. ``None``: nothing yet, the caller is outside of the stack.
+        event: The recorded call that it stands for. ``None``: there is none.
+        queues: Recorded calls inside, by level and row.
+        last: Recorded call that was answered last.
+    """
+
+    slot: Slot | None
+    event: Event | None
+    queues: dict[tuple[int, int], list[_Item]] = field(default_factory=dict)
+    places: Counter[tuple[int, int]] = field(default_factory=Counter)
+    last: _Item | None = None
+    extra_calls: int = 0
+    calls: int = 0
+
+
+class Replay:
+    """Runs a stack on the recorded calls of another one, and notes what each level did.
+
+    Args:
+        levels: Levels of the target.
+        recording: Recorded calls.
+        pairs: Index of the recorded level by that of the target.
+
+    Attributes:
+        values: For each lane, level and key of the target, pairs of the recorded and of its own
+            value, ``[R, ...]``, with the number of the event.
+        failures: What a level raised first.
+        call_counts: Levels that made another number of inner calls: recorded and own number of the
+            first such call, and how often.
+        compared: Numbers of the events whose results were compared.
+        compared_actions: Numbers of the events whose actions were compared.
+        env_differs: First place at which the env inside did not repeat itself, in words.
+    """
+
+    def __init__(self, levels: Levels, recording: Recording, pairs: Mapping[int, int]) -> None:
+        self._levels, self._recording = levels, recording
+        self._recorded = dict(pairs)
+        self._known = set(pairs.values())
+        self._generators = Generators(recording.seed, levels.generators())
+        self._rows = levels.num_rows
+        self._frames: list[_Frame] = []
+        self._originals: Originals = {}
+        self.values: dict[tuple[str, int, NestedKey], list[tuple[int, Tensor, Tensor]]] = {}
+        self.failures: dict[int, Exception] = {}
+        self.call_counts: dict[int, tuple[int, int, int]] = {}
+        self.compared: set[int] = set()
+        self.compared_actions: set[int] = set()
+        self.env_differs: str | None = None
+
+    def run(self) -> None:
+        """Replay all recorded calls.
+
+        What a level raises is noted in ``failures``.
+        """
+        with preserved_generators():
+            self._levels.begin(self._recording.seed)
+            with self._levels.hooked(self._on_call, self._rows) as self._originals:
+                for event in self._recording.roots:
+                    # A call outside of the recorded one must not take what belongs to the next.
+                    root = _Frame(None, None, self._queues([event]))
+                    self._frames = [root]
+                    self._generators.seed(event.start)
+                    try:
+                        self._levels.call(event.method, self._argument(event))
+                    except Exception as error:
+                        if not self._is_known(error):
+                            raise
+                    self._catch_up(root)
+
+    def _argument(self, event: Event) -> Any:
+        if event.method == "reset":
+            return dict(event.given or {})
+        form = self._recording.forms[event.level]
+        return convert_batch(event.given, form, self._levels.top, self._rows, self._recording.rows)
+
+    def _queues(self, events: Iterable[Event]) -> dict[tuple[int, int], list[_Item]]:
+        queues: dict[tuple[int, int], list[_Item]] = {}
+        for item in self._items(events):
+            queues.setdefault((item.event.level, item.event.row), []).append(item)
+        return queues
+
+    def _items(self, events: Iterable[Event]) -> Iterator[_Item]:
+        """Yield the calls of paired levels; those inside of levels that the target lacks, too."""
+        for event in events:
+            if event.level in self._known:
+                yield _Item(event, event)
+            else:
+                yield from (_Item(item.event, event) for item in self._items(event.children))
+
+    def _on_call(
+        self,
+        slot: Slot,
+        method: Method,
+        original: Original,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        caller = self._frames[-1]
+        context = next(
+            frame for frame in reversed(self._frames) if frame.event or frame.slot is None
+        )
+        level = self._recorded.get(slot.level)
+        item = None if level is None else self._take(context, level, slot, method)
+        if item is None:
+            return self._call_unpaired(slot, method, original, args, kwargs, caller, context)
+        if caller is context:
+            caller.calls += 1
+            if item.event.takes_action and caller.slot is not None:
+                self._compare_given(caller.slot, slot, item, args, kwargs)
+        frame = _Frame(slot, item.event, self._queues(item.event.children))
+        self._frames.append(frame)
+        self._generators.seed(item.event.start)
+        args, kwargs = self._forced_arguments(slot, item.event, args, kwargs)
+        result: Any = None
+        try:
+            result = original(*args, **kwargs)
+            self._compare_returned(slot, item.event, result)
+        except Exception as error:
+            if slot.level < 0:
+                self.env_differs = self.env_differs or f"it raised {summarize_error(error)}"
+            elif not self._is_known(error):
+                self.failures.setdefault(slot.level, error)
+        finally:
+            self._frames.pop()
+        self._catch_up(frame)
+        for outer in reversed(self._frames):
+            outer.last = item
+            if outer is context:
+                break
+        # A caller that is paired gets what its counterpart got, also from a level that the target
+        # lacks; a level that only the target has gets what this one returned.
+        answer = item.top if caller is context and item.top.method == method else item.event
+        self._generators.seed(answer.end)
+        return self._answer(slot, answer, result)
+
+    def _call_unpaired(
+        self,
+        slot: Slot,
+        method: Method,
+        original: Original,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        caller: _Frame,
+        context: _Frame,
+    ) -> Any:
+        """Run a call that stands for no recorded one."""
+        known = self._recorded.get(slot.level)
+        queue = None if known is None else context.queues.get((known, self._row(known, slot)))
+        if known is not None and caller is context and queue:
+            lacking = self._take_lacking(context, known, slot, method, queue)
+            if lacking is not None:
+                return self._answer(slot, lacking, None)
+        repeated = next(
+            (item for item in reversed(queue or ()) if item.event.method == method), None
+        )
+        if known is not None and caller is context:
+            caller.calls += 1
+            caller.extra_calls += 1
+        if repeated is not None:
+            # The recorded caller made fewer calls: the env does not step further than it did.
+            return self._answer(slot, repeated.event, None)
+        frame = _Frame(slot, None)
+        self._frames.append(frame)
+        try:
+            result = original(*args, **kwargs)
+        except Exception as error:
+            self.failures.setdefault(slot.level, error)
+            raise
+        finally:
+            self._frames.pop()
+        if frame.last is None or caller is not context or frame.last.top.method != method:
+            return result
+        self._generators.seed(frame.last.top.end)
+        return self._answer(slot, frame.last.top, result)
+
+    def _take_lacking(
+        self, context: _Frame, level: int, slot: Slot, method: Method, queue: list[_Item]
+    ) -> Event | None:
+        """Take the next call of a recorded level that the target lacks.
+
+        It may have made other calls than it received, such as a step for a reset.
+        """
+        place = (level, slot.row)
+        rest = queue[context.places[place] :]
+        if not rest or rest[0].top is rest[0].event or rest[0].top.method != method:
+            return None
+        top = rest[0].top
+        for item in rest:
+            if item.top is not top:
+                break
+            self._run_live(item.event, slot.row)
+            context.places[place] += 1
+        self._generators.seed(top.end)
+        return top
+
+    def _row(self, level: int, slot: Slot) -> int:
+        """Return the recorded row that a row of the target stands for."""
+        form = self._recording.forms.get(level)
+        is_in_rows = form is not None and not form.is_batch
+        return slot.row % self._recording.rows if is_in_rows else 0
+
+    def _take(self, context: _Frame, level: int, slot: Slot, method: Method) -> _Item | None:
+        """Take the next recorded call of a level; those before it that do not fit are skipped."""
+        form = self._recording.forms.get(level)
+        if form is None or form.protocol != slot.form.protocol:
+            return None
+        row = self._row(level, slot)
+        queue = context.queues.get((level, row), [])
+        place = (level, slot.row)
+        for index in range(context.places[place], len(queue)):
+            if queue[index].event.method == method:
+                for skipped in queue[context.places[place] : index]:
+                    self._run_live(skipped.event, slot.row)
+                context.places[place] = index + 1
+                return queue[index]
+        return None
+
+    def _is_known(self, error: Exception) -> bool:
+        """Return True if an error was noted at the level inside that raised it."""
+        return any(error is known for known in self.failures.values())
+
+    def _catch_up(self, frame: _Frame) -> None:
+        """Run the env through the calls that the recorded level made and this one did not."""
+        slot, unused, is_direct = frame.slot, 0, True
+        for (level, row), queue in frame.queues.items():
+            if self._recording.forms[level].is_batch or (slot and not slot.form.is_batch):
+                targets = [0 if slot is None else slot.row]
+            else:
+                targets = list(range(row, self._rows, self._recording.rows))
+            is_direct &= all(item.top is item.event for item in queue)
+            for target in targets:
+                rest = queue[frame.places[level, target] :]
+                unused += len(rest)
+                for item in rest:
+                    self._run_live(item.event, target)
+        if slot is None or frame.event is None or not is_direct:
+            return
+        if unused or frame.extra_calls:
+            recorded, made, count = self.call_counts.get(
+                slot.level, (len(frame.event.children), frame.calls, 0)
+            )
+            self.call_counts[slot.level] = (recorded, made, count + 1)
+
+    def _run_live(self, event: Event, row: int) -> None:
+        for inner in event.walk():
+            live = self._originals.get((-1, row, inner.method)) if inner.level < 0 else None
+            if live is None:
+                continue
+            self._generators.seed(inner.start)
+            try:
+                if inner.takes_action:
+                    live(plain_copy(inner.given))
+                elif inner.method == "reset":
+                    live(**plain_copy(inner.given or {}))
+            except Exception as error:
+                self.env_differs = self.env_differs or f"it raised {summarize_error(error)}"
+
+    def _forced_arguments(
+        self, slot: Slot, event: Event, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call with the recorded action."""
+        form = self._recording.forms[event.level]
+        if event.takes_action:
+            action = convert_batch(event.given, form, slot.form, self._rows, self._recording.rows)
+            return (action, *args[1:]), ({} if not args else kwargs)
+        if slot.level < 0 and event.method == "reset" and form == slot.form == LevelForm():
+            return args, plain_copy(event.given or {})
+        return args, kwargs
+
+    def _answer(self, slot: Slot, event: Event, live: Any) -> Any:
+        """Return the recorded result of a call in the form of the target's level."""
+        if event.method == "step_async":
+            return None
+        form = self._recording.forms[event.level]
+        returned = event.returned
+        if slot.form.protocol == "vec_env":
+            if event.method == "reset" or not isinstance(returned, tuple):
+                return fill_opaque(self._rows_of(returned, form, slot.form), live)
+            *parts, infos = returned
+            known = list(live[-1]) if isinstance(live, tuple) else [{}] * self._rows
+            merged = [
+                _merged_info(known[row], infos[row % len(infos)]) for row in range(self._rows)
+            ]
+            answer = (*(self._rows_of(part, form, slot.form) for part in parts), merged)
+            return fill_opaque(answer, live)
+        *parts, info = returned if isinstance(returned, tuple) else (returned, {})
+        known_info = live[-1] if isinstance(live, tuple) and live else {}
+        if slot.form.is_batch or form.is_batch:
+            merged_info = dict(known_info) if isinstance(known_info, Mapping) else {}
+        else:
+            merged_info = _merged_info(known_info, info)
+        answer = (*(self._rows_of(part, form, slot.form) for part in parts), merged_info)
+        return fill_opaque(answer, live)
+
+    def _rows_of(self, value: Any, form: LevelForm, target: LevelForm) -> Any:
+        return convert_batch(value, form, target, self._rows, self._recording.rows)
+
+    def _compare_given(
+        self, caller: Slot, slot: Slot, item: _Item, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Note the action that a paired level passed on, beside the one that was recorded."""
+        if slot.row >= self._recording.rows:
+            return
+        self.compared_actions.add(item.event.start)
+        given = given_of(slot, item.event.method, args, kwargs, self._recording.rows)
+        form = self._recording.forms[item.top.level]
+        recorded = self._comparable(item.top.given, form, slot.form)
+        self._note(
+            *("inverse", caller.level, item.event.start),
+            self._levels.given_entries(slot, recorded),
+            self._levels.given_entries(slot, self._comparable(given, slot.form, slot.form)),
+        )
+
+    def _compare_returned(self, slot: Slot, event: Event, result: Any) -> None:
+        """Note what a level returned, beside what was recorded."""
+        if slot.row >= self._recording.rows or event.method == "step_async":
+            return
+        self.compared.add(event.start)
+        returned = returned_of(slot, event.method, result, self._recording.rows)
+        form = self._recording.forms[event.level]
+        recorded = self._comparable(event.returned, form, slot.form)
+        self._note(
+            *("forward", slot.level, event.start),
+            self._levels.returned_entries(slot, event.method, recorded),
+            self._levels.returned_entries(
+                slot, event.method, self._comparable(returned, slot.form, slot.form)
+            ),
+        )
+
+    def _comparable(self, value: Any, form: LevelForm, target: LevelForm) -> Any:
+        """Return a value of the rows that both sides have, in the form of the target's level."""
+        rows = min(self._rows, self._recording.rows)
+        if not isinstance(value, tuple):
+            return convert_batch(value, form, target, rows, rows)
+        return tuple(
+            part
+            if isinstance(part, dict) and index == len(value) - 1 and index
+            else convert_batch(part, form, target, rows, rows)
+            for index, part in enumerate(value)
+        )
+
+    def _note(self, lane: str, level: int, number: int, one: Entries, other: Entries) -> None:
+        empty = torch.empty(0)
+        for key in dict.fromkeys((*one, *other)):
+            values = one.get(key, empty), other.get(key, empty)
+            self.values.setdefault((lane, level, key), []).append((number, *values))
+
+
+def convert_batch(
+    value: Any, form: LevelForm, target: LevelForm, rows: int, recorded_rows: int
+) -> Any:
+    """Return a copy of a recorded value with the batch dim that the target's level has.
+
+    Args:
+        value: Plain data.
+        form: How the recorded level is called.
+        target: How the level of the target is called.
+        rows: Number of sub-envs of the target.
+        recorded_rows: Number of recorded sub-envs.
+    """
+    if form.is_batch == target.is_batch:
+        if not form.is_batch:
+            return plain_copy(value)
+        return take_rows(value, [row % recorded_rows for row in range(rows)])
+    if form.is_batch:
+        return _single(take_rows(value, [0]))
+    return _batched(value, rows)
+
+
+def _single(value: Any) -> Any:
+    def first(array: Any) -> Any:
+        item = array[0] if array.ndim else array
+        return item.copy() if isinstance(item, np.ndarray) else item
+
+    return map_arrays(value, first)
+
+
+def _batched(value: Any, rows: int) -> Any:
+    if isinstance(value, dict):
+        return {name: _batched(item, rows) for name, item in value.items()}
+    if isinstance(value, tuple | list):
+        items = [_batched(item, rows) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    if isinstance(value, Tensor):
+        return torch.stack([value] * rows)
+    if isinstance(value, bool | int | float | np.generic | np.ndarray):
+        return np.stack([np.asarray(value)] * rows)
+    return value
+
+
+def _merged_info(live: Any, recorded: Any) -> dict[Any, Any]:
+    """Return an info of the live call with the recorded numbers and texts."""
+    merged = dict(live) if isinstance(live, Mapping) else {}
+    if isinstance(recorded, Mapping):
+        merged |= {name: plain_copy(item) for name, item in recorded.items()}
+        merged = fill_opaque(merged, live)
+    return merged
