@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord, display_key
-from tdx.contracts.recorded import Replayed, count_changes, coverage_of
+from tdx.contracts.recorded import Replayed, coverage_of, effect_of
 from tdx.contracts.report import (
     FRAME_SHAPE,
     FRAME_STACK,
@@ -279,10 +279,11 @@ class _Comparison:
         inside = self.a.stage(a.index - 1)
         place = f"after {inside.place} of the contract" if a.index else "directly around the env"
         hint = f"add {a.name} to the target, {place}"
-        if self.a.recording is not None and self.replayed is not None:
-            changed, calls = count_changes(self.a.recording, a.index)
-            text += f"; it changed {changed:,} of {calls:,} calls"
         size = self._end_size(key)
+        if self.a.recording is not None and self.replayed is not None:
+            effect = effect_of(self.a.recording, a.index)
+            text += f"; it changed {effect.changed:,} of {effect.calls:,} calls"
+            size, key = effect.size, key or effect.key
         return Difference("missing stage", None, a.index, a.name, key, text, size, hint)
 
     def _extra(self, b: StageRecord) -> Difference:
@@ -432,7 +433,9 @@ class _Comparison:
             text = f"it fails with the inputs of the contract: {summarize_error(error)}"
             paired = replayed.pairs.get(index)
             failure = Difference("spec", index, paired, b.name, _first_key(b), text)
-            is_caused = any(cause.stage is not None and cause.stage < index for cause in self.roots)
+            is_caused = any(
+                cause.stage is not None and cause.stage <= index for cause in self.roots
+            )
             (self.follows if is_caused else self.roots).append(failure)
         self._note_env(replayed)
 

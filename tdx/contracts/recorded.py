@@ -7,13 +7,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.contracts.model import Contract, Lane, Place, key_name
+from tdx.contracts.model import Contract, Lane, Place, display_key, key_name
 from tdx.contracts.observe import MAX_ROWS, restored
 from tdx.contracts.report import Coverage
-from tdx.contracts.roles import align, is_relevant, relevant_stages
+from tdx.contracts.roles import PASSIVE, align, is_relevant, relevant_stages, role_of
 from tdx.contracts.states import is_statistic
 from tdx.contracts.values import Change, Tolerance, Values, compare, differing_elements
 from tdx.errors import TdxError
@@ -103,6 +104,8 @@ def _episode_state(
     """
     kept: dict[int, dict[str, Tensor]] = {}
     for index, values in before.items():
+        if role_of(stack.stages[index].name) in PASSIVE:
+            continue
         assigned = levels.assigned_names(index)
         for name, value in values.items():
             if is_statistic(name, values):
@@ -168,7 +171,7 @@ class Replayed:
             if index < 0 and lane == "forward":
                 change = compare_records(records, _EXACT)
                 if change is not None:
-                    return f"{key}: {change.text}"
+                    return f"{display_key(key)}: {change.text}"
         return None
 
     def sides(self) -> tuple[dict[Place, Values], dict[Place, Values]]:
@@ -269,7 +272,7 @@ def prepare(stack: Stack, recording: Recording) -> None:
     """Seed and reset the env inside a stack, whose state wrappers may read."""
     levels = stack.observed_levels()
     assert levels is not None
-    with preserved_generators():
+    with restored(stack), preserved_generators():
         levels.begin(recording.seed)
 
 
@@ -318,20 +321,57 @@ def pair_levels(
     }
 
 
-def count_changes(recording: Recording, level: int) -> tuple[int, int]:
-    """Return in how many calls a level changed what it passed on, and how many it received."""
-    changed = calls = 0
+@dataclass
+class Effect:
+    """What a recorded level did to the calls that passed it.
+
+    Args:
+        calls: Number of calls that it received.
+        changed: Number of those in which it returned or passed on something else.
+        size: Largest difference of an observation or action; ``None`` if shapes differ.
+        key: ``observation`` or ``action``, which it changed first. ``None``: neither.
+    """
+
+    calls: int = 0
+    changed: int = 0
+    size: float | None = None
+    key: str | None = None
+
+
+def effect_of(recording: Recording, level: int) -> Effect:
+    """Return what a level changed in a recording."""
+    effect = Effect()
     for event in recording.walk():
         if event.level != level or not event.children:
             continue
-        calls += 1
+        effect.calls += 1
         inner = event.children[-1]
         is_forwarded = len(event.children) == 1 and inner.method == event.method
-        action = event.takes_action and not is_same_plain(event.given, inner.given)
-        result = event.returned, inner.returned
-        parts = [value[:-1] if isinstance(value, tuple) else value for value in result]
-        changed += not is_forwarded or action or not is_same_plain(*parts)
-    return changed, calls
+        sides = [(_observed(event), _observed(inner))]
+        if event.takes_action and inner.takes_action:
+            sides.append((event.given, inner.given))
+        differs = not all(is_same_plain(*side) for side in sides)
+        effect.changed += differs or not is_forwarded
+        if effect.key is None and (differs or not is_forwarded):
+            is_action = len(sides) > 1 and is_same_plain(*sides[0])
+            effect.key = "action" if is_action else "observation"
+        for one, other in sides if differs else ():
+            size = _distance(one, other)
+            effect.size = size if size is None else max(size, effect.size or 0.0)
+    return effect
+
+
+def _observed(event: Event) -> Any:
+    return event.returned[:-1] if isinstance(event.returned, tuple) else event.returned
+
+
+def _distance(one: Any, other: Any) -> float | None:
+    first = [value[0] if isinstance(value, tuple) and value else value for value in (one, other)]
+    arrays = [np.asarray(value) for value in first]
+    if arrays[0].shape != arrays[1].shape or any(a.dtype.kind not in "biuf" for a in arrays):
+        return None
+    difference = np.abs(arrays[0].astype(np.float64) - arrays[1].astype(np.float64))
+    return float(difference.max(initial=0.0))
 
 
 def coverage_of(

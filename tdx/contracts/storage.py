@@ -163,7 +163,7 @@ def _read_calls(
     known = fields.section("golden").text("calls", optional=True)
     if known is None:
         return None
-    if not calls or _hash(calls) != known:
+    if not calls or content_hash(calls) != known:
         raise damaged(name, f"its content does not match the hash in {DOCUMENT}")
     tensors = parse_tensors(numbers, f"{path}/{NUMBERS}")
     return decode_recording(calls, tensors, contract.last, name)
@@ -195,9 +195,9 @@ def _to_document(
         for place, values in contract.values.items()
         if values.digests
     }
-    golden: dict[str, Any] = {"file": NUMBERS, "sha256": _hash(numbers)}
+    golden: dict[str, Any] = {"file": NUMBERS, "sha256": content_hash(numbers)}
     if calls is not None:
-        golden["calls"] = _hash(calls)
+        golden["calls"] = content_hash(calls)
     if contract.golden_random:
         golden["random"] = {str(index): kind for index, kind in contract.golden_random.items()}
     golden["episodes"] = [each.steps for each in contract.inputs]
@@ -223,7 +223,8 @@ def _to_document(
     return document
 
 
-def _hash(data: bytes) -> str:
+def content_hash(data: bytes) -> str:
+    """Return the hash of a file of a contract."""
     return digest(torch.frombuffer(bytearray(data), dtype=torch.uint8))
 
 
@@ -274,7 +275,7 @@ def _from_document(fields: Fields, numbers: bytes, file: str) -> Contract:
             hint="freeze the stack again with this version",
         )
     golden = fields.section("golden")
-    if _hash(numbers) != golden.text("sha256"):
+    if content_hash(numbers) != golden.text("sha256"):
         raise damaged(file, f"its content does not match the hash in {DOCUMENT}")
     tensors = parse_tensors(numbers, file)
     stages: list[StageRecord] = []

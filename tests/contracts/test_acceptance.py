@@ -51,6 +51,7 @@ def test_forgotten_statistics_are_found(
     Path("pendulum.py").write_text(textwrap.dedent(SCRIPT))
     assert run(["freeze", "pendulum.py:train", "--allow-code", "--out", "contract"]) == 0
     assert sorted(each.name for each in Path("contract").iterdir()) == [
+        "calls.json",
         "contract.yaml",
         "golden.safetensors",
     ]

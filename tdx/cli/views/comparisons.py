@@ -190,27 +190,33 @@ def contract_view(report: ContractReport) -> View:
     """
 
     def blocks(width: int) -> list[Block]:
-        aside = f"{count_text(report.stages, 'stage')}, {count_text(report.steps, 'golden step')}"
+        steps = count_text(report.steps, "reference step")
+        aside = f"{count_text(report.stages, 'stage')}, {steps}"
         found: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
-        if report.same:
-            found.append(Paragraph([Cell("same", "good"), Cell(_SAME)]))
+        if report.verdict == "same":
+            text = f": the target preprocesses as the contract does; {report.coverage}"
+            found.append(Paragraph([Cell("same", "good"), Cell(text)]))
+        elif report.verdict == "not comparable":
+            text = f": {report.coverage}, which is too little for an answer"
+            found.append(Paragraph([Cell("not comparable", "bad"), Cell(text)]))
+        else:
+            found.append(Paragraph([Cell("different", "bad"), Cell(f": {report.coverage}")]))
         for index, each in enumerate(report.differences):
             found.append(Heading("first difference" if index == 0 else "further difference"))
             found += _difference(each)
         if report.follows:
             found += _folded(report)
+        found += _training_only(report)
         found += [Paragraph([Cell("excluded: ", "dim"), Cell(each)]) for each in report.excluded]
         found += [Paragraph([Cell("note: ", "dim"), Cell(each)]) for each in report.notes]
         return found
 
     def records() -> Iterator[dict[str, Any]]:
-        for is_root, part in ((True, report.differences), (False, report.follows)):
+        causes = (*report.differences, *report.training_only)
+        for is_root, part in ((True, causes), (False, report.follows)):
             yield from ({"root": is_root, **each.to_dict()} for each in part)
 
     return View("contract", report.to_dict, records, blocks, _COLUMNS)
-
-
-_SAME = ": the target preprocesses as the contract does"
 
 
 def _difference(each: Difference) -> Iterator[Block]:
@@ -221,6 +227,19 @@ def _difference(each: Difference) -> Iterator[Block]:
         yield Paragraph([Cell("size: ", "dim"), Cell(text)], indent=7)
     if each.hint:
         yield Paragraph([Cell("hint: ", "dim"), Cell(each.hint)], indent=7)
+
+
+def _training_only(report: ContractReport) -> Iterator[Block]:
+    """Yield the stages of a training that the target does not have, apart from differences."""
+    if not report.training_only:
+        return
+    yield Heading("only in training")
+    for difference in report.training_only:
+        code = Cell(f"{difference.code} ", "dim")
+        yield Paragraph([code, Cell(difference.sentence)])
+    if not report.evaluation:
+        hint = "an evaluation does well without them: pass --eval to check one"
+        yield Paragraph([Cell("hint: ", "dim"), Cell(hint)], indent=7)
 
 
 def _folded(report: ContractReport) -> list[Block]:

@@ -7,13 +7,14 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tdx.stacks.gymnasium.hooks import METHODS, replaced_methods
+from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, Level
 from tdx.stacks.gymnasium.snapshots import (
     FLAGS,
     REWARD,
@@ -22,11 +23,8 @@ from tdx.stacks.gymnasium.snapshots import (
 )
 from tdx.stacks.observe import LevelForm, Method, Slot
 from tdx.stacks.observe.replay import Entries, OnCall, Originals
-from tdx.stacks.replay import base_key
+from tdx.stacks.replay import base_key, replaced_attributes
 from tdx.stacks.sources import attributes_of
-
-if TYPE_CHECKING:
-    from tdx.stacks.gymnasium.levels import Level
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 
@@ -86,7 +84,15 @@ class ObservedLevels:
 
             return wrap
 
+        # A monitor would write the replayed episodes into the log of the training.
+        logged = [
+            (owner, "results_writer", None)
+            for level in self._levels.values()
+            for owner in level.owners
+            if "results_writer" in attributes_of(owner)
+        ]
         with ExitStack() as stack:
+            stack.enter_context(replaced_attributes(logged))
             for level in self._levels.values():
                 form = self._form(level)
                 owners = level.owners[:rows] if level.in_rows else level.owners
@@ -111,16 +117,24 @@ class ObservedLevels:
     def begin(self, seed: int) -> None:
         """See :class:`tdx.stacks.observe.Levels`."""
         base = self._levels.get(-1)
-        if self.top.protocol == "vec_env":
-            self._target.seed(seed)
         if base is None:
             return
-        form = self._form(base)
-        for row, owner in enumerate(base.owners):
-            if form.protocol == "vec_env":
-                owner.reset()
-            else:
-                owner.reset(seed=seed + row)
+        if self._form(base).protocol == "vec_env":
+            base.owner.reset()
+            return
+        index = -1
+        while index + 1 in self._levels and self._is_watcher(self._levels[index + 1], base):
+            index += 1
+        for row, owner in enumerate(self._levels[index].owners):
+            owner.reset(seed=seed + row)
+
+    @staticmethod
+    def _is_watcher(level: Level, base: Level) -> bool:
+        """Return True for wrappers that check, count or log the calls of the env."""
+        is_around_rows = level.in_rows == base.in_rows and level.num_envs == base.num_envs
+        return is_around_rows and (
+            type(level.owner) in THIN_WRAPPERS or "results_writer" in attributes_of(level.owner)
+        )
 
     def call(self, method: Method, argument: Any) -> Any:
         """See :class:`tdx.stacks.observe.Levels`."""

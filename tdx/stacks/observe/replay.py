@@ -93,7 +93,11 @@ class Levels(Protocol):
         ...
 
     def begin(self, seed: int) -> None:
-        """Seed and reset the env inside, so that each recording and replay starts alike."""
+        """Seed and reset the env inside, so that each recording and replay starts alike.
+
+        Wrappers directly around it that only watch are reset with it: a stage outside of them may
+        step before it resets.
+        """
         ...
 
     def call(self, method: Method, argument: Any) -> Any:
