@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from tdx.contracts.values import Values
 from tdx.errors import EnvError, TdxError, summarize_error
 from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.keys import NestedKey
+from tdx.stacks.observe import preserved_generators
 from tdx.stacks.replay import Entries, StateKeeper, base_key, to_rows
 
 if TYPE_CHECKING:
@@ -164,7 +166,14 @@ class Replay:
         self._places = {}
 
     def answer(self, rows: Sequence[int], method: str, run: Callable[[], Entries]) -> Entries:
-        """Return the next recorded result; the steps repeat if there are too few."""
+        """Return the next recorded result; the steps repeat if there are too few.
+
+        The env runs along, because stages may read it: a frame, or the number of lives. Its own
+        results, and what it says of steps after the end of an episode, do not matter.
+        """
+        with preserved_generators(), suppress(Exception), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run()
         count = min(len(each) for each in self._current.calls.values())
         for row in rows:
             place = self._places.get(row, 0) + 1

@@ -157,5 +157,15 @@ DIFFERENCE_CODES = (
         contract.
         """,
     ),
+    DifferenceCode(
+        "TDX514",
+        "inner-calls",
+        "a stage makes another number of inner calls",
+        """
+        A stage steps or resets what is inside of it more or less often than in the contract, such
+        as a frame skip of 3 instead of 4. The values may agree, and the episode runs faster or
+        slower than in training.
+        """,
+    ),
 )
 """All codes, in order."""

@@ -330,7 +330,8 @@ def from_entries(env: Any, entries: Entries, size: torch.Size, *, is_reset: bool
         parts.append("full_reward_spec")
     known = dict(entries)
     if "terminated" in known and "done" not in known:
-        known["done"] = known["terminated"] | known["truncated"]
+        ended = known["terminated"]
+        known["done"] = ended | known.get("truncated", torch.zeros_like(ended))
     for part in parts:
         spec = getattr(env, part)
         for key in [] if spec is None else spec.keys(True, True):

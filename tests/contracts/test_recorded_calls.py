@@ -14,6 +14,7 @@ import minigrid  # noqa: F401 - registers its envs
 import numpy as np
 import pytest
 import stable_baselines3.common.atari_wrappers as atari
+import torch
 from gymnasium import spaces, wrappers
 from minigrid.wrappers import FullyObsWrapper, ImgObsWrapper, RGBImgPartialObsWrapper
 from stable_baselines3.common.env_util import make_vec_env
@@ -23,7 +24,10 @@ import tdx
 from tdx.contracts import ContractReport
 from tdx.errors import ArgumentError, StorageError
 from tests.contracts import envs as made
+from tests.stacks.torchrl.chains import make_chain
 from tests.stacks.wrapper_recipes import ENVS, RECIPES, VECTOR_RECIPES, chosen, make_wrapped
+from tests.transforms.contract.examples import made as made_transform
+from tests.transforms.contract.examples import online, rows_of
 
 gym.register_envs(ale_py)
 
@@ -347,6 +351,27 @@ def test_every_stack_passes_its_own_contract(
     assert report.differences == ()
     assert report.verdict == "same"
     assert report.coverage.values == report.coverage.all_values
+
+
+@pytest.mark.parametrize("name", online())
+def test_every_transform_passes_its_own_contract(name: str) -> None:
+    def make() -> Any:
+        return tdx.TransformedEnv(rows_of(name, (2,)), made_transform(name))
+
+    # Weights of encoders are drawn.
+    torch.manual_seed(0)
+    contract = tdx.freeze(make(), steps=6)
+    torch.manual_seed(0)
+    report = tdx.check_contract(make(), contract)
+    assert report.differences == ()
+    assert report.verdict == "same"
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 4, 5, 6, 7, 8])
+def test_chain_of_torchrl_passes_its_own_contract(seed: int) -> None:
+    report = tdx.check_contract(make_chain(seed), tdx.freeze(make_chain(seed), steps=6))
+    assert report.differences == ()
+    assert report.verdict == "same"
 
 
 # Data from strangers
