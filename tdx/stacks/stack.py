@@ -108,7 +108,12 @@ class Stack(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the stack does not show, each a sentence. Default: nothing."""
+        """What to know about the stages, each a sentence. Default: what is hidden."""
+        return self.hidden
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """Envs inside whose stages the stack does not show, each a sentence. Default: none."""
         return ()
 
     @property

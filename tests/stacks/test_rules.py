@@ -22,6 +22,7 @@ from stable_baselines3.common.vec_env import VecEnvWrapper, VecFrameStack, VecNo
 
 import tdx
 from tdx.cli.process import run
+from tdx.inspection.lint.linter import select_rules
 
 Make = Callable[[], Any]
 # TorchRL warns about VecNorm.
@@ -157,15 +158,15 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
     "TDX401 SB3": ("TDX401", "Doubled", lambda: Doubled(vec()), lambda: Declared(vec())),
     "TDX402 Gymnasium vector": (
         "TDX402",
-        "ClipReward",
-        lambda: vector.ClipReward(sync(), -100, 100),
-        lambda: vector.ClipReward(sync(), -1, 1),
+        "RescaleAction",
+        lambda: vector.RescaleAction(sync(), np.float32(-2), np.float32(2)),
+        lambda: vector.RescaleAction(sync(), np.float32(-1), np.float32(1)),
     ),
     "TDX402 SB3": (
         "TDX402",
-        "ClipReward",
-        lambda: vec(wrapper_class=lambda env: wrappers.ClipReward(env, -100, 100)),
-        lambda: vec(wrapper_class=lambda env: wrappers.ClipReward(env, -1, 1)),
+        "VecFrameStack",
+        lambda: VecFrameStack(vec(), 1),
+        lambda: VecFrameStack(vec(), 2),
     ),
     "TDX402 TorchRL": (
         "TDX402",
@@ -190,12 +191,6 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
             rl.CatFrames(N=3, dim=-1, in_keys=["observation"]),
             rl.VecNorm(in_keys=["observation"]).freeze(),
         ),
-    ),
-    "TDX402 tdx": (
-        "TDX402",
-        "Unchanged",
-        lambda: native(Unchanged(), tdx.StepCounter()),
-        lambda: native(tdx.StepCounter()),
     ),
     "TDX403 tdx": (
         "TDX403",
@@ -290,6 +285,63 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
 def test_rule(code: str, stage: str, wrong: Make, right: Make) -> None:
     assert (code, stage) in codes(wrong)
     assert [each for each in codes(right) if each[0] == code] == []
+
+
+class Ignoring(rl.Transform):  # type: ignore[misc]
+    """Does nothing in these steps."""
+
+    def _call(self, next_tensordict: Any) -> Any:
+        return next_tensordict
+
+    _reset = rl.Transform._reset
+
+
+class Masked(gym.Wrapper[Any, Any, Any, Any]):
+    """Tells an algorithm which actions are valid, and changes no value."""
+
+    def action_masks(self) -> Any:
+        return np.ones(2, np.bool_)
+
+
+class Wide(VecEnvWrapper):
+    """Clips observations far outside of their range."""
+
+    def reset(self) -> Any:
+        return np.clip(self.venv.reset(), -100, 100)
+
+    def step_wait(self) -> Any:
+        observations, *rest = self.venv.step_wait()
+        return np.clip(observations, -100, 100), *rest
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: wrappers.ClipReward(gym.make("Pendulum-v1"), -100, 100), "3 ClipReward"),
+        (lambda: vector.ClipReward(sync(), -100, 100), "4 ClipReward"),
+        (lambda: Masked(Masked(gym.make("CartPole-v1"))), "3 Masked, 4 Masked"),
+        (lambda: Wide(vec()), "5 Wide"),
+        (lambda: torchrl(Ignoring()), "0 Ignoring"),
+        (lambda: native(Unchanged(), tdx.StepCounter()), "0 Unchanged"),
+    ],
+    ids=["Gymnasium", "Gymnasium vector", "passive", "SB3", "TorchRL", "tdx"],
+)
+def test_a_stage_that_was_not_triggered_is_a_note(make: Make, names: str) -> None:
+    report = tdx.check(make(), seed=0, steps=20)
+    assert [each.code for each in report.findings] == []
+    assert report.exit_code(strict=True) == 0
+    (note,) = report.notes
+    assert note.endswith(f"steps: {names}")
+
+
+def test_a_note_belongs_to_its_rule() -> None:
+    env = wrappers.ClipReward(gym.make("Pendulum-v1"), -100, 100)
+    assert tdx.check(env, seed=0, rules=select_rules(ignore=["TDX402"])).notes == ()
+
+
+def test_a_limit_above_one_whose_truncation_is_hidden_has_an_effect() -> None:
+    env = wrappers.TimeLimit(Merged(gym.make("Pendulum-v1", max_episode_steps=5)), 9)
+    assert "TDX402" not in [each.code for each in tdx.check(env, seed=0).findings]
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,19 @@ def lint(
     return sorted(findings, key=_sort_key)
 
 
+def list_notes(context: StackContext, rules: Sequence[Rule]) -> tuple[str, ...]:
+    """Return what the stages of a stack did that is no finding of a rule, each a sentence.
+
+    Args:
+        context: The stack, after its steps.
+        rules: Rules that apply.
+    """
+    names = [f"{stage.index} {stage.name}" for stage in stacks.untriggered_stages(context)]
+    if not names or stacks.wrapper_without_effect not in rules:
+        return ()
+    return (f"changed nothing in {context.steps} steps: {', '.join(names)}",)
+
+
 def build_lint_context(
     pipeline: Pipeline,
     env: TransformedEnv | None = None,

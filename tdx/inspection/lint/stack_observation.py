@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdx.core import StepTrace, ValueVersion
 from tdx.inspection.leaf import KnownLeaves, composite_leaves
-from tdx.inspection.lint.linter import LintFinding, lint
+from tdx.inspection.lint.linter import LintFinding, lint, list_notes
 from tdx.inspection.lint.stack_context import (
     MIN_PAIRS,
     StackContext,
@@ -90,8 +90,8 @@ def lint_chain(
     *,
     first: int,
     evaluation: bool,
-) -> list[LintFinding]:
-    """Step an env of tdx, and return what its stages do against the rules for stacks.
+) -> tuple[list[LintFinding], tuple[str, ...]]:
+    """Step an env of tdx; return what its stages do against the rules for stacks, and notes.
 
     A fault that a rule for pipelines has found already is left out.
 
@@ -113,7 +113,7 @@ def lint_chain(
     observed = StackContext(open_stack(env), evaluation, declared=declared)
     stages = observed.stages
     if not stages or not any(rule.subject == observed.subject for rule in rules):
-        return []
+        return [], ()
     observe_stack(observed, CHAIN_STEPS, context.pipeline.env.seed, lambda _: None)
     known = {
         (each.rule.code, first + each.violation.stage)
@@ -128,7 +128,7 @@ def lint_chain(
             continue
         moved = replace(finding.violation, stage=stage - first)
         result.append(LintFinding(finding.rule, moved, stages[stage].name))
-    return result
+    return result, list_notes(observed, rules)
 
 
 def _add_created_state(context: StackContext) -> None:
