@@ -69,7 +69,8 @@ def check(
         hidden = tuple(stack.hidden)
         return CheckReport(label, len(stack.stages), ("specs",), (finding,), hidden=hidden)
     context, error = _observe(stack, steps, seed, evaluation)
-    findings = [_from_lint(each, stack) for each in lint(context, _chosen(rules))]
+    lints = lint(context, _chosen(rules))
+    findings = [_from_lint(each, stack) for each in lints]
     if error is not None:
         findings.append(Finding.from_error(error, "steps"))
     if stack.chain_env is not None:
@@ -83,7 +84,7 @@ def check(
         _CHECKS,
         tuple(findings),
         hidden=(*stack.hidden, *_unseen_levels(context)),
-        notes=list_notes(context, _chosen(rules)),
+        notes=list_notes(context, _chosen(rules), lints),
     )
 
 

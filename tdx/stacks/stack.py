@@ -117,6 +117,11 @@ class Stack(Protocol):
         return ()
 
     @property
+    def env_arguments(self) -> Mapping[str, object]:
+        """Arguments of the env inside, as far as they are known. Default: none."""
+        return {}
+
+    @property
     def free_keys(self) -> tuple[str, ...]:
         """First parts of keys that need no spec. Default: every key needs one."""
         return ()

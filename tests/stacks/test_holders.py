@@ -1,4 +1,4 @@
-"""An env that holds another one without being a wrapper is a stage, and what stays hidden is named."""
+"""An env that holds another one is a stage, and envs that stay hidden are named."""
 
 from __future__ import annotations
 

@@ -81,6 +81,11 @@ class LevelStack(Stack):
         return tuple(level.info() for level in self.levels[1:])
 
     @property
+    def env_arguments(self) -> Mapping[str, object]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return self.levels[0].info().arguments
+
+    @property
     def num_envs(self) -> int | None:
         """Number of sub-envs; ``None`` for a single env."""
         return self.levels[-1].num_envs

@@ -204,7 +204,8 @@ def right():
 def normalized_before_stacked(context: StackContext) -> Iterator[Violation]:
     """Find running normalizations of observations inside a stack of frames."""
     for stage in context.stages:
-        if not context.is_normalizer(stage):
+        # Statistics that stand still are the same for all frames.
+        if not context.is_normalizer(stage) or not context.learns(stage):
             continue
         normalized = context.changed_observations(stage)
         for stack in context.stages[stage.index + 1 :]:
@@ -250,7 +251,9 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
     if not context.evaluation:
         return
     for stage in context.stages:
-        if context.is_normalizer(stage) and context.learns(stage):
+        writes = context.facts_of(stage).writes["forward"]
+        # Statistics that are only logged change nothing.
+        if writes and context.is_normalizer(stage) and context.learns(stage):
             key = "reward" if context.writes(stage, "reward") else "observation"
             message = "its running statistics changed in the steps of the check"
             hint = f"stop the updates: {_stop_updates(context, stage)}"
@@ -366,7 +369,7 @@ def statistics_inside_limit(context: StackContext) -> Iterator[Violation]:
     """Find recorders of episodes inside a step limit that is the lowest one."""
     limits = [(step_limit(stage), stage) for stage in context.stages]
     for stage in context.stages:
-        if stage.name not in _RECORDERS:
+        if stage.name not in RECORDERS:
             continue
         inner = [limit for limit, each in limits if limit is not None and each.index < stage.index]
         for limit, each in limits:
@@ -376,7 +379,8 @@ def statistics_inside_limit(context: StackContext) -> Iterator[Violation]:
                 yield Violation(message, hint, stage.index, ("info", "episode"))
 
 
-_RECORDERS = ("RecordEpisodeStatistics", "Monitor")
+RECORDERS = ("RecordEpisodeStatistics", "Monitor", "VecMonitor")
+"""Wrappers that add the return and length of an episode to its last info."""
 
 
 @stack_rule(
