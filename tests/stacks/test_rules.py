@@ -582,6 +582,47 @@ def test_rule_of_roles(code: str, stage: str, wrong: Make, right: Make) -> None:
     assert [each for each in codes(right) if each[0] == code] == []
 
 
+class TimeFeature(gym.ObservationWrapper[Any, Any, Any]):
+    """Appends the time, and writes its space into the env inside."""
+
+    def __init__(self, env: Any) -> None:
+        shape = (env.observation_space.shape[0] + 1,)
+        env.observation_space = spaces.Box(-np.inf, np.inf, shape, np.float32)
+        super().__init__(env)
+
+    def observation(self, observation: Any) -> Any:
+        return np.append(observation, np.float32(0.5))
+
+
+class Objectives(Game):
+    """Has a reward of two objectives."""
+
+    reward_space = spaces.Box(-np.inf, np.inf, (2,))
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, np.array([reward, -1.0]), *rest
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TimeFeature(gym.make("Pendulum-v1")),
+        Objectives,
+        lambda: wrappers.TransformReward(Objectives(), lambda reward: float(np.sum(reward))),
+    ],
+    ids=["space written into the env", "objectives", "weighted objectives"],
+)
+def test_a_shape_that_is_intended_is_no_violation(make: Make) -> None:
+    assert tdx.check(make(), seed=0).findings == ()
+
+
+def test_end_of_life_that_only_marks_is_no_end_of_an_episode() -> None:
+    gym.register_envs(ale_py)
+    env = rl.TransformedEnv(rl.GymEnv("ALE/Pong-v5"), rl.EndOfLifeTransform())
+    assert "TDX477" not in [code for code, _ in codes(lambda: env)]
+
+
 def test_a_normalizer_without_its_key_is_an_error_and_no_note() -> None:
     report = tdx.check(by_key("observation.state"), seed=0)
     assert [(each.code, each.severity) for each in report.findings] == [("TDX485", "error")]

@@ -140,9 +140,8 @@ def statistics_of_lives(context: StackContext) -> Iterator[Violation]:
                 yield Violation(message, hint, stage.index, key, related=life.index)
 
 
-_LIFE = re.compile(
-    r"(episod|end|los[ts]|terminal).*(life|lives)|(life|lives).*(los[ts]|end|episod)"
-)
+# TorchRL's EndOfLifeTransform marks the end of a life, and does not end the episode.
+_LIFE = re.compile(r"(episod|los[ts]|terminal).*(life|lives)|(life|lives).*(los[ts]|episod)")
 
 
 def _ends_with_a_life(stage: StageInfo) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.stack_context import StackContext, step_limit
 
 if TYPE_CHECKING:
+    from tdx.inspection.value_stats import ValueViolation
     from tdx.stacks import StageInfo
 
 EXAMPLE_IMPORTS = """
@@ -71,7 +72,7 @@ def right():
 def values_violate_space(context: StackContext) -> Iterator[Violation]:
     """Find values outside of the specs that the spaces declare."""
     for each in context.violations:
-        if each.code != "nan" and each.kind in ("stage", "env"):
+        if each.code != "nan" and each.kind in ("stage", "env") and not _is_intended(context, each):
             yield Violation(
                 each.message,
                 each.hint or "set the space in the constructor of the wrapper",
@@ -79,6 +80,28 @@ def values_violate_space(context: StackContext) -> Iterator[Violation]:
                 each.key,
                 spec_violation=each.code,
             )
+
+
+def _is_intended(context: StackContext, violation: ValueViolation) -> bool:
+    """Return True for a shape that an outer stage corrects, or that the env declares."""
+    if violation.code != "shape":
+        return False
+    index = -1 if violation.index is None else violation.index
+    key = violation.key
+    if key == "reward":
+        # Gymnasium has no space of rewards; multi-objective envs declare one.
+        levels: Sequence[Any] = getattr(context.stack, "levels", ())
+        if any("reward_space" in dir(level.owner) for level in levels):
+            return True
+    violated = {each.index for each in context.violations if each.key == key}
+    # Some wrappers write their own space into the env inside.
+    return any(
+        key in context.facts_of(stage).writes["forward"]
+        and stage.index not in violated
+        and key is not None
+        and context.spec(stage.index, key) == context.spec(index, key)
+        for stage in context.stages[index + 1 :]
+    )
 
 
 @stack_rule(
