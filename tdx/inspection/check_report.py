@@ -188,7 +188,7 @@ def check_pipeline(
         rules: Lint rules to apply. Defaults to the selection of the pipeline.
         steps: Allow stepping the env.
         base: Env that the pipeline names, if it exists already. It stays open.
-        evaluation: The env is used for evaluation: report normalizers that keep learning.
+        evaluation: The env is used for evaluation: report stages that belong to training only.
 
     Raises:
         EnvError: The env cannot be made, or raises in a reset or step.
@@ -271,7 +271,7 @@ def check_env(
         rules: Lint rules to apply.
         steps: Allow stepping the env.
         policy: Its policy, if it was imported.
-        evaluation: The env is used for evaluation: report normalizers that keep learning.
+        evaluation: The env is used for evaluation: report stages that belong to training only.
 
     Raises:
         EnvError: The env raises in a reset or step.

@@ -44,7 +44,7 @@ def check(
         steps: Number of steps.
         seed: Seed of the env and of the actions. ``None``: do not seed.
         rules: Lint rules to apply. Defaults to all rules.
-        evaluation: The env is used for evaluation: report normalizers that keep learning.
+        evaluation: The env is used for evaluation: report stages that belong to training only.
 
     Raises:
         ArgumentError: ``env`` is neither an env nor a stack.
@@ -170,7 +170,7 @@ def _check_chain(
         label: Name in the report.
         seed: Seed of the env. ``None``: do not seed.
         rules: Lint rules to apply.
-        evaluation: The env is used for evaluation: report normalizers that keep learning.
+        evaluation: The env is used for evaluation: report stages that belong to training only.
 
     Raises:
         EnvError: The env raises in a reset or step.

@@ -86,6 +86,10 @@ def scaled() -> Any:
     return wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 0.5 * float(reward))
 
 
+def make_held() -> Holder:
+    return Holder(gym.make("Pendulum-v1"), "world")
+
+
 def names(target: Any) -> list[str]:
     return [stage.name for stage in open_stack(target).stages]
 
@@ -97,7 +101,8 @@ def test_env_in_an_attribute_is_followed(name: str) -> None:
     inside = names(scaled())
     assert [stage.name for stage in stack.stages] == [*inside, "Holder", "TimeLimit"]
     assert (stack.name, list(stack.notes)) == ("CartPole-v1", [])
-    trace = tdx.trace(env).step()
+    tracer: Any = tdx.trace(env)
+    trace = tracer.step()
     index = len(inside)
     rewards = [stage.written["reward"].value for stage in trace.stages if "reward" in stage.written]
     assert [stage.index for stage in trace.stages if "reward" in stage.written][-1] == index
@@ -113,15 +118,17 @@ def test_held_env_in_each_sub_env_is_followed() -> None:
 
 
 def test_fault_across_a_holder_is_reported() -> None:
-    env = wrappers.TransformReward(Holder(gym.make("Pendulum-v1")), lambda reward: 3 * reward)
+    env = wrappers.TransformReward(
+        Holder(gym.make("Pendulum-v1")), lambda reward: 3 * float(reward)
+    )
     (finding,) = tdx.check(env, seed=0).findings
     assert (finding.code, finding.where.transform) == ("TDX405", "TransformReward")
     assert "(Holder) scales the reward already" in finding.message
 
 
 def test_env_that_refers_to_its_holder_ends_the_search() -> None:
-    env = Holder(gym.make("CartPole-v1").unwrapped)
-    env.env.parent = env
+    inner: Any = gym.make("CartPole-v1").unwrapped
+    env = inner.parent = Holder(inner)
     assert names(env) == ["Holder"]
 
 
@@ -168,7 +175,7 @@ def test_hidden_stages_have_not_passed(
 
 
 def test_registered_holder_is_imported_by_its_id() -> None:
-    gym.register("Held-v0", lambda: Holder(gym.make("Pendulum-v1"), "world"), max_episode_steps=9)
+    gym.register("Held-v0", f"{__name__}:make_held", max_episode_steps=9)
     try:
         env = gym.make("Held-v0")
         assert open_stack(env).name == "Held-v0"

@@ -174,8 +174,8 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
     "TDX402 Gymnasium vector": (
         "TDX402",
         "RescaleAction",
-        lambda: vector.RescaleAction(sync(), np.float32(-2), np.float32(2)),
-        lambda: vector.RescaleAction(sync(), np.float32(-1), np.float32(1)),
+        lambda: vector.RescaleAction(sync(), -2.0, 2.0),
+        lambda: vector.RescaleAction(sync(), -1.0, 1.0),
     ),
     "TDX402 SB3": (
         "TDX402",
@@ -496,7 +496,7 @@ ROLES: dict[str, tuple[str, str, Make, Make]] = {
     "TDX478 by its effect": (
         "TDX478",
         "TransformReward",
-        lambda: wrappers.TransformReward(Game(), lambda reward: float(np.clip(reward, -1, 1))),
+        lambda: wrappers.TransformReward(Game(), lambda reward: min(max(float(reward), -1), 1)),
         lambda: wrappers.TransformReward(Game(), lambda reward: float(reward) + 1),
     ),
     "TDX479 SB3": (
@@ -556,7 +556,7 @@ ROLES: dict[str, tuple[str, str, Make, Make]] = {
         ),
         lambda: wrappers.TransformReward(
             wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 10.0 * float(reward)),
-            lambda reward: float(np.sign(reward)),
+            lambda reward: float(np.sign(float(reward))),
         ),
     ),
     "TDX408": (
@@ -604,12 +604,16 @@ class Objectives(Game):
         return observation, np.array([reward, -1.0]), *rest
 
 
+def weigh(reward: Any) -> float:
+    return float(np.sum(reward))
+
+
 @pytest.mark.parametrize(
     "make",
     [
         lambda: TimeFeature(gym.make("Pendulum-v1")),
         Objectives,
-        lambda: wrappers.TransformReward(Objectives(), lambda reward: float(np.sum(reward))),
+        lambda: wrappers.TransformReward(Objectives(), weigh),
     ],
     ids=["space written into the env", "objectives", "weighted objectives"],
 )
@@ -698,9 +702,11 @@ class Wide(VecEnvWrapper):
     """Clips observations far outside of their range."""
 
     def reset(self) -> Any:
-        return np.clip(self.venv.reset(), -100, 100)
+        observations: Any = self.venv.reset()
+        return np.clip(observations, -100, 100)
 
     def step_wait(self) -> Any:
+        observations: Any
         observations, *rest = self.venv.step_wait()
         return np.clip(observations, -100, 100), *rest
 

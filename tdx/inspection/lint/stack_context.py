@@ -62,6 +62,7 @@ class StageFacts:
         ranges: Ranges of the observations that it changed, before and after it.
         actions: Action before and after it, of each step, first element of the first sub-env.
         samples: First elements of each observation before and after it, of each reset and step.
+        shapes: Shapes of the values that it wrote last.
         inner_steps: How often it stepped the level inside, in each step.
     """
 
@@ -76,6 +77,7 @@ class StageFacts:
     ranges: dict[NestedKey, tuple[ValueRange, ValueRange]] = field(default_factory=dict)
     actions: list[tuple[float, float]] = field(default_factory=list)
     samples: dict[NestedKey, list[tuple[list[float], list[float]]]] = field(default_factory=dict)
+    shapes: dict[NestedKey, tuple[int, ...]] = field(default_factory=dict)
     inner_steps: list[int] = field(default_factory=list)
 
     @property

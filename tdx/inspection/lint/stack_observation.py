@@ -164,6 +164,11 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
             facts.overwritten.update(dict.fromkeys(stage.overwritten))
             _add_values(facts, stage, before)
             if stage.direction == "forward":
+                facts.shapes.update(
+                    (key, tuple(version.value.shape))
+                    for key, version in stage.written.items()
+                    if isinstance(version.value, Tensor)
+                )
                 if trace.phase == "step":
                     facts.inner_steps.append(round(inner_calls / stage.calls))
                 inner_calls = stage.calls

@@ -93,13 +93,11 @@ def _is_intended(context: StackContext, violation: ValueViolation) -> bool:
         levels: Sequence[Any] = getattr(context.stack, "levels", ())
         if any("reward_space" in dir(level.owner) for level in levels):
             return True
-    violated = {each.index for each in context.violations if each.key == key}
+    spec = None if key is None else context.spec(index, key)
     # Some wrappers write their own space into the env inside.
-    return any(
-        key in context.facts_of(stage).writes["forward"]
-        and stage.index not in violated
-        and key is not None
-        and context.spec(stage.index, key) == context.spec(index, key)
+    return spec is not None and any(
+        context.facts_of(stage).shapes.get(spec.key) == tuple(spec.shape)
+        and context.spec(stage.index, spec.key) == spec
         for stage in context.stages[index + 1 :]
     )
 
