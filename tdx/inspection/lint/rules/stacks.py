@@ -84,7 +84,8 @@ def values_violate_space(context: StackContext) -> Iterator[Violation]:
 
 def _is_intended(context: StackContext, violation: ValueViolation) -> bool:
     """Return True for a shape that an outer stage corrects, or that the env declares."""
-    if violation.code != "shape":
+    if violation.code != "shape" or context.stack.chain_env is not None:
+        # The transforms of a chain declare their specs themselves.
         return False
     index = -1 if violation.index is None else violation.index
     key = violation.key
