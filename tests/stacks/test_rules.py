@@ -541,12 +541,6 @@ ROLES: dict[str, tuple[str, str, Make, Make]] = {
         lambda: by_key("observation.state", "observation.image"),
         lambda: by_key("state", "other"),
     ),
-    "TDX487 without observations": (
-        "TDX487",
-        "VecNormalize",
-        lambda: VecNormalize(vec(), training=False, norm_reward=False),
-        lambda: VecNormalize(vec(), training=False, norm_reward=False, norm_obs=False),
-    ),
     "TDX405 clip of a single reward": (
         "TDX405",
         "TransformReward",
@@ -657,23 +651,6 @@ def test_statistics_that_are_only_logged_do_not_learn() -> None:
             return result
 
     assert codes(lambda: Logged(gym.make("Pendulum-v1"))) == []
-
-
-def test_first_steps_of_running_statistics_of_an_image_are_no_fault() -> None:
-    class Dark(Image):
-        steps = 0
-
-        def step(self, action: Any) -> Any:
-            self.steps += 1
-            image = np.zeros(self.observation_space.shape or (), np.uint8)
-            image[0, 0, 0] = 255 if self.steps > 30 else self.steps % 2
-            return image, 1.0, False, False, {}
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            return self.step(0)[0], {}
-
-    found = tdx.check(wrappers.NormalizeObservation(Dark()), seed=0).findings
-    assert "TDX489" not in [each.code for each in found]
 
 
 @pytest.mark.parametrize(("code", "stage", "wrong", "right"), CASES.values(), ids=CASES)

@@ -191,8 +191,6 @@ def fresh_statistics(context: StackContext) -> Iterator[Violation]:
     for stage in context.stages:
         if not context.is_normalizer(stage) or context.learns(stage):
             continue
-        if stage.arguments.get("norm_obs") is False:
-            continue
         state = context.before.get(stage.index, {})
         of_observations = dict(_counts(state))
         if of_observations and max(of_observations.values()) <= 1:
@@ -278,9 +276,7 @@ def image_range(context: StackContext) -> Iterator[Violation]:
     for stage in context.stages:
         for key, before, after in _image_ranges(context, stage):
             is_float = after.dtype.startswith("float")
-            # The first steps of running statistics divide by next to nothing.
-            is_fixed = "norm" in _folded(stage) and not context.learns(stage)
-            if before.high > 50 and after.high > 100 and is_float and is_fixed:
+            if before.high > 50 and after.high > 100 and is_float and "norm" in _folded(stage):
                 message = f"pixels up to {before.high:g} become values up to {after.high:.4g}"
                 hint = "divide the image by 255 before it is normalized"
                 yield Violation(message, hint, stage.index, key)

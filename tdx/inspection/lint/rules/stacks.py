@@ -197,6 +197,8 @@ _NEUTRAL_ARGUMENTS: tuple[tuple[tuple[str, ...], str, float], ...] = (
 _PASSIVE = (
     *("HumanRendering", "RecordVideo", "RenderCollection", "SyncVectorEnv", "Autoreset"),
     *("VecCheckNan", "VecVideoRecorder", "PassiveEnvChecker", "OrderEnforcing", "DummyVecEnv"),
+    # Only made of other wrappers, which are stages of their own.
+    "AtariWrapper",
 )
 """Wrappers whose effect is not in the values of a step."""
 
