@@ -138,7 +138,7 @@ def test_env_that_refers_to_its_holder_ends_the_search() -> None:
         (
             Hiding,
             [
-                "Hiding holds an env of another library, GymEnv of tdx, in .twin, "
+                "Hiding holds an env of another library, GymEnv, in .twin, "
                 "whose stages are not shown",
                 "Hiding holds 2 envs in .others, whose stages are not shown",
             ],
@@ -146,7 +146,7 @@ def test_env_that_refers_to_its_holder_ends_the_search() -> None:
         (
             Bridge,
             [
-                "Bridge holds an env of another library, Foreign of tests, in .foreign, "
+                "Bridge holds an env of another library, Foreign, in .foreign, "
                 "whose stages are not shown"
             ],
         ),

@@ -273,8 +273,7 @@ def _hidden_envs(owner: Any, levels: Sequence[Any]) -> Iterator[str]:
 def _describe(env: Any) -> str:
     if isinstance(env, gymnasium.Env | VectorEnv):
         return f"the env {type(env).__name__}"
-    library = type(env).__module__.partition(".")[0]
-    return f"an env of another library, {type(env).__name__} of {library},"
+    return f"an env of another library, {type(env).__name__},"
 
 
 def inner_name(owner: Any, inner: Any) -> str:
