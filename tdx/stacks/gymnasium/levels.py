@@ -24,6 +24,8 @@ THIN_WRAPPERS = (
 """Wrappers added by ``gymnasium.make``; reading the clock around them takes longer than they do."""
 _INNER_NAMES = ("env", "_env")
 """Attributes of the env that a holder of several envs steps."""
+_MAX_HELD = 4
+"""Largest number of envs of a holder that are compared: envs may refer to each other."""
 _ACTION_SPACES = ("action_space", "action_spaces", "single_action_space", "action_spec")
 MAX_LEVELS = 1_000
 """Largest number of wrappers around an env; a longer chain is a loop."""
@@ -186,8 +188,10 @@ def _inner_env(owner: Any, around: Sequence[Any]) -> Any:
     if isinstance(owner, _KINDS):
         return owner.env
     held = {name: env for name, env in _held_envs(owner, around).items() if _fits(owner, env)}
-    # A holder may also keep a part of the env, such as its `unwrapped`.
-    parts = {id(part) for env in held.values() for part in _parts_of(env, around)}
+    parts: set[int] = set()
+    if 1 < len(held) <= _MAX_HELD:
+        # A holder may also keep a part of the env, such as its `unwrapped`.
+        parts = {id(part) for env in held.values() for part in _parts_of(env, around)}
     outer = {name: env for name, env in held.items() if id(env) not in parts}
     if len({id(env) for env in outer.values()}) == 1:
         return next(iter(outer.values()))
