@@ -110,11 +110,13 @@ class CheckReport(Result):
         findings: Their findings.
         env_stages: Number of the env's own stages. They come first.
         suppressed: Number of findings that comments in the file switch off.
+        hidden: Envs inside whose stages could not be checked, each a sentence.
+        notes: What the checks saw and does not count as a finding, each a sentence.
     """
 
     json_entries: ClassVar[Entries] = (
         *("env", "stages", "ok"),
-        *(Entry("checks", "statuses"), "findings", "suppressed"),
+        *(Entry("checks", "statuses"), "findings", "suppressed", "hidden", "notes"),
     )
 
     env: str
@@ -123,6 +125,8 @@ class CheckReport(Result):
     findings: tuple[Finding, ...]
     env_stages: int = 0
     suppressed: int = 0
+    hidden: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def statuses(self) -> dict[Check, Status]:
@@ -184,7 +188,7 @@ def check_pipeline(
         rules: Lint rules to apply. Defaults to the selection of the pipeline.
         steps: Allow stepping the env.
         base: Env that the pipeline names, if it exists already. It stays open.
-        evaluation: The env is used for evaluation: report normalizers that keep learning.
+        evaluation: The env is used for evaluation: report stages that belong to training only.
 
     Raises:
         EnvError: The env cannot be made, or raises in a reset or step.
@@ -267,7 +271,7 @@ def check_env(
         rules: Lint rules to apply.
         steps: Allow stepping the env.
         policy: Its policy, if it was imported.
-        evaluation: The env is used for evaluation: report normalizers that keep learning.
+        evaluation: The env is used for evaluation: report stages that belong to training only.
 
     Raises:
         EnvError: The env raises in a reset or step.
@@ -277,13 +281,17 @@ def check_env(
 
     checks: tuple[Check, ...] = ("arguments", "specs", "lints")
     first = count_env_stages(env, pipeline)
+    notes: tuple[str, ...] = ()
     try:
         findings, violations, stepped = _check_env(env, pipeline, steps)
         context = build_lint_context(pipeline, env, policy=policy, spec_violations=violations)
         lints = lint(context, rules)
         if stepped and all(each.violation is not None for each in findings):
             try:
-                lints += lint_chain(env, context, lints, rules, first=first, evaluation=evaluation)
+                more, notes = lint_chain(
+                    env, context, lints, rules, first=first, evaluation=evaluation
+                )
+                lints += more
             except ChainError as error:
                 findings += _findings([add_source_line(error, pipeline, env)], "steps")
     except EnvError as error:
@@ -291,7 +299,8 @@ def check_env(
         raise
     if stepped:
         checks = ("arguments", "specs", "steps", "lints")
-    return _report(pipeline, checks, _merge(findings, lints, pipeline, first), first)
+    report = _report(pipeline, checks, _merge(findings, lints, pipeline, first), first)
+    return replace(report, notes=notes)
 
 
 def _check_env(

@@ -32,7 +32,7 @@ this machine, the exit code is 3, and everything else is checked on the CPU.
 | --- | --- |
 | `--select CODES`, `--ignore CODES` | select rules; `TDX42` matches all codes with this prefix |
 | `--strict` | treat suggestions like warnings |
-| `--eval` | the env is used for evaluation: report normalizers that keep learning |
+| `--eval` | the env is used for evaluation: report what belongs to training only |
 | `--diff` | show what `--fix` would change: a diff of the file, or the fixed options |
 | `--fix` | apply the safe fixes; comments are kept, a file modified meanwhile is not written |
 | `--fix --unsafe-fixes` | apply also the fixes that change the values that the chain returns |

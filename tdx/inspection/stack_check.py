@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdx.errors import EnvError, ExitCode, TdxError, Where
 from tdx.inspection.check_report import Check, CheckReport, Finding, check_env
-from tdx.inspection.lint.linter import LintFinding, all_rules, lint
+from tdx.inspection.lint.linter import LintFinding, all_rules, lint, list_notes
 from tdx.inspection.lint.stack_context import StackContext
 from tdx.inspection.lint.stack_observation import observe_stack
 from tdx.inspection.values_report import ViolationCollector
@@ -44,7 +44,7 @@ def check(
         steps: Number of steps.
         seed: Seed of the env and of the actions. ``None``: do not seed.
         rules: Lint rules to apply. Defaults to all rules.
-        evaluation: The env is used for evaluation: report normalizers that keep learning.
+        evaluation: The env is used for evaluation: report stages that belong to training only.
 
     Raises:
         ArgumentError: ``env`` is neither an env nor a stack.
@@ -66,9 +66,11 @@ def check(
         stack.specs()
     except TdxError as raised:
         finding = Finding.from_error(raised, "specs")
-        return CheckReport(label, len(stack.stages), ("specs",), (finding,))
+        hidden = tuple(stack.hidden)
+        return CheckReport(label, len(stack.stages), ("specs",), (finding,), hidden=hidden)
     context, error = _observe(stack, steps, seed, evaluation)
-    findings = [_from_lint(each, stack) for each in lint(context, _chosen(rules))]
+    lints = lint(context, _chosen(rules))
+    findings = [_from_lint(each, stack) for each in lints]
     if error is not None:
         findings.append(Finding.from_error(error, "steps"))
     if stack.chain_env is not None:
@@ -76,7 +78,20 @@ def check(
         chain = _check_chain(stack, stack.chain_env, label, seed, ()).findings
         findings += [each for each in chain if (each.where.stage, each.where.key) not in known]
     findings.sort(key=_sort_key)
-    return CheckReport(label, len(stack.stages), _CHECKS, tuple(findings))
+    return CheckReport(
+        label,
+        len(stack.stages),
+        _CHECKS,
+        tuple(findings),
+        hidden=(*stack.hidden, *_unseen_levels(context)),
+        notes=list_notes(context, _chosen(rules), lints),
+    )
+
+
+def _unseen_levels(context: StackContext) -> Iterator[str]:
+    """Yield the env inside if a holder steps it in another way than by its methods."""
+    if context.steps and context.stages and -1 not in context.facts:
+        yield f"{context.stages[0].name} calls neither reset nor step of the env that it holds"
 
 
 def _observe(
@@ -155,7 +170,7 @@ def _check_chain(
         label: Name in the report.
         seed: Seed of the env. ``None``: do not seed.
         rules: Lint rules to apply.
-        evaluation: The env is used for evaluation: report normalizers that keep learning.
+        evaluation: The env is used for evaluation: report stages that belong to training only.
 
     Raises:
         EnvError: The env raises in a reset or step.

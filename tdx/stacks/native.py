@@ -98,6 +98,20 @@ class NativeStack(Stack):
         )
 
     @property
+    def env_arguments(self) -> Mapping[str, object]:
+        """See :class:`~tdx.stacks.Stack`; those of the Gymnasium env that a ``GymEnv`` steps."""
+        from tdx.core.chain import flatten_chain
+        from tdx.stacks.sources import attributes_of
+
+        base = flatten_chain(self.target)[0]
+        inner = attributes_of(getattr(base, "original", base)).get("_env")
+        if inner is None:
+            return {}
+        from tdx.stacks.gymnasium.levels import arguments_of, core_of
+
+        return arguments_of(core_of(inner))
+
+    @property
     def calls(self) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`; finds neither arguments nor source locations."""
         return format_stages(self.target, self._pipeline)

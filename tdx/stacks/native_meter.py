@@ -32,7 +32,7 @@ from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
-from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, list_wrappers
+from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_wrappers
 from tdx.stacks.gymnasium.measuring import several_threads_error
 from tdx.stacks.sources import instance_dict
 from tdx.stacks.stack import is_stack
@@ -119,8 +119,7 @@ def _iterate_gym_envs(base: EnvBase) -> Iterator[GymWrapper]:
 def _iterate_stacks(env: Any) -> Iterator[Any]:
     """Yield the env, and each env that a vector env in this process steps."""
     yield env
-    around = list_wrappers(env)
-    core = around[-1].env if around else env
+    core = core_of(env)
     if isinstance(core, gymnasium.vector.SyncVectorEnv):
         yield from core.envs
 
@@ -145,7 +144,7 @@ def _attach_to_stack(env: Any, meter: Meter, patches: AttributePatches, suffix: 
         counts[name] += 1
         name = name if counts[name] == 1 else f"{name} ({counts[name]})"
         _attach_to_calls(each, Part("wrapper", depth, name, "step"), meter, patches)
-    core = stack[-1].env if stack else env
+    core = core_of(env)
     _attach_to_calls(core, Part("env", -1, format_gym_name(core) + suffix, "step"), meter, patches)
 
 

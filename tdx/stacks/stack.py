@@ -109,8 +109,18 @@ class Stack(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the stack does not show, each a sentence. Default: nothing."""
+        """What to know about the stages, each a sentence. Default: what is hidden."""
+        return self.hidden
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """Envs inside whose stages the stack does not show, each a sentence. Default: none."""
         return ()
+
+    @property
+    def env_arguments(self) -> Mapping[str, object]:
+        """Arguments of the env inside, as far as they are known. Default: none."""
+        return {}
 
     @property
     def free_keys(self) -> tuple[str, ...]:

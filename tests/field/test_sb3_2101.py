@@ -35,6 +35,7 @@ def test_normalizer_inside_of_the_loaded_one_is_named(tmp_path: Path) -> None:
     assert [each[:3] for each in found] == [
         ("TDX404", 5, "VecNormalize"),
         ("TDX497", 5, "VecNormalize"),
+        ("TDX480", 6, "VecNormalize"),
     ]
 
 

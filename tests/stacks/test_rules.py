@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -17,11 +18,26 @@ import torchrl.envs as rl
 from gymnasium import spaces, wrappers
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import vector
+from gymnasium.wrappers.utils import RunningMeanStd
+from stable_baselines3.common.atari_wrappers import (
+    AtariWrapper,
+    ClipRewardEnv,
+    MaxAndSkipEnv,
+    NoopResetEnv,
+)
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnvWrapper, VecFrameStack, VecNormalize
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    VecEnvWrapper,
+    VecFrameStack,
+    VecMonitor,
+    VecNormalize,
+)
 
 import tdx
 from tdx.cli.process import run
+from tdx.inspection.lint.linter import select_rules
 
 Make = Callable[[], Any]
 # TorchRL warns about VecNorm.
@@ -157,15 +173,15 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
     "TDX401 SB3": ("TDX401", "Doubled", lambda: Doubled(vec()), lambda: Declared(vec())),
     "TDX402 Gymnasium vector": (
         "TDX402",
-        "ClipReward",
-        lambda: vector.ClipReward(sync(), -100, 100),
-        lambda: vector.ClipReward(sync(), -1, 1),
+        "RescaleAction",
+        lambda: vector.RescaleAction(sync(), -2.0, 2.0),
+        lambda: vector.RescaleAction(sync(), -1.0, 1.0),
     ),
     "TDX402 SB3": (
         "TDX402",
-        "ClipReward",
-        lambda: vec(wrapper_class=lambda env: wrappers.ClipReward(env, -100, 100)),
-        lambda: vec(wrapper_class=lambda env: wrappers.ClipReward(env, -1, 1)),
+        "VecFrameStack",
+        lambda: VecFrameStack(vec(), 1),
+        lambda: VecFrameStack(vec(), 2),
     ),
     "TDX402 TorchRL": (
         "TDX402",
@@ -183,19 +199,25 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
         "TDX403",
         "VecNorm",
         lambda: torchrl(
-            rl.VecNorm(in_keys=["observation"]).freeze(),
+            rl.VecNorm(in_keys=["observation"]),
             rl.CatFrames(N=3, dim=-1, in_keys=["observation"]),
         ),
         lambda: torchrl(
             rl.CatFrames(N=3, dim=-1, in_keys=["observation"]),
-            rl.VecNorm(in_keys=["observation"]).freeze(),
+            rl.VecNorm(in_keys=["observation"]),
         ),
     ),
-    "TDX402 tdx": (
-        "TDX402",
-        "Unchanged",
-        lambda: native(Unchanged(), tdx.StepCounter()),
-        lambda: native(tdx.StepCounter()),
+    "TDX403 TorchRL, with statistics that stand still": (
+        "TDX403",
+        "VecNorm",
+        lambda: torchrl(
+            rl.VecNorm(in_keys=["observation"]),
+            rl.CatFrames(N=3, dim=-1, in_keys=["observation"]),
+        ),
+        lambda: torchrl(
+            rl.VecNorm(in_keys=["observation"]).freeze(),
+            rl.CatFrames(N=3, dim=-1, in_keys=["observation"]),
+        ),
     ),
     "TDX403 tdx": (
         "TDX403",
@@ -286,10 +308,414 @@ CASES: dict[str, tuple[str, str, Make, Make]] = {
 }
 
 
+class Game(gym.Env[Any, Any]):
+    """Three lives of four steps each; the reward is that of a game with several prizes."""
+
+    action_space = spaces.Discrete(3)
+    observation_space = spaces.Box(0, 255, (4,), np.float32)
+
+    def __init__(self, frameskip: Any = 1) -> None:
+        self._frameskip = frameskip
+        self.steps = 0
+
+    def _observe(self) -> Any:
+        return self.np_random.uniform(0, 255, 4).astype(np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {"lives": 3}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        reward = (0.0, 10.0, 0.5, 30.0)[self.steps % 4]
+        return self._observe(), reward, self.steps >= 12, False, {"lives": 3 - self.steps // 4}
+
+
+class EpisodicLifeEnv(gym.Wrapper[Any, Any, Any, Any]):
+    """Ends an episode with each life, and continues the game in the next one."""
+
+    lives, is_over = 3, True
+
+    def reset(self, **kwargs: Any) -> Any:
+        result = self.env.reset(**kwargs) if self.is_over else self.env.step(0)
+        self.lives = result[-1]["lives"]
+        return result[0], result[-1]
+
+    def step(self, action: Any) -> Any:
+        observation, reward, self.is_over, truncated, info = self.env.step(action)
+        lost, self.lives = info["lives"] < self.lives, info["lives"]
+        return observation, reward, self.is_over or lost, truncated, info
+
+
+class Repeated(gym.Wrapper[Any, Any, Any, Any]):
+    """Repeats each action, with an argument of its own name."""
+
+    def __init__(self, env: Any, times: int) -> None:
+        super().__init__(env)
+        self.times = times
+
+    def step(self, action: Any) -> Any:
+        total = 0.0
+        for _ in range(self.times):
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            total += float(reward)
+            if terminated or truncated:
+                break
+        return observation, total, terminated, truncated, info
+
+
+class Whitened(gym.ObservationWrapper[Any, Any, Any]):
+    """Normalizes by the observations so far, which it keeps in a list."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Box(-np.inf, np.inf, env.observation_space.shape)
+        self.history: list[Any] = []
+
+    def observation(self, observation: Any) -> Any:
+        self.history.append(np.asarray(observation, np.float64))
+        values = np.stack(self.history)
+        return ((values[-1] - values.mean(0)) / (values.std(0) + 1e-8)).astype(np.float32)
+
+
+class Scaled(gym.ObservationWrapper[Any, Any, Any]):
+    """Subtracts a constant and divides by another one."""
+
+    def __init__(self, env: Any, offset: float, scale: float) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Box(-np.inf, np.inf, env.observation_space.shape)
+        self.parts = offset, scale
+
+    def observation(self, observation: Any) -> Any:
+        return ((observation - self.parts[0]) / self.parts[1]).astype(np.float32)
+
+
+class ByDataset(Scaled):
+    """The same with another name."""
+
+
+class ByKey(gym.ObservationWrapper[Any, Any, Any]):
+    """Normalizes the entries for which it has statistics."""
+
+    def __init__(self, env: Any, stats: dict[str, tuple[float, float]]) -> None:
+        super().__init__(env)
+        self.stats = stats
+
+    def observation(self, observation: Any) -> Any:
+        return {
+            key: ((value - self.stats[key][0]) / self.stats[key][1]).astype(np.float32)
+            if key in self.stats
+            else value
+            for key, value in observation.items()
+        }
+
+
+class NormalizeByKey(ByKey):
+    """The same with a name that says so."""
+
+
+def by_key(*keys: str) -> Any:
+    env = gym.wrappers.TransformObservation(
+        Game(), lambda value: {"state": value}, spaces.Dict(state=Game.observation_space)
+    )
+    return NormalizeByKey(env, dict.fromkeys(keys, (1.0, 2.0)))
+
+
+def whitened(env: Any) -> Any:
+    return wrappers.NormalizeObservation(env)
+
+
+ROLES: dict[str, tuple[str, str, Make, Make]] = {
+    "TDX475 env with a range": (
+        "TDX475",
+        "MaxAndSkipEnv",
+        lambda: MaxAndSkipEnv(Game((2, 5)), skip=4),
+        lambda: MaxAndSkipEnv(Game(1), skip=4),
+    ),
+    "TDX475 ALE": (
+        "TDX475",
+        "MaxAndSkipEnv",
+        lambda: AtariWrapper(gym.make("ALE/Pong-v5"), terminal_on_life_loss=False),
+        lambda: AtariWrapper(gym.make("ALE/Pong-v5", frameskip=1), terminal_on_life_loss=False),
+    ),
+    "TDX475 two wrappers": (
+        "TDX475",
+        "Repeated",
+        lambda: Repeated(MaxAndSkipEnv(Game(), 2), 2),
+        lambda: Repeated(NoopResetEnv(gym.make("ALE/Pong-v5", frameskip=1)), 4),
+    ),
+    "TDX475 SB3": (
+        "TDX475",
+        "Repeated",
+        lambda: make_vec_env(lambda: Repeated(Game(4), 2), n_envs=2),
+        lambda: make_vec_env(lambda: Repeated(Game(), 2), n_envs=2),
+    ),
+    "TDX475 tdx": (
+        "TDX475",
+        "FrameSkipTransform",
+        lambda: tdx.TransformedEnv(tdx.GymWrapper(Game(4)), tdx.FrameSkipTransform(2)),
+        lambda: tdx.TransformedEnv(tdx.GymWrapper(Game()), tdx.FrameSkipTransform(2)),
+    ),
+    "TDX476": (
+        "TDX476",
+        "RecordEpisodeStatistics",
+        lambda: wrappers.RecordEpisodeStatistics(EpisodicLifeEnv(Game())),
+        lambda: EpisodicLifeEnv(wrappers.RecordEpisodeStatistics(Game())),
+    ),
+    "TDX476 SB3": (
+        "TDX476",
+        "VecMonitor",
+        lambda: VecMonitor(DummyVecEnv([lambda: EpisodicLifeEnv(Game())])),
+        lambda: DummyVecEnv([lambda: EpisodicLifeEnv(Monitor(Game()))]),
+    ),
+    "TDX476 AtariPreprocessing": (
+        "TDX476",
+        "RecordEpisodeStatistics",
+        lambda: wrappers.RecordEpisodeStatistics(preprocessed(terminal_on_life_loss=True)),
+        lambda: wrappers.RecordEpisodeStatistics(preprocessed(terminal_on_life_loss=False)),
+    ),
+    "TDX477": (
+        "TDX477",
+        "EpisodicLifeEnv",
+        lambda: make_vec_env(Game, n_envs=2, wrapper_class=EpisodicLifeEnv),
+        lambda: make_vec_env(Game, n_envs=2),
+    ),
+    "TDX477 AtariPreprocessing": (
+        "TDX477",
+        "AtariPreprocessing",
+        lambda: preprocessed(terminal_on_life_loss=True),
+        lambda: preprocessed(terminal_on_life_loss=False),
+    ),
+    "TDX478": (
+        "TDX478",
+        "ClipRewardEnv",
+        lambda: ClipRewardEnv(Game()),
+        Game,
+    ),
+    "TDX478 by its effect": (
+        "TDX478",
+        "TransformReward",
+        lambda: wrappers.TransformReward(Game(), lambda reward: min(max(float(reward), -1), 1)),
+        lambda: wrappers.TransformReward(Game(), lambda reward: float(reward) + 1),
+    ),
+    "TDX479 SB3": (
+        "TDX479",
+        "NormalizeObservation",
+        lambda: make_vec_env(Game, n_envs=2, wrapper_class=whitened),
+        lambda: make_vec_env(Game, n_envs=1, wrapper_class=whitened),
+    ),
+    "TDX479 worker processes": (
+        "TDX479",
+        "NormalizeObservation",
+        lambda: gym.vector.AsyncVectorEnv([lambda: whitened(Game())] * 2),
+        lambda: vector.NormalizeObservation(gym.vector.AsyncVectorEnv([Game] * 2)),
+    ),
+    "TDX480 known and unknown": (
+        "TDX480",
+        "NormalizeObservation",
+        lambda: wrappers.NormalizeObservation(Whitened(Game())),
+        lambda: wrappers.NormalizeObservation(Scaled(Game(), 0.0, 255.0)),
+    ),
+    "TDX480 both unknown": (
+        "TDX480",
+        "Whitened",
+        lambda: Whitened(Whitened(Game())),
+        lambda: Scaled(Whitened(Game()), 0.0, 2.0),
+    ),
+    "TDX480 same constants": (
+        "TDX480",
+        "ByDataset",
+        lambda: ByDataset(Scaled(Game(), 120.0, 70.0), 120.0, 70.0),
+        lambda: ByDataset(Scaled(Game(), 120.0, 70.0), 0.0, 5.0),
+    ),
+    "TDX480 SB3": (
+        "TDX480",
+        "VecNormalize",
+        lambda: VecNormalize(make_vec_env(Game, n_envs=1, wrapper_class=whitened)),
+        lambda: VecNormalize(make_vec_env(Game, n_envs=1)),
+    ),
+    "TDX485 statistics by key": (
+        "TDX485",
+        "NormalizeByKey",
+        lambda: by_key("observation.state", "observation.image"),
+        lambda: by_key("state", "other"),
+    ),
+    "TDX405 clip of a single reward": (
+        "TDX405",
+        "TransformReward",
+        lambda: wrappers.TransformReward(
+            wrappers.TransformReward(gym.make("Pendulum-v1"), lambda reward: 2.0 * float(reward)),
+            lambda reward: 0.1 * float(reward),
+        ),
+        lambda: wrappers.TransformReward(
+            wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 10.0 * float(reward)),
+            lambda reward: float(np.sign(float(reward))),
+        ),
+    ),
+    "TDX408": (
+        "TDX408",
+        "FrameStackObservation",
+        lambda: wrappers.FrameStackObservation(Image(), 4),
+        lambda: wrappers.ReshapeObservation(
+            wrappers.FrameStackObservation(Image(), 4), (36, 40, 12)
+        ),
+    ),
+}
+
+
+def preprocessed(**options: Any) -> Any:
+    env = gym.make("ALE/Pong-v5", frameskip=1)
+    return wrappers.AtariPreprocessing(env, screen_size=32, **options)
+
+
+@pytest.mark.parametrize(("code", "stage", "wrong", "right"), ROLES.values(), ids=ROLES)
+def test_rule_of_roles(code: str, stage: str, wrong: Make, right: Make) -> None:
+    gym.register_envs(ale_py)
+    assert (code, stage) in codes(wrong)
+    assert [each for each in codes(right) if each[0] == code] == []
+
+
+class TimeFeature(gym.ObservationWrapper[Any, Any, Any]):
+    """Appends the time, and writes its space into the env inside."""
+
+    def __init__(self, env: Any) -> None:
+        shape = (env.observation_space.shape[0] + 1,)
+        env.observation_space = spaces.Box(-np.inf, np.inf, shape, np.float32)
+        super().__init__(env)
+
+    def observation(self, observation: Any) -> Any:
+        return np.append(observation, np.float32(0.5))
+
+
+class Objectives(Game):
+    """Has a reward of two objectives."""
+
+    reward_space = spaces.Box(-np.inf, np.inf, (2,))
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, np.array([reward, -1.0]), *rest
+
+
+def weigh(reward: Any) -> float:
+    return float(np.sum(reward))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TimeFeature(gym.make("Pendulum-v1")),
+        Objectives,
+        lambda: wrappers.TransformReward(Objectives(), weigh),
+    ],
+    ids=["space written into the env", "objectives", "weighted objectives"],
+)
+def test_a_shape_that_is_intended_is_no_violation(make: Make) -> None:
+    assert tdx.check(make(), seed=0).findings == ()
+
+
+def test_end_of_life_that_only_marks_is_no_end_of_an_episode() -> None:
+    gym.register_envs(ale_py)
+    env = rl.TransformedEnv(rl.GymEnv("ALE/Pong-v5"), rl.EndOfLifeTransform())
+    assert "TDX477" not in [code for code, _ in codes(lambda: env)]
+
+
+def test_a_normalizer_without_its_key_is_an_error_and_no_note() -> None:
+    report = tdx.check(by_key("observation.state"), seed=0)
+    assert [(each.code, each.severity) for each in report.findings] == [("TDX485", "error")]
+    assert report.notes == ()
+
+
+@pytest.mark.parametrize("code", ["TDX488", "TDX490"])
+def test_a_mapping_of_actions_that_may_be_intended_is_a_suggestion(code: str) -> None:
+    offset, scale = (1.6, 0.4) if code == "TDX488" else (0.0, 1.5)
+    space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    env = wrappers.TransformAction(
+        gym.make("Pendulum-v1"), lambda action: np.float32(scale * action + offset), space
+    )
+    report = tdx.check(env, seed=0)
+    assert [each.code for each in report.findings] == [code]
+    assert report.ok
+
+
+def test_statistics_that_are_only_logged_do_not_learn() -> None:
+    class Logged(gym.Wrapper[Any, Any, Any, Any]):
+        def __init__(self, env: Any) -> None:
+            super().__init__(env)
+            self.reward_rms = RunningMeanStd(shape=())
+
+        def step(self, action: Any) -> Any:
+            result = self.env.step(action)
+            self.reward_rms.update(np.array([result[1]]))
+            return result
+
+    assert codes(lambda: Logged(gym.make("Pendulum-v1"))) == []
+
+
 @pytest.mark.parametrize(("code", "stage", "wrong", "right"), CASES.values(), ids=CASES)
 def test_rule(code: str, stage: str, wrong: Make, right: Make) -> None:
     assert (code, stage) in codes(wrong)
     assert [each for each in codes(right) if each[0] == code] == []
+
+
+class Ignoring(rl.Transform):  # type: ignore[misc]
+    """Does nothing in these steps."""
+
+    def _call(self, next_tensordict: Any) -> Any:
+        return next_tensordict
+
+    _reset = rl.Transform._reset
+
+
+class Masked(gym.Wrapper[Any, Any, Any, Any]):
+    """Tells an algorithm which actions are valid, and changes no value."""
+
+    def action_masks(self) -> Any:
+        return np.ones(2, np.bool_)
+
+
+class Wide(VecEnvWrapper):
+    """Clips observations far outside of their range."""
+
+    def reset(self) -> Any:
+        observations: Any = self.venv.reset()
+        return np.clip(observations, -100, 100)
+
+    def step_wait(self) -> Any:
+        observations: Any
+        observations, *rest = self.venv.step_wait()
+        return np.clip(observations, -100, 100), *rest
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: wrappers.ClipReward(gym.make("Pendulum-v1"), -100, 100), "3 ClipReward"),
+        (lambda: vector.ClipReward(sync(), -100, 100), "4 ClipReward"),
+        (lambda: Masked(Masked(gym.make("CartPole-v1"))), "3 Masked, 4 Masked"),
+        (lambda: Wide(vec()), "5 Wide"),
+        (lambda: torchrl(Ignoring()), "0 Ignoring"),
+        (lambda: native(Unchanged(), tdx.StepCounter()), "0 Unchanged"),
+    ],
+    ids=["Gymnasium", "Gymnasium vector", "passive", "SB3", "TorchRL", "tdx"],
+)
+def test_a_stage_that_was_not_triggered_is_a_note(make: Make, names: str) -> None:
+    report = tdx.check(make(), seed=0, steps=20)
+    assert [each.code for each in report.findings] == []
+    assert report.exit_code(strict=True) == 0
+    (note,) = report.notes
+    assert note.endswith(f"steps: {names}")
+
+
+def test_a_note_belongs_to_its_rule() -> None:
+    env = wrappers.ClipReward(gym.make("Pendulum-v1"), -100, 100)
+    assert tdx.check(env, seed=0, rules=select_rules(ignore=["TDX402"])).notes == ()
+
+
+def test_a_limit_above_one_whose_truncation_is_hidden_has_an_effect() -> None:
+    env = wrappers.TimeLimit(Merged(gym.make("Pendulum-v1", max_episode_steps=5)), 9)
+    assert "TDX402" not in [each.code for each in tdx.check(env, seed=0).findings]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +737,7 @@ def test_rule(code: str, stage: str, wrong: Make, right: Make) -> None:
             lambda: native(trained("reward"), tdx.CatFrames(3, -1, ["observation"])),
             ["TDX497"],
         ),
-        (lambda: native(tdx.RewardClipping(-100, 100), tdx.StepCounter()), []),
+        (lambda: native(tdx.RewardClipping(-100, 100), tdx.StepCounter()), ["TDX478"]),
     ],
     ids=["undone", "repeated", "scaled twice", "other keys", "clipped"],
 )
@@ -323,7 +749,7 @@ def test_a_constant_reward_that_is_clipped_is_not_scaled() -> None:
     env = gym.make("CartPole-v1")
     scaled = wrappers.TransformReward(env, lambda reward: 5 * float(reward))
     clipped = wrappers.ClipReward(scaled, -1.0, 1.0)
-    assert codes(lambda: clipped) == []
+    assert tdx.check(clipped, seed=0).findings == ()
 
 
 def test_a_stage_that_raises_after_some_steps_is_a_finding() -> None:

@@ -122,7 +122,8 @@ Evaluation = Annotated[
     bool,
     typer.Option(
         "--eval",
-        help="The env is used for evaluation: report normalizers that keep learning.",
+        help="The env is used for evaluation: report stages that belong to training only, such as "
+        "clipped rewards and normalizers that keep learning.",
         rich_help_panel=_RULES,
     ),
 ]

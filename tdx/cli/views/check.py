@@ -89,7 +89,8 @@ def check_view(
             if verbose and finding.why and finding.code not in explained:
                 found.append(_note("why", finding.why.replace("`", "")))
             explained.add(finding.code)
-        return [*found, *_summary(report)]
+        notes = [_note("note", text) for text in (*report.hidden, *report.notes)]
+        return [*found, *_summary(report), *notes]
 
     def data() -> dict[str, Any]:
         return report.to_dict() if fixes is None else {**report.to_dict(), "fixed": fixes}
@@ -181,8 +182,11 @@ def _summary(report: CheckReport) -> Iterator[Block]:
         skipped = [check for check in _CHECKS if check not in report.checks]
         rest = f"; {', '.join(skipped)} skipped" if skipped else ""
         stages = count_text(report.stages, "stage")
-        text = f"{report.env}, {stages}: all checks passed ({passed}{rest})"
-        yield Paragraph([Cell(text + _suppressed(report), "good")])
+        # What is hidden was not checked.
+        verdict = "no issue in what is visible" if report.hidden else "all checks passed"
+        text = f"{report.env}, {stages}: {verdict} ({passed}{rest})"
+        style: Style = "" if report.hidden else "good"
+        yield Paragraph([Cell(text + _suppressed(report), style)])
         return
     fixes = [each.fix for each in found if each.fix is not None]
     safe = sum(fix.safe for fix in fixes)

@@ -105,6 +105,7 @@ class StageTrace:
         dropped: Keys that it removed.
         undeclared: Keys of ``written`` that are not among its out-keys.
         overwritten: Keys that it returned in the memory of their value of the previous step.
+        calls: Number of its steps, per sub-env: more than one inside a stage that skips frames.
     """
 
     kind: Kind
@@ -118,6 +119,7 @@ class StageTrace:
     dropped: tuple[NestedKey, ...] = ()
     undeclared: tuple[NestedKey, ...] = ()
     overwritten: tuple[NestedKey, ...] = ()
+    calls: int = 1
 
     @property
     def place(self) -> str:

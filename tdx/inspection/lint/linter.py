@@ -17,6 +17,7 @@ from tdx.inspection.lint.rules import (
     policies,
     ranges,
     redundant,
+    stack_roles,
     stack_state,
     stacks,
     stateful,
@@ -44,6 +45,7 @@ _FAMILIES = (
     policies,
     redundant,
     stacks,
+    stack_roles,
     stack_state,
     vec_stacks,
 )
@@ -210,6 +212,27 @@ def lint(
         LintFinding(rule, each) for rule in applied for each in _find_violations(rule, context)
     ]
     return sorted(findings, key=_sort_key)
+
+
+def list_notes(
+    context: StackContext, rules: Sequence[Rule], findings: Sequence[LintFinding]
+) -> tuple[str, ...]:
+    """Return what the stages of a stack did that is no finding of a rule, each a sentence.
+
+    Args:
+        context: The stack, after its steps.
+        rules: Rules that apply.
+        findings: Their findings.
+    """
+    reported = {finding.violation.stage for finding in findings}
+    names = [
+        f"{stage.index} {stage.name}"
+        for stage in stacks.untriggered_stages(context)
+        if stage.index not in reported
+    ]
+    if not names or stacks.wrapper_without_effect not in rules:
+        return ()
+    return (f"changed nothing in {context.steps} steps: {', '.join(names)}",)
 
 
 def build_lint_context(

@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 
 MIN_PAIRS = 5
 """Rewards that are compared before a stage counts as one that scales them."""
-_STATISTICS = ({"mean", "var"}, {"loc", "var"}, {"sum", "ssq"}, {"statistics"})
-"""Parts of the names of running statistics: Gymnasium's, TorchRL's, and those of tdx."""
+MIN_SAMPLES = 10
+"""Observations that are compared before the effect of a stage on them counts as known."""
+_STATISTICS = (
+    *({"mean", "var"}, {"loc", "var"}, {"sum", "ssq"}, {"statistics"}),
+    *({"mean", "std"}, {"mean", "m2"}, {"mu", "sigma"}, {"mean", "s"}),
+)
+"""Parts of the names of running statistics, in lower case: of Gymnasium, TorchRL, tdx, and usual
+ones."""
 State = Mapping[int, Mapping[str, "Tensor"]]
 
 
@@ -55,6 +61,9 @@ class StageFacts:
         overwritten: Keys that it returned in the memory of their value of the previous step.
         ranges: Ranges of the observations that it changed, before and after it.
         actions: Action before and after it, of each step, first element of the first sub-env.
+        samples: First elements of each observation before and after it, of each reset and step.
+        shapes: Shapes of the values that it wrote last.
+        inner_steps: How often it stepped the level inside, in each step.
     """
 
     writes: dict[str, dict[NestedKey, None]] = field(
@@ -67,6 +76,69 @@ class StageFacts:
     overwritten: dict[NestedKey, None] = field(default_factory=dict)
     ranges: dict[NestedKey, tuple[ValueRange, ValueRange]] = field(default_factory=dict)
     actions: list[tuple[float, float]] = field(default_factory=list)
+    samples: dict[NestedKey, list[tuple[list[float], list[float]]]] = field(default_factory=dict)
+    shapes: dict[NestedKey, tuple[int, ...]] = field(default_factory=dict)
+    inner_steps: list[int] = field(default_factory=list)
+
+    @property
+    def frame_skip(self) -> int:
+        """Number of steps of the level inside that one of its own usually makes."""
+        return max(set(self.inner_steps), key=self.inner_steps.count, default=1)
+
+    def observation_lines(self, key: NestedKey) -> dict[int, tuple[float, float]]:
+        """Return factor and offset by which it maps elements of an observation.
+
+        Elements that do not vary are left out. Empty: not every other element is mapped linearly.
+        """
+        lines: dict[int, tuple[float, float]] = {}
+        samples = self.samples.get(key, [])
+        if len(samples) < MIN_SAMPLES:
+            return {}
+        for element in range(len(samples[0][0])):
+            points = sorted((before[element], after[element]) for before, after in samples)
+            low, high = points[0], points[-1]
+            size = high[0] - low[0]
+            if size <= 1e-3 * max(abs(low[0]), abs(high[0]), 1e-3):
+                continue
+            factor = (high[1] - low[1]) / size
+            offset = low[1] - factor * low[0]
+            limit = 1e-3 * max(abs(low[1]), abs(high[1]), 1e-3)
+            if any(abs(factor * before + offset - after) > limit for before, after in points):
+                return {}
+            lines[element] = factor, offset
+        return lines
+
+    def standardizes(self, key: NestedKey) -> bool:
+        """Return True if it subtracts the mean of all values so far and divides by their spread."""
+        samples = self.samples.get(key, [])
+        if len(samples) < MIN_SAMPLES:
+            return False
+        tested, error, change = 0, 0.0, 0.0
+        for element in range(len(samples[0][0])):
+            seen: list[float] = []
+            for before, after in samples:
+                seen.append(before[element])
+                mean = sum(seen) / len(seen)
+                deviation = (sum((value - mean) ** 2 for value in seen) / len(seen)) ** 0.5
+                # Implementations differ in the first steps: epsilon, initial count, n - 1.
+                if len(seen) > len(samples) // 2 and deviation > 1e-6:
+                    tested += 1
+                    error += abs(after[element] - (before[element] - mean) / deviation)
+                    change += abs(after[element] - before[element])
+        # A stage that follows a normalization, and only casts or clips, changes next to nothing.
+        return tested >= MIN_SAMPLES // 2 and error < min(0.1 * tested, 0.4 * change)
+
+    @property
+    def clips_reward(self) -> bool:
+        """True if it moved some rewards to the ends of a range, or to their sign."""
+        changed = [(before, after) for before, after in self.rewards if before != after]
+        if len({before for before, _ in changed}) < 2:
+            return False
+        if all(after == (before > 0) - (before < 0) for before, after in self.rewards):
+            return True
+        low, high = (end(after for _, after in self.rewards) for end in (min, max))
+        is_clamp = all(after == min(max(before, low), high) for before, after in self.rewards)
+        return is_clamp and low < high
 
     @property
     def action_line(self) -> tuple[float, float] | None:
@@ -86,6 +158,9 @@ class StageFacts:
         """True if it multiplied every reward by the same factor other than 1."""
         factors = [after / before for before, after in self.rewards if abs(before) > 1e-6]
         if len(factors) < MIN_PAIRS:
+            return False
+        if len({abs(before) for before, _ in self.rewards}) < 2:
+            # Clipping a constant reward looks like a factor.
             return False
         low, high = min(factors), max(factors)
         return abs(high - low) <= 1e-5 * abs(high) and abs(high - 1) > 1e-6
@@ -153,25 +228,21 @@ class StackContext:
 
     def is_normalizer(self, stage: StageInfo) -> bool:
         """Return True if a stage keeps a running mean and variance."""
-        return bool(self._statistics(stage))
+        return bool(self.statistics(stage))
 
     def scales_reward(self, stage: StageInfo) -> bool:
         """Return True if a stage multiplies the reward by a constant."""
-        facts = self.facts_of(stage)
-        if len({before for before, _ in facts.rewards}) == 1:
-            # A clipping or binarization of a constant reward looks like a factor.
-            name = stage.name.casefold()
-            return facts.scales_reward and "clip" not in name and "binar" not in name
-        return facts.scales_reward
+        return self.facts_of(stage).scales_reward
 
     def learns(self, stage: StageInfo) -> bool:
         """Return True if the running statistics of a stage changed in the steps."""
-        statistics = self._statistics(stage)
+        statistics = self.statistics(stage)
         return any(name in statistics for name in self.changed_state(stage))
 
-    def _statistics(self, stage: StageInfo) -> set[str]:
+    def statistics(self, stage: StageInfo) -> set[str]:
         """Return the names of the running mean and variance, in the names of any library."""
-        names = {name: set(re.split(r"[._/]", name)) for name in self.after.get(stage.index, {})}
+        state = self.after.get(stage.index, {})
+        names = {name: set(re.split(r"[._/]", name.casefold())) for name in state}
         for pair in _STATISTICS:
             found = {name for name, parts in names.items() if parts & pair}
             has_all = all(any(part in names[name] for name in found) for part in pair)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdx.core import StepTrace, ValueVersion
 from tdx.inspection.leaf import KnownLeaves, composite_leaves
-from tdx.inspection.lint.linter import LintFinding, lint
+from tdx.inspection.lint.linter import LintFinding, lint, list_notes
 from tdx.inspection.lint.stack_context import (
     MIN_PAIRS,
     StackContext,
@@ -90,8 +90,8 @@ def lint_chain(
     *,
     first: int,
     evaluation: bool,
-) -> list[LintFinding]:
-    """Step an env of tdx, and return what its stages do against the rules for stacks.
+) -> tuple[list[LintFinding], tuple[str, ...]]:
+    """Step an env of tdx; return what its stages do against the rules for stacks, and notes.
 
     A fault that a rule for pipelines has found already is left out.
 
@@ -113,7 +113,7 @@ def lint_chain(
     observed = StackContext(open_stack(env), evaluation, declared=declared)
     stages = observed.stages
     if not stages or not any(rule.subject == observed.subject for rule in rules):
-        return []
+        return [], ()
     observe_stack(observed, CHAIN_STEPS, context.pipeline.env.seed, lambda _: None)
     known = {
         (each.rule.code, first + each.violation.stage)
@@ -121,14 +121,15 @@ def lint_chain(
         if each.violation.stage is not None
     }
     result = []
-    for finding in lint(observed, rules):
+    findings = lint(observed, rules)
+    for finding in findings:
         stage = finding.violation.stage
         places = (stage, finding.violation.related)
         if stage is None or any((c, at) in known for c in finding.rule.same_as for at in places):
             continue
         moved = replace(finding.violation, stage=stage - first)
         result.append(LintFinding(finding.rule, moved, stages[stage].name))
-    return result
+    return result, list_notes(observed, rules, findings)
 
 
 def _add_created_state(context: StackContext) -> None:
@@ -143,6 +144,13 @@ def _add_created_state(context: StackContext) -> None:
 def _add_facts(context: StackContext, trace: StepTrace) -> None:
     values: dict[NestedKey, ValueVersion] = {}
     inputs: dict[NestedKey, ValueVersion] = dict(trace.given)
+    inner_calls = 1
+    observed = {
+        key
+        for leaves in context.leaves
+        for key, leaf in leaves.items()
+        if leaf.part == "observation"
+    }
     for stage in trace.stages:
         if stage.kind in ("stage", "env"):
             facts = context.facts.setdefault(stage.index, StageFacts())
@@ -156,10 +164,20 @@ def _add_facts(context: StackContext, trace: StepTrace) -> None:
             facts.overwritten.update(dict.fromkeys(stage.overwritten))
             _add_values(facts, stage, before)
             if stage.direction == "forward":
+                facts.shapes.update(
+                    (key, tuple(version.value.shape))
+                    for key, version in stage.written.items()
+                    if isinstance(version.value, Tensor)
+                )
+                if trace.phase == "step":
+                    facts.inner_steps.append(round(inner_calls / stage.calls))
+                inner_calls = stage.calls
                 known = context.leaves[max(stage.index, 0)]
                 facts.drops = facts.drops or any(key in known for key in stage.dropped)
                 facts.reads.update(dict.fromkeys(version.key for version in stage.read))
-                _add_reward(facts, values.get("reward"), stage.written.get("reward"))
+                _add_samples(facts, stage, {key: values[key] for key in values if key in observed})
+                reward = values.get("reward")
+                _add_reward(facts, reward, stage.written.get("reward", reward))
                 old, new = values.get("truncated"), stage.written.get("truncated")
                 if old is not None and new is not None and _clears(old.value, new.value):
                     facts.hidden_truncation += 1
@@ -194,7 +212,7 @@ def _add_reward(facts: StageFacts, before: ValueVersion | None, after: ValueVers
             facts.rewards.append((float(pair[0][0]), float(pair[1][0])))
 
 
-_MAX_PAIRS = 100
+_MAX_PAIRS, _MAX_ELEMENTS = 100, 16
 
 
 def _add_values(
@@ -210,13 +228,30 @@ def _add_values(
         if stage.direction == "inverse":
             if key == "action" and old.numel() and new.numel() and len(facts.actions) < _MAX_PAIRS:
                 facts.actions.append((float(old.flatten()[0]), float(new.flatten()[0])))
-        elif new.ndim >= 2 and new.numel() and old.numel() and not new.is_complex():
+            continue
+        if not old.numel() or not new.numel() or new.is_complex():
+            continue
+        if new.ndim >= 2:
             pair = _range_of(old), _range_of(new)
             if key in facts.ranges:
                 for known, added in zip(facts.ranges[key], pair, strict=True):
                     known.add(added)
             else:
                 facts.ranges[key] = pair
+
+
+def _add_samples(
+    facts: StageFacts, stage: StageTrace, before: Mapping[NestedKey, ValueVersion]
+) -> None:
+    """Add the observations before and after a stage that keeps their shape."""
+    for key, version in before.items():
+        old, new = version.value, stage.written.get(key, version).value
+        samples = facts.samples.setdefault(key, [])
+        if not isinstance(old, Tensor) or not isinstance(new, Tensor) or len(samples) >= _MAX_PAIRS:
+            continue
+        if key not in stage.dropped and old.shape == new.shape and not new.is_complex():
+            pair = (value.flatten()[:_MAX_ELEMENTS].double().tolist() for value in (old, new))
+            samples.append((next(pair), next(pair)))
 
 
 def _range_of(value: Tensor) -> ValueRange:

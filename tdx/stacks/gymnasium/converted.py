@@ -23,9 +23,15 @@ from tdx.errors import ArgumentError, EnvError, summarize_error
 from tdx.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.values import Value
-from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, action_entries
+from tdx.stacks.conversion import (
+    ConvertedStack,
+    ConvertedStage,
+    Counterpart,
+    Entries,
+    action_entries,
+)
 from tdx.stacks.gymnasium.counterparts import Find, Place, find_counterpart
-from tdx.stacks.gymnasium.levels import Level
+from tdx.stacks.gymnasium.levels import Level, is_registered
 from tdx.transforms import RenameTransform
 
 _DEFAULTS = (
@@ -74,6 +80,11 @@ def convert_wrappers(
         ArgumentError: The env is not registered, or one of its arguments cannot be written to a
             file.
     """
+    # The id of an env also creates the env that it holds.
+    count = next((n for n in range(len(wrappers), 0, -1) if is_registered(wrappers[n - 1])), 0)
+    held, wrappers = wrappers[:count], wrappers[count:]
+    if held:
+        core = held[-1].owner
     spec = getattr(core, "spec", None)
     if spec is None:
         raise ArgumentError(
@@ -88,6 +99,10 @@ def convert_wrappers(
     key = root_key(core.observation_space)
     place = Place(key, limit, only_defaults=True)
     stages = []
+    for level in held:
+        info = level.info()
+        result: Any = Counterpart(comment="part of the env", observable=level is held[-1])
+        stages.append(ConvertedStage(info.index, info.name, info.call, result, key))
     for level in wrappers:
         info = level.info()
         result = find(level.owner, place)

@@ -26,7 +26,7 @@ from tdx.stacks.gymnasium.calls import (
     RemoteCalls,
     outermost_site,
 )
-from tdx.stacks.gymnasium.levels import Level, env_name, place_of_error
+from tdx.stacks.gymnasium.levels import Level, env_name, inner_name, place_of_error
 from tdx.stacks.gymnasium.observed import ObservedLevels
 from tdx.stacks.gymnasium.replay import build_action, learning_switches, replaced_env
 from tdx.stacks.gymnasium.snapshots import ACTION, INFO, OBSERVATION, reward_specs, space_specs
@@ -81,6 +81,11 @@ class LevelStack(Stack):
     def stages(self) -> Sequence[StageInfo]:
         """See :class:`~tdx.stacks.Stack`."""
         return tuple(level.info() for level in self.levels[1:])
+
+    @property
+    def env_arguments(self) -> Mapping[str, object]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return self.levels[0].info().arguments
 
     @property
     def num_envs(self) -> int | None:
@@ -182,8 +187,9 @@ class LevelStack(Stack):
             yield self
             return
         core = self.copy_core([partial(_identity, env) for env in self.workers.copy_envs()])
-        outer = [level.owner for level in self.levels if level.index > self.workers.core_index]
-        changes = [(owner, _inner_name(owner), core) for owner in outer[:1]]
+        first = self.workers.core_index
+        own, *outer = [level.owner for level in self.levels if level.index >= first]
+        changes = [(owner, _inner_name(owner, own), core) for owner in outer[:1]]
         create: Any = type(self)
         try:
             with replaced_attributes(changes):
@@ -261,8 +267,8 @@ def _identity(env: Any) -> Any:
     return env
 
 
-def _inner_name(wrapper: Any) -> str:
-    return "venv" if "venv" in attributes_of(wrapper) else "env"
+def _inner_name(wrapper: Any, inner: Any) -> str:
+    return "venv" if "venv" in attributes_of(wrapper) else inner_name(wrapper, inner)
 
 
 class LevelDriver(ABC):

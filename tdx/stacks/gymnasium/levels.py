@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from traceback import walk_tb
+from types import ModuleType
 from typing import Any, Literal
 
 import gymnasium
-from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
@@ -21,6 +22,11 @@ THIN_WRAPPERS = (
     gymnasium.wrappers.PassiveEnvChecker,
 )
 """Wrappers added by ``gymnasium.make``; reading the clock around them takes longer than they do."""
+_INNER_NAMES = ("env", "_env")
+"""Attributes of the env that a holder of several envs steps."""
+_MAX_HELD = 4
+"""Largest number of envs of a holder that are compared: envs may refer to each other."""
+_ACTION_SPACES = ("action_space", "action_spaces", "single_action_space", "action_spec")
 MAX_LEVELS = 1_000
 """Largest number of wrappers around an env; a longer chain is a loop."""
 
@@ -92,8 +98,9 @@ class Level:
 def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]:
     """List the levels of a stack, the env inside first.
 
-    The wrappers in the sub-envs of a ``SyncVectorEnv`` are levels, and so is the vector env, if all
-    sub-envs have the same wrappers. Other vector envs are the env inside.
+    An env that holds another one without being a wrapper is a level around it. The wrappers in the
+    sub-envs of a ``SyncVectorEnv`` are levels, and so is the vector env, if all sub-envs have the
+    same wrappers. Other vector envs are the env inside.
 
     Args:
         env: The outermost wrapper.
@@ -106,9 +113,7 @@ def list_levels(env: Any, in_workers: Sequence[Level] = ()) -> tuple[Level, ...]
     if rows is None:
         levels.append(((core,), False))
     else:
-        bases = tuple(
-            row[-1].env if row else each for row, each in zip(rows, core.envs, strict=True)
-        )
+        bases = tuple(core_of(sub_env) for sub_env in core.envs)
         levels.append((bases, True))
         levels += [(each, True) for each in reversed(list(zip(*rows, strict=True)))]
         levels.append(((core,), False))
@@ -148,18 +153,138 @@ def place_of_error(
 
 
 def core_of(env: Any) -> Any:
-    """Return the env inside all wrappers."""
-    outer = list_wrappers(env)
-    return outer[-1].env if outer else env
+    """Return the env inside all wrappers and holders."""
+    return _nested_envs(env)[-1]
 
 
 def list_wrappers(env: Any) -> list[Any]:
-    """List the wrappers around an env, outermost first."""
-    found: list[Any] = []
-    while isinstance(env, _KINDS) and len(found) < MAX_LEVELS:
-        found.append(env)
-        env = env.env
-    return found
+    """List the wrappers around an env, and the envs that hold it, outermost first.
+
+    Example:
+        >>> [type(wrapper).__name__ for wrapper in list_wrappers(gymnasium.make("Pendulum-v1"))]
+        ['TimeLimit', 'OrderEnforcing', 'PassiveEnvChecker']
+    """
+    return _nested_envs(env)[:-1]
+
+
+def _nested_envs(env: Any) -> list[Any]:
+    """Return an env and the envs inside, outermost first."""
+    nested = [env]
+    while len(nested) <= MAX_LEVELS:
+        inner = _inner_env(nested[-1], nested)
+        if inner is None:
+            break
+        nested.append(inner)
+    return nested
+
+
+def _inner_env(owner: Any, around: Sequence[Any]) -> Any:
+    """Return the env that a wrapper or holder steps; ``None`` for the env inside.
+
+    Args:
+        owner: The wrapper, holder or env.
+        around: The envs around it, which it may refer to.
+    """
+    if isinstance(owner, _KINDS):
+        return owner.env
+    held = {name: env for name, env in _held_envs(owner, around).items() if _fits(owner, env)}
+    parts: set[int] = set()
+    if 1 < len(held) <= _MAX_HELD:
+        # A holder may also keep a part of the env, such as its `unwrapped`.
+        parts = {id(part) for env in held.values() for part in _parts_of(env, around)}
+    outer = {name: env for name, env in held.items() if id(env) not in parts}
+    if len({id(env) for env in outer.values()}) == 1:
+        return next(iter(outer.values()))
+    return next((outer[name] for name in _INNER_NAMES if name in outer), None)
+
+
+def _parts_of(env: Any, around: Sequence[Any]) -> Iterator[Any]:
+    nested = [*around, env]
+    while len(nested) <= MAX_LEVELS and (inner := _inner_env(nested[-1], nested)) is not None:
+        yield inner
+        nested.append(inner)
+
+
+def _held_envs(owner: Any, around: Sequence[Any]) -> dict[str, Any]:
+    """Return the envs among the attributes of an env that is no wrapper."""
+    if isinstance(owner, SyncVectorEnv | AsyncVectorEnv):
+        # Its sub-envs are listed, or in other processes.
+        return {}
+    known = {id(env) for env in (*around, owner)}
+    return {
+        name: value
+        for name, value in attributes_of(owner).items()
+        if id(value) not in known and _is_env(value)
+    }
+
+
+def _is_env(value: Any) -> bool:
+    """Return True for an env of any library: it can be reset, stepped, and declares its actions."""
+    kind = type(value)
+    if isinstance(value, type | ModuleType):
+        return False
+    if isinstance(value, gymnasium.Env | VectorEnv):
+        return True
+    if not all(callable(getattr(kind, name, None)) for name in ("reset", "step")):
+        return False
+    return any(hasattr(kind, name) or name in attributes_of(value) for name in _ACTION_SPACES)
+
+
+def _fits(owner: Any, env: Any) -> bool:
+    """Return True if an env that an owner holds can be a level: both are single, or vector envs."""
+    if isinstance(owner, VectorEnv) or isinstance(env, VectorEnv):
+        return isinstance(owner, VectorEnv) and isinstance(env, VectorEnv)
+    if isinstance(env, gymnasium.Env):
+        return True
+    if hasattr(type(env), "step_async"):
+        # A VecEnv of Stable-Baselines3 has the spaces of one env, and steps many.
+        return False
+    try:
+        declared = env.observation_space, env.action_space
+    except Exception:
+        return False
+    return all(isinstance(space, gymnasium.Space) for space in declared)
+
+
+def hidden_envs(levels: Sequence[Level]) -> tuple[str, ...]:
+    """Return the envs that a stack holds and that are not its levels, each as a sentence.
+
+    Args:
+        levels: Levels of the stack.
+    """
+    owners = [level.owner for level in levels if not level.in_workers]
+    return tuple(sentence for owner in owners for sentence in _hidden_envs(owner, owners))
+
+
+def _hidden_envs(owner: Any, levels: Sequence[Any]) -> Iterator[str]:
+    if isinstance(owner, _KINDS):
+        return
+    shown = {id(part) for level in levels for part in (level, *_nested_envs(level))}
+    name = type(owner).__name__
+    for attribute, env in _held_envs(owner, ()).items():
+        if id(env) not in shown:
+            yield f"{name} holds {_describe(env)} in .{attribute}, whose stages are not shown"
+    for attribute, value in attributes_of(owner).items():
+        envs = value.values() if isinstance(value, dict) else value
+        if not isinstance(value, dict | list | tuple) or isinstance(owner, SyncVectorEnv):
+            continue
+        count = sum(_is_env(env) for env in list(envs)[:MAX_LEVELS])
+        if count and not any(id(env) in shown for env in envs):
+            noun = "an env" if count == 1 else f"{count} envs"
+            yield f"{name} holds {noun} in .{attribute}, whose stages are not shown"
+
+
+def _describe(env: Any) -> str:
+    if isinstance(env, gymnasium.Env | VectorEnv):
+        return f"the env {type(env).__name__}"
+    return f"an env of another library, {type(env).__name__},"
+
+
+def inner_name(owner: Any, inner: Any) -> str:
+    """Return the attribute in which a wrapper or holder keeps the env inside."""
+    if isinstance(owner, _KINDS):
+        return "env"
+    return next(name for name, value in attributes_of(owner).items() if value is inner)
 
 
 def _row_wrappers(env: SyncVectorEnv) -> list[list[Any]] | None:
@@ -183,7 +308,8 @@ def arguments_of(owner: Any) -> dict[str, object]:
         {'max_episode_steps': 200}
     """
     recorded = attributes_of(owner).get("_saved_kwargs")
-    return constructor_arguments(owner, recorded if isinstance(recorded, Mapping) else None)
+    arguments = constructor_arguments(owner, recorded if isinstance(recorded, Mapping) else None)
+    return {name: value for name, value in arguments.items() if not _is_env(value)}
 
 
 _FORWARD = (
@@ -203,5 +329,15 @@ def _direction(owner: Any) -> Direction:
 
 
 def env_name(levels: Sequence[Level]) -> str:
-    """Return the id of the env inside, or its class name."""
-    return levels[0].env_name
+    """Return the id of the env, or the class name of the env inside.
+
+    An env that was created by an id and holds another one gives the name.
+    """
+    return next(filter(is_registered, reversed(levels)), levels[0]).env_name
+
+
+def is_registered(level: Level) -> bool:
+    """Return True for an env that an id creates and that is no wrapper."""
+    owner = level.owner
+    is_env = isinstance(owner, gymnasium.Env) and not isinstance(owner, gymnasium.Wrapper)
+    return is_env and not level.in_workers and owner.spec is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tdx.stacks.gymnasium.levels import (
     Level,
     core_of,
     has_different_rows,
+    hidden_envs,
     list_levels,
 )
 from tdx.stacks.gymnasium.measuring import measured_levels
@@ -59,14 +61,14 @@ class GymnasiumStack(LevelStack):
         in_workers = () if workers is None else workers.levels()
         super().__init__(target, list_levels(target, in_workers), workers)
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """What the stack does not show, each a sentence."""
+    @cached_property
+    def hidden(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
         if self.workers is not None and self.workers.reason is not None:
             return (self.workers.reason,)
         if has_different_rows(core_of(self.target)):
             return ("the sub-envs have different wrappers, which are not shown",)
-        return ()
+        return hidden_envs(self.levels)
 
     def level_flags(self, level: Level) -> Sequence[str]:
         """Return the names of the flags that a level returns."""

@@ -250,6 +250,8 @@ class TraceBuilder:
                 written, dropped = lane.update(entries, is_stage=is_stage)
             read = tuple(before[key] for key in (*written, *dropped) if key in before)
             kind: Any = "stage" if is_stage else "env"
+            steps = sum(call.method == "step" for call in calls[index])
+            rows = len(level.owners) if level.in_rows else 1
             stages.append(
                 StageTrace(
                     kind,
@@ -262,6 +264,7 @@ class TraceBuilder:
                     written,
                     dropped,
                     overwritten=_overwritten(calls[index]),
+                    calls=max(steps // rows, 1),
                 )
             )
         return None if failed is None else self.located(failed)

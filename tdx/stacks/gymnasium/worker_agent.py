@@ -29,7 +29,7 @@ import numpy as np
 from tdx.errors import get_first_line
 from tdx.stacks.gymnasium.calls import Call, CallRecorder, Events, read_calls
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
-from tdx.stacks.gymnasium.levels import Level, env_name, list_wrappers, place_of_error
+from tdx.stacks.gymnasium.levels import Level, core_of, env_name, list_wrappers, place_of_error
 from tdx.stacks.sources import instance_dict
 from tdx.stacks.stack import StageInfo, format_argument
 
@@ -168,8 +168,7 @@ class WorkerAgent:
 
     def __init__(self, env: Any, token: str) -> None:
         self._env, self.token = env, token
-        wrappers = list_wrappers(env)
-        owners = [wrappers[-1].env if wrappers else env, *reversed(wrappers)]
+        owners = [core_of(env), *reversed(list_wrappers(env))]
         self._levels = tuple(
             Level(index, (owner,), None) for index, owner in enumerate(owners, start=-1)
         )

@@ -15,7 +15,8 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
-from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, list_wrappers
+from tdx.stacks.gymnasium.levels import MAX_LEVELS, Level, hidden_envs, list_wrappers
+from tdx.stacks.gymnasium.levels import core_of as core_of_row
 from tdx.stacks.gymnasium.workers import Workers
 from tdx.stacks.sources import attributes_of, class_location, constructor_arguments
 from tdx.stacks.stack import Direction, StageInfo
@@ -93,8 +94,7 @@ def list_vec_levels(env: Any, first_index: int = -1) -> tuple[VecLevel, ...]:
     levels: list[tuple[tuple[Any, ...], bool]] = []
     rows = row_wrappers(core)
     if rows is not None:
-        envs = sub_envs(core)
-        bases = tuple(row[-1].env if row else each for row, each in zip(rows, envs, strict=True))
+        bases = tuple(core_of_row(sub_env) for sub_env in sub_envs(core))
         levels.append((bases, True))
         levels += [(each, True) for each in reversed(list(zip(*rows, strict=True)))]
     levels.append(((core,), False))
@@ -182,15 +182,25 @@ def row_wrappers(core: Any) -> list[list[Any]] | None:
     return rows if len(kinds) == 1 else None
 
 
-def list_notes(levels: tuple[Level, ...], workers: str | None = None) -> tuple[str, ...]:
-    """Return what a stack shows otherwise than expected, each a sentence.
+def list_hidden(levels: tuple[Level, ...], workers: str | None) -> tuple[str, ...]:
+    """Return the envs inside whose stages a stack does not show, each a sentence.
 
     Args:
         levels: Levels of a stack.
         workers: Why the wrappers in worker processes are not stages. ``None``: they are.
     """
     reason = workers or hidden_reason(levels)
-    notes = [] if reason is None else [reason]
+    rows = hidden_envs([level for level in levels if level.in_rows])
+    return rows if reason is None else (reason, *rows)
+
+
+def list_notes(levels: tuple[Level, ...]) -> tuple[str, ...]:
+    """Return what a stack shows otherwise than expected, each a sentence.
+
+    Args:
+        levels: Levels of a stack.
+    """
+    notes: list[str] = []
     names = [
         each.name
         for each in levels

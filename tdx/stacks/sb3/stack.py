@@ -28,6 +28,7 @@ from tdx.stacks.sb3.levels import (
     arguments_of,
     close_vec_env,
     core_of,
+    list_hidden,
     list_levels,
     list_notes,
     passes_actions_on,
@@ -206,8 +207,13 @@ class StableBaselines3Stack(LevelStack):
 
     @cached_property
     def notes(self) -> Sequence[str]:
-        """What the stack does not show, each a sentence."""
-        return list_notes(self.levels, None if self.workers is None else self.workers.reason)
+        """See :class:`~tdx.stacks.Stack`."""
+        return (*self.hidden, *list_notes(self.levels))
+
+    @cached_property
+    def hidden(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return list_hidden(self.levels, None if self.workers is None else self.workers.reason)
 
     def level_flags(self, level: Level) -> Sequence[str]:
         """Return the names of the flags that a level returns."""

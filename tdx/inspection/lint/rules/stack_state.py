@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from tdx.inspection.leaf import shape_text
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from tdx.stacks import StageInfo
 
-_KEY_ARGUMENTS = ("in_keys", "norm_obs_keys", "keys", "obs_keys")
+_STATISTIC_ARGUMENTS = {"stats", "statistics", "mean", "means", "std", "stds", "keys"}
+"""Words in the names of arguments that map keys to statistics."""
 _IMAGE_SIDE = 8
 _HIGHEST_PIXEL = 255.0
 
@@ -39,10 +40,10 @@ class Arm(gym.Env):
 @stack_rule(
     "TDX485",
     "keys of a normalizer match no observation",
-    "warning",
+    "error",
     why="""
-    The keys of the normalizer do not exist in the observation, so it returns the observation
-    unchanged. No error is raised, and the policy reads raw values.
+    The keys of the normalizer, or of its statistics, do not exist in the observation, so it returns
+    the observation unchanged. No error is raised, and the policy reads raw values.
 
     Name the keys as the env does: `tdx inspect spec` lists them.
     """,
@@ -74,12 +75,12 @@ def right():
 def normalizer_without_key(context: StackContext) -> Iterator[Violation]:
     """Find normalizers whose keys are no keys of their input."""
     for stage in context.stages:
-        if not _is_normalizer(context, stage):
+        if not _is_normalizer(context, stage) or context.changed_observations(stage):
             continue
-        known = {part for key in context.leaves[stage.index] for part in _names_of(key)}
-        for name in _KEY_ARGUMENTS:
-            keys = stage.arguments.get(name)
-            if not isinstance(keys, Sequence) or isinstance(keys, str) or not keys:
+        known = {_name_of(context, key) for key in context.leaves[stage.index]}
+        for name, value in stage.arguments.items():
+            keys = _keys_in(name, value)
+            if not keys:
                 continue
             missing = [key for key in keys if _text(key) not in known]
             if len(missing) == len(keys):
@@ -202,13 +203,15 @@ def fresh_statistics(context: StackContext) -> Iterator[Violation]:
 @stack_rule(
     "TDX488",
     "offset of absolute actions is added to relative ones",
-    "warning",
+    "suggestion",
     why="""
     The stage maps the actions of the policy by an offset that moves them to one side of a range
     that is symmetric around zero. Such a range is that of relative actions (deltas, torques), and
-    such an offset is the mean of absolute ones (positions): every action pushes the same way.
+    such an offset is usually the mean of absolute ones (positions): every action pushes the same
+    way.
 
-    Use the statistics of the relative actions.
+    Unless the policy shall act in this part of the range only, use the statistics of the relative
+    actions.
     """,
     python=f"""{EXAMPLE_IMPORTS}
 
@@ -287,13 +290,14 @@ def image_range(context: StackContext) -> Iterator[Violation]:
 @stack_rule(
     "TDX490",
     "action scaling does not cover the range of the env",
-    "warning",
+    "suggestion",
     why="""
     The stage maps the ends of the policy's range to other values than the ends of the env's range.
     A policy whose actions were normalized by the range of the env is then too weak: the scaling
     does not invert the normalization.
 
-    Map both ends of the range to both ends of the other one, as `RescaleAction` does.
+    Map both ends of the range to both ends of the other one, as `RescaleAction` does, unless the
+    policy shall not reach them.
     """,
     python=f"""{EXAMPLE_IMPORTS}
 
@@ -338,6 +342,18 @@ def _counts(state: Mapping[str, Tensor]) -> Iterator[tuple[str, float]]:
             yield name, float(value[2].max())
 
 
+def _keys_in(name: str, value: object) -> list[object]:
+    """Return the keys of observations in an argument of a normalizer; empty if it has none."""
+    words = set(re.split(r"_", name))
+    if isinstance(value, Mapping) and words & _STATISTIC_ARGUMENTS:
+        return list(value)
+    if "out" in words or not words & {"key", "keys"}:
+        return []
+    if isinstance(value, str):
+        return [value]
+    return list(value) if isinstance(value, Sequence | Set | Mapping) else []
+
+
 def _is_normalizer(context: StackContext, stage: StageInfo) -> bool:
     return context.is_normalizer(stage) or "norm" in _folded(stage)
 
@@ -346,11 +362,11 @@ def _folded(stage: StageInfo) -> str:
     return stage.name.casefold()
 
 
-def _names_of(key: NestedKey) -> tuple[str, str]:
-    """Return the name of a key, and that without the ``observation`` that groups a ``Dict``."""
+def _name_of(context: StackContext, key: NestedKey) -> str:
+    """Return the name of a key in its library: an entry of a ``Dict`` has no group there."""
     parts = split_key(key)
-    is_grouped = len(parts) > 1 and parts[0] == "observation"
-    return format_key(key), format_key(parts[1:] if is_grouped else parts)
+    is_entry = context.stack.chain_env is None and len(parts) > 1 and parts[0] == "observation"
+    return format_key(parts[1:] if is_entry else parts)
 
 
 def _text(key: object) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.stack_context import StackContext, step_limit
 
 if TYPE_CHECKING:
+    from tdx.inspection.value_stats import ValueViolation
     from tdx.stacks import StageInfo
 
 EXAMPLE_IMPORTS = """
@@ -71,7 +72,7 @@ def right():
 def values_violate_space(context: StackContext) -> Iterator[Violation]:
     """Find values outside of the specs that the spaces declare."""
     for each in context.violations:
-        if each.code != "nan" and each.kind in ("stage", "env"):
+        if each.code != "nan" and each.kind in ("stage", "env") and not _is_intended(context, each):
             yield Violation(
                 each.message,
                 each.hint or "set the space in the constructor of the wrapper",
@@ -81,16 +82,37 @@ def values_violate_space(context: StackContext) -> Iterator[Violation]:
             )
 
 
+def _is_intended(context: StackContext, violation: ValueViolation) -> bool:
+    """Return True for a shape that an outer stage corrects, or that the env declares."""
+    if violation.code != "shape" or context.stack.chain_env is not None:
+        # The transforms of a chain declare their specs themselves.
+        return False
+    index = -1 if violation.index is None else violation.index
+    key = violation.key
+    if key == "reward":
+        # Gymnasium has no space of rewards; multi-objective envs declare one.
+        levels: Sequence[Any] = getattr(context.stack, "levels", ())
+        if any("reward_space" in dir(level.owner) for level in levels):
+            return True
+    spec = None if key is None else context.spec(index, key)
+    # Some wrappers write their own space into the env inside.
+    return spec is not None and any(
+        context.facts_of(stage).shapes.get(spec.key) == tuple(spec.shape)
+        and context.spec(stage.index, spec.key) == spec
+        for stage in context.stages[index + 1 :]
+    )
+
+
 @stack_rule(
     "TDX402",
     "wrapper has no effect",
     "suggestion",
     why="""
-    The wrapper changed no value and no space in the steps of the check, and has no state: a limit
-    above another limit, a clip that nothing reaches, or a transformation of a key that the env does
-    not have.
+    By its arguments and specs, the wrapper returns what it gets: a limit above another limit, a
+    scaling to the range that the env has, a cast to the same dtype, a skip of one frame.
 
-    Remove it, or check its arguments.
+    Remove it, or check its arguments. A wrapper that only changed nothing in the steps of the
+    check, such as a clip that no value reached, is no finding: a note names it.
     """,
     python=f"""{EXAMPLE_IMPORTS}
 
@@ -104,38 +126,79 @@ def right():
 """,
 )
 def wrapper_without_effect(context: StackContext) -> Iterator[Violation]:
-    """Find wrappers that change nothing, and step limits that are never reached."""
+    """Find stages whose definition shows that they change nothing."""
     limit: int | None = None
     for stage in context.stages:
         if stage.index in context.declared:
             continue
         own = step_limit(stage)
+        if context.facts_of(stage).hidden_truncation:
+            limit = None
         if own is not None:
             if limit is not None and own >= limit:
                 message = f"an inner wrapper ends the episode after {limit} steps, before {own}"
                 hint = "pass max_episode_steps to gymnasium.make instead"
                 yield Violation(message, hint, stage.index, "truncated")
             limit = own if limit is None else min(limit, own)
-        elif context.steps and not _has_effect(context, stage.index):
-            message = f"it changed neither a value nor a space in {context.steps} steps"
-            yield Violation(message, "remove it, or check its arguments", stage.index)
+        elif (reason := _why_without_effect(context, stage)) is not None:
+            yield Violation(reason, "remove it, or check its arguments", stage.index)
 
 
-def _has_effect(context: StackContext, index: int) -> bool:
-    stage = context.stages[index]
+def untriggered_stages(context: StackContext) -> Iterator[StageInfo]:
+    """Yield the stages that changed nothing in the steps, although they may in others."""
+    for stage in context.stages if context.steps else ():
+        if (
+            stage.index not in context.declared
+            and step_limit(stage) is None
+            and stage.name not in _PASSIVE
+            and not _changes(context, stage)
+            and context.leaves[stage.index] == context.leaves[stage.index + 1]
+            # A stage that counts or learns may act later.
+            and not context.after.get(stage.index)
+            and _why_without_effect(context, stage) is None
+        ):
+            yield stage
+
+
+def _why_without_effect(context: StackContext, stage: StageInfo) -> str | None:
+    """Return why a stage returns what it gets; ``None`` if that is not certain."""
+    if not context.steps or _changes(context, stage):
+        return None
+    has_equal_specs = context.leaves[stage.index] == context.leaves[stage.index + 1]
+    if stage.name in _IDENTITY_OF_EQUAL_SPECS and has_equal_specs:
+        return "the specs before and after it are equal, so it returns what it gets"
+    for names, argument, neutral in _NEUTRAL_ARGUMENTS:
+        if stage.name in names and stage.arguments.get(argument) == neutral:
+            return f"with {argument}={neutral} it returns what it gets"
+    return None
+
+
+def _changes(context: StackContext, stage: StageInfo) -> bool:
     facts = context.facts_of(stage)
-    if (
-        facts.drops
-        or any(facts.writes.values())
-        or context.leaves[index] != context.leaves[index + 1]
-    ):
-        return True
-    return bool(context.after.get(index)) or stage.name in _PASSIVE
+    return facts.drops or any(facts.writes.values())
+
+
+_IDENTITY_OF_EQUAL_SPECS = (
+    *("RescaleAction", "RescaleObservation", "DtypeObservation", "ResizeObservation"),
+    *("ReshapeObservation", "DoubleToFloat", "DTypeCastTransform", "Resize"),
+)
+"""Stages that are defined by the specs before and after them."""
+_NEUTRAL_ARGUMENTS: tuple[tuple[tuple[str, ...], str, float], ...] = (
+    (("MaxAndSkipEnv", "MaxAndSkipObservation"), "skip", 1),
+    (("FrameSkipTransform",), "frame_skip", 1),
+    (("NoopResetEnv",), "noop_max", 0),
+    (("StickyAction",), "repeat_action_probability", 0),
+    (("VecFrameStack",), "n_stack", 1),
+    (("CatFrames",), "N", 1),
+)
+"""Names of stages, an argument, and its value with which they return what they get."""
 
 
 _PASSIVE = (
     *("HumanRendering", "RecordVideo", "RenderCollection", "SyncVectorEnv", "Autoreset"),
-    *("VecCheckNan", "VecVideoRecorder"),
+    *("VecCheckNan", "VecVideoRecorder", "PassiveEnvChecker", "OrderEnforcing", "DummyVecEnv"),
+    # Only made of other wrappers, which are stages of their own.
+    "AtariWrapper",
 )
 """Wrappers whose effect is not in the values of a step."""
 
@@ -165,7 +228,8 @@ def right():
 def normalized_before_stacked(context: StackContext) -> Iterator[Violation]:
     """Find running normalizations of observations inside a stack of frames."""
     for stage in context.stages:
-        if not context.is_normalizer(stage):
+        # Statistics that stand still are the same for all frames.
+        if not context.is_normalizer(stage) or not context.learns(stage):
             continue
         normalized = context.changed_observations(stage)
         for stack in context.stages[stage.index + 1 :]:
@@ -211,7 +275,9 @@ def learning_in_evaluation(context: StackContext) -> Iterator[Violation]:
     if not context.evaluation:
         return
     for stage in context.stages:
-        if context.is_normalizer(stage) and context.learns(stage):
+        writes = context.facts_of(stage).writes["forward"]
+        # Statistics that are only logged change nothing.
+        if writes and context.is_normalizer(stage) and context.learns(stage):
             key = "reward" if context.writes(stage, "reward") else "observation"
             message = "its running statistics changed in the steps of the check"
             hint = f"stop the updates: {_stop_updates(context, stage)}"
@@ -327,7 +393,7 @@ def statistics_inside_limit(context: StackContext) -> Iterator[Violation]:
     """Find recorders of episodes inside a step limit that is the lowest one."""
     limits = [(step_limit(stage), stage) for stage in context.stages]
     for stage in context.stages:
-        if stage.name not in _RECORDERS:
+        if stage.name not in RECORDERS:
             continue
         inner = [limit for limit, each in limits if limit is not None and each.index < stage.index]
         for limit, each in limits:
@@ -337,7 +403,8 @@ def statistics_inside_limit(context: StackContext) -> Iterator[Violation]:
                 yield Violation(message, hint, stage.index, ("info", "episode"))
 
 
-_RECORDERS = ("RecordEpisodeStatistics", "Monitor")
+RECORDERS = ("RecordEpisodeStatistics", "Monitor", "VecMonitor")
+"""Wrappers that add the return and length of an episode to its last info."""
 
 
 @stack_rule(

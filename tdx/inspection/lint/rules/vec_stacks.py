@@ -275,6 +275,10 @@ def stacked_images(context: StackContext) -> Iterator[Violation]:
         after = context.spec(stage.index, "observation")
         if after is None or not context.is_stack_of_frames(stage):
             continue
+        last = context.spec(len(context.stages) - 1, "observation")
+        if last is None or last.shape != after.shape:
+            # A stage outside of it makes channels of the frames.
+            continue
         if after.dtype == "uint8" and len(after.shape) == 4 + context.batch_dims:
             message = f"images of {format_key('observation')!r} become {shape_text(after.shape)}"
             hint = "put GrayscaleObservation inside of it, or stack along the channels"
