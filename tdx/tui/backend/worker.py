@@ -18,7 +18,6 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NoReturn
 
 from tdx.errors import TdxError
@@ -155,23 +154,12 @@ def main(descriptor: int) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     _exit_with_parent()
-    _lower_priority()
+    os.nice(_NICE)
     _Worker(Connection(descriptor)).run()
 
 
-_NICE = 10
-
-
-def _lower_priority() -> None:
-    """Give way to the app, which draws the screen, if there are few cores.
-
-    Linux compares the nice values of processes only within a session, and those of the sessions
-    with each other. A worker is a session of its own.
-    """
-    os.nice(_NICE)
-    if sys.platform == "linux" and os.getsid(0) == os.getpid():
-        with suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(_NICE))
+_NICE = 2
+"""Enough for the app to come first; a worker with more gets next to nothing on a busy machine."""
 
 
 def _exit_with_parent() -> None:
