@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tdx.core.tracing import StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
+from tdx.core.tracing import Probe, StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
 from tdx.core.tracing.stop_parser import keys_of
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.arrays import find_images
@@ -99,6 +99,7 @@ class LiveSession:
         max_bytes: Maximum memory of their tensors.
         clock: Returns nanoseconds.
         numbers: Numbers of the stages that the user sees. Defaults to their indices.
+        probe: Called around each hook; around the whole step of a stack of another library.
 
     Raises:
         TdxError: A stage does not accept the specs before it.
@@ -123,14 +124,15 @@ class LiveSession:
         max_bytes: int = MAX_BYTES,
         clock: Callable[[], int] = time.perf_counter_ns,
         numbers: StageNumbers = TRACED_NUMBERS,
+        probe: Probe | None = None,
     ) -> None:
         self.env, self.numbers = env, numbers
         self.history = TraceHistory(max_traces, max_bytes)
         self.tracer: LiveTracer
         if isinstance(env, StackEnv):
-            self.tracer = LiveStackTracer(env, policy, self.history, clock)
+            self.tracer = LiveStackTracer(env, policy, self.history, clock, probe)
         else:
-            self.tracer = Tracer(env, policy, history=self.history, clock=clock)
+            self.tracer = Tracer(env, policy, history=self.history, clock=clock, probe=probe)
         self.recording = Recording(max_traces)
         self._action_keys = list(env.full_action_spec.keys(True, True))
         self.promises = TraceChecker(env)

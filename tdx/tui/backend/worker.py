@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from tdx.errors import TdxError
 from tdx.inspection.overview import Problem, find_user_line
+from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import (
     Answer,
     Cancel,
@@ -139,11 +140,12 @@ def _unexpected_problem(error: BaseException) -> Problem:
 _PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, shared: int) -> None:
     """Answer requests until the other end of the pipe is closed.
 
     Args:
         descriptor: File descriptor of this end of the pipe.
+        shared: File descriptor of the memory for what this process is doing.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -155,7 +157,9 @@ def main(descriptor: int) -> None:
             stream.reconfigure(line_buffering=True)
     _exit_with_parent()
     os.nice(_NICE)
-    _Worker(Connection(descriptor)).run()
+    activity = ActivityRecord(shared)
+    os.close(shared)
+    _Worker(Connection(descriptor), activity).run()
 
 
 _NICE = 2
@@ -181,8 +185,8 @@ def _exit_group() -> NoReturn:
 
 
 class _Worker:
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: Connection, activity: ActivityRecord) -> None:
+        self._pipe, self._activity = pipe, activity
         self._queue: queue.SimpleQueue[Submit] = queue.SimpleQueue()
         self._jobs: dict[int, Job] = {}
         self._send_lock = threading.Lock()
@@ -194,7 +198,9 @@ class _Worker:
             message = self._queue.get()
             job = self._jobs[message.number]
             if not job.is_cancelled:
-                self._send(answer(message.number, message.request, job))
+                reply = answer(message.number, message.request, job)
+                self._activity.end()
+                self._send(reply)
             del self._jobs[message.number]
 
     def _listen(self) -> None:
@@ -204,7 +210,7 @@ class _Worker:
                 message = self._pipe.recv()
                 if isinstance(message, Submit):
                     number = message.number
-                    self._jobs[number] = Job(self._pusher(number), self._cache)
+                    self._jobs[number] = Job(self._pusher(number), self._cache, self._activity)
                     self._queue.put(message)
                 elif isinstance(message, Cancel | Send):
                     self._dispatch(message)
