@@ -431,6 +431,9 @@ async def test_nan_and_spec_violations_are_flagged() -> None:
     async with playing(make=make) as app:  # type: ignore[arg-type]
         await app.press("w", "text:nan", "enter")
         assert "reward@1 holds nan, written by 1 At" in app.note
+        plots = app.text("#live-plots")
+        assert "reward nan" in plots
+        assert "return nan" in plots
         assert "✕ reward@1" in app.text("#live-values")
         assert "1 nan" in app.text("#live-values")
         assert "✕ reward@0" not in app.text("#live-values")

@@ -6,6 +6,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tdx.inspection.live.histories import (
     Recording,
     SeriesBuffer,
     build_plot,
+    has_number,
     number_names,
     read_number,
 )
@@ -341,7 +343,27 @@ class LiveSession:
             KeyNotFoundError: The key does not exist.
         """
         first, numbers = self.series(name, row)
-        return build_plot(name, first, numbers, parts=parts, window=window)
+        plot = build_plot(name, first, numbers, parts=parts, window=window)
+        return replace(plot, latest=self.latest_number(name, row))
+
+    def latest_number(self, name: str, row: int | None = None) -> float | None:
+        """Return the number in the latest trace that has one; ``None`` if no trace has.
+
+        A series has NaN for traces without a number, such as a reset, and for numbers that are NaN.
+        """
+        own = self._builtin.get(name)
+        for index in range(self.last, self.first - 1, -1):
+            trace = self.history.find(index)
+            if trace is None:
+                break
+            if own is None and has_number(trace, name, row):
+                return read_number(trace, name, row)
+            # A failed step has a time, but no reward.
+            if own is not None and (
+                name == TIME or (trace.phase == "step" and trace.error is None)
+            ):
+                return own.at(index, 0 if name == TIME else row or 0)
+        return None
 
     def series(self, name: str, row: int | None = None) -> tuple[int, Array]:
         """Return the first trace of a plot, and one number per trace; see :meth:`plot`."""
