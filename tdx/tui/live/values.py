@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
 from tdx.tui.live.line_widgets import LineList, TextLine, truncate
@@ -305,13 +306,16 @@ previous step, or to the step marked with `m`."""
     def _fill(self) -> None:
         if self.view is None or not self.size.width:
             return
-        self._found = build_value_lines(
+        build = partial(
+            build_value_lines,
             self.view,
-            self.size.width,
             difference=self.difference,
             only_written=self.only_written,
             first_differences=self._first_differences,
         )
+        self._found = build(self.size.width)
+        if len(self._found) > self.size.height:
+            self._found = build(self.size.width - self.styles.scrollbar_size_vertical)
         against = self.view.against
         other = "" if against is None else f" to trace {against}"
         if self.view.is_earlier:
