@@ -1,7 +1,8 @@
-"""Env with a step that never returns."""
+"""Envs with a step that never returns."""
 
 from __future__ import annotations
 
+import ctypes
 import time
 
 from tensordict import TensorDictBase
@@ -17,5 +18,15 @@ class HangsAtStep3(PendulumEnv):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         self.made += 1
         if self.made > 3:
-            time.sleep(1000)
+            self.hang()
         return super()._step(tensordict)
+
+    def hang(self) -> None:
+        time.sleep(1000)
+
+
+class SticksAtStep3(HangsAtStep3):
+    """Env whose fourth step hangs in C code that holds the interpreter lock."""
+
+    def hang(self) -> None:
+        ctypes.PyDLL(None).sleep(1000)

@@ -40,15 +40,14 @@ async def test_worker_keeps_its_cache_between_requests() -> None:
         assert len(set(workers.pids().values())) == 2
 
 
-async def test_workers_have_a_lower_priority_than_the_app() -> None:
+async def test_workers_run_nearly_as_fast_as_the_app_on_a_busy_machine() -> None:
     async with backend() as workers:
         await workers.ask(Echo(0))
         (pid,) = workers.pids().values()
-        assert os.getpriority(os.PRIO_PROCESS, pid) == min(os.nice(0) + 10, 19)
-        session = Path(f"/proc/{pid}/autogroup")
-        if session.exists():
-            # Nice values of processes count only within a session.
-            assert session.read_text().endswith("nice 10\n")
+        assert os.getpriority(os.PRIO_PROCESS, pid) <= min(os.nice(0) + 2, 19)
+        group = Path(f"/proc/{pid}/autogroup")
+        # Each worker is a session, and Linux shares the processors between sessions first.
+        assert not group.exists() or group.read_text().endswith("nice 0\n")
 
 
 async def test_errors_are_returned_as_plain_data() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.style import Style
 from textual.command import CommandList
+from textual.widgets import Input
 
 from tdx.tui.preferences import Preferences, load_preferences
 from tdx.tui.screens.bars import HintState
@@ -55,6 +56,15 @@ async def test_hints_advance_and_are_shown_once(tmp_path: Path) -> None:
         assert not app.find("#hints").display
         await app.press("h")
         assert "3 step the env" in app.text("#hints")
+
+
+async def test_hint_has_its_key_although_a_field_has_the_focus(tmp_path: Path) -> None:
+    async with driven(hints=HintState(tmp_path / "hints.json")) as app:
+        assert "▸ a add a transform" in app.text("#hints")
+        await app.press("a", "text:rewardsum", "enter")
+        assert isinstance(app.app.focused, Input)
+        assert "▸ 2 inspect the specs" in app.text("#hints")
+        assert "h hides this" in app.text("#hints")
 
 
 @pytest.mark.parametrize("text", ["{", "3", '{"done": 3}', '{"hidden": 1}'])

@@ -164,6 +164,22 @@ async def test_form_sets_an_argument_and_reports_invalid_values() -> None:
         assert "must be a whole number or None" not in app.text("#form")
 
 
+async def test_form_says_which_field_takes_the_keys() -> None:
+    async with driven("StepCounter", size=(80, 24)) as app:
+        await app.press("down")
+        assert "editing" not in app.text()
+        await app.press("enter")
+        assert "editing max_steps · ⏎ next · esc done" in app.text()
+        assert "Enter edits" not in app.text()
+        await app.press("5", "enter")
+        assert "editing truncated_key · ⏎ next · esc done" in app.text()
+        await app.press("down", "down")
+        assert "editing update_done · esc done" in app.text()
+        await app.press("escape")
+        assert "editing" not in app.text()
+        assert app.stages == ["StepCounter(max_steps=5)"]
+
+
 async def test_form_has_switches_and_choices() -> None:
     async with driven("CatFrames(4, dim=-1)", "StepCounter") as app:
         await app.press("down")

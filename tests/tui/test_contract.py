@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.widgets import OptionList
@@ -13,15 +14,17 @@ from tdx.errors import TdxError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_stack
-from tdx.tui.backend.messages import Job
+from tdx.tui.backend.client import Ticket
+from tdx.tui.backend.messages import Job, Request
 from tdx.tui.contract.contract_screen import ContractScreen
 from tdx.tui.contract.lines import details, list_lines, start_line
-from tdx.tui.contract.messages import CompareContract, Comparison
+from tdx.tui.contract.messages import CompareContract, Comparison, FreezeContract
 from tdx.tui.contract.worker import compare_contract
 from tests.test_imports import HEAVY, loaded_by
 from tests.tui import wrapped_env
 from tests.tui.driving import Driver, driven
 from tests.tui.idle import resize
+from tests.tui.inline_backend import InlineBackend
 
 NORM = "ObservationNorm(0.0, {scale}, in_keys=['observation'])"
 CLIP = "ClipTransform(low=-1.0, high=1.0, in_keys=['observation'])"
@@ -156,7 +159,44 @@ def test_comparison_with_another_env_lists_the_differing_keys() -> None:
     line = list_lines(found)[start_line(found)]
     text = details(found, line, 0, 60).plain
     assert "the shape is [4] instead of [3]" in text
-    assert "[3] – 0" in " ".join(text.split()), "a feature that only one side has"
+    # The target ran with the observations of the contract, cut or filled up: no values of its own.
+    assert "not compared: the env of the target returns observation [4] instead of [3]" in text
+    for line in list_lines(found):
+        assert line.key is None or (line.key.a and not line.key.b) or line.key.is_inverse
+        assert "difference\n" not in details(found, line, 0, 60).plain
+
+
+def test_values_of_different_shapes_are_shown_one_side_at_a_time() -> None:
+    freeze("CatFrames(2, -1, in_keys=['observation'])")
+    found = run(CompareContract(Pipeline.of("Pendulum-v1", FRAMES), "contract"))
+    text = details(found, list_lines(found)[start_line(found)], 0, 120).plain
+    assert "the shapes differ, so the values are not compared: [6] float32 and [9] float32" in text
+    sides = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "0.652" in line}
+    assert (len(sides["contract"]), len(sides["target"])) == (6, 9)
+    assert "–" not in text
+
+
+@pytest.mark.parametrize("compared", [["observation", "action"], ["observation", "reward"]])
+def test_missing_stage_lists_the_keys_that_it_changes(compared: list[str]) -> None:
+    clipped = build_stack(Pipeline.of("Pendulum-v1", "RewardClipping(-1.0, 1.0)", FRAMES))
+    tdx.save_contract(tdx.freeze(clipped, compare=compared), "contract")
+    found = run(CompareContract(Pipeline.of("Pendulum-v1", FRAMES), "contract"))
+    line = next(line for line in list_lines(found) if "RewardClipping" in line.render(200).plain)
+    text = details(found, line, 0, 120).plain
+    specs = text.partition("specs\n")[2].partition("\n\n")[0]
+    assert specs == "  reward  [] float32 -1 … 1"
+    is_compared = "reward" in compared
+    note = "writes reward, not compared: the contract compares observation and action"
+    assert (note in text) is not is_compared
+    assert ("missing stage" in text) is is_compared
+
+
+def test_rewards_are_named_by_their_steps() -> None:
+    stack = build_stack(Pipeline.of("Pendulum-v1"))
+    tdx.save_contract(tdx.freeze(stack, compare=["reward"]), "contract")
+    found = run(CompareContract(Pipeline.of("Pendulum-v1"), "contract"))
+    line = next(line for line in list_lines(found) if line.key and line.key.key == "reward")
+    assert "step 1  1 of 12" in details(found, line, 0, 120).plain
 
 
 def test_names_from_untrusted_files_are_escaped() -> None:
@@ -224,6 +264,50 @@ async def test_freeze_asks_before_replacing_and_reports_learning_in_evaluation()
         assert "≠ 1 difference" in shown(app, "head")
         assert "as an evaluation" in shown(app, "head")
         assert "TDX510 state still learning" in shown(app, "details")
+
+
+class SlowBackend(InlineBackend):
+    """Backend that answers requests about contracts when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: list[tuple[Ticket[Any], Request[Any]]] = []
+
+    def _answer(self, ticket: Ticket[Any], request: Request[Any]) -> None:
+        if isinstance(request, FreezeContract | CompareContract):
+            self._held.append((ticket, request))
+        else:
+            super()._answer(ticket, request)
+
+    def answer_all(self) -> None:
+        """Answer the requests in their order."""
+        for ticket, request in self._held:
+            super()._answer(ticket, request)
+
+
+async def test_contract_that_is_being_frozen_is_offered_first() -> None:
+    Path("another.yaml").write_text("env: Pendulum-v1\n")
+    slow = SlowBackend()
+    async with driven("RewardSum", backend=slow) as app:
+        await app.press("F", "enter", "C")
+        assert "contract being frozen" in app.text()
+        await app.press("enter")
+        assert "comparing …" in shown(app, "head")
+        slow.answer_all()
+        await app.settle()
+        assert "= same: Pendulum-v1 preprocesses as contract does" in shown(app, "head")
+
+
+async def test_failed_freeze_is_not_offered() -> None:
+    Path("mine").mkdir()
+    Path("mine/notes.txt").write_text("mine")
+    Path("another.yaml").write_text("env: Pendulum-v1\n")
+    async with driven("RewardSum") as app:
+        await app.press("F", *["backspace"] * len("contract"), "text:mine", "enter")
+        await app.settle()
+        await app.press("C")
+        assert "another.yaml pipeline" in app.text()
+        assert "mine last time" not in app.text()
 
 
 async def test_both_commands_explain_the_next_step_without_an_env() -> None:

@@ -424,6 +424,21 @@ async def test_stage_that_raises_is_reported_and_the_history_remains() -> None:
         assert app.player.session.tracer.steps == 8
 
 
+@pytest.mark.parametrize("width", [54, 57, 58, 59])
+async def test_histograms_are_complete_next_to_the_scroll_bar(width: int) -> None:
+    async with playing(*["RewardSum"] * 12, size=(width, 24)) as app:
+        await steps(app, 2)
+        values = app.find("#live-values")
+        values.go_to_stage(-1)
+        await app.drawn()
+        assert values.show_vertical_scrollbar
+        shown = app.text("#live-values", lines=True)
+        (line,) = (line for line in shown.splitlines() if "observation@0" in line)
+        counts = next(v for v in values.view.values if v.key == "observation").histogram
+        bars = sum(sign in "▁▂▃▄▅▆▇█" for sign in line)
+        assert bars == sum(count > 0 for count in counts)
+
+
 async def test_nan_and_spec_violations_are_flagged() -> None:
     def make(pipeline: Pipeline) -> object:
         return pendulum(At(3, writes_too_much), At(5, writes_nan))
@@ -431,6 +446,9 @@ async def test_nan_and_spec_violations_are_flagged() -> None:
     async with playing(make=make) as app:  # type: ignore[arg-type]
         await app.press("w", "text:nan", "enter")
         assert "reward@1 holds nan, written by 1 At" in app.note
+        plots = app.text("#live-plots")
+        assert "reward nan" in plots
+        assert "return nan" in plots
         assert "✕ reward@1" in app.text("#live-values")
         assert "1 nan" in app.text("#live-values")
         assert "✕ reward@0" not in app.text("#live-values")

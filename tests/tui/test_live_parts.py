@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from tdx.inspection.live.views import ImageView, PlotView, TraceView
+from dataclasses import replace
+
+import pytest
+
+from tdx.inspection.live.views import HookView, ImageView, PlotView, TraceView, ValueView
 from tdx.tui.live.connection import TraceCache
 from tdx.tui.live.images import place_images
 from tdx.tui.live.plots import draw_braille, plot_heights
+from tdx.tui.live.values import build_value_lines
 
 
 def view(index: int) -> TraceView:
@@ -59,3 +64,27 @@ def test_constant_plot_takes_two_lines() -> None:
     assert plot_heights([flat, rising], 20) == [2, 18]
     assert plot_heights([flat, flat], 20) == [2, 2]
     assert plot_heights([rising, rising, flat], 21) == [10, 9, 2]
+
+
+def _values() -> TraceView:
+    """Make a trace with numbers, with a NaN, and with a text."""
+    numbers = ValueView(
+        *("observation", "observation@0", (4,), "float32", "[1 2 3 4]", 1.0, 2.5, 4.0),
+        histogram=(1, 0, 1, 0, 0, 1, 0, 1),
+    )
+    broken = replace(numbers, key="velocity", version="velocity@0", nans=12, infinities=3)
+    text = ValueView("mission", "mission@0", (), "str", "get to the green goal square")
+    place = HookView("env", -1, "GymEnv", "forward", 10, (0, 1, 2), (0, 1, 2))
+    return TraceView(3, 3, 0, "step", None, (place,), (numbers, broken, text), 10, 0)
+
+
+@pytest.mark.parametrize("width", range(50, 140))
+def test_values_and_their_titles_fit_the_width(width: int) -> None:
+    lines = ["".join(text for text, _ in each.line) for each in build_value_lines(_values(), width)]
+    assert max(map(len, lines)) <= width, lines
+    header = [line for line in lines if "version" in line]
+    assert all(line.endswith("histogram") for line in header)
+    assert any("12 nan 3 inf" in line for line in lines), "what is wrong is not cut off"
+    (mission,) = (line for line in lines if "mission@0" in line)
+    assert "get to" in mission
+    assert "–" not in mission

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from textual.pilot import Pilot
 
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
@@ -14,12 +17,56 @@ from tdx.tui.backend.client import ProcessBackend
 from tdx.tui.live.live_tab import LiveTab
 
 HANGS = "tests.tui.hanging:HangsAtStep3"
+STUCK = "tests.tui.hanging:SticksAtStep3"
 
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait until a condition holds."""
     while not condition():
         await asyncio.sleep(0.02)
+
+
+def note_of(tab: LiveTab) -> str:
+    """Return the message of the header."""
+    return str(tab.query_one("#live-note").render())
+
+
+@asynccontextmanager
+async def opened(env: str) -> AsyncIterator[tuple[Pilot[None], LiveTab]]:
+    """Run the app with an env, at full speed, until its first reset."""
+    app = TdxApp(Draft.of(Pipeline.of(env)), allow_code=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("3")
+        await until(lambda: bool(app.screen.query(LiveTab)))
+        tab = app.query_one(LiveTab)
+        await until(lambda: tab.session.state is not None and tab.session.state.last == 0)
+        while tab.session.rate is not None:
+            await pilot.press("plus")
+        yield pilot, tab
+
+
+async def test_completed_steps_survive_the_kill_of_a_hanging_worker() -> None:
+    async with opened(HANGS) as (pilot, tab):
+        await pilot.press("space")
+        await until(lambda: "env.step of step 4: " in note_of(tab))
+        # The three steps took less time than passes between two views.
+        await until(lambda: len(tab.session.history.cache) == 4)
+        await pilot.press("ctrl+k")
+        assert tab.session.state is not None
+        assert tab.session.state.steps == tab.session.state.last == 3
+        assert "are lost" not in note_of(tab)
+        for index in (2, 1, 0):
+            await pilot.press("left")
+            assert tab.panes.values.view is not None
+            assert tab.panes.values.view.index == index
+
+
+async def test_step_is_named_even_if_no_python_code_can_run_in_the_worker() -> None:
+    async with opened(STUCK) as (pilot, tab):
+        await pilot.press("space")
+        await until(lambda: "env.step of step 4: " in note_of(tab))
+        await pilot.press("ctrl+k")
+        assert "worker killed in env.step of step 4" in note_of(tab)
 
 
 async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
@@ -32,7 +79,7 @@ async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
         await pilot.press("space")
         await until(lambda: tab.session.state is not None and tab.session.state.steps == 3)
         await until(lambda: tab.session.connection.overdue() > 1)
-        await until(lambda: "Ctrl+K kills the worker" in str(tab.query_one("#live-note").render()))
+        await until(lambda: "Ctrl+K kills the worker" in note_of(tab))
         await pilot.press("left", "left", "v", "v")
         assert tab.panes.front == "images"
         assert tab.session.state is not None
@@ -44,8 +91,7 @@ async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
         hung = backend.pids()["live"]
         await pilot.press("ctrl+k")
         assert "live" not in backend.pids()
-        note = str(tab.query_one("#live-note").render())
-        assert "worker killed in step 3" in note
+        assert "worker killed in env.step of step 4" in note_of(tab)
         seen = tab.session.state.shown
         await pilot.press("end")
         assert tab.panes.values.view.index > seen
@@ -55,6 +101,6 @@ async def test_app_survives_a_hanging_env_and_a_killed_worker() -> None:
 
         os.kill(backend.pids()["live"], signal.SIGKILL)
         await until(lambda: not tab.session.connection.is_open)
-        assert "ended" in str(tab.query_one("#live-note").render())
+        assert "ended" in note_of(tab)
         await pilot.press("r")
         await until(lambda: tab.session.state is not None and tab.session.state.last == 0)

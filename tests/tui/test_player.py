@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
+from tensordict import TensorDictBase
 
-from tdx import RewardSum, StepCounter, open_dump
+from tdx import RewardSum, StepCounter, Transform, open_dump
+from tdx.inspection.live.stack_env import StackEnv
 from tdx.pipeline import Pipeline
 from tdx.rollouts import verify
+from tdx.stacks import open_stack
+from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import Job
 from tdx.tui.live.messages import (
     Command,
@@ -58,6 +64,49 @@ class Watched:
         state = self.seen["state"]
         assert isinstance(state, LiveState)
         return state
+
+
+def test_running_call_is_recorded_from_its_own_beginning() -> None:
+    record, seen = ActivityRecord(), list[tuple[str, int]]()
+    begins: list[float] = []
+
+    class Asks(Transform):
+        def _step(
+            self, tensordict: TensorDictBase, next_tensordict: TensorDictBase
+        ) -> TensorDictBase:
+            activity = record.read()
+            assert activity is not None
+            seen.append((activity.text, activity.steps))
+            begins.append(time.monotonic() - activity.seconds)
+            return next_tensordict
+
+    env = pendulum(StepCounter(), Asks())
+    player = LivePlayer(env, PENDULUM, lambda topic, value: None, activity=record)
+    commanded = time.monotonic()
+    player.run_once([CommandEnvelope(1, Run(3))])
+    player.run_once([])
+    player.run_once([])
+    assert seen == [(f"stage 1 Asks of step {step + 1}", step) for step in range(3)]
+    assert commanded < begins[0] < begins[1] < begins[2]
+    assert record.read() is None
+
+
+def test_policy_and_env_of_another_library_are_recorded() -> None:
+    record, seen = ActivityRecord(), list[str]()
+
+    class Asks(gymnasium.Wrapper[Any, Any, Any, Any]):
+        def step(self, action: Any) -> Any:
+            activity = record.read()
+            assert activity is not None
+            seen.append(activity.text)
+            return super().step(action)
+
+    env = StackEnv(open_stack(Asks(gymnasium.make("CartPole-v1"))))
+    player = LivePlayer(env, PENDULUM, lambda topic, value: None, activity=record)
+    player.run_once([CommandEnvelope(1, Run(2))])
+    player.run_once([])
+    assert seen == ["env.step of step 1", "env.step of step 2"]
+    assert record.read() is None
 
 
 def test_only_the_state_is_sent_while_the_tab_is_hidden() -> None:

@@ -70,6 +70,25 @@ async def test_command_of_the_palette_runs() -> None:
         assert app.stages == ["RewardSum", "StepCounter"]
 
 
+async def test_screenshot_is_written_to_a_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with driven("RewardSum") as app:
+        for name in ("tdx-pendulum.svg", "tdx-pendulum-2.svg"):
+            await app.press("ctrl+p", "text:screenshot", "enter")
+            assert app.notices[-1] == str(tmp_path / name)
+            picture = (tmp_path / name).read_text()
+            assert picture.startswith("<svg")
+            assert "RewardSum" in picture
+            assert "@font-face" not in picture, "no font of a web server"
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        await app.press("ctrl+p", "text:screenshot", "enter")
+        assert app.notices[-1] == "No such file or directory"
+
+
 async def test_env_and_sample_are_selected_in_the_palette() -> None:
     async with driven("RewardSum") as app:
         await app.press("ctrl+p")

@@ -108,18 +108,28 @@ def read_number(trace: StepTrace, name: str, row: int | None) -> float:
         name: Key with dots, or an element of one: ``"observation[0]"``.
         row: Row of the batch. ``None``: all rows.
     """
+    numbers = _find_numbers(trace, name, row)
+    if numbers is None:
+        return math.nan
+    return float(numbers.reshape(-1)[0] if numbers.size == 1 else numbers.mean())
+
+
+def has_number(trace: StepTrace, name: str, row: int | None) -> bool:
+    """Return True if a trace has a number with a name, which may be NaN."""
+    return _find_numbers(trace, name, row) is not None
+
+
+def _find_numbers(trace: StepTrace, name: str, row: int | None) -> Array | None:
     element = _ELEMENT.fullmatch(name)
     parts = tuple((element["key"] if element else name).split("."))
     value = trace.env_tensordict.get(parts, None)
     if value is None and trace.phase == "step":
         value = trace.tensordict.get(parts, None)
     numbers = as_array(RowSelector(tuple(trace.tensordict.batch_size), row).of(value))
-    if numbers is None or numbers.size == 0:
-        return math.nan
-    if element:
+    if numbers is not None and element:
         place = int(element["place"])
-        return float(numbers.reshape(-1)[place]) if place < numbers.size else math.nan
-    return float(numbers.reshape(-1)[0] if numbers.size == 1 else numbers.mean())
+        numbers = numbers.reshape(-1)[place : place + 1]
+    return None if numbers is None or numbers.size == 0 else numbers
 
 
 def number_names(trace: StepTrace, row: int | None) -> Iterator[str]:

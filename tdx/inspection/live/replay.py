@@ -156,7 +156,11 @@ class Replay:
             padded = np.full(end - start, np.nan, dtype=np.float32)
             padded[first - start : first - start + len(numbers)] = numbers
             plots.append(build_plot(name, start, padded, parts=parts, window=window))
-        return replace(plots[0], earlier=plots[1])
+        now, earlier = (
+            replace(plot, latest=session.latest_number(name, row))
+            for plot, session in zip(plots, (self.session, self.earlier), strict=True)
+        )
+        return replace(now, earlier=earlier)
 
     def _check_actions(self) -> None:
         spec = self.session.env.full_action_spec

@@ -6,12 +6,13 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from tdx.core.tracing import StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
+from tdx.core.tracing import Probe, StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
 from tdx.core.tracing.stop_parser import keys_of
 from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.arrays import find_images
@@ -21,6 +22,7 @@ from tdx.inspection.live.histories import (
     Recording,
     SeriesBuffer,
     build_plot,
+    has_number,
     number_names,
     read_number,
 )
@@ -99,6 +101,7 @@ class LiveSession:
         max_bytes: Maximum memory of their tensors.
         clock: Returns nanoseconds.
         numbers: Numbers of the stages that the user sees. Defaults to their indices.
+        probe: Called around each hook; around the whole step of a stack of another library.
 
     Raises:
         TdxError: A stage does not accept the specs before it.
@@ -123,14 +126,15 @@ class LiveSession:
         max_bytes: int = MAX_BYTES,
         clock: Callable[[], int] = time.perf_counter_ns,
         numbers: StageNumbers = TRACED_NUMBERS,
+        probe: Probe | None = None,
     ) -> None:
         self.env, self.numbers = env, numbers
         self.history = TraceHistory(max_traces, max_bytes)
         self.tracer: LiveTracer
         if isinstance(env, StackEnv):
-            self.tracer = LiveStackTracer(env, policy, self.history, clock)
+            self.tracer = LiveStackTracer(env, policy, self.history, clock, probe)
         else:
-            self.tracer = Tracer(env, policy, history=self.history, clock=clock)
+            self.tracer = Tracer(env, policy, history=self.history, clock=clock, probe=probe)
         self.recording = Recording(max_traces)
         self._action_keys = list(env.full_action_spec.keys(True, True))
         self.promises = TraceChecker(env)
@@ -339,7 +343,27 @@ class LiveSession:
             KeyNotFoundError: The key does not exist.
         """
         first, numbers = self.series(name, row)
-        return build_plot(name, first, numbers, parts=parts, window=window)
+        plot = build_plot(name, first, numbers, parts=parts, window=window)
+        return replace(plot, latest=self.latest_number(name, row))
+
+    def latest_number(self, name: str, row: int | None = None) -> float | None:
+        """Return the number in the latest trace that has one; ``None`` if no trace has.
+
+        A series has NaN for traces without a number, such as a reset, and for numbers that are NaN.
+        """
+        own = self._builtin.get(name)
+        for index in range(self.last, self.first - 1, -1):
+            trace = self.history.find(index)
+            if trace is None:
+                break
+            if own is None and has_number(trace, name, row):
+                return read_number(trace, name, row)
+            # A failed step has a time, but no reward.
+            if own is not None and (
+                name == TIME or (trace.phase == "step" and trace.error is None)
+            ):
+                return own.at(index, 0 if name == TIME else row or 0)
+        return None
 
     def series(self, name: str, row: int | None = None) -> tuple[int, Array]:
         """Return the first trace of a plot, and one number per trace; see :meth:`plot`."""

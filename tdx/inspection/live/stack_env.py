@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.core.tracing import StepTrace, TraceHistory
+from tdx.core.tracing import Place, Probe, StepTrace, TraceHistory
+from tdx.core.tracing.traces import Hook
 from tdx.errors import ArgumentError, Where
 from tdx.keys import NestedKey, split_key
 from tdx.specs import Composite
 from tdx.stacks import Stack, StackTracer
+from tdx.stacks.tracer import Driver
 
 
 class StackEnv:
@@ -60,6 +64,49 @@ class StackEnv:
         return self._specs
 
 
+_NO_KEYS: dict[Any, Any] = {"forward": (), "inverse": ()}
+_ENV = Place("env", -1, "env", None, _NO_KEYS, _NO_KEYS, True)
+# The stack calls the policy inside its step.
+_POLICY_AND_ENV = replace(_ENV, kind="given", name="policy or env.step")
+
+
+class _ProbedDriver:
+    """Calls a probe around each reset and step of a driver.
+
+    Args:
+        driver: Resets and steps the env.
+        has_policy: True if it calls a policy in a step without an action.
+        probe: The probe.
+    """
+
+    def __init__(self, driver: Driver, has_policy: bool, probe: Probe) -> None:
+        self._driver, self._has_policy, self._probe = driver, has_policy, probe
+
+    @property
+    def reset_due(self) -> bool:
+        """See :class:`~tdx.stacks.tracer.Driver`."""
+        return self._driver.reset_due
+
+    def reset(self, seed: int | None) -> None:
+        """See :class:`~tdx.stacks.tracer.Driver`."""
+        with self._probed(_ENV, "reset"):
+            self._driver.reset(seed)
+
+    def step(self, action: Any = None) -> None:
+        """See :class:`~tdx.stacks.tracer.Driver`."""
+        calls_policy = self._has_policy and action is None
+        with self._probed(_POLICY_AND_ENV if calls_policy else _ENV, "step"):
+            self._driver.step(action)
+
+    @contextmanager
+    def _probed(self, place: Place, hook: Hook) -> Iterator[None]:
+        self._probe.before(place, "forward", hook)
+        try:
+            yield
+        finally:
+            self._probe.after(place, "forward", hook)
+
+
 class LiveStackTracer(StackTracer):
     """Records the steps of a stack for a live session.
 
@@ -68,6 +115,7 @@ class LiveStackTracer(StackTracer):
         policy: Takes an observation and returns an action. ``None``: random actions.
         history: Where to keep the traces.
         clock: Returns nanoseconds.
+        probe: Called around each reset and step as a whole.
     """
 
     def __init__(
@@ -76,10 +124,11 @@ class LiveStackTracer(StackTracer):
         policy: Callable[[Any], Any] | None,
         history: TraceHistory,
         clock: Callable[[], int],
+        probe: Probe | None = None,
     ) -> None:
-        super().__init__(env.stack, env.stack.driver(policy), history)
+        self._env, self._followed, self._probe = env, policy, probe
+        super().__init__(env.stack, self._make_driver(policy), history)
         self.clock = clock
-        self._env, self._followed = env, policy
 
     @property
     def env(self) -> Any:
@@ -94,7 +143,13 @@ class LiveStackTracer(StackTracer):
     def follow(self, policy: Callable[[Any], Any] | None) -> None:
         """Replace the policy; another one starts new episodes. ``None``: random actions."""
         if policy is not self._followed:
-            self._driver, self._followed = self._env.stack.driver(policy), policy
+            self._driver, self._followed = self._make_driver(policy), policy
+
+    def _make_driver(self, policy: Callable[[Any], Any] | None) -> Driver:
+        driver = self._env.stack.driver(policy)
+        if self._probe is None:
+            return driver
+        return _ProbedDriver(driver, policy is not None, self._probe)
 
     def reset_done(self) -> StepTrace:
         """Start the episodes that are due."""

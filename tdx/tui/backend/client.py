@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from tdx.inspection.overview import Problem
+from tdx.tui.backend.activity import Activity
 from tdx.tui.backend.messages import (
     Answer,
     Cancel,
@@ -69,12 +71,15 @@ class Ticket(Generic[T]):
         future: The answer.
         on_push: Called with topic and value of each intermediate value.
         slot: Slot of the request, see :meth:`Backend.ask`.
+        read_activity: Returns what the worker is doing, or was doing when it died; ``None`` if
+            nothing is known.
     """
 
     number: int
     future: asyncio.Future[T]
     on_push: Callable[[str, Any], None] | None = None
     slot: str | None = None
+    read_activity: Callable[[], Activity | None] = lambda: None
 
     def __await__(self) -> Any:
         return self.future.__await__()
@@ -109,7 +114,10 @@ class Backend(Protocol):
         """Send a value to a running request."""
 
     def restart(self, worker: str) -> None:
-        """Kill a worker; its requests raise, and the next request starts a new one."""
+        """Kill a worker; its requests raise, and the next request starts a new one.
+
+        Intermediate values that it has sent are delivered before.
+        """
 
     def hold(self) -> None:
         """Delay intermediate values for a moment, because the user has pressed a key."""
@@ -143,6 +151,7 @@ class _WorkerHandle:
     """A worker with its requests."""
 
     process: WorkerProcess
+    received: deque[object] = field(default_factory=deque)
     tickets: dict[int, Ticket[Any]] = field(default_factory=dict)
     pushed: dict[tuple[int, str], Any] = field(default_factory=dict)
     delivery: asyncio.TimerHandle | None = None
@@ -185,7 +194,7 @@ class ProcessBackend:
                 self.cancel(previous)
                 self._settle(handle, previous.number, SupersededError(_SUPERSEDED))
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        ticket = Ticket(next(self._numbers), future, on_push, slot)
+        ticket = Ticket(next(self._numbers), future, on_push, slot, handle.process.activity.read)
         handle.tickets[ticket.number] = ticket
         handle.process.send(Submit(ticket.number, request))
         return ticket
@@ -200,8 +209,17 @@ class ProcessBackend:
 
     def restart(self, worker: str) -> None:
         """See :meth:`Backend.restart`."""
-        handle = self._workers.pop(worker, None)
+        handle = self._workers.get(worker)
         if handle is not None:
+            handle.process.kill()
+            self._receive(worker, handle)
+            self._deliver(handle)
+            self._remove(worker, handle)
+
+    def _remove(self, worker: str, handle: _WorkerHandle) -> None:
+        """Kill a worker and drop what it has sent."""
+        if self._workers.get(worker) is handle:
+            del self._workers[worker]
             handle.process.kill()
             self._forward_output(worker, handle, last=True)
             handle.process.close()
@@ -216,8 +234,8 @@ class ProcessBackend:
 
     def close(self) -> None:
         """See :meth:`Backend.close`."""
-        for worker in list(self._workers):
-            self.restart(worker)
+        for worker, handle in list(self._workers.items()):
+            self._remove(worker, handle)
         if self._trim_timer is not None:
             self._trim_timer.cancel()
 
@@ -232,10 +250,11 @@ class ProcessBackend:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(callback, *args)
 
-        process = WorkerProcess(
-            lambda message: in_loop(self._receive, name, process, message),
-            lambda: in_loop(self._handle_exit, name, process),
-        )
+        def receive(message: object) -> None:
+            handle.received.append(message)
+            in_loop(self._receive, name, handle)
+
+        process = WorkerProcess(receive, lambda: in_loop(self._handle_exit, name, handle))
         handle = _WorkerHandle(process)
         self._workers[name] = handle
         process.start()
@@ -267,10 +286,13 @@ class ProcessBackend:
         if self.on_event is not None:
             self.on_event(event)
 
-    def _receive(self, name: str, process: WorkerProcess, message: object) -> None:
-        handle = self._workers.get(name)
-        if handle is None or handle.process is not process:
-            return
+    def _receive(self, name: str, handle: _WorkerHandle) -> None:
+        """Handle the messages of a worker that have arrived."""
+        for _ in range(len(handle.received)):
+            if handle.received and self._workers.get(name) is handle:
+                self._handle_message(name, handle, handle.received.popleft())
+
+    def _handle_message(self, name: str, handle: _WorkerHandle, message: object) -> None:
         if isinstance(message, Push):
             handle.pushed[message.number, message.topic] = message.value
             self._schedule_delivery(handle)
@@ -323,11 +345,13 @@ class ProcessBackend:
         else:
             ticket.future.set_result(result)
 
-    def _handle_exit(self, name: str, process: WorkerProcess) -> None:
-        handle = self._workers.get(name)
-        if handle is None or handle.process is not process:
+    def _handle_exit(self, name: str, handle: _WorkerHandle) -> None:
+        if self._workers.get(name) is not handle:
             return
-        del self._workers[name]
+        self._receive(name, handle)
+        self._deliver(handle)
+        self._workers.pop(name, None)
+        process = handle.process
         process.kill()
         self._forward_output(name, handle, last=True)
         output, reason = process.output_tail(), process.exit_reason()

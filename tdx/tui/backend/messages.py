@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from tdx.inspection.overview import Problem
+from tdx.tui.backend.activity import ActivityRecord
 
 T = TypeVar("T")
 
@@ -120,11 +121,18 @@ class Job:
     Args:
         push: Sends an intermediate value by topic.
         cache: What the worker keeps between requests, such as an env.
+        activity: Where the function records what it is doing. ``None``: nobody reads it.
     """
 
-    def __init__(self, push: Callable[[str, Any], None], cache: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        push: Callable[[str, Any], None],
+        cache: dict[str, Any],
+        activity: ActivityRecord | None = None,
+    ) -> None:
         self.push = push
         self.cache = cache
+        self.activity = activity or ActivityRecord()
         self._cancelled = threading.Event()
         self._inbox: deque[Any] = deque()
 

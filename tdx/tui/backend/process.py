@@ -16,6 +16,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
+from tdx.tui.backend.activity import ActivityRecord
+
 TAIL_BYTES = 64 * 1024
 """Number of bytes at the end of the output that are kept."""
 MAX_BYTES = 1024 * 1024
@@ -97,7 +99,7 @@ _BOOTSTRAP = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[2])
 from tdx.tui.backend.worker import main
-main(int(sys.argv[1]))
+main(int(sys.argv[1]), int(sys.argv[3]))
 """
 _QUIET_ENVIRONMENT = {
     "PYGAME_HIDE_SUPPORT_PROMPT": "1",
@@ -119,15 +121,22 @@ class WorkerProcess:
     Args:
         on_message: Called with each message, in a separate thread.
         on_exit: Called when the process has exited, in the same thread.
+
+    Attributes:
+        output: What it has printed.
+        activity: What it is doing; after its death, what it was doing.
     """
 
     def __init__(self, on_message: Callable[[Any], None], on_exit: Callable[[], None]) -> None:
         ours, theirs = socket.socketpair()
         self.output = Output()
-        with theirs:
+        with theirs, tempfile.TemporaryFile() as shared:
+            self.activity = ActivityRecord(shared.fileno())
+            descriptors = [theirs.fileno(), shared.fileno()]
+            arguments = [str(descriptors[0]), json.dumps(sys.path), str(descriptors[1])]
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), json.dumps(sys.path)],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-c", _BOOTSTRAP, *arguments],
+                pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=self.output.file,
                 stderr=self.output.file,
@@ -153,10 +162,12 @@ class WorkerProcess:
             self._pipe.send(message)
 
     def kill(self) -> None:
-        """Kill the process and its child processes."""
+        """Kill the process and its child processes; ``on_message`` gets what it has sent."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if threading.current_thread() is not self._listener:
+            self._listener.join(timeout=1)
 
     def output_tail(self) -> str:
         """Return the end of the output."""
@@ -181,7 +192,6 @@ class WorkerProcess:
     def close(self) -> None:
         """Kill the process and release its resources."""
         self.kill()
-        self._listener.join(timeout=1)
         self.output.close()
 
     def _listen(self) -> None:

@@ -18,11 +18,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, NoReturn
 
 from tdx.errors import TdxError
 from tdx.inspection.overview import Problem, find_user_line
+from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import (
     Answer,
     Cancel,
@@ -140,11 +140,12 @@ def _unexpected_problem(error: BaseException) -> Problem:
 _PR_SET_PDEATHSIG = 1
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, shared: int) -> None:
     """Answer requests until the other end of the pipe is closed.
 
     Args:
         descriptor: File descriptor of this end of the pipe.
+        shared: File descriptor of the memory for what this process is doing.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -155,23 +156,14 @@ def main(descriptor: int) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
     _exit_with_parent()
-    _lower_priority()
-    _Worker(Connection(descriptor)).run()
-
-
-_NICE = 10
-
-
-def _lower_priority() -> None:
-    """Give way to the app, which draws the screen, if there are few cores.
-
-    Linux compares the nice values of processes only within a session, and those of the sessions
-    with each other. A worker is a session of its own.
-    """
     os.nice(_NICE)
-    if sys.platform == "linux" and os.getsid(0) == os.getpid():
-        with suppress(OSError):
-            Path("/proc/self/autogroup").write_text(str(_NICE))
+    activity = ActivityRecord(shared)
+    os.close(shared)
+    _Worker(Connection(descriptor), activity).run()
+
+
+_NICE = 2
+"""Enough for the app to come first; a worker with more gets next to nothing on a busy machine."""
 
 
 def _exit_with_parent() -> None:
@@ -193,8 +185,8 @@ def _exit_group() -> NoReturn:
 
 
 class _Worker:
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: Connection, activity: ActivityRecord) -> None:
+        self._pipe, self._activity = pipe, activity
         self._queue: queue.SimpleQueue[Submit] = queue.SimpleQueue()
         self._jobs: dict[int, Job] = {}
         self._send_lock = threading.Lock()
@@ -206,7 +198,9 @@ class _Worker:
             message = self._queue.get()
             job = self._jobs[message.number]
             if not job.is_cancelled:
-                self._send(answer(message.number, message.request, job))
+                reply = answer(message.number, message.request, job)
+                self._activity.end()
+                self._send(reply)
             del self._jobs[message.number]
 
     def _listen(self) -> None:
@@ -216,7 +210,7 @@ class _Worker:
                 message = self._pipe.recv()
                 if isinstance(message, Submit):
                     number = message.number
-                    self._jobs[number] = Job(self._pusher(number), self._cache)
+                    self._jobs[number] = Job(self._pusher(number), self._cache, self._activity)
                     self._queue.put(message)
                 elif isinstance(message, Cancel | Send):
                     self._dispatch(message)

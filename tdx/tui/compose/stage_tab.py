@@ -14,7 +14,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Button, Static
+from textual.widgets import Button, Input, Static
 from textual.worker import Worker, WorkerError
 
 from tdx.errors import TdxError
@@ -70,12 +70,24 @@ the last valid value. `F2` in a field for keys lists the available keys."""
             super().__init__()
             self.row = row
 
+    class Editing(Message):
+        """Another field has the focus.
+
+        Args:
+            text: Which one, and the keys that leave it; empty if no field has the focus.
+        """
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
         self._shown: tuple[object, ...] = ()
         self._shown_title = Content("")
         self._building: Worker[None] | None = None
-        self._refocus: Widget | None = None
+        # Name of the field that gets the focus after the form is built; empty: the button.
+        self._refocus: str | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", id="form-title")
@@ -138,10 +150,20 @@ the last valid value. `F2` in a field for keys lists the available keys."""
 
     def _show_help(self) -> None:
         """Describe the argument that has the focus."""
-        row = next((each for each in self.query(FormRow) if each.has_focus_within), None)
+        row = self._focused_row
         note = "Enter edits · ↑ ↓ select · Esc returns to the chain" if self.query(FormRow) else ""
         text = Content.styled(note, "dim") if row is None else row.describe()
         self.query_one("#form-help", Static).update(text)
+        self.post_message(self.Editing("" if row is None else self._editing_text(row)))
+
+    @property
+    def _focused_row(self) -> FormRow | None:
+        return next((row for row in self.query(FormRow) if row.has_focus_within), None)
+
+    def _editing_text(self, row: FormRow) -> str:
+        """Return which field takes the keys: after Enter it is the next one."""
+        has_next = isinstance(row.input, Input) and row is not self.query(FormRow).last()
+        return f"editing {row.field.name}{' · ⏎ next' if has_next else ''} · esc done"
 
     def _show_about(self) -> None:
         """Describe below the form what the stage changes, if there is room."""
@@ -174,7 +196,8 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         form = self.query_one("#form", VerticalScroll)
         if form.has_focus_within and not form.has_focus:
             # Textual would move the focus of a removed row to the tab bar.
-            self._refocus = self.screen.focused
+            row = self._focused_row
+            self._refocus = "" if row is None else row.field.name
             self.screen.set_focus(None)
         rows: list[Static | FormRow | Button] = []
         if self.workspace.place == ENV:
@@ -198,8 +221,11 @@ the last valid value. `F2` in a field for keys lists the available keys."""
         refocus, self._refocus = self._refocus, None
         if refocus is None or self.screen.focused is not None:
             return
-        if refocus.id == "form-env" and self.query("#form-env"):
+        same = [row.input for row in self.query(FormRow) if row.field.name == refocus]
+        if refocus == "" and self.query("#form-env"):
             self.screen.set_focus(self.query_one("#form-env"))
+        elif same:
+            self.screen.set_focus(same[0])
         else:
             self._focus_form()
 

@@ -41,7 +41,11 @@ class ContractCommands:
         """Ask for a contract or another target, and compare the chain with it."""
         if not self._has_pipeline():
             return
-        known = [Choice(self._last, self._last, "last time")] if self._last else []
+        known = []
+        if self._last is not None:
+            # The worker compares after it has written the contract.
+            note = "being frozen" if self.is_freezing else "last time"
+            known.append(Choice(self._last, self._last, note))
         choices = [*known, *(each for each in _find_references() if each.id != self._last)]
         title = "Compare with: a contract, a pipeline file or module:function"
         dialog = ChoiceScreen(title, choices, allow_custom=True, is_verbatim=_is_verbatim)
@@ -97,12 +101,17 @@ class ContractCommands:
         pipeline = self._workspace.draft.pipeline()
         request = FreezeContract(pipeline, path, force, self._workspace.allow_code)
         self._screen.notify("freezing … (Ctrl+K cancels)", timeout=30)
-        self._task = asyncio.get_running_loop().create_task(self._freeze(request))
+        before = self._last
+        self._last = min(path, os.path.relpath(path), key=len)
+        self._task = asyncio.get_running_loop().create_task(self._freeze(request, before))
 
-    async def _freeze(self, request: FreezeContract) -> None:
+    async def _freeze(self, request: FreezeContract, before: str | None) -> None:
+        frozen = self._last
         try:
             text = await self._workspace.backend.ask(request, worker=WORKER)
         except RequestError as error:
+            if self._last == frozen:
+                self._last = before
             if error.is_cancelled:
                 self._screen.app.notify("cancelled", title="Not frozen", timeout=4)
             else:
@@ -110,7 +119,6 @@ class ContractCommands:
                     error.sentence, title="Not frozen", severity="error", timeout=10
                 )
             return
-        self._last = min(request.path, os.path.relpath(request.path), key=len)
         self._screen.app.notify(text, title="Frozen", timeout=6)
 
 

@@ -29,6 +29,8 @@ _STYLES = {
 }
 _MIN_NUMBER = 10
 _SHOWN = 3
+_MAX_SIDE = 16
+"""Values of a side whose values are not compared with those of the other one."""
 _PREVIEW = 28
 """Columns for the first values of a key."""
 
@@ -170,6 +172,7 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
         parts += _value_lines(line.key, step, width)
     parts += _follow_lines(comparison, line.stage)
     if line.key is None:
+        parts += _unlisted_lines(comparison, line.stage)
         parts += _stage_lines(line.stage, width)
         if line.stage.a is not None and line.stage.a.index < 0:
             parts += [Content.styled(f"· {note}", "dim") for note in comparison.notes]
@@ -200,7 +203,18 @@ def _follow_lines(comparison: Comparison, stage: StageComparison) -> Iterator[Co
         yield Content("")
         what = "the difference" if comparison.causes == 1 else "the differences"
         yield Content.styled(f"follows from {what}", "bold")
-        yield from (Content.assemble(("↳ ", "$warning"), each.sentence) for each in follows)
+        sentences = dict.fromkeys(each.sentence for each in follows)
+        yield from (Content.assemble(("↳ ", "$warning"), each) for each in sentences)
+
+
+def _unlisted_lines(comparison: Comparison, stage: StageComparison) -> Iterator[Content]:
+    """Yield the keys that a stage writes and the contract does not compare."""
+    sides = [each for each in _both(stage) if each is not None]
+    names = dict.fromkeys(name for each in sides for name in each.unlisted)
+    if names:
+        compared = " and ".join(comparison.parts)
+        text = f"writes {', '.join(names)}, not compared: the contract compares {compared}"
+        yield Content.styled(text, "dim")
 
 
 _STATUS_TEXTS = {
@@ -223,6 +237,9 @@ def _difference_lines(each: DifferenceText, is_first: bool) -> Iterator[Content]
 
 def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
     """Yield the values of both sides in a golden step; ``≠`` marks differences."""
+    if key.reason:
+        yield Content("")
+        yield Content.styled(key.reason, "$warning")
     if not key.steps:
         return
     step = min(step, len(key.steps) - 1)
@@ -236,6 +253,13 @@ def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
         (marks[step : step + 1], "bold reverse"),
         (marks[step + 1 :], "dim"),
     )
+    if key.reason:
+        for name, records in (("contract", key.a), ("target", key.b)):
+            if step < len(records):
+                shown = " ".join(_number(each) for each in records[step][:_MAX_SIDE])
+                more = " …" if len(records[step]) > _MAX_SIDE else ""
+                yield Content.assemble((f"  {name:10}", "dim"), f"{shown}{more}")
+        return
     label = max(map(len, key.labels), default=0)
     column = min(max((width - label - 6) // 3, _MIN_NUMBER), 18)
     names = f"  {'':{label}} {'contract':>{column}} {'target':>{column}} {'difference':>{column}}"

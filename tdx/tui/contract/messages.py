@@ -54,8 +54,10 @@ class StageText:
         index: Its index; -1 is the env inside.
         name: Its class.
         arguments: Its arguments as text.
-        specs: Specs of the compared keys as text.
+        specs: Specs as text: of the keys that it changes, and of the compared ones if both sides
+            have the stage.
         state: Its statistics and buffers as text.
+        unlisted: Keys that it writes and the contract does not compare.
     """
 
     index: int
@@ -63,6 +65,7 @@ class StageText:
     arguments: Mapping[str, str] = field(default_factory=dict)
     specs: Mapping[str, str] = field(default_factory=dict)
     state: Mapping[str, str] = field(default_factory=dict)
+    unlisted: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -88,6 +91,7 @@ class KeyValues:
         b: The same in the target.
         unequal: Places of the elements that differ, by step.
         note: Which elements are left out.
+        reason: Why the values of both sides are not compared; empty if they are.
     """
 
     key: str
@@ -100,6 +104,7 @@ class KeyValues:
     b: Records = ()
     unequal: tuple[frozenset[int], ...] = ()
     note: str = ""
+    reason: str = ""
 
     @property
     def differs(self) -> bool:
@@ -143,6 +148,7 @@ class Comparison:
         steps: Number of golden steps.
         differences: Causes, the first one first, and then what follows from them.
         stages: The env and the stages.
+        parts: Parts of the values that are compared, such as ``observation``.
         notes: What is excluded, or differs without an effect.
     """
 
@@ -151,6 +157,7 @@ class Comparison:
     steps: int
     differences: tuple[DifferenceText, ...]
     stages: tuple[StageComparison, ...]
+    parts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

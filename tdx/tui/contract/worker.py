@@ -118,12 +118,14 @@ def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Compar
         *(_describe_difference(each, False) for each in report.follows),
     )
     rows = side_by_side(a, b, report)
+    padded = _find_padded(rows)
     return Comparison(
         report.reference,
         report.target,
         report.steps,
         differences,
-        tuple(_describe_row(row, a, report) for row in rows),
+        tuple(_describe_row(row, a, b, report, padded) for row in rows),
+        tuple(a.compare),
         (*(f"excluded: {each}" for each in report.excluded), *report.notes),
     )
 
@@ -141,31 +143,62 @@ def _describe_difference(each: Difference, is_cause: bool) -> DifferenceText:
     )
 
 
-def _describe_row(row: StageRow, contract: Contract, report: ContractReport) -> StageComparison:
+def _find_padded(rows: Sequence[StageRow]) -> str:
+    """Return which outputs of the env do not fit the target, in words; empty if all do."""
+    unequal = [
+        f"{key.key} {list(key.b.shape)} instead of {list(key.a.shape)}"
+        for row in rows[:1]
+        for key in row.keys
+        if key.lane == "forward" and _has_other_shape(key)
+        if key.a is not None and key.b is not None
+    ]
+    return ", ".join(unequal)
+
+
+def _has_other_shape(key: KeyRow) -> bool:
+    return key.a is not None and key.b is not None and key.a.shape != key.b.shape
+
+
+def _describe_row(
+    row: StageRow, a: Contract, b: Contract | None, report: ContractReport, padded: str
+) -> StageComparison:
     found = (_describe_difference(each, each in report.differences) for each in row.differences)
+    is_paired = row.a is not None and row.b is not None
     return StageComparison(
-        _describe_stage(row.a, contract.compare),
-        _describe_stage(row.b, contract.compare),
+        _describe_stage(row.a, a, a.compare, is_paired),
+        _describe_stage(row.b, b, a.compare, is_paired),
         row.status,
         tuple(found),
-        tuple(_describe_key(each, contract.inputs) for each in row.keys),
+        tuple(_describe_key(each, a.inputs, padded) for each in row.keys),
         any(each is not None and each.random == "excluded" for each in (row.a, row.b)),
     )
 
 
-def _describe_stage(stage: StageRecord | None, parts: Sequence[str]) -> StageText | None:
-    if stage is None:
+def _describe_stage(
+    stage: StageRecord | None, side: Contract | None, compared: Sequence[str], is_paired: bool
+) -> StageText | None:
+    if stage is None or side is None:
         return None
+    before = set() if stage.index < 0 else set(side.stage(stage.index - 1).specs)
+    written = {name.partition(" ")[2] for name in stage.writes}
+    changed = {
+        each.key
+        for each in stage.specs
+        if stage.index >= 0 and (each.key in written or each not in before)
+    }
+    own = {each.key for each in stage.specs if each.part in compared}
+    listed = own | changed if is_paired or stage.index < 0 else changed
     return StageText(
         stage.index,
         stage.name,
         {name: _shorten(repr(value)) for name, value in stage.arguments.items()},
         {
             each.key: f"{list(each.shape)} {each.dtype} {each.domain}"
-            for each in stage.specs
-            if each.part in parts
+            for each in sorted(stage.specs, key=lambda spec: spec.key not in changed)
+            if each.key in listed
         },
         {each.name: _describe_state(each.shape, each.dtype, each.value) for each in stage.state},
+        tuple(each.key for each in stage.specs if each.key in changed - own),
     )
 
 
@@ -182,16 +215,25 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
 
 
-def _describe_key(row: KeyRow, inputs: Sequence[Segment]) -> KeyValues:
+def _describe_key(row: KeyRow, inputs: Sequence[Segment], padded: str) -> KeyValues:
     is_inverse = row.lane == "inverse"
     left, right = _describe_values(row.a), _describe_values(row.b)
     known = next((each for each in (row.a, row.b) if each is not None), None)
     if known is None:
         return KeyValues(row.key, is_inverse, left, right)
-    a, b, labels, note = _pick_elements(row.a, row.b)
+    reason = ""
+    target = row.b
+    if padded and not is_inverse:
+        # The target was run with the outputs of the other env, cut or filled up with zeros.
+        reason, target = f"not compared: the env of the target returns {padded}", None
+    elif _has_other_shape(row):
+        reason = f"the shapes differ, so the values are not compared: {left} and {right}"
+    if row.a is None and target is None:
+        return KeyValues(row.key, is_inverse, left, right, reason=reason)
+    a, b, labels, note = _pick_elements(row.a, target)
     count = max(len(each) for each in (a, b) if each is not None)
     unequal: tuple[frozenset[int], ...] = ()
-    if a is not None and b is not None and a.shape[1] == b.shape[1]:
+    if a is not None and b is not None and not reason:
         count = min(len(a), len(b))
         mask = differing_elements(a[:count], b[:count], row.tolerance)
         unequal = tuple(frozenset(step.nonzero()[:, 0].tolist()) for step in mask)
@@ -206,6 +248,7 @@ def _describe_key(row: KeyRow, inputs: Sequence[Segment]) -> KeyValues:
         _to_records(b, count),
         unequal,
         note,
+        reason,
     )
 
 
@@ -219,12 +262,15 @@ def _to_records(elements: Tensor | None, count: int) -> Records:
 
 def _name_steps(inputs: Sequence[Segment], count: int, *, is_inverse: bool) -> tuple[str, ...]:
     """Name the records of a key: the reset and the steps of each golden episode."""
-    names: list[str] = []
-    for number, segment in enumerate(inputs):
-        steps = [f"step {step + 1}" for step in range(segment.steps)]
-        steps = steps if is_inverse else ["reset", *steps]
-        names += [f"{name} of episode {number}" for name in steps] if number else steps
-    return tuple(names) if len(names) == count else tuple(f"record {at}" for at in range(count))
+    # A reward has no record of the reset, as an action has none.
+    for starts in ([],) if is_inverse else (["reset"], []):
+        names: list[str] = []
+        for number, segment in enumerate(inputs):
+            steps = [*starts, *(f"step {step + 1}" for step in range(segment.steps))]
+            names += [f"{name} of episode {number}" for name in steps] if number else steps
+        if len(names) == count:
+            return tuple(names)
+    return tuple(f"record {at}" for at in range(count))
 
 
 Picked = tuple[Tensor | None, Tensor | None, tuple[str, ...], str]

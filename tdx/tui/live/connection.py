@@ -13,11 +13,13 @@ from textual.widget import Widget
 
 from tdx.inspection.live.views import ImageView, TraceView
 from tdx.inspection.overview import Problem
+from tdx.tui.backend.activity import Activity
 from tdx.tui.backend.client import RequestError, SupersededError, Ticket
 from tdx.tui.live.messages import (
     Command,
     CommandEnvelope,
     CompareWith,
+    LateTrace,
     LiveState,
     RunSession,
     ShowTrace,
@@ -54,6 +56,7 @@ class LiveConnection:
         self._waiting_since: float | None = None
         self._last_message_time = 0.0
         self._state: LiveState | None = None
+        self._read_activity: Callable[[], Activity | None] = lambda: None
 
     @property
     def is_open(self) -> bool:
@@ -76,7 +79,7 @@ class LiveConnection:
             slot=WORKER,
             on_push=lambda topic, value: self._receive(ticket, topic, value),
         )
-        self._ticket = ticket
+        self._ticket, self._read_activity = ticket, ticket.read_activity
         self._task = asyncio.get_running_loop().create_task(self._wait(ticket))
 
     def send(self, command: Command) -> None:
@@ -95,9 +98,13 @@ class LiveConnection:
             self._workspace.backend.cancel(ticket)
 
     def kill(self) -> None:
-        """Kill the worker at once."""
-        self._ticket = None
+        """Kill the worker at once; what it has sent arrives before."""
         self._workspace.backend.restart(WORKER)
+        self._ticket = None
+
+    def activity(self) -> Activity | None:
+        """Return the call that the worker is in, or was in when it died."""
+        return self._read_activity()
 
     def overdue(self) -> float:
         """Return for how many seconds an answer has been overdue; 0 if none is."""
@@ -163,6 +170,13 @@ class TraceCache:
         """Add the images of the trace that was added last."""
         if self._newest in self._views:
             self._images[self._newest] = images
+
+    def add_late(self, late: LateTrace) -> None:
+        """Add a trace that was not displayed, with its images."""
+        newest = self._newest
+        self.add(late.view)
+        self.add_images(late.images)
+        self._newest = newest
 
     def __len__(self) -> int:
         return len(self._views)

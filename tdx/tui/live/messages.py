@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tdx.inspection.live.actions import ActionField
+from tdx.inspection.live.views import ImageView, TraceView
 from tdx.inspection.overview import Problem
 from tdx.pipeline.model import Pipeline
 from tdx.tui.backend.messages import Request
@@ -19,7 +20,8 @@ class RunSession(Request[None]):
     """Step an env until the request is cancelled; pushes views of its history.
 
     Topics: ``info`` (:class:`SessionInfo`), ``state`` (:class:`LiveState`), and ``trace``,
-    ``images``, ``plots``, ``episodes`` and ``cells`` (see :mod:`tdx.inspection.live.views`).
+    ``images``, ``plots``, ``episodes`` and ``cells`` (see :mod:`tdx.inspection.live.views`). While
+    a call takes long, ``late`` with an index (:class:`LateTrace`).
 
     Args:
         pipeline: Env with its chain.
@@ -192,6 +194,14 @@ class SessionInfo:
         for size in self.batch:
             num_envs *= size
         return num_envs
+
+
+@dataclass(frozen=True, slots=True)
+class LateTrace:
+    """A trace that was not shown when it was made, pushed while a later step does not end."""
+
+    view: TraceView
+    images: tuple[ImageView, ...]
 
 
 @dataclass(frozen=True, slots=True)

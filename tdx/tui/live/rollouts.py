@@ -13,6 +13,7 @@ import torch
 
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.stacks.building import build_stack
+from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import Job
 from tdx.tui.live.messages import RunSession
 from tdx.tui.live.worker import LivePlayer, Push
@@ -26,9 +27,14 @@ _KEPT = 2
 
 def run_session(request: RunSession, job: Job) -> None:
     """Step an env until the request is cancelled."""
-    player = job.get_cached("rollouts", Rollouts).open(request, job.push)
+    job.activity.begin(f"building {request.pipeline.env.id}", 0)
+    player = job.get_cached("rollouts", lambda: Rollouts(activity=job.activity)).open(
+        request, job.push
+    )
+    job.activity.end()
     tracer = player.session.tracer
-    with tracer.attached() if isinstance(tracer, LiveStackTracer) else nullcontext():
+    attached = tracer.attached() if isinstance(tracer, LiveStackTracer) else nullcontext()
+    with attached, player.watch.running():
         while not job.is_cancelled:
             wait = player.run_once(job.receive())
             if wait > 0:
@@ -82,14 +88,16 @@ class Rollouts:
     Args:
         open_env: Builds an env.
         clock: Returns nanoseconds.
+        activity: Where sessions record the running call. ``None``: nobody reads it.
     """
 
     def __init__(
         self,
         open_env: OpenEnv = open_env,
         clock: Callable[[], int] = time.perf_counter_ns,
+        activity: ActivityRecord | None = None,
     ) -> None:
-        self._open_env, self._clock = open_env, clock
+        self._open_env, self._clock, self._activity = open_env, clock, activity
         self._kept: list[Rollout] = []
 
     def open(self, request: RunSession, push: Push) -> LivePlayer:
@@ -110,7 +118,7 @@ class Rollouts:
         try:
             env = self._open_env(request, seed, closing)
             session = None if repeated is None else repeated.player.session
-            player = LivePlayer(env, request, push, self._clock, session)
+            player = LivePlayer(env, request, push, self._clock, session, self._activity)
         except BaseException:
             closing.close()
             raise

@@ -18,6 +18,7 @@ from tdx.tui.live.messages import (
     RATES,
     Command,
     FocusEnv,
+    LateTrace,
     LiveState,
     Pause,
     Reset,
@@ -160,22 +161,28 @@ class SessionController:
         self.connection.kill()
         state = self.state
         if state is None:
-            self._panes.header.show_message(f"worker killed · {_RESTART_HINT}")
+            activity = self.connection.activity()
+            where = "" if activity is None else f" in {activity.text}"
+            self._panes.header.show_message(f"worker killed{where} · {_RESTART_HINT}")
         else:
             where = self._mark_ended(state)
             self._panes.header.show_message(f"worker killed{where} · {_HISTORY_HINT}")
         self._on_layout()
 
     def show_overdue(self) -> None:
-        """Show for how long the worker has not answered, if that is unusually long."""
-        overdue = self.connection.overdue()
-        if overdue > ANSWER_TIMEOUT and self._owner.is_on_screen:
-            if self.state is None:
-                what = f"starting worker ({overdue:.0f} s)"
-            else:
-                what = f"step {self.state.steps} has been running for {overdue:.0f} s"
-            browse = " · ← → browse the history" if len(self.history.cache) > 1 else ""
-            self._panes.header.show_message(f"{what} · Ctrl+K kills the worker{browse}")
+        """Show which call takes long, or for how long the worker has not answered."""
+        overdue, activity = self.connection.overdue(), self.connection.activity()
+        if not self.connection.is_open or not self._owner.is_on_screen:
+            return
+        if activity is not None and activity.seconds > ANSWER_TIMEOUT:
+            what = f"{activity.text}: {activity.seconds:.0f} s"
+        elif overdue > ANSWER_TIMEOUT:
+            what = "starting worker" if self.state is None else "no answer from the worker"
+            what = f"{what}: {overdue:.0f} s"
+        else:
+            return
+        browse = " · ← → browse the history" if len(self.history.cache) > 1 else ""
+        self._panes.header.show_message(f"{what} · Ctrl+K kills the worker{browse}")
 
     def _restart(self, is_running: bool, message: str = "restarted after an edit") -> None:
         self.connection.end()
@@ -203,11 +210,16 @@ class SessionController:
         self._on_layout()
 
     def _mark_ended(self, state: LiveState) -> str:
-        """Keep the last state of a session whose worker is gone; return the step it was in."""
+        """Keep the last state of a session whose worker is gone; return the call it was in."""
         self.state = replace(state, status="ended", follows_latest=False)
         self.history.requested = None
         self._panes.timeline.show(self.state)
-        return f" in step {state.steps}" if state.status == "running" else ""
+        activity = self.connection.activity()
+        if activity is None:
+            return ""
+        lost = activity.steps - state.steps
+        suffix = f"; the values of {lost:,} completed steps are lost" if lost > 0 else ""
+        return f" in {activity.text}{suffix}"
 
     def _report(self, problem: Problem | None) -> None:
         """Report a problem to the rest of the app. ``None``: the session has no problem."""
@@ -240,6 +252,8 @@ class SessionController:
             self.history.cache.add_images(value)
             if self._panes.show_images(value):
                 self._on_layout()
+        elif isinstance(value, LateTrace):
+            self.history.cache.add_late(value)
         elif topic == "cells":
             self._panes.show_env_cells(value, None if self.state is None else self.state.row)
         elif topic == "episodes":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from tdx.inspection.live.views import HookView, TraceView, ValueView
 from tdx.tui.live.line_widgets import LineList, TextLine, truncate
@@ -15,7 +16,7 @@ _SINCE = {"new": ("+ ", "good"), "changed": ("~ ", "warn"), "same": ("  ", "mute
 _NUMBER_WIDTH = 9
 COLUMN_HEADER = -2
 """Place of the line with the column titles."""
-_DTYPE_WIDTH, _COLUMNS_WIDTH = 58, 36
+_DTYPE_WIDTH, _COLUMNS_WIDTH = 58, 37
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,10 @@ class _LineBuilder:
         if left >= _DTYPE_WIDTH:
             yield (truncate(f"{_shape_text(value)} {value.dtype}", 18).ljust(19), "muted")
             left -= 19
-        if left < _COLUMNS_WIDTH:
+        has_numbers = value.minimum is not None or value.nans or value.infinities
+        if not has_numbers and left >= _COLUMNS_WIDTH:
+            yield (truncate(_value_text(value), left), style)
+        elif left < _COLUMNS_WIDTH + (len(flag) + 1 if flag else 0):
             yield from self._short(value, left, style)
         elif value.minimum == value.maximum and value.mean is not None and not value.nans:
             yield (_value_text(value).rjust(2 * _NUMBER_WIDTH), style)
@@ -155,7 +159,8 @@ class _LineBuilder:
     def _short(self, value: ValueView, left: int, style: str) -> Iterator[tuple[str, str]]:
         """Yield the numbers if the columns do not fit."""
         bars = _histogram_bars(value.histogram)
-        room = left - (9 if bars else 0) - len(_nonfinite_text(value)) - 1
+        flag = _nonfinite_text(value)
+        room = max(0, left - len(bars) - 1 - (len(flag) + 1 if flag else 0))
         text = _value_text(value)
         if len(text) > room and value.minimum is not None:
             text = f"{_format_number(value.minimum)} … {_format_number(value.maximum)}"
@@ -301,13 +306,16 @@ previous step, or to the step marked with `m`."""
     def _fill(self) -> None:
         if self.view is None or not self.size.width:
             return
-        self._found = build_value_lines(
+        build = partial(
+            build_value_lines,
             self.view,
-            self.size.width,
             difference=self.difference,
             only_written=self.only_written,
             first_differences=self._first_differences,
         )
+        self._found = build(self.size.width)
+        if len(self._found) > self.size.height:
+            self._found = build(self.size.width - self.styles.scrollbar_size_vertical)
         against = self.view.against
         other = "" if against is None else f" to trace {against}"
         if self.view.is_earlier:

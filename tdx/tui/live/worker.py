@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -16,10 +17,11 @@ from tdx.inspection.live.actions import action_fields, build_action, target_row
 from tdx.inspection.live.replay import Replay
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
-from tdx.inspection.live.views import PlotView, StageNumbers
+from tdx.inspection.live.views import ImageView, PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
 from tdx.keys import format_key
 from tdx.stacks.building import load_policy
+from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import with_app_hint
 from tdx.tui.live.messages import (
     Command,
@@ -27,6 +29,7 @@ from tdx.tui.live.messages import (
     CompareWith,
     DumpSteps,
     FocusEnv,
+    LateTrace,
     LiveState,
     Pause,
     Reset,
@@ -38,10 +41,13 @@ from tdx.tui.live.messages import (
     SetRate,
     ShowTrace,
 )
+from tdx.tui.live.step_watch import StepWatch
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
+    from tdx.core.tracing import Place
+    from tdx.core.tracing.traces import Direction, Hook
     from tdx.envs import EnvBase
 
 
@@ -52,6 +58,8 @@ VIEW_COST_FACTOR = 6
 MAX_RATE_PER_STEP_VIEWS = 30
 """Maximum rate in steps per second at which each step is shown."""
 IDLE_SECONDS = 0.02
+MAX_LATE_TRACES = 100
+"""Maximum number of traces that are pushed while a call takes long."""
 _MAX_MARKS = 400
 Push = Callable[[str, Any], None]
 
@@ -65,6 +73,7 @@ class LivePlayer:
         push: Sends a value to the app, by topic.
         clock: Returns nanoseconds.
         earlier: Session to repeat up to the trace in the request. ``None``: reset.
+        activity: Where to record the running call. ``None``: nobody reads it.
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class LivePlayer:
         push: Push,
         clock: Callable[[], int] = time.perf_counter_ns,
         earlier: LiveSession | None = None,
+        activity: ActivityRecord | None = None,
     ) -> None:
         self.env, self._push = env, push
         self._clock: Callable[[], float] = lambda: clock() / 1e9
@@ -85,7 +95,8 @@ class LivePlayer:
             hidden = len(chain_stages(env)) - len(request.pipeline.transforms)
             inner = 0 if request.pipeline.is_factory else hidden
             self._numbers = StageNumbers(request.numbers, inner)
-        self.session = LiveSession(env, clock=clock, numbers=self._numbers)
+        self.watch = StepWatch(self, activity or ActivityRecord())
+        self.session = LiveSession(env, clock=clock, numbers=self._numbers, probe=self.watch)
         self.is_running = request.is_running
         self.rate = request.rate
         self.action_source = "random"
@@ -103,6 +114,7 @@ class LivePlayer:
         self._view_time = self._plot_time = -1.0
         self._interval = VIEW_INTERVAL
         self._stale = True
+        self._pushed: set[int] = set()
         self._step_times: deque[float] = deque(maxlen=100)
         self.replay: Replay | None = None
         self._is_replaying = self.is_earlier = False
@@ -325,6 +337,46 @@ class LivePlayer:
             problem = replace(problem, where=where)
         self._problem = with_app_hint(problem)
 
+    # Calls that take long
+
+    @property
+    def steps(self) -> int:
+        """Number of completed steps."""
+        return self.session.tracer.steps
+
+    def describe_call(self, place: Place, direction: Direction, hook: Hook) -> str:
+        """Return a hook of the current step in words: ``env.step of step 15``."""
+        if place.kind == "env":
+            what = f"env.{hook}"
+        elif place.kind == "stage":
+            what = f"stage {self._numbers.title(place.index, place.name)}"
+        else:
+            what = place.name if place.kind == "given" else f"policy {place.name}"
+        return f"{what} {'before' if hook == 'reset' else 'of'} step {self.steps + 1}"
+
+    def push_completed(self) -> bool:
+        """Push the state, or a trace that the app does not have; return False if it has all."""
+        if self._stale:
+            self._view_time = self._plot_time = -math.inf
+            self._push_changes(self._clock())
+            return True
+        session, panes = self.session, self.panes
+        if not panes.cells:
+            return False
+        recent = range(max(session.first, session.last + 1 - MAX_LATE_TRACES), session.last + 1)
+        self._pushed.intersection_update(recent)
+        missing = set(recent) - self._pushed
+        if not missing:
+            return False
+        index = max(missing)
+        self._pushed.add(index)
+        images: tuple[ImageView, ...] = ()
+        if panes.width and panes.height:
+            images = session.images(index, row=self.row, width=panes.width, height=panes.height)
+        view = session.view(index, against=self.reference, row=self.row)
+        self._push(f"late {index}", LateTrace(view, images))
+        return True
+
     # Updates
 
     def _push_info(self) -> None:
@@ -365,6 +417,7 @@ class LivePlayer:
         earlier = None if replay is None else replay.find_earlier(self.shown)
         view = session.view(self.shown, against=self.reference, earlier=earlier, row=self.row)
         self._push("trace", view)
+        self._pushed.add(view.index)
         if panes.width and panes.height:
             size = {"width": panes.width, "height": panes.height}
             self._push("images", session.images(self.shown, row=self.row, **size))

@@ -51,21 +51,30 @@ def histogram_text(line: CostLine, width: int, height: int) -> Content:
     """
     row = line.detail_row
     head, facts = _part_heading(line, row), _percentile_text(row)
-    wide = max(1, min(6, (width - 1) // len(row.counts)))
     low, high = format_micros(row.low_us), f"{format_micros(row.high_us)}+"
+    room = width - 1 if height > 1 else width - len(low) - len(high) - 2
+    counts = _merge_bins(row.counts, room)
+    wide = max(1, min(6, room // len(counts)))
     if row.n < _MIN_HISTOGRAM_CALLS:
         return Content("\n").join([head, Content(facts), *_notes(row)])
     if height == 1:
-        half = draw_histogram(row.counts, max(1, wide // 2), 1)[0]
+        half = draw_histogram(counts, max(1, wide // 2), 1)[0]
         bars = Content.assemble((f"{low} ", "dim"), (half, "$primary"), (f" {high}", "dim"))
         return Content("\n").join([head, bars, *_notes(row)])
-    drawn = draw_histogram(row.counts, wide, height)
+    drawn = draw_histogram(counts, wide, height)
     bars = Content("\n").join(Content.styled(text, "$primary") for text in drawn)
-    gap = " " * max(1, wide * len(row.counts) - len(low) - len(high))
+    gap = " " * max(1, wide * len(counts) - len(low) - len(high))
     under = Content.styled(f"{low}{gap}{high}", "dim")
     if width - head.cell_length > len(facts) + 2:
         return Content("\n").join([Content.assemble(head, "  ", facts), bars, under, *_notes(row)])
     return Content("\n").join([head, bars, under, Content(facts), *_notes(row)])
+
+
+def _merge_bins(counts: Sequence[int], most: int) -> Sequence[int]:
+    """Add up neighboring bins until they fit."""
+    while len(counts) > max(most, 1):
+        counts = [sum(counts[at : at + 2]) for at in range(0, len(counts), 2)]
+    return counts
 
 
 def _part_heading(line: CostLine, row: CostRow) -> Content:

@@ -138,6 +138,7 @@ HINTS = (
     Hint("live", "screen.tab3", "step the env and watch every value"),
     Hint("profile", "screen.tab4", "measure what each stage costs"),
 )
+_HINT_COMMANDS = {"screen.hints", *(hint.command for hint in HINTS)}
 _ALL_DONE = "Done. Ctrl+P lists all commands, F1 shows help for the focused pane."
 
 
@@ -235,10 +236,10 @@ class HintBar(Static):
         return Content.assemble(left, " " * gap, right) if gap > 0 else left
 
     def _key(self, command: str) -> str:
-        found = (each.binding for each in self.screen.active_bindings.values())
-        binding = next((each for each in found if each.id == command), None)
-        if binding is not None:  # a text field that has the focus hides it
-            self._keys[command] = self.app.get_key_display(binding)
+        # A text field that has the focus hides the keys, and may still have it at the next hint.
+        for active in self.screen.active_bindings.values():
+            if active.binding.id in _HINT_COMMANDS:
+                self._keys[active.binding.id] = self.app.get_key_display(active.binding)
         return self._keys.get(command, "")
 
     def _update_hints(self) -> None:

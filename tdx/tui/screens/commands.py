@@ -151,7 +151,7 @@ class CommandProvider(Provider):
         return next(screen for screen in stack if isinstance(screen, MainScreen))
 
     def _actions(self) -> Iterator[Command]:
-        """Return a command for every key binding that applies, whatever has the focus."""
+        """Yield each key binding that applies, whatever has the focus, and commands without key."""
         known: set[str] = set()
         screen = self.screen
         for node in (*screen.walk_children(), screen, screen.app):
@@ -165,6 +165,8 @@ class CommandProvider(Provider):
                     key = screen.app.get_key_display(binding)
                     run = partial(self._run, binding.action, node)
                     yield (TITLES[name], f"key {key}", run)
+        save = self._main.save_screenshot
+        yield ("Save a screenshot", "an SVG image in the current folder", save)
 
     def _applies(self, node: DOMNode, binding: Binding) -> bool:
         """Return True if an action has something to act on."""

@@ -37,6 +37,7 @@ from tdx.tui.keyboard import (
 )
 from tdx.tui.screens.bars import HintBar, HintState, KeyBar, StatusBar
 from tdx.tui.screens.dialogs import JumpScreen
+from tdx.tui.screens.screenshot import save_screenshot
 from tdx.tui.tab_body import TabBody
 from tdx.tui.workspace import Workspace
 
@@ -328,6 +329,10 @@ class MainScreen(FocusGuard):
     def _pick_keys(self, event: StageTab.PickKeys) -> None:
         self.dialogs.pick_keys(event.row)
 
+    @on(StageTab.Editing)
+    def _show_edited_field(self, event: StageTab.Editing) -> None:
+        self.query_one(f"#{TABS_PANE}").border_subtitle = event.text
+
     def action_compare(self) -> None:
         self.contracts.compare()
 
@@ -376,6 +381,17 @@ class MainScreen(FocusGuard):
         else:
             self.workspace.refresh()
             self.notify("worker restarted", timeout=3)
+
+    def save_screenshot(self) -> None:
+        """Write what the screen shows to an SVG file, and say where it is."""
+        env = self.workspace.draft.env
+        try:
+            path = save_screenshot(self.app, None if env is None else env.id)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            self.notify(reason, title="No screenshot written", severity="error", timeout=6)
+        else:
+            self.notify(str(path), title="Screenshot written", timeout=6, markup=False)
 
     def action_details(self) -> None:
         self.dialogs.details()

@@ -75,6 +75,27 @@ def test_plots_of_rewards_keys_and_elements() -> None:
     assert "observation" in str(raised.value.hint)
 
 
+def test_latest_number_of_a_plot_is_nan_if_the_latest_value_is() -> None:
+    session = advance(LiveSession(pendulum(StepCounter(3), At(2, writes_nan))), 4)
+    for name in ("reward", "return"):
+        latest = session.plot(name).latest
+        assert latest is not None
+        assert math.isnan(latest), name
+    assert session.plot("step_count").latest == 3
+    session.advance()
+    # A reset has no reward, so that the header shows that of the step before it.
+    assert session.tracer.last is not None
+    assert session.tracer.last.phase == "reset"
+    latest = session.plot("reward").latest
+    assert latest is not None
+    assert math.isnan(latest)
+    assert session.plot("step_count").latest == 0
+    session.advance()
+    latest = session.plot("reward").latest
+    assert latest is not None
+    assert math.isfinite(latest)
+
+
 def test_plot_of_one_row() -> None:
     session = advance(LiveSession(Ragged()), 3)
     assert session.plot("reward", row=1).latest == 20

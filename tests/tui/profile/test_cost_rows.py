@@ -11,8 +11,11 @@ from tdx.pipeline import Pipeline, build_env
 from tdx.profiling.interleaved import MarginalCost, MarginalCosts, TimeDifference
 from tdx.profiling.result import DeviceUse, OperatorUse, Profile
 from tdx.profiling.run import ProfilePlan, profile_env
-from tdx.tui.profile.messages import CostRow, Costs, OperatorCost, Sync
+from tdx.tui.profile.columns import CostLine
+from tdx.tui.profile.messages import BINS, CostRow, Costs, OperatorCost, Sync
+from tdx.tui.profile.widgets import histogram_text
 from tdx.tui.profile.worker import add_savings, build_costs
+from tests.tui.profile.measured import row
 
 Key = tuple[str, Lane]
 KEY: Key = ("0 RewardSum", "forward")
@@ -64,3 +67,16 @@ def test_marginal_cost_is_in_the_most_expensive_row_of_a_stage(profile: Profile)
     assert costs.modes[0].notes[-1] == "without each stage: the env broke"
     assert costs.error is None
     assert add_savings(build_costs(profile), replace(found, error="interrupted")).error
+
+
+@pytest.mark.parametrize("width", [30, 46, 60, 100])
+@pytest.mark.parametrize("height", [1, 3])
+def test_histogram_fits_the_width_with_all_calls(width: int, height: int) -> None:
+    counts = (90, *[0] * (BINS - 2), 10)
+    long = replace(row("step", -1, "step", "step", 45.6), counts=counts, high_us=134_648.0)
+    lines = histogram_text(CostLine("step", 0, long), width, height).plain.splitlines()
+    # The heading and the percentiles may wrap, bars may not.
+    bars = [line for line in lines[1:] if set(line) & set("▁▂▃▄▅▆▇█") or "134,648+" in line]
+    assert bars
+    assert max(map(len, bars)) <= width, bars
+    assert bars[height - 1].strip("0123456789.,+ ")[-1] in "▁▂▃▄▅▆▇█", "the last bin is shown"
