@@ -33,7 +33,7 @@ from tdx.contracts.model import (
 )
 from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
 from tdx.errors import ArgumentError, PipelineError, StorageError
-from tdx.files import atomic_folder
+from tdx.files import atomic_folder, report_write_errors
 from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
 from tdx.stacks.observe import Recording
 from tdx.untrusted import MAX_HEADER_BYTES, MAX_PIPELINE_BYTES
@@ -76,17 +76,14 @@ def save_contract(contract: Contract, path: str | Path, *, force: bool = False) 
             f"{NUMBERS} {len(numbers):,}",
             hint="freeze fewer steps, or a stack with fewer keys",
         )
-    try:
-        with atomic_folder(target) as folder:
-            (folder / DOCUMENT).write_bytes(document)
-            (folder / NUMBERS).write_bytes(numbers)
-            if calls is not None:
-                (folder / CALLS).write_bytes(calls)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(
-            f"cannot write {target}: {reason}", hint="choose another path"
-        ) from error
+    with (
+        report_write_errors(target, "choose another path", kind=StorageError),
+        atomic_folder(target) as folder,
+    ):
+        (folder / DOCUMENT).write_bytes(document)
+        (folder / NUMBERS).write_bytes(numbers)
+        if calls is not None:
+            (folder / CALLS).write_bytes(calls)
 
 
 def check_target(target: Path, *, force: bool) -> None:

@@ -7,14 +7,15 @@ import fcntl
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, TypeVar
 
-from tdx.confined_files import open_below, open_folder, open_subfolder, write_below
+from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
 from tdx.errors import ArgumentError, StorageError, TdxError
+from tdx.files import SYSTEM_HINTS
 from tdx.rollouts.dump.encoding import Fields
 from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import MAX_NESTING
@@ -34,20 +35,29 @@ POLICY_COPIES = frozenset(f"{POLICY_COPY}{suffix}" for suffix in (".safetensors"
 TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 """Name of an unfinished file; see :mod:`tdx.files`."""
 _MAX_FILES = 100_000
+_ATTEMPTS = 10
 _NOT_OURS = "tdx did not write it; do not use dumps from a source that you do not trust"
+Content = TypeVar("Content")
 _LOCKED = (errno.EWOULDBLOCK, errno.EACCES)
 _STATE_SUFFIX = ".state"
+_PARTS = (*TRACKS, STATE, SHARDS, DAMAGED_FOLDER)
+"""Folders of a dump."""
 
 
 @contextmanager
-def open_dump_folder(folder: Path) -> Iterator[int]:
+def open_dump_folder(folder: Path, outer: int | None = None, name: str = "") -> Iterator[int]:
     """Open the folder of a dump for reading; yields its descriptor.
+
+    Args:
+        folder: The folder.
+        outer: Descriptor of a folder above it; ``None``: ``folder`` itself is opened.
+        name: Name of the folder relative to ``outer``.
 
     Raises:
         StorageError: It does not exist, or cannot be read.
     """
     try:
-        with open_folder(folder) as root:
+        with open_folder(folder) if outer is None else open_subfolder(outer, name) as root:
             yield root
     except TdxError:
         raise
@@ -55,9 +65,43 @@ def open_dump_folder(folder: Path) -> Iterator[int]:
         raise missing_dump(folder) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise StorageError(
-            f"cannot read {folder}: {reason}", hint="check its permissions, and the disk"
-        ) from error
+        hint = SYSTEM_HINTS.get(error.errno or 0, "check its permissions")
+        raise StorageError(f"cannot read {folder}: {reason}", hint=hint) from error
+
+
+def read_dump_folder(folder: Path, read: Callable[[int], Content]) -> Content:
+    """Read a dump through one descriptor, so that everything comes from the same dump.
+
+    If another process replaces the folder meanwhile, and removes the old one, it is read again.
+
+    Args:
+        folder: Folder of the dump.
+        read: Reads it by its descriptor.
+
+    Raises:
+        StorageError: It does not exist, or cannot be read.
+    """
+    for _ in range(_ATTEMPTS):
+        with open_dump_folder(folder) as root:
+            try:
+                return read(root)
+            except StorageError:
+                if not is_replaced(root, folder):
+                    raise
+    raise replaced_dump(folder)
+
+
+def is_replaced(root: int, folder: Path) -> bool:
+    """Return True if another process replaced or removed a folder since it was opened."""
+    try:
+        return not os.path.samestat(os.fstat(root), os.stat(folder))
+    except OSError:
+        return True
+
+
+def replaced_dump(folder: Path) -> StorageError:
+    """Return the error for a dump that was replaced while it was read."""
+    return StorageError(f"{folder} was replaced while it was read", hint="open it again")
 
 
 def missing_dump(folder: Path) -> StorageError:
@@ -243,24 +287,41 @@ def remove_leftovers(root: int, state: StateFile | None) -> None:
     """Remove state files that the index does not name, and temporary files of killed writers.
 
     Args:
-        root: Descriptor of the dump's folder.
+        root: Descriptor of the dump's folder, which this process has locked.
         state: State file that the index names; ``None``: it names none.
     """
     current = None if state is None else state.name
     with suppress(FileNotFoundError):
         with open_subfolder(root, STATE) as folder:
             for name in os.listdir(folder):
-                if name != current and (
-                    TEMPORARY_FILE.fullmatch(name) or name.endswith(_STATE_SUFFIX)
-                ):
+                if name != current and name.endswith(_STATE_SUFFIX):
                     os.unlink(name, dir_fd=folder)
         if current is None:
             with suppress(OSError):
                 os.rmdir(STATE, dir_fd=root)
-    for name in os.listdir(root):
-        if TEMPORARY_FILE.fullmatch(name):
-            with suppress(OSError):
-                os.unlink(name, dir_fd=root)
+    for path in list(_list_temporary(root)):
+        with suppress(OSError):
+            unlink_below(root, path)
+
+
+def is_left_unfinished(root: int) -> bool:
+    """Return True if a process did not reach the end of :func:`remove_leftovers`."""
+    return STATE in os.listdir(root) or any(_list_temporary(root))
+
+
+def _list_temporary(root: int) -> Iterator[str]:
+    """Yield the temporary files of killed writers: in the folder itself, and below each part."""
+    pending = [""]
+    while pending:
+        name = pending.pop()
+        with open_subfolder(root, name) as folder, os.scandir(folder) as entries:
+            for entry in entries:
+                path = f"{name}/{entry.name}" if name else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if name.partition("/")[0] in TRACKS or path in _PARTS:
+                        pending.append(path)
+                elif TEMPORARY_FILE.fullmatch(entry.name):
+                    yield path
 
 
 class SetAside:
