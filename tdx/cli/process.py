@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import typer
 
+from tdx.child_processes import safe_path
 from tdx.cli.runtime import (
     SCHEMA_VERSION,
     InterruptWatch,
@@ -65,7 +66,10 @@ def run(arguments: Sequence[str]) -> int:
     """
     style = ErrorStyle.from_arguments(arguments)
     _configure_headless_rendering()
-    with prepared_streams():
+    # Some libraries run `python -c` when they are imported. A user who allows code gets the path
+    # that Python gives to the scripts which an env starts.
+    path = contextlib.nullcontext() if "--allow-code" in arguments else safe_path()
+    with prepared_streams(), path:
         if _handles_interrupts(arguments):
             return _run(arguments, style)
         with InterruptWatch() as watch:

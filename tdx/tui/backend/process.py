@@ -16,6 +16,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
+from tdx.child_processes import python_command
+
 TAIL_BYTES = 64 * 1024
 """Number of bytes at the end of the output that are kept."""
 MAX_BYTES = 1024 * 1024
@@ -126,7 +128,7 @@ class WorkerProcess:
         self.output = Output()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, str(theirs.fileno()), json.dumps(sys.path)],
+                python_command("-c", _BOOTSTRAP, str(theirs.fileno()), json.dumps(sys.path)),
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self.output.file,

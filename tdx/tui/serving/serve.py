@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from tdx.child_processes import python_command
 from tdx.errors import ArgumentError, ExitCode, MissingPackageError
 
 if TYPE_CHECKING:
@@ -61,11 +62,21 @@ def serve(
         token = random_token()
     with _open_socket(host, port) as listening:
         port = listening.getsockname()[1]
-        command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), "tui", *arguments]
-        server = AppServer(command, Access(token, port, loopback=is_loopback(host)), pages)
+        server = AppServer(
+            app_command(arguments), Access(token, port, loopback=is_loopback(host)), pages
+        )
         say(_address(host, port, token))
         asyncio.run(_serve_until_signal(server, listening))
     return ExitCode.OK
+
+
+def app_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command line of an app process.
+
+    Args:
+        arguments: Arguments of ``tdx tui``.
+    """
+    return python_command("-c", _BOOTSTRAP, json.dumps(sys.path), "tui", *arguments)
 
 
 def _open_socket(host: str, port: int) -> socket.socket:
