@@ -36,15 +36,22 @@ def safe_path() -> Iterator[None]:
     variable unless it ignores its environment (``-E``). :func:`adopt_environ` removes it in workers
     of tdx, so that a script that an env starts finds the modules of its own folder.
     """
-    before = os.environ.get(_SAFE_PATH)
-    os.environ[_SAFE_PATH] = "1"
+    with environment_variable(_SAFE_PATH, "1"):
+        yield
+
+
+@contextmanager
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """Set a variable inside, also for the processes that are started there."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            os.environ.pop(_SAFE_PATH, None)
+            os.environ.pop(name, None)
         else:
-            os.environ[_SAFE_PATH] = before
+            os.environ[name] = before
 
 
 def adopt_environ(environ: Mapping[str, str]) -> None:

@@ -37,6 +37,9 @@ MAX_SECONDS = 10_000_000
 MAX_DIMS = 32
 """Dimensions of an array."""
 
+ALLOW_DOWNLOAD = "TDX_ALLOW_DOWNLOAD"
+"""Environment variable that lets a pipeline file download; ``--allow-download`` sets it."""
+
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import typer
 
-from tdx.child_processes import safe_path
+from tdx.child_processes import environment_variable, safe_path
 from tdx.cli.runtime import (
     SCHEMA_VERSION,
     InterruptWatch,
@@ -36,6 +36,7 @@ from tdx.errors import (
     did_you_mean,
 )
 from tdx.text import escape_control_characters
+from tdx.untrusted import ALLOW_DOWNLOAD
 
 if TYPE_CHECKING:
     from tdx.cli.options import Color
@@ -69,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     # Some libraries run `python -c` when they are imported. A user who allows code gets the path
     # that Python gives to the scripts which an env starts.
     path = contextlib.nullcontext() if "--allow-code" in arguments else safe_path()
-    with prepared_streams(), path:
+    with prepared_streams(), path, _downloads(arguments):
         if _handles_interrupts(arguments):
             return _run(arguments, style)
         with InterruptWatch() as watch:
@@ -80,6 +81,13 @@ def run(arguments: Sequence[str]) -> int:
                 kill_worker_processes()
                 finish_interrupt()
             return code
+
+
+def _downloads(arguments: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which ``--allow-download`` holds, here and in worker processes."""
+    if "--allow-download" in arguments:
+        return environment_variable(ALLOW_DOWNLOAD, "1")
+    return contextlib.nullcontext()
 
 
 def _handles_interrupts(arguments: Sequence[str]) -> bool:

@@ -13,11 +13,13 @@ from tdx.pipeline.arguments import (
     bind_stage,
     code_not_allowed_error,
     find_code_references,
+    find_inner_stages,
 )
 from tdx.pipeline.envs import Convert, find_env_errors, make_env
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.policies import parse_policy
-from tdx.pipeline.values import StageConfig
+from tdx.pipeline.references import find_stage_references
+from tdx.pipeline.values import FileArguments, StageConfig
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs, TransformedEnv
@@ -146,6 +148,9 @@ def _find_stage_errors(stage: StageConfig, allow_code: bool) -> Iterator[TdxErro
     if not allow_code:
         for reference in find_code_references([*bound.args, *bound.kwargs.values()]):
             yield code_not_allowed_error(reference)
+        if isinstance(stage.kwargs, FileArguments):
+            for part in (bound, *find_inner_stages([*bound.args, *bound.kwargs.values()])):
+                yield from find_stage_references(part)
 
 
 def _locate_failure(

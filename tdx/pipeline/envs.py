@@ -24,6 +24,7 @@ from tdx.errors import (
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.model import EnvConfig
+from tdx.pipeline.references import find_env_references
 from tdx.pipeline.values import CodeReference
 from tdx.untrusted import MAX_ENVS, MAX_WORKERS
 
@@ -125,6 +126,8 @@ def find_env_errors(env: EnvConfig, allow_code: bool) -> list[TdxError]:
     if ":" in env.id and not allow_code:
         message = "the env is Python code, and importing code is not allowed"
         errors.append(CodeNotAllowedError(message, hint="add --allow-code if you trust it"))
+    if not allow_code:
+        errors += find_env_references(env.kwargs)
     if not errors:
         try:
             plan_env(env)
@@ -186,6 +189,8 @@ def make_env(
     try:
         if env.device is not None:
             check_device(env.device)
+        for error in () if allow_code else find_env_references(env.kwargs):
+            raise error
         created = _create_env(plan_env(env), ValueResolver(allow_code), convert, processes)
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__
