@@ -41,7 +41,7 @@ def serve(
         arguments: Arguments of ``tdx tui`` for the app.
         host: Address to listen on.
         port: Port. ``0``: any free port.
-        token: Secret that a browser must send. ``None`` or ``"random"``: a new one is drawn.
+        token: Secret that a browser must send. ``None``: a new one is drawn.
         pages: Maximum number of open pages.
         say: Called with the URL.
 
@@ -58,13 +58,10 @@ def serve(
         raise MissingPackageError(
             f"the app in a browser needs textual-serve: {error}", hint="pip install 'tdx[serve]'"
         ) from error
-    if token is None or token == "random":
-        token = random_token()
+    token = token or random_token()
     with _open_socket(host, port) as listening:
         port = listening.getsockname()[1]
-        server = AppServer(
-            app_command(arguments), Access(token, port, loopback=is_loopback(host)), pages
-        )
+        server = AppServer(app_command(arguments), Access(token, loopback=is_loopback(host)), pages)
         say(_address(host, port, token))
         asyncio.run(_serve_until_signal(server, listening))
     return ExitCode.OK
