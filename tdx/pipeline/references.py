@@ -107,7 +107,7 @@ def find_stage_references(bound: BoundStage) -> Iterator[TdxError]:
                 f"{parameter.name} is {value!r}, which is outside the current folder",
                 hint="use a path below the current folder, or add --allow-code if you trust it",
             )
-        if parameter.name == "download" and value and not os.environ.get(ALLOW_DOWNLOAD):
+        if parameter.name == "download" and value and os.environ.get(ALLOW_DOWNLOAD) != "1":
             yield CodeNotAllowedError(
                 f"{bound.stage.name} downloads its weights, and downloads are not allowed",
                 hint="add --allow-download",
