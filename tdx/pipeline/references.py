@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from tdx.errors import CodeNotAllowedError, TdxError
-from tdx.pipeline.values import Call, CodeReference, FileArguments
+from tdx.pipeline.values import Call, CodeReference, FileArguments, Value
 from tdx.untrusted import ALLOW_DOWNLOAD
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def is_reference(text: str) -> bool:
     return False
 
 
-def find_env_references(arguments: Mapping[str, object]) -> Iterator[TdxError]:
+def find_env_references(arguments: Mapping[str, Value]) -> Iterator[TdxError]:
     """Yield an error for the first reference in each argument that an env gets from a file.
 
     Args:
@@ -69,6 +69,11 @@ def find_env_references(arguments: Mapping[str, object]) -> Iterator[TdxError]:
                     hint=_HINT,
                 )
                 break
+
+
+def has_references(arguments: Mapping[str, Value]) -> bool:
+    """Return True if arguments of an env will need ``--allow-code`` once they are in a file."""
+    return any(True for _ in find_env_references(FileArguments(arguments)))
 
 
 def _iterate_texts(value: object, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
