@@ -8,7 +8,7 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium
 import pytest
@@ -187,11 +187,11 @@ def expect(terminal: int, text: str) -> None:
 def test_next_command_allows_what_the_file_names(
     tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make(model: str, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+    def make(model: str, **options: Any) -> gymnasium.Env[Any, Any]:
         return gymnasium.make("Pendulum-v1")
 
     monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
-    gymnasium.register("Modelled-v0", make)
+    gymnasium.register("Modelled-v0", cast(Any, make))
     for model, needed in (("large", ""), ("large.xml", " --allow-code")):
         file = tmp_path / f"{model}.yaml"
         arguments = ("--env", "Modelled-v0", "--env-kwargs", f"model={model!r}")
