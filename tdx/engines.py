@@ -12,17 +12,19 @@ import os
 import pickle
 import shutil
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import chdir, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import cloudpickle
 
+from tdx.child_processes import adopt_environ, safe_path
 from tdx.envs.batched.process_options import resolve_start_method, usable_cores
 from tdx.envs.batched.worker import delay_interrupts, end_with_parent, ignore_interrupts
 from tdx.envs.batched.worker_pool import prepare_fork_server
@@ -113,7 +115,7 @@ class LocalEngine(Generic[Returned]):
             # An interrupt in between would leave a process that close() does not know.
             with delay_interrupts():
                 executor = self._idle.pop() if self._idle else _process_pool(1)
-                with _report_killed_server():
+                with _report_killed_server(), safe_path():
                     future = executor.submit(_run_pickled, self._pickled, task)
                 self._running[future] = (task, executor)
 
@@ -150,17 +152,21 @@ def _pickle(job: Job[Any]) -> bytes:
         ArgumentError: It has an object that cannot be pickled.
     """
     try:
-        pickled: bytes = cloudpickle.dumps(job)
+        pickled = cloudpickle.dumps(job)
     except Exception as error:
         raise ArgumentError(
             f"cannot be sent to other processes: {summarize_error(error)}",
             hint="name envs, stages and policies by their import path, or run it in this process",
         ) from error
-    return pickled
+    # The path has the current folder only if a user's code is there, as its last entry.
+    path = [entry or os.getcwd() for entry in sys.path]
+    return pickle.dumps((path, pickled))
 
 
 def _run_pickled(job: bytes, task: int) -> Any:
-    return pickle.loads(job)(task)
+    path, pickled = pickle.loads(job)
+    sys.path += [entry for entry in path if entry not in sys.path]
+    return pickle.loads(pickled)(task)
 
 
 def map_in_processes(
@@ -178,7 +184,7 @@ def map_in_processes(
     """
     with _process_pool(len(items)) as pool:
         try:
-            with _report_killed_server():
+            with _report_killed_server(), safe_path():
                 results = pool.map(function, items)
             return list(results)
         except BrokenProcessPool as error:
@@ -220,8 +226,7 @@ def _process_pool(workers: int) -> ProcessPoolExecutor:
 def _prepare_process(environ: dict[str, str], folder: str) -> None:
     ignore_interrupts()
     end_with_parent(grace=0.0)
-    # Those of a fork server may be outdated.
-    os.environ.update(environ)
+    adopt_environ(environ)
     os.chdir(folder)
 
 
@@ -301,7 +306,9 @@ def _connect_to_ray(ray: Any) -> None:
     try:
         # Ray itself waits for half a minute.
         _check_connection(address)
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        # Ray puts the current folder first on the path of its workers.
+        with chdir(os.sep):
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
         place = "on this machine" if address == "auto" else f"at {address}"
         raise WorkerError(
@@ -372,7 +379,8 @@ class SlurmEngine(Generic[Returned]):
         if not tasks:
             return
         try:
-            jobs = self._executor.map_array(self._run, tasks)
+            with safe_path():
+                jobs = self._executor.map_array(self._run, tasks)
         except FailedJobError as error:
             raise WorkerError(
                 f"Slurm refuses the jobs: {get_first_line(error)}",

@@ -32,10 +32,19 @@ MAX_ENVS = 65_536
 """Copies of an env in one batch."""
 MAX_WORKERS = 1_024
 """Processes of a batch of envs."""
+MAX_REPEATS = 10_000
+"""Steps of the env in one step or reset of a stage, such as a frame skip."""
+MAX_ALL_REPEATS = 100_000
+"""Steps of the env in one step or reset of a chain: the product of the repeats of its stages."""
+MAX_SIZE = 65_536
+"""Frames in a stack, intervals of an action, height or width of an image."""
 MAX_SECONDS = 10_000_000
 """Length of a timeout."""
 MAX_DIMS = 32
 """Dimensions of an array."""
+
+ALLOW_DOWNLOAD = "TDX_ALLOW_DOWNLOAD"
+"""Environment variable that lets a pipeline file download; ``--allow-download`` sets it."""
 
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[\[{]|[\]}]', re.DOTALL)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 import subprocess
 import sys
@@ -121,6 +123,89 @@ def test_pipeline_that_cannot_be_built_is_reported(repository: Path, action: Mod
     (repository / "pipelines" / "two.yaml").write_text(f"{CLEAN}  - StepCouter\n")
     assert action.main(["changes", "--out", "tdx.md", "pipelines/two.yaml"]) == 0
     assert "cannot be built" in (repository / "tdx.md").read_text()
+
+
+def run_step(name: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the script of a step of the action in a shell, as the code host does."""
+    (step,) = [
+        step for step in load_yaml(ACTION / "action.yml")["runs"]["steps"] if name in step["name"]
+    ]
+    return subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", step["run"]],
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "GITHUB_ACTION_PATH": str(ACTION),
+            "RUNNER_TEMP": str(Path.cwd()),
+            **environ,
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+HOSTILE_FILES = ("--options=--allow-code.yaml", "--allow-code.yaml")
+
+
+@pytest.fixture
+def hostile_repository(repository: Path) -> Path:
+    """Add modules and files whose names look like options to the repository."""
+    for name in ("argparse", "json", "pickle", "typer", "typing", "tdx", "torch"):
+        (repository / f"{name}.py").write_text(f"open('imported', 'a').write('{name} ')\n")
+    (repository / "code.py").write_text("open('imported', 'a').write('code ')\n")
+    for name in HOSTILE_FILES:
+        (repository / name).write_text(CLEAN.replace("Pendulum-v1", "code:make"))
+    return repository
+
+
+def test_action_runs_no_code_of_a_pull_request(hostile_repository: Path) -> None:
+    git("branch", "base")
+    git("remote", "add", "origin", str(hostile_repository))
+    files = "*.yaml pipelines/*.yaml"
+    checked = run_step("Check the pipelines", FILES=files, OPTIONS="")
+    assert checked.returncode == 1, checked.stderr
+    (only,) = json.loads((hostile_repository / "tdx.sarif").read_text())["runs"]
+    texts = [result["message"]["text"] for result in only["results"]]
+    assert len(texts) == len(HOSTILE_FILES)
+    assert all("importing code is not allowed" in text for text in texts)
+    compared = run_step("Compare", FILES=files, BASE="base", PROFILE_OPTIONS="--steps 9 --repeat 1")
+    assert compared.returncode == 0, compared.stderr
+    text = (hostile_repository / "tdx.md").read_text()
+    assert all(f"### `{name}`" in text for name in HOSTILE_FILES)
+    assert not (hostile_repository / "imported").exists()
+
+
+def test_hook_runs_no_code_of_the_repository(hostile_repository: Path) -> None:
+    (hook,) = load_yaml(ROOT / ".pre-commit-hooks.yaml")
+    python = shlex.quote(sys.executable)
+    words = shlex.split(hook["entry"].replace("tdx check", f"{python} -m tdx check"))
+    done = subprocess.run(
+        [*words, "--strict", *HOSTILE_FILES, "pipelines/one.yaml"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count("importing code is not allowed") == len(HOSTILE_FILES)
+    assert not (hostile_repository / "imported").exists()
+
+
+def test_workflows_pin_actions_and_grant_nothing_but_reading() -> None:
+    for path in (ROOT / ".github").rglob("*.y*ml"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            name, _, version = line.partition("uses:")[2].partition("@")
+            assert not name or re.match(r"[0-9a-f]{40} # v\d", version), f"{path}: {line}"
+    for path in (ROOT / ".github" / "workflows").glob("*.yml"):
+        assert load_yaml(path)["permissions"] == {"contents": "read"}
+
+
+def test_only_the_comment_has_the_token() -> None:
+    steps = load_yaml(ACTION / "action.yml")["runs"]["steps"]
+    having = [step for step in steps if "inputs.token" in json.dumps(step)]
+    assert [
+        "gh pr comment" in step["run"] and "check.py" not in step["run"] for step in having
+    ] == [True]
 
 
 def test_steps_of_the_action_use_its_inputs_and_options() -> None:

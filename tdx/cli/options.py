@@ -396,7 +396,16 @@ class PipelineOptions:
         bool,
         typer.Option(
             "--allow-code",
-            help="Allow a pipeline to import Python objects, named module:name.",
+            help="Allow a pipeline to import Python objects, named module:name, and arguments in a "
+            "file to name other files, modules and addresses.",
+            rich_help_panel=_PIPELINE,
+        ),
+    ] = False
+    allow_download: Annotated[
+        bool,
+        typer.Option(
+            "--allow-download",
+            help="Allow a pipeline file to download weights.",
             rich_help_panel=_PIPELINE,
         ),
     ] = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 import sys
 import unicodedata
@@ -92,12 +93,28 @@ def _csv(view: View) -> str:
     return text.getvalue()
 
 
+_FORMULA_STARTS = (*"=+-@\t\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""The last four are the wide forms of the first four."""
+
+
 def _csv_value(value: Any) -> Any:
     if isinstance(value, (list, tuple, dict)):
         return escape_json(json.dumps(value, ensure_ascii=False))
     if isinstance(value, str):
-        return escape_control_characters(value, keep="\n\t")
+        text = escape_control_characters(value, keep="\n\t")
+        return f"'{text}" if _is_formula(text) else text
     return value
+
+
+def _is_formula(text: str) -> bool:
+    """Return True if a spreadsheet would take a text for a formula."""
+    if not text.startswith(_FORMULA_STARTS):
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return len(text) > 1
+    return False
 
 
 def write_file(
@@ -326,15 +343,17 @@ def _block(block: Block) -> str:
             aside = f" {_escape(block.aside)}" if block.aside else ""
             return f"{'#' * block.level} {_escape(block.text)}{aside}"
         case Paragraph():
-            return "".join(_escape(cell.text) for cell in block.cells)
+            return _escape("".join(cell.text for cell in block.cells))
         case Code():
-            return f"```{block.language}\n{block.text}\n```"
+            longest = max(map(len, re.findall("`+", block.text)), default=0)
+            fence = "`" * max(3, longest + 1)
+            return f"{fence}{block.language}\n{block.text}\n{fence}"
         case Table():
             return _table(block)
 
 
 def _table(table: Table) -> str:
-    titles = [column.title for column in table.columns]
+    titles = [_cell(Cell(column.title)) for column in table.columns]
     lines = [_row(titles), _row(["---"] * len(titles))]
     lines += [_row([_cell(cell) for cell in row]) for row in table.rows]
     return "\n".join(lines)
@@ -348,10 +367,20 @@ def _cell(cell: Cell) -> str:
     return _escape(cell.text).replace("|", r"\|").replace("\n", "<br>")
 
 
+_MARKUP = re.compile(r"[\\`*_<]|&(?=#?\w+;)|\](?=[(\[:])")
+"""Emphasis, HTML, character references, links and images; ``[3]`` is none of them."""
+_AUTOMATIC_LINK = re.compile(
+    r"((?<!\w)@|@(?=[\w-]+\.\w)|#(?=\d)|:(?=//)|\bwww(?=\.)|\bGH-(?=\d))", re.IGNORECASE
+)
+"""What a code host links without any markup: people, issues and addresses; not ``reward@1``."""
+
+
 def _escape(text: str) -> str:
-    for character in "\\`*_<":
-        text = text.replace(character, f"\\{character}")
-    return text
+    """Escape what Markdown, or a code host that shows it, would act on.
+
+    A comment of HTML separates what no backslash does: a mention would notify somebody.
+    """
+    return _AUTOMATIC_LINK.sub(r"\1<!-- -->", _MARKUP.sub(r"\\\g<0>", text))
 
 
 def mermaid_label(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import typer
 
+from tdx.child_processes import environment_variable, safe_path
 from tdx.cli.runtime import (
     SCHEMA_VERSION,
     InterruptWatch,
@@ -37,6 +38,7 @@ from tdx.errors import (
 )
 from tdx.files import SYSTEM_HINTS
 from tdx.text import escape_control_characters
+from tdx.untrusted import ALLOW_DOWNLOAD
 
 if TYPE_CHECKING:
     from tdx.cli.options import Color
@@ -67,7 +69,10 @@ def run(arguments: Sequence[str]) -> int:
     """
     style = ErrorStyle.from_arguments(arguments)
     _configure_headless_rendering()
-    with prepared_streams():
+    # Some libraries run `python -c` when they are imported. A user who allows code gets the path
+    # that Python gives to the scripts which an env starts.
+    path = contextlib.nullcontext() if "--allow-code" in arguments else safe_path()
+    with prepared_streams(), path, _downloads(arguments):
         if _handles_interrupts(arguments):
             return _run(arguments, style)
         with InterruptWatch() as watch:
@@ -78,6 +83,13 @@ def run(arguments: Sequence[str]) -> int:
                 kill_worker_processes()
                 finish_interrupt()
             return code
+
+
+def _downloads(arguments: Sequence[str]) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which ``--allow-download`` holds, here and in worker processes."""
+    if "--allow-download" in arguments:
+        return environment_variable(ALLOW_DOWNLOAD, "1")
+    return contextlib.nullcontext()
 
 
 def _handles_interrupts(arguments: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO
 
+from tdx.child_processes import python_command, safe_path
 from tdx.errors import TdxError
 from tdx.serialization import Entries, Entry, Result
 
@@ -377,13 +378,15 @@ def probe_imports(modules: Sequence[str], *, devices: bool = True) -> ImportProb
     """
     request = json.dumps({"modules": list(modules), "path": sys.path, "devices": devices})
     try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", _PROBE, request],
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-            check=False,
-        )
+        # The imported packages may start processes, too.
+        with safe_path():
+            done = subprocess.run(
+                python_command("-W", "ignore", "-c", _PROBE, request),
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
+                check=False,
+            )
         output, end = done.stdout, f"the import ended the process with code {done.returncode}"
     except subprocess.TimeoutExpired as error:
         output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""

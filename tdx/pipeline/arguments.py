@@ -28,7 +28,16 @@ from tdx.pipeline.catalog import load_catalog, load_plugin_transform
 from tdx.pipeline.coercion import MismatchError, coerce, coerce_untyped, parse_or_none
 from tdx.pipeline.grammar import format_value, parse_value
 from tdx.pipeline.transform_info import Parameter, TransformInfo, Type
-from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, StageConfig, Value
+from tdx.pipeline.values import (
+    SPECS,
+    TENSOR,
+    Call,
+    CodeReference,
+    Dtype,
+    FileArguments,
+    StageConfig,
+    Value,
+)
 
 if TYPE_CHECKING:
     from tdx.core.transforms import Transform
@@ -93,7 +102,8 @@ def name_arguments(stage: StageConfig) -> StageConfig:
     positional = dict(zip(_positional_names(info), stage.args, strict=False))
     if positional.keys() & stage.kwargs.keys():
         return stage
-    return replace(stage, args=(), kwargs={**positional, **stage.kwargs})
+    kwargs = FileArguments.like(stage.kwargs, {**positional, **stage.kwargs})
+    return replace(stage, args=(), kwargs=kwargs)
 
 
 def _positional_names(info: TransformInfo) -> list[str]:
@@ -187,6 +197,19 @@ def find_code_references(value: object) -> Iterator[CodeReference]:
         elif is_transform_call(value):
             bound = bind_stage(StageConfig(value.name, value.args, value.kwargs))
             yield from find_code_references([*bound.args, *bound.kwargs.values()])
+
+
+def find_inner_stages(value: object) -> Iterator[BoundStage]:
+    """Yield every stage inside a bound argument."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from find_inner_stages(item)
+    elif isinstance(value, Mapping):
+        yield from find_inner_stages(list(value.values()))
+    elif isinstance(value, Call) and is_transform_call(value):
+        bound = bind_stage(StageConfig(value.name, value.args, value.kwargs))
+        yield bound
+        yield from find_inner_stages([*bound.args, *bound.kwargs.values()])
 
 
 def _too_many_error(info: TransformInfo, most: int, given: int) -> TdxError:

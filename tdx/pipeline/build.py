@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -9,15 +11,20 @@ from typing import TYPE_CHECKING
 from tdx.errors import ChainError, TdxError, Where, summarize_error
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.pipeline.arguments import (
+    BoundStage,
     ValueResolver,
     bind_stage,
     code_not_allowed_error,
     find_code_references,
+    find_inner_stages,
 )
 from tdx.pipeline.envs import Convert, find_env_errors, make_env
+from tdx.pipeline.limits import count_repeats, find_excess
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.policies import parse_policy
-from tdx.pipeline.values import StageConfig
+from tdx.pipeline.references import find_stage_references
+from tdx.pipeline.values import FileArguments, StageConfig
+from tdx.untrusted import MAX_ALL_REPEATS
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs, TransformedEnv
@@ -43,7 +50,23 @@ def check_arguments(pipeline: Pipeline, allow_code: bool = False) -> list[TdxErr
         errors += [
             with_location(error, pipeline, index) for error in _find_stage_errors(stage, allow_code)
         ]
-    return errors
+    return errors or [error.at(file=pipeline.file) for error in _find_repeats(pipeline)]
+
+
+def _find_repeats(pipeline: Pipeline) -> Iterator[TdxError]:
+    """Yield an error if one step of the chain takes too many steps of the env."""
+    stages = [part for stage in pipeline.transforms for part in _all_parts(bind_stage(stage))]
+    repeats = count_repeats(stages, pipeline.env.kwargs)
+    if repeats > MAX_ALL_REPEATS:
+        yield ChainError(
+            f"one step takes up to {repeats:,} steps of the env, the limit is {MAX_ALL_REPEATS:,}",
+            hint="skip fewer frames, or take fewer no-op steps",
+        )
+
+
+def _all_parts(bound: BoundStage) -> Iterator[BoundStage]:
+    yield bound
+    yield from find_inner_stages([*bound.args, *bound.kwargs.values()])
 
 
 def check_policy(pipeline: Pipeline, allow_code: bool = False) -> list[TdxError]:
@@ -91,7 +114,11 @@ def check_specs(env: TransformedEnv, pipeline: Pipeline | None = None) -> list[T
     errors: list[TdxError] = []
     for index in range(first, len(stages)):
         before, stage = stages[index - 1], stages[index]
-        found = (*_find_missing_keys(stage, before), *_find_key_clashes(stage))
+        found = (
+            *_find_missing_keys(stage, before),
+            *_find_key_clashes(stage),
+            *_find_large_entries(stage),
+        )
         errors += [
             _with_stage_location(each.at(transform=stage.name), pipeline, index - 1, inner)
             for each in found
@@ -146,6 +173,11 @@ def _find_stage_errors(stage: StageConfig, allow_code: bool) -> Iterator[TdxErro
     if not allow_code:
         for reference in find_code_references([*bound.args, *bound.kwargs.values()]):
             yield code_not_allowed_error(reference)
+        if isinstance(stage.kwargs, FileArguments):
+            for part in _all_parts(bound):
+                yield from find_stage_references(part)
+    for part in _all_parts(bound):
+        yield from find_excess(part)
 
 
 def _locate_failure(
@@ -228,6 +260,22 @@ def _find_key_clashes(stage: StageSpecs) -> Iterator[TdxError]:
             if first != name:
                 message = f"this key is both {first} and {name} after this stage"
                 yield ChainError(message, hint="choose another out-key", where=Where(key=key))
+
+
+def _find_large_entries(stage: StageSpecs) -> Iterator[TdxError]:
+    """Yield an error for each entry of which this machine cannot hold two: a step has two."""
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    for spec in (stage.output_spec, stage.input_spec):
+        for key, leaf in spec.items(True, True):
+            if leaf is None or leaf.dtype is None:
+                continue
+            size = math.prod(leaf.shape) * leaf.dtype.itemsize
+            if size > most:
+                yield ChainError(
+                    f"each value has {size:,} bytes, which is more than this machine holds",
+                    hint=_MEMORY_HINT,
+                    where=Where(key=key),
+                )
 
 
 def build_env(

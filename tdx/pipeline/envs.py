@@ -23,7 +23,9 @@ from tdx.errors import (
 )
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.coercion import coerce_untyped
+from tdx.pipeline.limits import find_env_excess
 from tdx.pipeline.model import EnvConfig
+from tdx.pipeline.references import find_env_references
 from tdx.pipeline.values import CodeReference
 from tdx.untrusted import MAX_ENVS, MAX_WORKERS
 
@@ -125,6 +127,9 @@ def find_env_errors(env: EnvConfig, allow_code: bool) -> list[TdxError]:
     if ":" in env.id and not allow_code:
         message = "the env is Python code, and importing code is not allowed"
         errors.append(CodeNotAllowedError(message, hint="add --allow-code if you trust it"))
+    if not allow_code:
+        errors += find_env_references(env.kwargs)
+    errors += find_env_excess(env.kwargs)
     if not errors:
         try:
             plan_env(env)
@@ -139,9 +144,12 @@ def _choose_batch_class(env: EnvConfig) -> Literal["SerialEnv", "ParallelEnv"] |
     if env.num_envs < 1:
         hint = "leave it out for one env without a batch dimension"
         raise ArgumentError(f"num_envs must be at least 1, got {env.num_envs}", hint=hint)
-    most = MAX_WORKERS if env.batching == "parallel" else MAX_ENVS
+    # An "async" vector env of Gymnasium has a process for each env, too.
+    mode = env.kwargs.get("vectorization_mode") if env.batching == "vector" else None
+    starts_processes = env.batching == "parallel" or mode == "async"
+    most = MAX_WORKERS if starts_processes else MAX_ENVS
     if env.num_envs > most:
-        what = "processes" if env.batching == "parallel" else "copies of an env"
+        what = "processes" if starts_processes else "copies of an env"
         message = f"num_envs is {env.num_envs:,}, the limit is {most:,} {what}"
         raise ArgumentError(message, hint=f"use {most:,} or fewer")
     if env.batching == "vector":
@@ -186,6 +194,8 @@ def make_env(
     try:
         if env.device is not None:
             check_device(env.device)
+        for error in () if allow_code else find_env_references(env.kwargs):
+            raise error
         created = _create_env(plan_env(env), ValueResolver(allow_code), convert, processes)
     except TdxError as error:
         raise error.at(env=env.id) from error.__cause__

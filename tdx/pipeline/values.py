@@ -97,6 +97,20 @@ class CodeReference:
         return f"{self.module}:{self.name}"
 
 
+class FileArguments(dict[str, Value]):
+    """Named arguments that were read from a file; those that a user typed are a plain ``dict``.
+
+    A file must not make an env or a stage open files, import modules or use the network.
+    """
+
+    @classmethod
+    def like(
+        cls, origin: Mapping[str, Value], arguments: Mapping[str, Value]
+    ) -> Mapping[str, Value]:
+        """Return arguments with the origin of others, from which they are made."""
+        return cls(arguments) if isinstance(origin, cls) else arguments
+
+
 @dataclass(frozen=True, slots=True)
 class StageConfig:
     """One stage of a chain: a transform and its arguments.

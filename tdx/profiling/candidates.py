@@ -13,6 +13,7 @@ from tdx.core.transforms import Transform
 from tdx.keys import NestedKey, normalize_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.pipeline.arguments import name_arguments
+from tdx.pipeline.values import FileArguments
 from tdx.profiling.result import Mode, ModeProfile
 
 _FLOAT_CASTS = ("ToTensorImage",)
@@ -117,7 +118,10 @@ def _find_late_casts(chain: _Chain) -> Iterator[Candidate]:
         if layout:
             permuted = {"in_keys": tuple(keys)}
             before.append(StageConfig("PermuteTransform", ((-1, -3, -2),), permuted))
-            full = replace(full, kwargs={**full.kwargs, "shape_tolerant": True})
+            full = replace(
+                full,
+                kwargs=FileArguments.like(full.kwargs, {**full.kwargs, "shape_tolerant": True}),
+            )
         names = " and ".join(dict.fromkeys(each.name for each in run))
         yield Candidate(
             "bytes",

@@ -11,7 +11,7 @@ from tdx.errors import ArgumentError, PipelineError, TdxError, UnknownNameError,
 from tdx.pipeline import Dtype, Pipeline, StageConfig, format_value, load_catalog, parse_value
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.model import BATCHINGS
-from tdx.pipeline.values import DTYPES, Value
+from tdx.pipeline.values import DTYPES, FileArguments, Value
 from tdx.profiling.result import MODES
 
 SweepPoint = Mapping[str, Value]
@@ -197,7 +197,9 @@ def _with_argument(pipeline: Pipeline, place: int, name: str, value: Value) -> P
     full = name_arguments(stages[place])
     if full.args:
         raise TdxError(f"the arguments of {full.name} cannot be named", hint="name them yourself")
-    stages[place] = replace(full, kwargs={**full.kwargs, name: value})
+    stages[place] = replace(
+        full, kwargs=FileArguments.like(full.kwargs, {**full.kwargs, name: value})
+    )
     return pipeline.with_stages(*stages)
 
 

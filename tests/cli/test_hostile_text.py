@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tdx.cli.commands.inspect import ImageFormat
-from tdx.cli.options import CheckFormat, DiagramFormat, Format
+from tdx.cli.options import CheckFormat, Color, DiagramFormat, Format, OutputOptions
+from tdx.cli.output import markdown, render_view
+from tdx.cli.views import Cell, Code, Column, Heading, Paragraph, Table, View
 from tdx.text import is_printable
 
 if TYPE_CHECKING:
@@ -237,3 +239,45 @@ def test_completion_omits_hostile_words(
         _invoke([])
     assert "plain" in out.getvalue().splitlines()
     assert is_harmless(out.getvalue())
+
+
+LINKING = (
+    *("@everyone", "![a](https://example.org/a.png)", "[a](https://example.org)", "<b>", "a](b)"),
+    *("https://example.org", "www.example.org", "#12", "GH-12", "&#64;everyone", "a|b", "[a]: b"),
+    *("a.@everyone", "someone@example.org"),
+    "~~~\n```\n@everyone",
+)
+
+
+def rendered(markdown: str) -> str:
+    """Return what a code host shows of a text: comments end a word, escapes are characters."""
+    return re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", markdown.replace("<!-- -->", "\0"))
+
+
+@pytest.mark.parametrize("text", LINKING)
+def test_markdown_mentions_nobody_and_links_nowhere(text: str) -> None:
+    cells = (Cell("the key "), Cell(text))
+    table = Table((Column(text), Column("b")), ((Cell(text), Cell("c")),))
+    for block in (Heading(text), Paragraph(cells), table):
+        shown = markdown([block]).replace("\\\\", "")
+        assert not re.search(
+            r"(?<!\w)@\w|@\w+\.|(?<!\\)\](?=[(\[:])|://|www\.|#\d|GH-\d|(?<!\\)&\W*\w+;", shown
+        )
+        assert "<b>" not in shown.replace("\\<", "")
+        assert text.split("\n")[0] in rendered(shown).replace("\0", "")
+    code = markdown([Code(text)])
+    assert code.splitlines()[0].removesuffix("python") == code.splitlines()[-1] not in text
+
+
+def test_link_that_two_cells_make_together_is_escaped() -> None:
+    shown = markdown([Paragraph((Cell("[a]"), Cell("(https://example.org)")))])
+    assert "](" not in shown.replace("\\]", "")
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", "=cmd|' /C calc'!A0"])
+def test_cells_of_csv_are_no_formulas(text: str) -> None:
+    view = View("kind", lambda: {}, lambda: [{"key": text, text: -1.5, "n": "-1.5"}], lambda _: [])
+    shown = render_view(view, OutputOptions(Format.CSV, Color.NEVER, debug=False))
+    head, row = csv.reader(io.StringIO(shown))
+    assert head == ["key", f"'{text}", "n"]
+    assert row == [f"'{text}", "-1.5", "-1.5"]

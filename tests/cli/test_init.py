@@ -8,8 +8,9 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
+import gymnasium
 import pytest
 
 from tdx.cli.init import PipelineDialog
@@ -181,3 +182,20 @@ def expect(terminal: int, text: str) -> None:
         assert time.monotonic() < end, shown
         if select.select([terminal], [], [], 1)[0]:
             shown += os.read(terminal, 65536).decode(errors="replace")
+
+
+def test_next_command_allows_what_the_file_names(
+    tdx: Tdx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(model: str, **options: Any) -> gymnasium.Env[Any, Any]:
+        return gymnasium.make("Pendulum-v1")
+
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", {**gymnasium.registry})
+    gymnasium.register("Modelled-v0", cast(Any, make))
+    for model, needed in (("large", ""), ("large.xml", " --allow-code")):
+        file = tmp_path / f"{model}.yaml"
+        arguments = ("--env", "Modelled-v0", "--env-kwargs", f"model={model!r}")
+        outcome = tdx("init", str(file), *arguments, "-y")
+        assert outcome.err.splitlines()[-1] == f"wrote {file}; next: tdx check {file}{needed}"
+        assert tdx("check", str(file), *needed.split()).code == 0
+        assert tdx("check", str(file)).code == bool(needed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tdx import EnvConfig, Pipeline, PipelineFile, TdxError
 from tdx.pipeline import (
+    build_env,
     check_arguments,
     from_flags,
     from_python,
@@ -173,3 +175,55 @@ def test_an_endless_file_is_refused(device: str) -> None:
     with pytest.raises(TdxError, match="at most 262,144 bytes") as caught:
         PipelineFile.load(Path(device))
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        *("NoopResetEnv(noops=10**11)", "FrameSkipTransform(100000)", "CatFrames(10**9, dim=-1)"),
+        *("TimeMaxPool(T=10**9)", "Resize(10**6)", "ActionDiscretizer(10**9)"),
+        *("ActionDiscretizer((5, 10**9))", "Compose(NoopResetEnv(10**6))"),
+    ],
+)
+def test_counts_of_stages_are_limited(stage: str) -> None:
+    stage = re.sub(r"10\*\*(\d+)", lambda match: str(10 ** int(match[1])), stage)
+    (error,) = check_arguments(Pipeline.of("Pendulum-v1", stage))
+    assert "must be at most" in error.message
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        ("FrameSkipTransform(1000)", "FrameSkipTransform(1000)"),
+        ("FrameSkipTransform(1000)", "NoopResetEnv(1000)"),
+        ("Compose(FrameSkipTransform(1000), FrameSkipTransform(1000))",),
+    ],
+)
+def test_counts_of_all_stages_together_are_limited(stages: tuple[str, ...]) -> None:
+    (error,) = check_arguments(Pipeline.of("Pendulum-v1", *stages))
+    assert error.message == "one step takes up to 1,000,000 steps of the env, the limit is 100,000"
+
+
+def test_usual_counts_are_below_the_limits() -> None:
+    stages = ("NoopResetEnv(30)", "FrameSkipTransform(4)", "Resize(224)", "CatFrames(64, dim=-3)")
+    assert check_arguments(Pipeline.of("Pendulum-v1", *stages)) == []
+
+
+@pytest.mark.parametrize("name", ["frame_skip", "frameskip"])
+@pytest.mark.parametrize("value", [10**11, (2, 10**11)])
+def test_counts_of_the_env_are_limited(name: str, value: Any) -> None:
+    (error,) = check_arguments(Pipeline.of(EnvConfig("Pendulum-v1", kwargs={name: value})))
+    assert f"{name} of the env must be at most 10,000" in error.message
+
+
+def test_async_envs_are_processes() -> None:
+    env = EnvConfig("Pendulum-v1", {"vectorization_mode": "async"}, num_envs=1_025)
+    (error,) = check_arguments(Pipeline.of(env))
+    assert error.message == "num_envs is 1,025, the limit is 1,024 processes"
+
+
+def test_entries_larger_than_the_memory_are_refused_before_a_step() -> None:
+    primer = "TensorDictPrimer(large=Unbounded(shape=(10000000, 10000000)))"
+    with pytest.raises(TdxError, match="more than this machine holds"):
+        build_env(Pipeline.of("Pendulum-v1", primer))

@@ -1,14 +1,17 @@
 """Scripts of the action: findings as one SARIF file, and changes against a base as Markdown.
 
-``check.py findings --out FILE [--options=OPTIONS] FILE…`` exits with the highest exit code of the
-checks. ``check.py changes --base COMMIT --out FILE [--options=OPTIONS] FILE…`` writes an empty file
-if the pipelines are those of the base.
+``check.py findings --out FILE [--options=OPTIONS] -- FILE…`` exits with the highest exit code of
+the checks. ``check.py changes --base COMMIT --out FILE [--options=OPTIONS] -- FILE…`` writes an
+empty file if the pipelines are those of the base.
+
+The files are those of a pull request, whose names and contents anybody may choose.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -19,8 +22,13 @@ from typing import Any
 
 def run_tdx(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of tdx; its messages go to the log of the job."""
-    command = [sys.executable, "-m", "tdx", *arguments]
+    command = [sys.executable, "-P", "-m", "tdx", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+
+
+def as_path(file: str) -> str:
+    """Return a file name that no program takes for an option or an address."""
+    return file if os.path.isabs(file) else f"./{os.path.normpath(file)}"
 
 
 def write_findings(files: list[str], options: list[str], out: Path) -> int:
@@ -38,9 +46,9 @@ def write_findings(files: list[str], options: list[str], out: Path) -> int:
     report: dict[str, Any] = {}
     status = 0
     for file in files:
-        done = run_tdx("check", file, "--format", "sarif", *options)
+        done = run_tdx("check", "--format", "sarif", *options, "--", as_path(file))
         status = max(status, done.returncode)
-        print(f"{file}: exit code {done.returncode}", file=sys.stderr)
+        print(f"{file!a}: exit code {done.returncode}", file=sys.stderr)
         if done.stdout:
             report = json.loads(done.stdout)
             runs += report["runs"]
@@ -69,33 +77,40 @@ def describe_changes(files: list[str], options: list[str], base: str) -> str:
             before = Path(folder, str(number)) / Path(file).name
             before.parent.mkdir()
             shown = subprocess.run(
-                ["git", "show", f"{base}:./{file}"], capture_output=True, text=True, check=False
+                ["git", "show", f"{base}:{as_path(file)}"], capture_output=True, check=False
             )
             if shown.returncode:
-                parts.append(f"### `{file}`\n\nThis pipeline is new.\n")
-            elif shown.stdout != Path(file).read_text(encoding="utf-8"):
-                before.write_text(shown.stdout, encoding="utf-8")
+                parts.append(f"{_title(file)}\n\nThis pipeline is new.\n")
+            elif shown.stdout != Path(file).read_bytes():
+                before.write_bytes(shown.stdout)
                 parts.append(_describe_file(file, before, options))
     return "\n".join(["## tdx\n", *filter(None, parts)]) if any(parts) else ""
 
 
 def _describe_file(file: str, before: Path, options: list[str]) -> str:
-    difference = run_tdx("diff", str(before), file, "--format", "md")
+    difference = run_tdx("diff", "--format", "md", "--", str(before), as_path(file))
     if difference.returncode == 0:
         return ""
     # The first line is the title, which names a temporary file.
     body = difference.stdout.partition("\n")[2].replace("\n## ", "\n#### ").strip()
     failed = "One of the two versions cannot be built; the check has the reason."
-    return f"### `{file}`\n\n{body or failed}\n" + _describe_cost(file, before, options)
+    return f"{_title(file)}\n\n{body or failed}\n" + _describe_cost(file, before, options)
+
+
+def _title(file: str) -> str:
+    """Return the heading of a file; its name is code, which mentions nobody and links nowhere."""
+    shown = "".join(mark if mark.isprintable() and mark != "`" else "?" for mark in file)
+    return f"### `{shown}`"
 
 
 def _describe_cost(file: str, before: Path, options: list[str]) -> str:
     if not options:
         return ""
     times = []
-    for number, path in enumerate((str(before), file)):
+    for number, path in enumerate((str(before), as_path(file))):
         saved = before.with_name(f"{number}.json")
-        done = run_tdx("profile", path, "--passes", "none", "--save", str(saved), *options)
+        saving = ("--passes", "none", "--save", str(saved))
+        done = run_tdx("profile", *saving, *options, "--", path)
         if done.returncode:
             return "\nThe cost could not be measured; the log has the reason.\n"
         times.append(saved)

@@ -78,6 +78,7 @@ def init(
     from tdx.cli.output import STDOUT, check_target, write_file
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.envs import get_env_leaves
+    from tdx.pipeline.references import has_references
 
     check_target(file, force=force)
     if source is not None:
@@ -88,7 +89,8 @@ def init(
         leaves = get_env_leaves(config.env, pipeline.allow_code)
     write_file(file, commented_pipeline(config, leaves, comments), force=force)
     if file != STDOUT:
-        print(f"wrote {file}; next: tdx check {file}", file=sys.stderr)
+        code = " --allow-code" if has_references(config.env.kwargs) else ""
+        print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
     return ExitCode.OK
 
 
@@ -104,6 +106,7 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
     from tdx.cli.output import STDOUT, write_file
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.envs import get_env_leaves
+    from tdx.pipeline.references import has_references
 
     found = import_from(source, options)
     leaves = found.leaves
@@ -117,7 +120,8 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
     for line in summary_lines(found):
         print(line, file=sys.stderr)
     if file != STDOUT:
-        code = "" if found.missing_env is None else " --allow-code"
+        needs_code = found.missing_env is not None or has_references(found.pipeline.env.kwargs)
+        code = " --allow-code" if needs_code else ""
         print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
     return ExitCode.OK if found.is_equal else ExitCode.FINDINGS
 

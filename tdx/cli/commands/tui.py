@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
 
 _WEB_DRIVERS = (":WebDriver", ":ServedDriver")
-_MIN_TOKEN_LENGTH = 12
+_MIN_TOKEN_LENGTH, _MAX_TOKEN_LENGTH = 12, 1_000
+_TOKEN_VARIABLE = "TDX_SERVE_TOKEN"
 _MAX_PORT = 65535
 
 Host = Annotated[
@@ -35,7 +36,17 @@ Token = Annotated[
     typer.Option(
         "--token",
         metavar="TOKEN",
-        help="Secret that a browser must send; by default a new random one at each start.",
+        help="Refused: other users can read a command line.",
+        hidden=True,
+    ),
+]
+TokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="File with the secret that a browser must send; by default a new random one at each "
+        f"start. The variable {_TOKEN_VARIABLE} sets it, too.",
     ),
 ]
 
@@ -71,6 +82,7 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     token: Token = None,
+    token_file: TokenFile = None,
     pages: Pages = 8,
 ) -> int:
     """Serve the terminal app to a browser.
@@ -92,17 +104,44 @@ def serve(
         raise ArgumentError(
             f"--port must be at most {_MAX_PORT}, got {port}", hint="--port 0 uses any free port"
         )
-    if token is not None and token != "random" and len(token) < _MIN_TOKEN_LENGTH:
+    if token is not None:
         raise ArgumentError(
-            f"--token must have at least {_MIN_TOKEN_LENGTH} characters, got {len(token)}",
-            hint="remove it to use a random one",
+            "--token is refused: other users can read it in the list of processes",
+            hint=f"write it into a file and pass --token-file FILE, or set {_TOKEN_VARIABLE}",
         )
+    secret = _read_token(token_file)
     initial_pipeline(options)
     from tdx.tui.serving.serve import serve
 
     arguments = as_arguments(options)
     resume_garbage_collection()
-    return serve(arguments, host=host, port=port, token=token, pages=pages, say=_announce)
+    return serve(arguments, host=host, port=port, token=secret, pages=pages, say=_announce)
+
+
+def _read_token(file: str | None) -> str | None:
+    """Return the secret of the file or of the variable, which the apps do not inherit.
+
+    Raises:
+        ArgumentError: It cannot be read, or is too short.
+    """
+    token = os.environ.pop(_TOKEN_VARIABLE, None)
+    source = _TOKEN_VARIABLE
+    if file is not None:
+        source = f"the token in {file}"
+        try:
+            with open(file, encoding="utf-8") as opened:
+                token = opened.read(_MAX_TOKEN_LENGTH).strip()
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise ArgumentError(
+                f"cannot read {file}: {reason}", hint="write the token into it"
+            ) from None
+    if token is not None and len(token) < _MIN_TOKEN_LENGTH:
+        raise ArgumentError(
+            f"{source} must have at least {_MIN_TOKEN_LENGTH} characters, got {len(token)}",
+            hint="remove it to use a random one",
+        )
+    return token
 
 
 def as_arguments(options: PipelineOptions) -> list[str]:

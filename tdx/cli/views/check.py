@@ -393,4 +393,5 @@ def _in_file(finding: Finding) -> bool:
 
 
 def _uri(file: str) -> str:
-    return Path(file).as_uri() if Path(file).is_absolute() else quote(file.replace("\\", "/"))
+    path = Path(file)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())

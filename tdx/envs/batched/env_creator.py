@@ -13,6 +13,7 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
+from tdx.child_processes import safe_path
 from tdx.core.envs import EnvBase
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import Field, TensorBlock
@@ -273,7 +274,9 @@ class StateLock:
 
     def __init__(self) -> None:
         # A lock of the fork context could not be pickled for workers that are not forked.
-        self._lock = multiprocessing.get_context("spawn").Lock()
+        # The first lock starts the resource tracker.
+        with safe_path():
+            self._lock = multiprocessing.get_context("spawn").Lock()
 
     def __enter__(self) -> None:
         if not self._lock.acquire(timeout=_LOCK_TIMEOUT):

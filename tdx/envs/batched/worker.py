@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tdx.child_processes import adopt_environ
 from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.core.planned.actions import uses_global_generator
@@ -82,7 +83,7 @@ def run_worker(
 
 
 def _prepare(settings: WorkerSettings) -> None:
-    os.environ.update(settings.environ)
+    adopt_environ(settings.environ)
     torch.set_num_threads(settings.num_threads)
     _seed_generators(settings.seed)
 

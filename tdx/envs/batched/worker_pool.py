@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tdx.child_processes import safe_path
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
@@ -94,7 +95,8 @@ class WorkerPool:
 
     def _start(self) -> None:
         # Started first, because starting it would deliver the delayed interrupts.
-        resource_tracker.ensure_running()
+        with safe_path():
+            resource_tracker.ensure_running()
         if self.options.start_method == "forkserver":
             prepare_fork_server()
         for index in range(len(self.groups)):
@@ -122,7 +124,9 @@ class WorkerPool:
             daemon=self.options.daemon,
         )
         try:
-            process.start()
+            # Starts a fork server again that was killed.
+            with safe_path():
+                process.start()
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             raise ArgumentError(
                 f"create_env_fn of worker {rows[0]} cannot be sent to a process: {error}",
@@ -334,7 +338,7 @@ def prepare_fork_server() -> None:
     multiprocessing.set_forkserver_preload(["tdx.envs.batched.worker"])
     # The fork server and its children inherit the blocked interrupts; otherwise both would print
     # a traceback.
-    with delay_interrupts():
+    with delay_interrupts(), safe_path():
         forkserver.ensure_running()
 
 

@@ -16,6 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
+from tdx.child_processes import safe_path
 from tdx.core.planned.columns import as_tensordict
 from tdx.envs.gym.autoreset import (
     RESETS_ROWS,
@@ -362,5 +363,6 @@ def make_vector_env(builds: list[Build], mode: str) -> SyncVectorEnv | AsyncVect
         mode: ``"sync"``: all envs in this process; ``"async"``: one process for each.
     """
     kind: Any = SyncRows if mode == "sync" else AsyncRows
-    created: SyncVectorEnv | AsyncVectorEnv = create_without_autoreset(kind, builds, copy=False)
+    with safe_path():
+        created: SyncVectorEnv | AsyncVectorEnv = create_without_autoreset(kind, builds, copy=False)
     return created

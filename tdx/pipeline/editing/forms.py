@@ -14,7 +14,7 @@ from tdx.pipeline.coercion import MismatchError, coerce
 from tdx.pipeline.grammar import format_argument, format_value, parse_kwargs, parse_value
 from tdx.pipeline.model import BATCHINGS, EnvConfig
 from tdx.pipeline.transform_info import Parameter, Type, make_union
-from tdx.pipeline.values import DTYPES, SPECS, StageConfig, Value
+from tdx.pipeline.values import DTYPES, SPECS, FileArguments, StageConfig, Value
 
 FieldKind = Literal["text", "flag", "choice", "keys"]
 _UNQUOTED_TYPES = (
@@ -153,7 +153,8 @@ def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
     parameter = load_catalog()[stage.name].parameter(name)
     full = name_arguments(stage)
     if not text.strip():
-        return replace(full, kwargs={key: v for key, v in full.kwargs.items() if key != name})
+        rest = {key: value for key, value in full.kwargs.items() if key != name}
+        return replace(full, kwargs=FileArguments.like(full.kwargs, rest))
     if parameter is None:
         raise ArgumentError(
             f"{stage.name} has no argument {name}",
@@ -169,7 +170,8 @@ def set_argument(stage: StageConfig, name: str, text: str) -> StageConfig:
     order = [each.name for each in load_catalog()[stage.name].parameters]
     given = {**full.kwargs, name: value}
     ranked = sorted(given, key=lambda each: order.index(each) if each in order else len(order))
-    return replace(full, kwargs={each: given[each] for each in ranked})
+    kwargs = FileArguments.like(full.kwargs, {each: given[each] for each in ranked})
+    return replace(full, kwargs=kwargs)
 
 
 def parse_argument(declared: Type, text: str) -> Value:
@@ -243,7 +245,9 @@ def set_env_field(env: EnvConfig, name: str, text: str) -> EnvConfig:
             )
         given: Any = text == "True"
         return replace(env, **{name: given})
-    return from_flags([*to_flags(Pipeline(plain)), flag, text]).env
+    changed = from_flags([*to_flags(Pipeline(plain)), flag, text]).env
+    # The other settings keep their origin.
+    return replace(changed, kwargs=env.kwargs)
 
 
 def _make_field(parameter: Parameter, given: Mapping[str, Value]) -> FormField:

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tdx.pipeline.editing.documents import read_json, set_aside, write_json
 from tdx.pipeline.editing.draft import Draft, DraftChange, DraftStage, Editor
 from tdx.pipeline.grammar import format_stage, parse_stage
 from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig
+from tdx.pipeline.values import FileArguments, StageConfig
 from tdx.settings import state_path
 
 SCHEMA_VERSION = 1
@@ -116,7 +117,9 @@ def session_from_json(document: object) -> Session:
 
 
 def _parse_session(document: Mapping[str, Any]) -> Session:
-    stages = [DraftStage(int(n), parse_stage(text), bool(on)) for n, text, on in document["stages"]]
+    stages = [
+        DraftStage(int(n), _parse_config(text), bool(on)) for n, text, on in document["stages"]
+    ]
     heads = [_parse_head(each) for each in document["heads"]]
     drafts = [
         _make_draft(heads[head], [stages[n] for n in numbers], file)
@@ -160,7 +163,14 @@ def _head_to_json(head: DraftHead) -> list[str]:
 def _parse_head(flags: Sequence[str]) -> DraftHead:
     without = bool(flags) and flags[0] == _NO_ENV
     read = from_flags(flags[1:] if without else flags)
-    return None if without else read.env, read.policy, read.rollout
+    # The draft may have been opened from a file.
+    env = replace(read.env, kwargs=FileArguments(read.env.kwargs))
+    return None if without else env, read.policy, read.rollout
+
+
+def _parse_config(text: str) -> StageConfig:
+    stage = parse_stage(text)
+    return replace(stage, kwargs=FileArguments(stage.kwargs))
 
 
 def _stage_to_json(stage: DraftStage) -> list[Any]:

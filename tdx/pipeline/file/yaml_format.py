@@ -25,7 +25,7 @@ from tdx.pipeline.file.yaml_codec import (
 from tdx.pipeline.grammar import format_stage, format_value, parse_stage, shorten
 from tdx.pipeline.model import BATCHINGS, VERSION, CheckConfig, EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.policies import make_mlp_policy, parse_mlp_settings, parse_policy
-from tdx.pipeline.values import StageConfig, Value
+from tdx.pipeline.values import FileArguments, StageConfig, Value
 from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 
 _MAX_TEXT_LENGTH = 1_000
@@ -115,7 +115,8 @@ def _parse_env(document: Any) -> EnvConfig:
     if "id" not in node:
         with add_location(document, "env"):
             raise PipelineError("env has no id", hint="add id: with the name of the env")
-    return EnvConfig(**_check_fields(node, _ENV_CHECKS))
+    read = _check_fields(node, _ENV_CHECKS)
+    return EnvConfig(**{**read, "kwargs": FileArguments(read.get("kwargs", {}))})
 
 
 def _check_fields(node: Any, checks: Mapping[str, Callable[[str, Value], Value]]) -> dict[str, Any]:
@@ -190,7 +191,7 @@ def _parse_stage_node(stages: Any, index: int) -> StageConfig:
         with add_location(stages, index=index):
             if isinstance(item, str):
                 stage = parse_stage(str(item))
-                return StageConfig(stage.name, stage.args, stage.kwargs, *place)
+                return StageConfig(stage.name, stage.args, FileArguments(stage.kwargs), *place)
             if isinstance(item, Mapping) and len(item) == 1:
                 (name,) = item
                 return _parse_stage_entry(str(name), item[name], place)
@@ -207,13 +208,14 @@ def _parse_stage_entry(
     if bare.args or bare.kwargs:
         raise PipelineError(f"{name} has arguments twice", hint="write - Name: {argument: value}")
     if arguments is None:
-        return StageConfig(name, (), {}, *place)
+        return StageConfig(name, (), FileArguments(), *place)
     if isinstance(arguments, list):
-        return StageConfig(name, cast("tuple[Value, ...]", decode(arguments)), {}, *place)
+        values = cast("tuple[Value, ...]", decode(arguments))
+        return StageConfig(name, values, FileArguments(), *place)
     if not isinstance(arguments, Mapping):
         hint = f"write - {name}: {{argument: {arguments}}}"
         raise PipelineError(f"the arguments of {name} must be a map or a list", hint=hint)
-    kwargs: dict[str, Value] = {}
+    kwargs = FileArguments()
     for key in arguments:
         with add_location(arguments, key):
             if not isinstance(key, str):

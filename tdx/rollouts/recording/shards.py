@@ -23,7 +23,7 @@ from tdx.confined_files import open_folder, open_subfolder, unlink_below, write_
 from tdx.core import TransformedEnv
 from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.files import atomic_folder, make_folders, remove_path, report_write_errors, sync_path
-from tdx.pipeline import read_pipeline
+from tdx.pipeline import check_arguments, read_pipeline, write_pipeline
 from tdx.rollouts.dump.folder import (
     MANIFEST,
     POLICY_COPIES,
@@ -164,6 +164,10 @@ def _remove_started(root: int) -> None:
 def _prepare_plan(
     request: DumpRequest, count: int, existing: ShardPlan | None
 ) -> tuple[ShardPlan, NamedPolicy]:
+    # Each shard reads the pipeline from the plan, where it is data of a file.
+    planned = read_pipeline(write_pipeline(request.pipeline), request.pipeline.file or MANIFEST)
+    for error in check_arguments(planned, request.allow_code):
+        raise error
     seed = request.seed
     if seed is None and request.pipeline.env.seed is None and existing is not None:
         seed = existing.manifest.seed

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import re
 import sys
+import urllib.request
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -19,9 +22,12 @@ from torch import Tensor
 from tdx.errors import ArgumentError, EnvError, TdxError, UnknownNameError, did_you_mean
 from tdx.files import atomic_path
 from tdx.transforms.encoders.resnet import ResNetName, empty_resnet, resnet_of
+from tdx.untrusted import MAX_POLICY_BYTES
 
 R3M_URL = "https://pytorch.s3.amazonaws.com/models/rl/r3m/{file}"
 FILE_ENDINGS = (".pt", ".pth")
+_TIMEOUT = 60.0
+_BLOCK_BYTES = 2**20
 _HASH = re.compile(r"-([0-9a-f]{8,})\.")
 
 
@@ -115,13 +121,13 @@ def fetch_checkpoint(checkpoint: Checkpoint, download_path: str | os.PathLike[st
 
 
 def _download(url: str, target: Path) -> Path:
-    digest = _HASH.search(target.name)
+    published = _HASH.search(target.name)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(target) as part:
-            torch.hub.download_url_to_file(
-                url, str(part), hash_prefix=digest and digest[1], progress=sys.stderr.isatty()
-            )
+            digest = _fetch(url, part)
+            if published and not digest.startswith(published[1]):
+                raise ValueError(f"its SHA-256 begins with {digest[:8]}, not {published[1]}")
     except TdxError:
         raise
     except (OSError, HTTPException, RuntimeError, ValueError) as error:
@@ -131,6 +137,42 @@ def _download(url: str, target: Path) -> Path:
             hint=f"put the file at {target}, or pass a copy of it as download_path",
         ) from None
     return target
+
+
+def _fetch(url: str, target: Path) -> str:
+    """Download a file and return its SHA-256.
+
+    Raises:
+        OSError: It cannot be read or written.
+        ValueError: It has more than :data:`MAX_POLICY_BYTES`, or is incomplete.
+    """
+    too_long = f"it has more than {MAX_POLICY_BYTES:,} bytes"
+    digest, size = hashlib.sha256(), 0
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as reply, target.open("wb") as file:
+        if not reply.url.startswith(url.partition(":")[0] + ":"):
+            raise ValueError(f"it is redirected to {reply.url}")
+        declared = int(reply.headers.get("Content-Length") or 0)
+        if declared > MAX_POLICY_BYTES:
+            raise ValueError(too_long)
+        with _show_progress(reply, declared, url) as data:
+            while block := data.read(_BLOCK_BYTES):
+                size += len(block)
+                if size > MAX_POLICY_BYTES:
+                    raise ValueError(too_long)
+                digest.update(block)
+                file.write(block)
+    if size < declared:
+        raise ValueError(f"{size:,} of {declared:,} bytes arrived")
+    return digest.hexdigest()
+
+
+def _show_progress(reply: Any, size: int, url: str) -> AbstractContextManager[Any]:
+    if not size or not sys.stderr.isatty():
+        return nullcontext(reply)
+    from rich.console import Console
+    from rich.progress import wrap_file
+
+    return wrap_file(reply, size, description=url.rpartition("/")[2], console=Console(stderr=True))
 
 
 # Content
@@ -174,11 +216,17 @@ def _load(path: Path) -> Any:
     try:
         with path.open("rb") as file:
             is_pickle = file.read(1) == pickle.PROTO
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise ArgumentError(
             f"cannot read {path}: {error.strerror or error}",
             hint="check the path and its permissions",
         ) from None
+    if size > MAX_POLICY_BYTES:
+        raise ArgumentError(
+            f"{path} has more than {MAX_POLICY_BYTES:,} bytes",
+            hint="use the file that R3M or torchvision publishes for this network",
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -16,6 +16,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
+from tdx.child_processes import python_command
 from tdx.tui.backend.activity import ActivityRecord
 
 TAIL_BYTES = 64 * 1024
@@ -135,7 +136,7 @@ class WorkerProcess:
             descriptors = [theirs.fileno(), shared.fileno()]
             arguments = [str(descriptors[0]), json.dumps(sys.path), str(descriptors[1])]
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOTSTRAP, *arguments],
+                python_command("-c", _BOOTSTRAP, *arguments),
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
                 stdout=self.output.file,

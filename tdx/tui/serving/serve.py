@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from tdx.child_processes import python_command
 from tdx.errors import ArgumentError, ExitCode, MissingPackageError
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def serve(
         arguments: Arguments of ``tdx tui`` for the app.
         host: Address to listen on.
         port: Port. ``0``: any free port.
-        token: Secret that a browser must send. ``None`` or ``"random"``: a new one is drawn.
+        token: Secret that a browser must send. ``None``: a new one is drawn.
         pages: Maximum number of open pages.
         say: Called with the URL.
 
@@ -57,15 +58,22 @@ def serve(
         raise MissingPackageError(
             f"the app in a browser needs textual-serve: {error}", hint="pip install 'tdx[serve]'"
         ) from error
-    if token is None or token == "random":
-        token = random_token()
+    token = token or random_token()
     with _open_socket(host, port) as listening:
         port = listening.getsockname()[1]
-        command = [sys.executable, "-c", _BOOTSTRAP, json.dumps(sys.path), "tui", *arguments]
-        server = AppServer(command, Access(token, port, loopback=is_loopback(host)), pages)
+        server = AppServer(app_command(arguments), Access(token, loopback=is_loopback(host)), pages)
         say(_address(host, port, token))
         asyncio.run(_serve_until_signal(server, listening))
     return ExitCode.OK
+
+
+def app_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command line of an app process.
+
+    Args:
+        arguments: Arguments of ``tdx tui``.
+    """
+    return python_command("-c", _BOOTSTRAP, json.dumps(sys.path), "tui", *arguments)
 
 
 def _open_socket(host: str, port: int) -> socket.socket:

@@ -56,19 +56,24 @@ class Access:
     browser sends it once, in the URL, and gets a cookie, so that later URLs do not contain the
     token.
 
+    A browser sends a cookie to every port of a host, so that another server there could read it.
+    This one belongs to a path that is random, as are its name and its value; a server that gets a
+    request with it would have to know the path, and would not learn the token.
+
     A page of another site must not reach the server: neither through a host name that resolves to
-    this machine (checked in ``Host``) nor through a websocket (checked in ``Origin``).
+    this machine (checked in ``Host``) nor by a request or a websocket of its own (checked in
+    ``Origin`` and ``Sec-Fetch-Site``). Another port of this host is another site.
 
     Args:
-        token: Secret that a request must contain.
-        port: Port of the server. It is part of the cookie's name, because browsers share cookies
-            between ports.
+        token: Secret that the first request must contain.
         loopback: True if the server only listens on this machine, so that ``Host`` must name it.
     """
 
-    def __init__(self, token: str, port: int, *, loopback: bool = True) -> None:
+    def __init__(self, token: str, *, loopback: bool = True) -> None:
         self._token = token
-        self._cookie = f"tdx-{port}"
+        self._session = random_token()
+        self._cookie = f"tdx-{secrets.token_hex(8)}"
+        self.path = f"/{secrets.token_urlsafe(12)}"
         self._loopback = loopback
 
     @web.middleware
@@ -78,28 +83,45 @@ class Access:
         Raises:
             HTTPForbidden: The token is missing, or the request comes from another site.
         """
-        if not self._is_own(request):
+        if not self._names_this_host(request):
             raise web.HTTPForbidden(text=_CROSS_SITE)
-        if request.path == "/" and self._is_token(request.query.get(PARAMETER)):
-            welcome = web.HTTPFound("/")
-            welcome.set_cookie(self._cookie, self._token, httponly=True, samesite="Strict")
+        if request.path == "/" and _is_equal(request.query.get(PARAMETER), self._token):
+            # The address may be opened from anywhere: its token is not known anywhere else.
+            welcome = web.HTTPFound(f"{self.path}/")
+            welcome.set_cookie(
+                self._cookie, self._session, path=self.path, httponly=True, samesite="Strict"
+            )
             welcome.headers["Referrer-Policy"] = "no-referrer"
             raise welcome
-        if not self._is_token(request.cookies.get(self._cookie)):
+        if not self._is_same_origin(request):
+            raise web.HTTPForbidden(text=_CROSS_SITE)
+        if not _is_equal(request.cookies.get(self._cookie), self._session):
             raise web.HTTPForbidden(text=_NO_TOKEN)
         return await handler(request)
 
-    def _is_own(self, request: web.Request) -> bool:
-        host = urlsplit(f"//{request.host}")
-        if self._loopback and not is_loopback(host.hostname or ""):
+    def _names_this_host(self, request: web.Request) -> bool:
+        try:
+            name = urlsplit(f"//{request.host}").hostname
+        except ValueError:  # such as a bracket without its partner
+            return False
+        return not self._loopback or is_loopback(name or "")
+
+    def _is_same_origin(self, request: web.Request) -> bool:
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             return False
         origin = request.headers.get("Origin")
-        return origin is None or urlsplit(origin).netloc == request.host
+        if origin is None:
+            # Browsers send it with each websocket, but not with each page.
+            return "Upgrade" not in request.headers
+        try:
+            return urlsplit(origin).netloc == request.host
+        except ValueError:
+            return False
 
-    def _is_token(self, given: str | None) -> bool:
-        # A header may contain bytes that are not UTF-8.
-        found = (given or "").encode(errors="surrogateescape")
-        return hmac.compare_digest(found, self._token.encode())
+
+def _is_equal(given: str | None, secret: str) -> bool:
+    # A header may contain bytes that are not UTF-8.
+    return hmac.compare_digest((given or "").encode(errors="surrogateescape"), secret.encode())
 
 
 STOP_TIMEOUT = 5.0
@@ -203,13 +225,14 @@ class AppServer(Server):
 
     async def _make_app(self) -> web.Application:
         app = web.Application(middlewares=[self._access.middleware])
+        path = self._access.path
         app.add_routes(
             [
-                web.get("/", self._index),
-                web.get("/ws", self.handle_websocket),
-                web.get("/download/{key}", self.handle_download),
-                web.static("/static", self.statics_path),
-                web.static("/page", _PAGE),
+                web.get(f"{path}/", self._index),
+                web.get(f"{path}/ws", self.handle_websocket),
+                web.get(f"{path}/download/{{key}}", self.handle_download),
+                web.static(f"{path}/static", self.statics_path),
+                web.static(f"{path}/page", _PAGE),
             ]
         )
         app.on_shutdown.append(self.on_shutdown)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,8 +41,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def unreachable(url: str, *args: Any, **kwargs: Any) -> None:
         raise URLError("no route to host")
 
-    monkeypatch.setattr(torch.hub, "download_url_to_file", unreachable)
+    monkeypatch.setattr(urllib.request, "urlopen", unreachable)
     return tmp_path
+
+
+class Reply(io.BytesIO):
+    """Reply of a server."""
+
+    def __init__(self, url: str, content: bytes, size: int | None = None) -> None:
+        super().__init__(content)
+        self.url = url
+        self.headers = {"Content-Length": str(len(content) if size is None else size)}
 
 
 def encoder(**arguments: Any) -> R3MTransform:
@@ -118,17 +129,40 @@ def test_download_address_and_cache_folder(
 ) -> None:
     asked: list[str] = []
 
-    def download(url: str, target: str, *args: Any, **kwargs: Any) -> None:
+    def download(url: str, **kwargs: Any) -> Reply:
         asked.append(url)
-        torch.save(in_r3m_layout(state), target)
+        return Reply(url, content.getvalue())
 
-    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
+    content = io.BytesIO()
+    torch.save(in_r3m_layout(state), content)
+    monkeypatch.setattr(urllib.request, "urlopen", download)
     folder = home / "new" / "folder"
     assert_has(encoder(download=True, download_path=folder), state)
     assert [url.rpartition("/")[2] for url in asked] == ["r3m_18.pt"]
     assert (folder / "r3m_18.pt").is_file()
     assert_has(encoder(download=True, download_path=folder), state)
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (lambda url: Reply(url, b"x" * 9, size=2**40), "more than 1,073,741,824 bytes"),
+        (lambda url: Reply(url, b"x" * 99, size=0), "more than 64 bytes"),
+        (lambda url: Reply(url, b"x" * 9, size=10), "9 of 10 bytes arrived"),
+        (lambda url: Reply("http://example.org/", b"x" * 9), "redirected to http://example.org/"),
+        (lambda url: Reply(url, b"x" * 9), "SHA-256 begins with .*, not f37072fd"),
+    ],
+)
+def test_bad_downloads_are_refused(
+    home: Path, monkeypatch: pytest.MonkeyPatch, reply: Callable[[str], Reply], message: str
+) -> None:
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, **kwargs: reply(url))
+    if "64" in message:
+        monkeypatch.setattr("tdx.transforms.encoders.checkpoints.MAX_POLICY_BYTES", 64)
+    with pytest.raises(EnvError, match=message):
+        vectors(encoder(download="IMAGENET1K_V1"))
+    assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
 # Lazy reading

@@ -1,9 +1,9 @@
 "use strict";
 
-// The line to the app: the same host and port as the page, whatever a proxy makes of them.
+// The line to the app: the same host, port and path as the page, whatever a proxy makes of them.
 document.addEventListener("DOMContentLoaded", () => {
   const scheme = location.protocol === "https:" ? "wss:" : "ws:";
-  document.getElementById("terminal").dataset.sessionWebsocketUrl = `${scheme}//${location.host}/ws`;
+  document.getElementById("terminal").dataset.sessionWebsocketUrl = `${scheme}//${location.host}${location.pathname}ws`;
   document.getElementById("again").addEventListener("click", () => location.reload());
 });
 
