@@ -31,7 +31,13 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
-from tdx.inspection.value_stats import RunningStats, StageValues, ValueStats, count_outside
+from tdx.inspection.value_stats import (
+    Numbers,
+    RunningStats,
+    StageValues,
+    ValueStats,
+    count_outside,
+)
 from tdx.inspection.values_report import ValuesReport, inspect_values
 from tests.envs.mocks import CountingEnv
 
@@ -66,10 +72,10 @@ def value(report: ValuesReport, place: str, version: str) -> ValueStats:
 
 
 def collect_stats(leaf: TensorSpec | None, *values: Any) -> ValueStats:
-    stats = RunningStats("a", "a@0", leaf, None)
-    for each in values:
-        stats.add(each)
-    return stats.result()
+    stats = RunningStats("a", leaf)
+    for value in values:
+        stats.add(Numbers(value), None if leaf is None else count_outside(leaf, value))
+    return stats.result("a@0", None)
 
 
 def test_statistics_cover_all_steps() -> None:
