@@ -29,8 +29,8 @@ class ValueStats(Result):
         shape: Shape with the batch dims; -1 for a dim that differs between steps or rows.
         dtype: Such as ``"float32"``; the class name for data that is not a tensor.
         device: Such as ``"cuda:0"``.
-        present: Number of resets or steps with the key; the statistics cover all of them, whether the
-            stage changed the value or passed it on.
+        present: Number of resets or steps with the key. The statistics cover all of them, whether
+            the stage changed the value or passed it on.
         changed: Number of them in which the stage changed the value, or added the key; ``None`` for
             the env, the policy and the input.
         elements: Number of elements in all steps.
@@ -213,8 +213,9 @@ def count_outside(leaf: TensorSpec, value: Any) -> int | None:
         value: Value of the same shape and dtype.
 
     Returns:
-        ``None`` if the shape or dtype differs, and for data that is not a tensor. If a spec constrains several elements together, such
-        as a one-hot vector, all of them count as outside.
+        ``None`` if the shape or dtype differs, and for data that is not a tensor. If a spec
+        constrains several elements together, such as a one-hot vector, all of them count as
+        outside.
     """
     from torch import Tensor
 

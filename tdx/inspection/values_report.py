@@ -248,10 +248,10 @@ class _ValueCollector:
                     spec = None if leaf is None else self._to_leaf_spec(stage, key, leaf)
                     draft.written[key] = spec
         for violation in self.add_violations(trace):
-            key, by = violation.violation.key, violation.by
+            broken, by = violation.violation.key, violation.by
             draft = phase.stages[by.kind, by.index, by.direction]
-            if key is not None and key in draft.stats:
-                draft.stats[key].add_violation(violation.violation.code)
+            if broken is not None and broken in draft.stats:
+                draft.stats[broken].add_violation(violation.violation.code)
 
     def _add_passage(
         self, phase: _PhaseCollector, passage: Passage, trace: StepTrace, reader: _TraceNumbers
