@@ -67,6 +67,9 @@ class FiniteCheck:
     def _describe(self, value: Tensor, start: int) -> str | None:
         if not (value.is_floating_point() or value.is_complex()):
             return None
+        if value.dtype.itemsize == 1:
+            # torch does not add up float8.
+            value = value.to(torch.float32)
         # The sum of non-finite numbers is not finite; it needs one pass and no copy.
         if bool(value.sum().isfinite()) or bool(value.isfinite().all()):
             return None

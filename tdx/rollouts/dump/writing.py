@@ -21,7 +21,7 @@ from tdx.confined_files import open_below, open_folder, unlink_below, write_belo
 from tdx.errors import ArgumentError, OutputError, StorageError, TdxError
 from tdx.files import atomic_folder, sync_path
 from tdx.rollouts.dump.encoding import pack, unpack
-from tdx.rollouts.dump.entries import FiniteCheck, select_entries, select_storable
+from tdx.rollouts.dump.entries import select_entries, select_storable
 from tdx.rollouts.dump.episodes import Columns
 from tdx.rollouts.dump.folder import (
     DAMAGED_FOLDER,
@@ -76,7 +76,6 @@ class DumpWriter:
         self.folder, self.manifest = folder, manifest
         self._root, self._flags, self._end, self._hint = root, manifest.flags, end, hint
         self._dim = len(manifest.batch_size)
-        self._finite = FiniteCheck(self._dim)
         self._tracks = {track.name for track, _ in manifest.tracks}
         self._transforms = manifest.transforms
         self._has_descriptions = bool(manifest.steps)
@@ -113,11 +112,10 @@ class DumpWriter:
         Raises:
             OutputError: The disk is full, or cannot be written to.
         """
-        manifest, data = self.manifest, self._select(chunk)
-        start = manifest.steps
+        manifest = self.manifest
         with report_write_errors(self.folder, self._hint):
             self._remove_descriptions()
-            sums, raw_steps = self._write(DATA, data, start), 0
+            sums, raw_steps = self._write(DATA, self.select(chunk), manifest.steps), 0
             if raw is not None:
                 raw_steps = raw.shape[self._dim]
                 sums |= self._write(RAW, raw, manifest.raw_steps)
@@ -135,7 +133,6 @@ class DumpWriter:
             if before is not None and before != manifest.state:
                 with suppress(FileNotFoundError):
                     unlink_below(self._root, before.path)
-        self._finite.check(data, start)
 
     def _write(self, name: str, data: TensorDictBase, start: int) -> dict[str, str]:
         track: Track | None = getattr(self.manifest, name)
@@ -192,7 +189,7 @@ class DumpWriter:
         """Return the checksums that a chunk's entries would have."""
         track = self.manifest.data
         assert track is not None
-        columns = track.columns(self._select(chunk))
+        columns = track.columns(self.select(chunk))
         return {track.file(path): checksum(column) for path, column in columns.items()}
 
     def read_state(self) -> dict[str, Any] | None:
@@ -213,7 +210,8 @@ class DumpWriter:
             raise StorageError(f"cannot read {file}: {error}", hint=hint) from error
         return found
 
-    def _select(self, chunk: TensorDictBase) -> TensorDictBase:
+    def select(self, chunk: TensorDictBase) -> TensorDictBase:
+        """Return the entries of a chunk ``[*B, T]`` that the dump stores."""
         if self.manifest.keys is None:
             return select_storable(chunk)
         return select_entries(chunk, self.manifest.keys)
