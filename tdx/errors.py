@@ -43,6 +43,7 @@ class Where:
         file: Path of the pipeline file.
         line: Line in that file, from 1.
         column: Column in that line, from 1.
+        row: Index of the env in its batch, from 0.
     """
 
     stage: int | None = None
@@ -53,12 +54,15 @@ class Where:
     file: str | None = None
     line: int | None = None
     column: int | None = None
+    row: int | None = None
 
     def __str__(self) -> str:
         parts = [self._file_part(), self._stage_part()]
         if self.step is not None:
             parts.append(f"step {self.step}")
-        if self.env is not None:
+        if self.row is not None:
+            parts.append(f"env {self.row}" + (f" ({self.env})" if self.env else ""))
+        elif self.env is not None:
             parts.append(f"env {self.env}")
         if self.key is not None:
             parts.append(f"key {format_key(self.key)!r}")
@@ -97,6 +101,7 @@ class WhereEntries(TypedDict, total=False):
     file: str
     line: int
     column: int
+    row: int
 
 
 class ErrorEntries(TypedDict):

@@ -29,6 +29,10 @@ class ValueStats(Result):
         shape: Shape with the batch dims; -1 for a dim that differs between steps or rows.
         dtype: Such as ``"float32"``; the class name for data that is not a tensor.
         device: Such as ``"cuda:0"``.
+        present: Number of resets or steps with the key. The statistics cover all of them, whether
+            the stage changed the value or passed it on.
+        changed: Number of them in which the stage changed the value, or added the key; ``None`` for
+            the env, the policy and the input.
         elements: Number of elements in all steps.
         minimum: Minimum without NaN; ``None`` without numbers.
         mean: Mean of the finite elements.
@@ -41,8 +45,8 @@ class ValueStats(Result):
     """
 
     json_entries: ClassVar[Entries] = (
-        *("version", key_entry("key"), "shape", "dtype", "device", "elements"),
-        *(Entry("min", "minimum"), "mean", Entry("max", "maximum"), "nans", "outside"),
+        *("version", key_entry("key"), "shape", "dtype", "device", "present", "changed"),
+        *("elements", Entry("min", "minimum"), "mean", Entry("max", "maximum"), "nans", "outside"),
         *("violations", "spec"),
     )
 
@@ -51,6 +55,8 @@ class ValueStats(Result):
     shape: tuple[int, ...]
     dtype: str
     device: str
+    present: int
+    changed: int | None
     elements: int
     minimum: float | None
     mean: float | None
@@ -61,98 +67,134 @@ class ValueStats(Result):
     violations: tuple[str, ...]
 
 
+class Numbers:
+    """Statistics of one value, which may pass several stages.
+
+    Args:
+        value: A tensor ``[*B, ...]``, or other data; a list of rows if they differ in shape.
+    """
+
+    def __init__(self, value: Any) -> None:
+        from torch import Tensor
+
+        self.shape: tuple[int, ...] = ()
+        self.dtypes: dict[str, None] = {}
+        self.device = ""
+        self.elements = self.nans = self.finite = 0
+        self.sum, self.minimum, self.maximum = 0.0, math.inf, -math.inf
+        rows = value if isinstance(value, list) else [value]
+        for position, row in enumerate(rows):
+            shape = tuple(row.shape) if hasattr(row, "shape") else ()
+            shape = (len(rows), *shape) if isinstance(value, list) else shape
+            self.shape = _merge_shapes(self.shape, shape) if position else shape
+            if isinstance(row, Tensor):
+                self.dtypes[str(row.dtype).removeprefix("torch.")] = None
+                self.device = str(row.device)
+                self._add(row.detach())
+            else:
+                self.dtypes[type(row).__name__] = None
+
+    def _add(self, tensor: Tensor) -> None:
+        import torch
+
+        self.elements += tensor.numel()
+        if tensor.numel() == 0 or tensor.is_complex() or tensor.device.type == "meta":
+            return
+        numbers = tensor.reshape(-1)
+        if numbers.dtype is torch.bool:
+            numbers = numbers.byte()
+        low, high = (extreme.item() for extreme in torch.aminmax(numbers))
+        if -math.inf < low and high < math.inf:
+            # NaN would be the minimum: all numbers are finite.
+            self.minimum, self.maximum = min(self.minimum, low), max(self.maximum, high)
+            self.sum += numbers.sum(dtype=torch.float64).item()
+            self.finite += numbers.numel()
+            return
+        if numbers.is_floating_point():
+            nan = numbers.isnan()
+            self.nans += int(nan.sum())
+            numbers = numbers[~nan]
+        if numbers.numel() == 0:
+            return
+        low, high = numbers.min().item(), numbers.max().item()
+        self.minimum, self.maximum = min(self.minimum, low), max(self.maximum, high)
+        if numbers.is_floating_point():
+            numbers = numbers[numbers.isfinite()]
+        self.sum += numbers.double().sum().item()
+        self.finite += numbers.numel()
+
+
 class RunningStats:
-    """Accumulates the statistics of one key over the steps.
+    """Accumulates the statistics of one key after one stage over the steps.
 
     Args:
         key: The key.
-        version: Version of the key.
         leaf: Spec of the key at this stage.
-        spec: The same as plain data.
     """
 
-    def __init__(
-        self, key: NestedKey, version: str, leaf: TensorSpec | None, spec: LeafSpec | None
-    ) -> None:
-        self._key, self._version, self._leaf, self._spec = key, version, leaf, spec
+    def __init__(self, key: NestedKey, leaf: TensorSpec | None) -> None:
+        self.key, self.leaf = key, leaf
+        self.present = self.changed = 0
         self._shape: tuple[int, ...] | None = None
         self._dtypes: dict[str, None] = {}
         self._device = ""
         self._elements = self._nans = self._finite = 0
         self._sum, self._min, self._max = 0.0, math.inf, -math.inf
-        self._outside: float | None = None if leaf is None else 0
+        self._outside: int | None = None if leaf is None else 0
         self._violations: dict[str, None] = {}
 
     def add_violation(self, code: str) -> None:
         """Record a kind of spec violation."""
         self._violations[code] = None
 
-    def add(self, value: Any) -> None:
-        """Add a value ``[*B, ...]``; a list of rows if they differ in shape."""
-        from torch import Tensor
+    def add(self, numbers: Numbers, outside: int | None = None, *, is_changed: bool = True) -> None:
+        """Add a value.
 
-        rows = value if isinstance(value, list) else [value]
-        for row in rows:
-            shape = tuple(row.shape) if hasattr(row, "shape") else ()
-            shape = (len(rows), *shape) if isinstance(value, list) else shape
-            self._shape = shape if self._shape is None else _merge_shapes(self._shape, shape)
-            if isinstance(row, Tensor):
-                self._dtypes[str(row.dtype).removeprefix("torch.")] = None
-                self._device = str(row.device)
-                self._add_numbers(row.detach())
-            else:
-                self._dtypes[type(row).__name__] = None
-                self._outside = None
-        if self._outside is not None and self._leaf is not None:
-            share = None if isinstance(value, list) else count_outside(self._leaf, value)
-            self._outside = None if share is None else self._outside + share
+        Args:
+            numbers: Its statistics.
+            outside: Number of its elements outside the spec; ``None`` if they do not compare.
+            is_changed: True if the stage changed it.
+        """
+        self.present += 1
+        self.changed += is_changed
+        shape = numbers.shape
+        self._shape = shape if self._shape is None else _merge_shapes(self._shape, shape)
+        self._dtypes.update(numbers.dtypes)
+        self._device = numbers.device or self._device
+        self._elements += numbers.elements
+        self._nans += numbers.nans
+        self._finite += numbers.finite
+        self._sum += numbers.sum
+        self._min = min(self._min, numbers.minimum)
+        self._max = max(self._max, numbers.maximum)
+        if self._outside is not None:
+            self._outside = None if outside is None else self._outside + outside
 
-    def _add_numbers(self, tensor: Tensor) -> None:
-        import torch
+    def result(self, version: str, spec: LeafSpec | None, *, is_stage: bool = True) -> ValueStats:
+        """Return the statistics.
 
-        self._elements += tensor.numel()
-        if tensor.numel() == 0 or tensor.is_complex() or tensor.device.type == "meta":
-            return
-        numbers = tensor.reshape(-1)
-        if numbers.dtype is torch.bool:
-            numbers = numbers.byte()
-        low, high = (each.item() for each in torch.aminmax(numbers))
-        if -math.inf < low and high < math.inf:
-            # NaN would be the minimum: all numbers are finite.
-            self._min, self._max = min(self._min, low), max(self._max, high)
-            self._sum += numbers.sum(dtype=torch.float64).item()
-            self._finite += numbers.numel()
-            return
-        if numbers.is_floating_point():
-            nan = numbers.isnan()
-            self._nans += int(nan.sum())
-            numbers = numbers[~nan]
-        if numbers.numel() == 0:
-            return
-        low, high = numbers.min().item(), numbers.max().item()
-        self._min, self._max = min(self._min, low), max(self._max, high)
-        if numbers.is_floating_point():
-            numbers = numbers[numbers.isfinite()]
-        self._sum += numbers.double().sum().item()
-        self._finite += numbers.numel()
-
-    def result(self) -> ValueStats:
-        """Return the statistics."""
+        Args:
+            version: Version of the key.
+            spec: Its spec as plain data.
+            is_stage: False for the env, the policy and the input, which change nothing.
+        """
         has_numbers = self._min <= self._max
         share = None if self._outside is None else self._outside / max(self._elements, 1)
         return ValueStats(
-            key=self._key,
-            version=self._version,
+            key=self.key,
+            version=version,
             shape=self._shape or (),
             dtype=" or ".join(self._dtypes),
             device=self._device,
+            present=self.present,
+            changed=self.changed if is_stage else None,
             elements=self._elements,
             minimum=self._min if has_numbers else None,
             mean=self._sum / self._finite if self._finite else None,
             maximum=self._max if has_numbers else None,
             nans=self._nans,
             outside=share,
-            spec=self._spec,
+            spec=spec,
             violations=tuple(self._violations),
         )
 
@@ -163,7 +205,7 @@ def _merge_shapes(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ..
     return tuple(a if a == b else -1 for a, b in zip(one, other, strict=True))
 
 
-def count_outside(leaf: TensorSpec, value: Tensor) -> int | None:
+def count_outside(leaf: TensorSpec, value: Any) -> int | None:
     """Count the elements outside a spec.
 
     Args:
@@ -171,12 +213,17 @@ def count_outside(leaf: TensorSpec, value: Tensor) -> int | None:
         value: Value of the same shape and dtype.
 
     Returns:
-        ``None`` if the shape or dtype differs. If a spec constrains several elements together, such
-        as a one-hot vector, all of them count as outside.
+        ``None`` if the shape or dtype differs, and for data that is not a tensor. If a spec
+        constrains several elements together, such as a one-hot vector, all of them count as
+        outside.
     """
+    from torch import Tensor
+
     from tdx.core.envs.spec_violations import check_value, outside
     from tdx.specs import Bounded, Categorical, Unbounded
 
+    if not isinstance(value, Tensor):
+        return None
     if isinstance(leaf, Bounded | Unbounded) and -1 not in leaf.shape:
         if value.shape != leaf.shape or value.dtype != leaf.dtype:
             return None
@@ -207,7 +254,7 @@ class StageValues(Result):
         index: Index in the chain, from 0; ``None`` if it is not a stage.
         name: Class name.
         direction: ``forward`` or ``inverse``.
-        values: Statistics of the keys that it wrote.
+        values: Statistics of the keys that it wrote in one of them, over all of them.
         dropped: Keys that it removed.
         undeclared: Keys that it wrote without declaring them as out-keys.
     """

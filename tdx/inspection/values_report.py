@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdx.errors import ArgumentError, TdxError
 from tdx.inspection.leaf import LeafSpec, leaf_spec
 from tdx.inspection.value_stats import (
-    Kind,
+    Numbers,
     Phase,
     PhaseValues,
     RunningStats,
     StageValues,
     ValueViolation,
+    count_outside,
 )
-from tdx.keys import NestedKey
+from tdx.keys import NestedKey, format_key
 from tdx.serialization import Entries, Entry, Result
 from tdx.stacks import open_stack
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tdx.core import StageTrace, StepTrace
-    from tdx.core.tracing import TraceChecker, TracedViolation
+    from tdx.core.tracing import Passage, TraceChecker, TracedViolation
+    from tdx.core.tracing.passages import PassageId
     from tdx.stacks import Stack
     from tdx.stacks.tracer import OnTrace
 
@@ -151,23 +153,58 @@ class ViolationCollector:
         return self._collector.violations()
 
 
-@dataclass(slots=True)
 class _StageCollector:
-    """Values of one stage, while they are collected."""
+    """Values after one stage of a phase, while they are collected.
 
-    kind: Kind
-    index: int | None
-    name: str
-    direction: Literal["forward", "inverse"]
-    values: dict[NestedKey, RunningStats]
-    dropped: dict[NestedKey, None]
-    undeclared: dict[NestedKey, None]
+    A key that the stage has not written may be written in a later step, and its statistics cover
+    the steps before: those of all keys are collected.
 
-    def result(self) -> StageValues:
-        values = tuple(stats.result() for stats in self.values.values())
-        dropped, undeclared = tuple(self.dropped), tuple(self.undeclared)
+    Args:
+        stage: The first call of the stage.
+    """
+
+    def __init__(self, stage: StageTrace) -> None:
+        self.stage = stage
+        self.is_traced = False
+        self.stats: dict[NestedKey, RunningStats] = {}
+        self.written: dict[NestedKey, LeafSpec | None] = {}
+        self.dropped: dict[NestedKey, None] = {}
+        self.undeclared: dict[NestedKey, None] = {}
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Position in the order of execution, which no single trace need show."""
+        kind, index = self.stage.kind, self.stage.index
+        if kind == "stage" and self.stage.direction == "inverse":
+            return 2, -index
+        return ("given", "policy", "inverse", "env", "stage", "kept").index(kind), index
+
+    def result(self, numbers: dict[tuple[str, NestedKey], int]) -> StageValues:
+        """Return the values of the keys that the stage wrote.
+
+        Args:
+            numbers: Number of the latest version of each key in each direction; it is updated.
+        """
+        stage, values = self.stage, []
+        for key, spec in self.written.items():
+            lane = stage.direction, key
+            is_stage = stage.kind in ("stage", "kept")
+            number = numbers.get(lane)
+            if number is None:
+                number = int(stage.kind == "stage")
+            elif is_stage:
+                number += 1
+            numbers[lane] = number
+            version = f"{format_key(key)}@{number}"
+            values.append(self.stats[key].result(version, spec, is_stage=is_stage))
         return StageValues(
-            self.kind, self.index, self.name, self.direction, values, dropped, undeclared
+            kind=stage.kind,
+            index=_stage_index(stage),
+            name=stage.name,
+            direction=stage.direction,
+            values=tuple(values),
+            dropped=tuple(self.dropped),
+            undeclared=tuple(self.undeclared),
         )
 
 
@@ -176,7 +213,7 @@ class _PhaseCollector:
     phase: Phase
     first: int
     count: int
-    stages: dict[tuple[str, int, str], _StageCollector]
+    stages: dict[PassageId, _StageCollector]
 
 
 class _ValueCollector:
@@ -187,47 +224,76 @@ class _ValueCollector:
         self._phases: dict[tuple[str, int], _PhaseCollector] = {}
         self._violations: dict[tuple[object, ...], ValueViolation] = {}
         self._specs: dict[int, tuple[Any, LeafSpec]] = {}
+        self._leaves: dict[NestedKey, list[Any]] = {}
 
     def add(self, trace: StepTrace) -> None:
         """Add the trace of a reset or step."""
+        from tdx.core.tracing import list_passages
+
         phase_id = (trace.phase, trace.index if self._per_step else 0)
         phase = self._phases.setdefault(phase_id, _PhaseCollector(trace.phase, trace.step, 0, {}))
         phase.count += 1
+        reader = _TraceNumbers()
+        for passage in list_passages(trace):
+            self._add_passage(phase, passage, trace, reader)
         for stage in trace.stages:
-            self._add_stage(phase, stage, trace)
+            draft = phase.stages[stage.kind, stage.index, stage.direction]
+            draft.is_traced = True
+            draft.dropped.update(dict.fromkeys(stage.dropped))
+            draft.undeclared.update(dict.fromkeys(stage.undeclared))
+            declared = self._promises.specs_for(stage, trace.tensordict) if stage.written else {}
+            for key in stage.written:
+                if key not in draft.written:
+                    leaf = declared.get(key)
+                    spec = None if leaf is None else self._to_leaf_spec(stage, key, leaf)
+                    draft.written[key] = spec
         for violation in self.add_violations(trace):
-            key = violation.violation.key
-            stats = (
-                phase.stages[_stage_id(violation.by)].values.get(key) if key is not None else None
+            broken, by = violation.violation.key, violation.by
+            draft = phase.stages[by.kind, by.index, by.direction]
+            if broken is not None and broken in draft.stats:
+                draft.stats[broken].add_violation(violation.violation.code)
+
+    def _add_passage(
+        self, phase: _PhaseCollector, passage: Passage, trace: StepTrace, reader: _TraceNumbers
+    ) -> None:
+        draft = phase.stages.get(passage.identity)
+        if draft is None:
+            draft = phase.stages[passage.identity] = _StageCollector(passage.stage)
+        declared = self._promises.specs_for(passage.stage, trace.tensordict)
+        for key, version in passage.entries.items():
+            stats = draft.stats.get(key)
+            if stats is None:
+                leaf = self._first_equal(key, declared.get(key))
+                stats = draft.stats[key] = RunningStats(key, leaf)
+            is_changed = key in passage.changed
+            stats.add(
+                reader.numbers(version.value),
+                reader.outside(version.value, stats.leaf),
+                is_changed=is_changed,
             )
-            if stats is not None:
-                stats.add_violation(violation.violation.code)
+
+    def _first_equal(self, key: NestedKey, leaf: Any) -> Any:
+        """Return one object for equal specs, so that a value is compared with it once."""
+        if leaf is None:
+            return None
+        known = self._leaves.setdefault(key, [])
+        for other in known:
+            if other == leaf:
+                return other
+        known.append(leaf)
+        return leaf
 
     def add_violations(self, trace: StepTrace) -> list[TracedViolation]:
         """Add the violations in a trace, and return them."""
         # A spec without bounds allows NaN, which is counted in the statistics.
-        found = [each for each in self._promises.check(trace) if each.violation.code != "nan"]
-        for each in found:
-            self._add_violation(trace, each.by, each.violation)
-        return found
-
-    def _add_stage(self, phase: _PhaseCollector, stage: StageTrace, trace: StepTrace) -> None:
-        stage_id = _stage_id(stage)
-        draft = phase.stages.get(stage_id)
-        if draft is None:
-            draft = phase.stages[stage_id] = _StageCollector(
-                stage.kind, _stage_index(stage), stage.name, stage.direction, {}, {}, {}
-            )
-        draft.dropped.update(dict.fromkeys(stage.dropped))
-        draft.undeclared.update(dict.fromkeys(stage.undeclared))
-        declared = self._promises.specs_for(stage, trace.tensordict) if stage.written else {}
-        for key, version in stage.written.items():
-            stats = draft.values.get(key)
-            if stats is None:
-                leaf = declared.get(key)
-                spec = None if leaf is None else self._to_leaf_spec(stage, key, leaf)
-                stats = draft.values[key] = RunningStats(key, version.name, leaf, spec)
-            stats.add(version.value)
+        violations = [
+            violation
+            for violation in self._promises.check(trace)
+            if violation.violation.code != "nan"
+        ]
+        for violation in violations:
+            self._add_violation(trace, violation.by, violation.violation)
+        return violations
 
     def _add_violation(self, trace: StepTrace, by: StageTrace, finding: Any) -> None:
         violation_id = (by.kind, by.index, *finding.identity)
@@ -260,12 +326,7 @@ class _ValueCollector:
     def phases(self) -> tuple[PhaseValues, ...]:
         """Return the values of each phase, in order of appearance."""
         return tuple(
-            PhaseValues(
-                draft.phase,
-                draft.first,
-                draft.count,
-                tuple(stage.result() for stage in _sort_stages(draft)),
-            )
+            PhaseValues(draft.phase, draft.first, draft.count, tuple(_stage_values(draft)))
             for draft in self._phases.values()
         )
 
@@ -274,17 +335,37 @@ class _ValueCollector:
         return tuple(self._violations.values())
 
 
-def _stage_id(stage: StageTrace) -> tuple[str, int, str]:
-    return stage.kind, stage.index, stage.direction
+class _TraceNumbers:
+    """Statistics of the values of one trace, each of which may pass many stages."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, Numbers] = {}
+        self._outside: dict[tuple[int, int], int | None] = {}
+
+    def numbers(self, value: Any) -> Numbers:
+        known = self._numbers.get(id(value))
+        if known is None:
+            known = self._numbers[id(value)] = Numbers(value)
+        return known
+
+    def outside(self, value: Any, leaf: Any) -> int | None:
+        if leaf is None:
+            return None
+        token = id(value), id(leaf)
+        if token not in self._outside:
+            self._outside[token] = count_outside(leaf, value)
+        return self._outside[token]
 
 
 def _stage_index(stage: StageTrace) -> int | None:
     return stage.index if stage.kind == "stage" else None
 
 
-def _sort_stages(phase: _PhaseCollector) -> list[_StageCollector]:
-    """Put the inputs first, even if the first trace has none."""
-    return sorted(phase.stages.values(), key=lambda stage: stage.kind != "given")
+def _stage_values(phase: _PhaseCollector) -> Iterator[StageValues]:
+    numbers: dict[tuple[str, NestedKey], int] = {}
+    for stage in sorted(phase.stages.values(), key=lambda stage: stage.order):
+        if stage.is_traced:
+            yield stage.result(numbers)
 
 
 State = Mapping[int, Mapping[str, "Tensor"]]

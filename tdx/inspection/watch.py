@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from tdx.core.chain import chain_stages
-from tdx.core.tracing import StepTrace
-from tdx.core.tracing.spec_violations import TraceChecker
+from tdx.core.tracing import StepTrace, TraceChecker, list_passages
+from tdx.core.tracing.passages import PassageId
 from tdx.core.transforms.running_norm import RunningNorm
 from tdx.errors import ArgumentError
-from tdx.inspection.value_stats import RunningStats
+from tdx.inspection.value_stats import Numbers, RunningStats, count_outside
 from tdx.inspection.watch_records import KeyRecord, Sink, StateRecord, WatchRecord, sink_of
-from tdx.keys import format_key
+from tdx.keys import NestedKey, format_key
 from tdx.stacks import open_stack
 
 _MAX_VALUES = 16
@@ -32,7 +32,9 @@ class watch:  # noqa: N801 - it is used like a function
 
     Every ``every`` steps, one step is traced: mean, standard deviation, range, share of NaN and of
     values outside the spec for each key that a stage writes, the time of each stage, and the state
-    of each stage, such as the statistics of a normalizer. All other steps only count. A rollout of
+    of each stage, such as the statistics of a normalizer. A key that a stage has changed once is
+    recorded in all later samples too, also where its value passes through, with ``changed`` as 1 or
+    0. All other steps only count. A rollout of
     a tdx env, which runs stages on chunks, and a step of a TorchRL env are recorded by their
     results instead, without times.
 
@@ -86,6 +88,7 @@ class watch:  # noqa: N801 - it is used like a function
         self._checker: TraceChecker | None = None
         self._before: dict[str, Any] = {}
         self._names: list[str] = []
+        self._changing: dict[PassageId, set[NestedKey]] = {}
 
     def __enter__(self) -> Self:
         stages = self._stack.stages
@@ -201,11 +204,17 @@ class watch:  # noqa: N801 - it is used like a function
     def _records_of(self, trace: StepTrace) -> Iterator[KeyRecord]:
         if self._checker is None:
             self._checker = TraceChecker(self._stack)
-        for stage in trace.stages:
-            declared = self._checker.specs_for(stage, trace.tensordict) if stage.written else {}
-            for key, version in stage.written.items():
-                leaf = declared.get(key)
-                yield _record(stage.place, key, version.value, leaf, stage.time_ns)
+        for passage in list_passages(trace):
+            stage = passage.stage
+            keys = self._changing.setdefault(passage.identity, set())
+            keys.update(stage.written)
+            declared = self._checker.specs_for(stage, trace.tensordict) if keys else {}
+            changes = stage.kind in ("stage", "kept")
+            for key, version in passage.entries.items():
+                if key in keys:
+                    changed = key in passage.changed if changes else None
+                    leaf = declared.get(key)
+                    yield _record(stage.place, key, version.value, leaf, stage.time_ns, changed)
 
     def _records_of_results(self, result: Any) -> Iterator[KeyRecord]:
         """Yield the statistics of the last steps of a rollout, ``[*B, T]``."""
@@ -270,16 +279,31 @@ class _Inside:
         self._owner._is_inside = self._before
 
 
-def _record(place: str, key: Any, value: Any, leaf: Any, time_ns: int | None) -> KeyRecord:
-    stats = RunningStats(key, "", leaf, None)
-    stats.add(value)
-    found = stats.result()
+def _record(
+    place: str,
+    key: NestedKey,
+    value: Any,
+    leaf: Any,
+    time_ns: int | None,
+    changed: bool | None = None,
+) -> KeyRecord:
+    stats = RunningStats(key, leaf)
+    stats.add(Numbers(value), None if leaf is None else count_outside(leaf, value))
+    result = stats.result("", None)
     std = None
     if isinstance(value, Tensor) and not value.is_complex() and value.numel():
         numbers = value.detach().double()
         std = torch.std(numbers, correction=0).item()
-    nan = found.nans / found.elements if found.elements else 0.0
+    nan = result.nans / result.elements if result.elements else 0.0
     return KeyRecord(
-        *(place, format_key(key), found.mean, std, found.minimum, found.maximum),
-        *(nan, found.outside, None if time_ns is None else time_ns / 1000),
+        stage=place,
+        key=format_key(key),
+        mean=result.mean,
+        std=std,
+        minimum=result.minimum,
+        maximum=result.maximum,
+        nan=nan,
+        outside=result.outside,
+        microseconds=None if time_ns is None else time_ns / 1000,
+        changed=changed,
     )

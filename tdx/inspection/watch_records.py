@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FORMAT = "tdx.watch"
 VERSION = 1
-_STATISTICS = ("mean", "std", "minimum", "maximum", "nan", "outside")
+_STATISTICS = ("mean", "std", "minimum", "maximum", "nan", "outside", "changed")
 _MAX_SCALARS = 64
 """Largest value that Rerun shows as curves."""
 _MAX_LINE = 2**24
@@ -50,6 +50,7 @@ class KeyRecord:
         nan: Share of NaN, from 0 to 1.
         outside: Share of the values outside the spec; ``None`` if it was not compared.
         microseconds: Time of the stage; ``None`` in a rollout.
+        changed: False if the value passed through the stage; ``None`` if it comes from no stage.
     """
 
     stage: str
@@ -61,6 +62,7 @@ class KeyRecord:
     nan: float
     outside: float | None
     microseconds: float | None
+    changed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class WatchRecord:
             for name in _STATISTICS:
                 value = getattr(each, name)
                 if value is not None:
-                    found[each.stage, f"{each.key}/{name}"] = value
+                    found[each.stage, f"{each.key}/{name}"] = float(value)
             if each.microseconds is not None:
                 found[each.stage, "microseconds"] = each.microseconds
         for state in self.states:
@@ -311,7 +313,7 @@ def read_watch(path: str | Path) -> WatchReport:
     try:
         lines = _read_lines(path)
         head = next(lines, None)
-        records = [_parse(each) for each in lines]
+        records = _with_passed_values([_parse(each) for each in lines])
     except StorageError as error:
         raise _invalid(path) from error
     except OSError as error:
@@ -359,6 +361,34 @@ def _parse(data: Mapping[str, Any]) -> WatchRecord:
     )
     keys = (KeyRecord(**each) for each in data["keys"])
     return WatchRecord(int(data["step"]), float(data["seconds"]), tuple(keys), tuple(states))
+
+
+def _with_passed_values(records: Sequence[WatchRecord]) -> list[WatchRecord]:
+    """Add what passed a stage in the samples before the first one in which it changed the key.
+
+    The value is that of the stage before, which later samples name.
+    """
+    sources: dict[tuple[str, str], str] = {}
+    for record in records:
+        latest: dict[str, str] = {}
+        for entry in record.keys:
+            if entry.changed is not None and entry.key in latest:
+                sources.setdefault((entry.stage, entry.key), latest[entry.key])
+            latest[entry.key] = entry.stage
+    pending, filled = set(sources), []
+    for record in records:
+        known = {(entry.stage, entry.key): entry for entry in record.keys}
+        pending.difference_update(known)
+        added = []
+        for stage, key in sources:
+            source = stage
+            while (source, key) in pending and (source, key) in sources:
+                source = sources[source, key]
+            if (stage, key) in pending and (source, key) in known:
+                value = replace(known[source, key], outside=None, microseconds=None)
+                added.append(replace(value, stage=stage, changed=False))
+        filled.append(replace(record, keys=(*record.keys, *added)))
+    return filled
 
 
 def _drifts(records: Sequence[WatchRecord]) -> Iterator[Drift]:

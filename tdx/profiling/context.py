@@ -20,6 +20,12 @@ from tdx.errors import TdxError
 from tdx.profiling.clock import ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.parallel import CallTimes
+from tdx.profiling.processor import (
+    ProcessorReading,
+    ProcessorUse,
+    processor_use,
+    read_processor,
+)
 from tdx.profiling.result import ModeProfile, Profile, Settings
 from tdx.profiling.run import ProfilePlan
 from tdx.stacks import Stack, open_stack
@@ -77,6 +83,8 @@ class profile:  # noqa: N801 - it is used like a function
         self._meter = ClockMeter()
         self._blocks: list[list[CallTimes]] = []
         self._began: list[int] = []
+        self._processor: list[ProcessorUse] = []
+        self._before: ProcessorReading | None = None
         self._open: ExitStack | None = None
 
     def __enter__(self) -> Self:
@@ -86,6 +94,7 @@ class profile:  # noqa: N801 - it is used like a function
                 attach_meter(self.target, self._meter, all_wrappers=self.all_wrappers)
             )
             self._open = stack.pop_all()
+        self._before = read_processor()
         self._began.append(time.perf_counter_ns())
         return self
 
@@ -96,6 +105,8 @@ class profile:  # noqa: N801 - it is used like a function
         traceback: TracebackType | None,
     ) -> None:
         assert self._open is not None
+        assert self._before is not None
+        use = processor_use(self._before, read_processor())
         opened, self._open = self._open, None
         try:
             opened.close()
@@ -105,6 +116,7 @@ class profile:  # noqa: N801 - it is used like a function
             self._began.pop()
             raise
         self._blocks.append(self._meter.collect())
+        self._processor.append(use)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Measure every call of a function."""
@@ -139,6 +151,7 @@ class profile:  # noqa: N801 - it is used like a function
             total_ns=np.array([_sum_own_times(block) for block in self._blocks], np.int64),
             steps=steps,
             frames=steps * max(envs, 1),
+            processor=tuple(self._processor),
         )
         count = int(steps.sum())
         settings = Settings(count, 0, len(self._blocks), "its own", device, envs)

@@ -13,6 +13,7 @@ from tdx.core.meter import UNATTRIBUTED, Lane, Part
 from tdx.errors import ArgumentError
 from tdx.html_repr import repr_html
 from tdx.profiling.machine import Machine
+from tdx.profiling.processor import ProcessorUse, describe_preemption
 
 Numbers = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -20,7 +21,7 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Statistics of times in µs: of calls, or of steps if a call covers many.
+    """Statistics of times of calls, in µs.
 
     Args:
         n: Number of calls.
@@ -43,12 +44,11 @@ class Statistics:
     iqr: float
 
 
-def compute_statistics(times: Numbers, weights: Counts | None = None) -> Statistics:
+def compute_statistics(times: Numbers) -> Statistics:
     """Compute statistics of times ``[n]``.
 
     Args:
         times: Times in µs.
-        weights: Weight of each time, ``[n]``. ``None``: 1.
 
     Raises:
         ArgumentError: ``times`` is empty.
@@ -60,27 +60,20 @@ def compute_statistics(times: Numbers, weights: Counts | None = None) -> Statist
     """
     if not len(times):
         raise ArgumentError("no call was timed", hint="run more steps")
-    quartiles = compute_percentiles(times, (25, 50, 75, 90, 95, 99), weights)
+    quartiles = compute_percentiles(times, (25, 50, 75, 90, 95, 99))
     low, p50, high, p90, p95, p99 = quartiles
-    mean = float(np.average(times, weights=weights))
+    mean = float(times.mean())
     return Statistics(len(times), mean, p50, p90, p95, p99, float(times.max()), high - low)
 
 
-def compute_percentiles(
-    times: Numbers, percentages: tuple[float, ...], weights: Counts | None = None
-) -> list[float]:
+def compute_percentiles(times: Numbers, percentages: tuple[float, ...]) -> list[float]:
     """Return the smallest times that at least the given percentages of all times do not exceed.
 
     Args:
         times: Times ``[n]``.
         percentages: Percentages, 0 to 100.
-        weights: Weight of each time, ``[n]``. ``None``: 1.
     """
-    order = np.argsort(times, kind="stable")
-    counted = np.ones(len(times), np.int64) if weights is None else weights[order]
-    reached = np.cumsum(counted)
-    places = np.searchsorted(reached, np.array(percentages) / 100 * reached[-1], side="left")
-    return [float(each) for each in times[order][np.minimum(places, len(times) - 1)]]
+    return np.percentile(times, percentages, method="inverted_cdf").tolist()
 
 
 NoiseLevel = Literal["unknown", "quiet", "fair", "noisy"]
@@ -201,19 +194,19 @@ class Row:
         return Row(self.part, *(column[kept] for column in columns))
 
     @property
-    def covers_many(self) -> bool:
-        """True if a call covers many steps; its times are then per step."""
-        return bool((self.steps > 1).any())
+    def covered_steps(self) -> float:
+        """Mean number of steps that one call runs: the length of a chunk, or 1."""
+        return float(self.steps.mean())
 
     @cached_property
     def samples_us(self) -> Numbers:
-        """Time per call, or per step if a call covers many, float64 ``[n]``."""
-        return self.times_ns / self.steps / 1000
+        """Time of each call, float64 ``[n]``; a call may run a chunk of many steps."""
+        return self.times_ns / 1000
 
     @cached_property
     def statistics(self) -> Statistics:
         """Statistics of :attr:`samples_us`."""
-        return compute_statistics(self.samples_us, self.steps if self.covers_many else None)
+        return compute_statistics(self.samples_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +292,7 @@ class ModeProfile:
         memory: Memory by row key; empty without that pass.
         operators: Operators by row key, most expensive first; empty without that pass.
         on_device: Device work by row key; empty without an accelerator.
+        processor: Use of the processor in each repeat; empty if it was not read.
         notes: Notes for the reader, each a sentence.
         error: Why the measurement ended early. ``None``: it did not. Rows hold the measurements
             until then.
@@ -313,8 +307,14 @@ class ModeProfile:
     memory: dict[tuple[str, Lane], MemoryUse] = field(default_factory=dict)
     operators: dict[tuple[str, Lane], tuple[OperatorUse, ...]] = field(default_factory=dict)
     on_device: dict[tuple[str, Lane], DeviceUse] = field(default_factory=dict)
+    processor: tuple[ProcessorUse, ...] = ()
     notes: tuple[str, ...] = ()
     error: str | None = None
+
+    @property
+    def preemption(self) -> str | None:
+        """How much of the time other programs had the processor; ``None`` if hardly any."""
+        return describe_preemption(self.processor)
 
     @property
     def step_us(self) -> float:
@@ -349,6 +349,14 @@ class ModeProfile:
         """Return the time of a row in the mean step, in µs."""
         steps = int(self.steps.sum())
         return row.total_ns / steps / 1000 if steps else 0.0
+
+    def steps_per_call(self, row: Row) -> float:
+        """Return how many steps there are for each call: its mean time divided by it is per step.
+
+        A part that runs once for a chunk, or only at a reset, has many; one that is called several
+        times in a step has less than 1.
+        """
+        return int(self.steps.sum()) / len(row.times_ns)
 
     @property
     def unattributed(self) -> float:

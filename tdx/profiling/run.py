@@ -30,6 +30,7 @@ from tdx.profiling.passes.choice import (
 )
 from tdx.profiling.passes.device import WAITING_PART
 from tdx.profiling.passes.observer import Observer
+from tdx.profiling.processor import ProcessorUse, processor_use, read_processor
 from tdx.profiling.result import MODES, Mode, ModeProfile, Profile, Settings
 from tdx.profiling.traces import count_calls
 from tdx.stacks.native_meter import ROLLOUT_PART, AttributePatches, attach_meter
@@ -185,6 +186,7 @@ class _Measurement:
         self._totals: list[int] = []
         self._steps: list[int] = []
         self._specs: list[int] = []
+        self._processor: list[ProcessorUse] = []
         self._error: str | None = None
         self._device = device
 
@@ -244,9 +246,11 @@ class _Measurement:
             self._wait(meter)
 
         start = self._plan.clock()
+        before = read_processor()
         try:
             meter.timed(_REPEAT_PART, repeat)()
         finally:
+            self._processor.append(processor_use(before, read_processor()))
             taken = [_relabel_repeat(times) for times in meter.collect()]
             # All calls are inside that one call, so the rows add up to the total.
             self._totals.append(sum(int(times.own_ns.sum()) for times in taken))
@@ -275,6 +279,7 @@ class _Measurement:
             steps=steps,
             frames=steps * envs,
             specs_ns=np.array(self._specs, np.int64),
+            processor=tuple(self._processor),
             notes=self._notes(),
             error=self._error,
         )

@@ -14,6 +14,7 @@ import numpy as np
 from tdx.core.meter import Lane, Part
 from tdx.errors import ArgumentError, StorageError
 from tdx.profiling.machine import Machine
+from tdx.profiling.processor import ProcessorUse
 from tdx.profiling.result import (
     Counts,
     DeviceUse,
@@ -65,12 +66,17 @@ class SampleEntries(TypedDict):
 
 
 class RowEntries(TypedDict):
-    """JSON entries of one row, with times in µs; ``n`` to ``iqr`` are :class:`Statistics`."""
+    """JSON entries of one row, with times in µs; ``n`` to ``iqr`` are :class:`Statistics`.
+
+    These are of single calls, as ``per`` says; ``step_us`` is per step, ``steps_per_call`` times
+    less than ``mean``.
+    """
 
     part: Part
     label: str
     lane: Lane
-    per: Literal["step", "call"]
+    per: Literal["call"]
+    steps_per_call: float
     n: int
     mean: float
     p50: float
@@ -119,6 +125,8 @@ class ModeEntries(TypedDict):
     steps: list[int]
     frames: list[int]
     specs_ns: list[int]
+    processor: list[ProcessorUse]
+    preemption: str | None
     notes: list[str]
     error: str | None
     rows: list[RowEntries]
@@ -181,6 +189,8 @@ def _mode_to_json(mode: ModeProfile) -> dict[str, Any]:
         "steps": mode.steps.tolist(),
         "frames": mode.frames.tolist(),
         "specs_ns": mode.specs_ns.tolist(),
+        "processor": [to_plain(use) for use in mode.processor],
+        "preemption": mode.preemption,
         "notes": list(mode.notes),
         "error": mode.error,
         "rows": [row_to_json(mode, row) | {"samples": _encode_row(row)} for row in mode.rows],
@@ -205,7 +215,8 @@ def row_to_json(mode: ModeProfile, row: Row) -> dict[str, Any]:
         "part": to_plain(row.part),
         "label": row.part.label,
         "lane": row.part.lane,
-        "per": "step" if row.covers_many else "call",
+        "per": "call",
+        "steps_per_call": round(mode.steps_per_call(row), _DIGITS),
         **to_plain(row.statistics, _DIGITS),
         "steps": int(row.steps.sum()),
         "step_us": round(mode.step_share_us(row), _DIGITS),
@@ -343,6 +354,8 @@ def _parse_mode(data: Mapping[str, Any], samples: _SampleDecoder) -> ModeProfile
         memory={key: from_plain(MemoryUse, each) for key, each in _by_key(data["memory"])},
         operators=operators,
         on_device={key: from_plain(DeviceUse, each) for key, each in _by_key(data["on_device"])},
+        # Profiles of earlier versions have none.
+        processor=tuple(from_plain(ProcessorUse, use) for use in data.get("processor", ())),
         notes=tuple(map(str, data["notes"])),
         error=None if data["error"] is None else str(data["error"]),
     )

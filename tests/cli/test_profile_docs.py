@@ -23,6 +23,11 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = (DOCS / "profiling.md", DOCS / "tutorials" / "profile-atari.md")
 COLUMNS = 110
 VARYING = ("noise: ", "too slow: ")
+BUSY_MACHINE = re.compile(
+    r"^  preempted: (?s:.*?)hardly does\n|^  .*the mean is above p95, since (?s:.*?)of its time\n",
+    re.MULTILINE,
+)
+"""Lines that say that other programs ran."""
 
 
 def sessions(page: Path) -> list[str]:
@@ -36,11 +41,12 @@ def fronts(text: str) -> list[str]:
     With ``--top``, the most expensive rows vary and are removed.
     """
     found = []
+    text = BUSY_MACHINE.sub("", text)
     top_rows = re.compile(r"(^part .*\n)(?:(?!.*other rows).+\n)*(.*other rows)", re.MULTILINE)
     shown = top_rows.sub(r"\1\2", text)
     if shown != text:
         # The note about rows of many steps varies too.
-        shown = re.sub(r"^  per step: .*\n\n?", "", shown, flags=re.MULTILINE)
+        shown = re.sub(r"^  one call runs a (?:.*\n)(?:  .*\n)*", "", shown, flags=re.MULTILINE)
     for line in filter(None, shown.splitlines()):
         front = re.split(r"  |: (?=\D)", line.strip(), maxsplit=1)[0]
         varies = next((word for word in VARYING if line.strip().startswith(word)), None)

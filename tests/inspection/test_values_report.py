@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 from tensordict import NonTensorData, TensorDict, TensorDictBase
@@ -31,7 +32,13 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
-from tdx.inspection.value_stats import RunningStats, StageValues, ValueStats, count_outside
+from tdx.inspection.value_stats import (
+    Numbers,
+    RunningStats,
+    StageValues,
+    ValueStats,
+    count_outside,
+)
 from tdx.inspection.values_report import ValuesReport, inspect_values
 from tests.envs.mocks import CountingEnv
 
@@ -66,10 +73,10 @@ def value(report: ValuesReport, place: str, version: str) -> ValueStats:
 
 
 def collect_stats(leaf: TensorSpec | None, *values: Any) -> ValueStats:
-    stats = RunningStats("a", "a@0", leaf, None)
-    for each in values:
-        stats.add(each)
-    return stats.result()
+    stats = RunningStats("a", leaf)
+    for value in values:
+        stats.add(Numbers(value), None if leaf is None else count_outside(leaf, value))
+    return stats.result("a@0", None)
 
 
 def test_statistics_cover_all_steps() -> None:
@@ -261,3 +268,102 @@ def test_error_is_reported_with_the_values_before_it() -> None:
 def test_zero_steps_are_refused() -> None:
     with pytest.raises(ArgumentError, match="steps must be at least 1, got 0"):
         inspect_values(CountingEnv(), steps=0)
+
+
+class EndsAtLoss(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Terminates where a reward is low, as EpisodicLifeEnv does at the loss of a life."""
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated or float(reward) < LOW, truncated, info
+
+
+class ClipsSome(gymnasium.RewardWrapper[Any, Any]):
+    """Clips the rewards of some steps."""
+
+    def reward(self, reward: Any) -> float:
+        return max(float(reward), LOW)
+
+
+class ClipsActions(gymnasium.ActionWrapper[Any, Any, Any]):
+    """Clips the actions of some steps."""
+
+    def action(self, action: Any) -> Any:
+        return action.clip(-1, 1)
+
+
+LOW = -6.0
+
+
+def test_rows_of_gymnasium_wrappers_cover_the_steps_in_which_they_change_nothing() -> None:
+    env = ClipsActions(EndsAtLoss(ClipsSome(gymnasium.make("Pendulum-v1"))))
+    report = inspect_values(env, steps=60, seed=0)
+    (steps,) = (phase for phase in report.phases if phase.phase == "step")
+    rows = {
+        (stage.name, stage.direction, value.key): value
+        for stage in steps.stages
+        for value in stage.values
+    }
+    assert {row.present for row in rows.values()} == {60}
+    outside = rows["Pendulum-v1", "forward", "reward"]
+    clipped = rows["ClipsSome", "forward", "reward"]
+    assert outside.minimum is not None
+    assert outside.minimum < LOW == clipped.minimum
+    assert clipped.maximum == outside.maximum
+    assert (clipped.elements, outside.changed) == (60, None)
+    assert 0 < (clipped.changed or 0) < 60
+    assert (clipped.version, clipped.mean and clipped.mean > LOW) == ("reward@1", True)
+    assert "terminated" not in {key for name, _, key in rows if name == "ClipsSome"}
+    chosen, passed = rows["random", "inverse", "action"], rows["ClipsActions", "inverse", "action"]
+    assert (chosen.minimum or 0) < -1 == passed.minimum
+    assert 0 < (passed.changed or 0) < 60
+    assert passed.elements == 60
+
+
+def test_rows_equal_the_numbers_of_stepping_by_hand() -> None:
+    env = ClipsSome(gymnasium.make("Pendulum-v1"))
+    seen: list[float] = []
+    inner: list[float] = []
+
+    def note(trace: Any) -> None:
+        if trace.phase == "step":
+            inner.append(float(trace.version("reward@0").value))
+            seen.append(float(trace.env_tensordict["reward"]))
+
+    report = inspect_values(env, steps=60, seed=0, on_trace=note)
+    row = value(report, "3 ClipsSome", "reward@1")
+    assert seen == [max(reward, LOW) for reward in inner]
+    assert row.mean == pytest.approx(sum(seen) / 60)
+    assert (row.minimum, row.maximum) == (min(seen), max(seen))
+    assert row.changed == sum(a != b for a, b in zip(seen, inner, strict=True))
+
+
+def test_flag_that_a_stage_sets_in_some_steps_has_its_mean_over_all_steps() -> None:
+    env = EndsAtLoss(gymnasium.make("Pendulum-v1"))
+    ends: list[bool] = []
+    report = inspect_values(
+        env,
+        steps=60,
+        seed=0,
+        on_trace=lambda trace: (
+            ends.append(bool(trace.env_tensordict["terminated"])) if trace.phase == "step" else None
+        ),
+    )
+    row = value(report, "3 EndsAtLoss", "terminated@1")
+    assert 0 < sum(ends) < 60
+    assert row.mean == pytest.approx(sum(ends) / 60)
+    assert row.changed == sum(ends)
+
+
+def test_stages_of_tdx_count_the_steps_in_which_they_change_the_value() -> None:
+    chain = Compose(RewardClipping(LOW, 0.0), StepCounter(20))
+    report = inspect_values(TransformedEnv(GymEnv("Pendulum-v1"), chain), steps=60, seed=0)
+    rewards, clipped = (
+        value(report, "env", "reward@0"),
+        value(report, "0 RewardClipping", "reward@1"),
+    )
+    assert (rewards.minimum or 0) < LOW == clipped.minimum
+    assert clipped.present == 60
+    assert 0 < (clipped.changed or 0) < 60
+    assert value(report, "1 StepCounter", "truncated@1").changed == 3
+    assert value(report, "1 StepCounter", "truncated@1").mean == pytest.approx(3 / 60)

@@ -310,6 +310,26 @@ def test_file_that_cannot_be_written(tmp_path: Path) -> None:
     assert "step" not in env.__dict__
 
 
+def test_samples_cover_the_steps_in_which_a_wrapper_changes_nothing(tmp_path: Path) -> None:
+    class ClipsSome(gymnasium.RewardWrapper[Any, Any]):
+        def reward(self, reward: Any) -> float:
+            return max(float(reward), -8.0)
+
+    env = ClipsSome(gymnasium.make("Pendulum-v1"))
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    file = tmp_path / "watch.jsonl"
+    with watch(env, every=1, to=file, max_share=1):
+        rewards = [float(env.step(env.action_space.sample())[1]) for _ in range(30)]
+    assert rewards[0] > -8.0
+    assert min(rewards) == -8.0
+    drifts = {(drift.stage, drift.name): drift.values for drift in read_watch(file).drifts}
+    assert drifts["3 ClipsSome", "reward/mean"] == pytest.approx(rewards)
+    inner = drifts["Pendulum-v1", "reward/mean"]
+    changed = [float(one != other) for one, other in zip(inner, rewards, strict=True)]
+    assert drifts["3 ClipsSome", "reward/changed"] == tuple(changed)
+
+
 @pytest.mark.parametrize("norm", [tdx.ObservationNorm(0.5, 2.0), tdx.VecNormV2(["observation"])])
 def test_every_kind_of_normalizer_has_its_state_recorded(
     norm: tdx.Transform, tmp_path: Path

@@ -1,4 +1,4 @@
-"""Percentiles (compared with NumPy), weights and noise."""
+"""Percentiles (compared with NumPy) and noise."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tdx.errors import ArgumentError
 from tdx.profiling.result import compute_noise, compute_percentiles, compute_statistics
+from tests.profiling.sample_profile import mode_profile
 
 times = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=50)
 
@@ -18,13 +19,6 @@ def test_percentiles_match_numpy(values: list[float], wanted: float) -> None:
     given_times = np.array(values)
     found = compute_percentiles(given_times, (wanted,))
     assert found == [float(np.percentile(given_times, wanted, method="inverted_cdf"))]
-
-
-@given(times, st.data())
-def test_weights_match_repeated_values(values: list[float], data: st.DataObject) -> None:
-    counts = data.draw(st.lists(st.integers(1, 4), min_size=len(values), max_size=len(values)))
-    weighted = compute_percentiles(np.array(values), (25, 50, 99), np.array(counts))
-    assert weighted == compute_percentiles(np.repeat(values, counts), (25, 50, 99))
 
 
 def test_statistics_of_known_numbers() -> None:
@@ -60,3 +54,15 @@ def test_noise_is_judged_by_the_repeats(repeats: list[float], judgement: str) ->
 
 def test_noise_message_suggests_a_remedy() -> None:
     assert "close other programs" in compute_noise([10.0, 30.0]).message
+
+
+def test_row_has_one_population_and_its_mean_follows_from_the_calls_for_each_step() -> None:
+    mode = mode_profile("planned", many=True)
+    for row in mode.rows:
+        assert row.statistics.n == len(row.times_ns)
+        assert row.statistics.mean == pytest.approx(row.times_ns.mean() / 1000)
+        assert row.statistics.max == row.times_ns.max() / 1000
+        per_step = row.statistics.mean / mode.steps_per_call(row)
+        assert per_step == pytest.approx(mode.step_share_us(row))
+    chunked = next(row for row in mode.rows if row.part.name == "RewardSum")
+    assert (chunked.statistics.n, mode.steps_per_call(chunked)) == (6, 20)

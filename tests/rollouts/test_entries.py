@@ -15,7 +15,7 @@ from tdx.errors import ArgumentError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.model import EnvConfig
 from tdx.rollouts import open_dump, replay, verify
-from tdx.rollouts.dump.entries import NotStoredWarning, list_skipped
+from tdx.rollouts.dump.entries import NotFiniteWarning, NotStoredWarning, list_skipped
 from tdx.rollouts.recording.rollout import record_dump
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -117,3 +117,54 @@ def test_selected_keys_do_not_warn(tmp_path: Path) -> None:
         )
     with pytest.raises(ArgumentError, match=r"key 'odd': it cannot be stored: values of a Text"):
         record_dump(pipeline_of(kind="Text"), tmp_path / "other", steps=3, keys=("next.odd",))
+
+
+class Spills(gymnasium.Env[Any, Any]):
+    """Returns nan in its fourth and fifth step, and inf in its seventh."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        odd = {4: np.nan, 5: np.nan, 7: np.inf}.get(self.count, 0.0)
+        return np.array([self.count, odd], np.float32), 1.0, False, False, {}
+
+
+@pytest.fixture
+def spills(monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """Return a pipeline whose observations are not finite in some steps."""
+    make: Any = Spills
+    spec = gymnasium.envs.registration.EnvSpec("Spills-v0", entry_point=make)
+    monkeypatch.setitem(gymnasium.registry, "Spills-v0", spec)
+    return Pipeline.of("Spills-v0")
+
+
+def test_nan_and_inf_are_said_once_while_recording(spills: Pipeline, tmp_path: Path) -> None:
+    with pytest.warns(NotFiniteWarning) as warned:
+        record_dump(spills, tmp_path / "dump", steps=20, chunk_steps=10, seed=0)
+    (message,) = [str(each.message) for each in warned]
+    assert "'next.observation' holds 2 nan and 1 inf, first at step 3" in message
+    assert "'observation' holds 2 nan and 1 inf, first at step 4" in message
+    assert "in steps 0 to 9" in message
+    assert {problem.kind for problem in verify(tmp_path / "dump").problems} == {"spec"}
+
+
+def test_each_entry_is_reported_in_the_chunk_in_which_it_is_first_not_finite(
+    spills: Pipeline, tmp_path: Path
+) -> None:
+    with pytest.warns(NotFiniteWarning) as warned:
+        record_dump(spills, tmp_path / "dump", steps=8, chunk_steps=4, seed=0)
+    first, second = [str(each.message) for each in warned]
+    assert "'next.observation' holds 1 nan, first at step 3 (in steps 0 to 3)" in first
+    assert "'observation' holds 2 nan and 1 inf, first at step 4 (in steps 4 to 7)" in second
+
+
+def test_finite_values_are_no_reason_to_warn(tmp_path: Path) -> None:
+    record_dump(Pipeline.of("Pendulum-v1"), tmp_path / "dump", steps=8, seed=0)
+    assert verify(tmp_path / "dump").is_fine

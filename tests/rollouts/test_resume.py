@@ -94,6 +94,18 @@ def test_resumed_rollout_equals_an_uninterrupted_one(
     assert loc
 
 
+@pytest.mark.parametrize("batching", ["vector", "serial"])
+def test_equal_seeded_runs_save_equal_states(tmp_path: Path, batching: str) -> None:
+    states = []
+    for name in ("one", "other"):
+        options: dict[str, Any] = {"num_envs": 3, "batching": batching}
+        with pytest.raises(CutError):
+            roll_out(request(**options), tmp_path / name, on_chunk=interrupt_after(2))
+        (file,) = (tmp_path / name / "state").iterdir()
+        states.append(file.read_bytes())
+    assert states[0] == states[1]
+
+
 def test_parallel_env_resumes_exactly_with_any_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from tdx.cli.views.profile import (
     mode_facts,
     mode_table,
     side_by_side,
+    table_notes,
 )
 from tdx.cli.views.profile_sweep import (
     group_growths,
@@ -107,6 +108,7 @@ def _mode(mode: ModeProfile) -> dict[str, Any]:
         "facts": list(mode_facts(mode)),
         "flames": flame_chart(build_mean_step(mode)),
         "table": mode_table(mode),
+        "notes": list(table_notes(mode, mode.rows)),
         "plots": [(name, row, plot) for name, row, plot in plots if plot],
         "details": _sections(list(details(mode, UNLIMITED))),
     }

@@ -30,7 +30,6 @@ from tdx.cli.views.profile_comparisons import (
     verdict,
 )
 from tdx.cli.views.profile_table import (
-    MANY_STEPS_MARK,
     Line,
     cost_table,
     histogram,
@@ -194,12 +193,8 @@ def _mode(mode: ModeProfile, layout: Layout, width: int) -> Iterator[Block]:
     yield Heading(mode.mode, rate if int(mode.steps.sum()) else "no steps")
     yield from mode_facts(mode)
     rows = ordered(mode, layout)
-    table = cost_table(_lines(mode, rows), width)
-    yield table
-    if any(row.covers_many for row in rows):
-        has_column = any(column.title == "per" for column in table.columns)
-        mark = "per step:" if has_column else MANY_STEPS_MARK
-        note = f"{mark} one call ran many steps; the times are per step."
+    yield cost_table(_lines(mode, rows), width)
+    for note in table_notes(mode, rows):
         yield Paragraph([Cell(note, "dim")], indent=2)
     if layout.histograms:
         yield from histograms(rows)
@@ -212,8 +207,32 @@ def mode_facts(mode: ModeProfile) -> Iterator[Paragraph]:
         progress = f"{int(mode.steps.sum()):,} steps in {len(mode.steps)} repeats"
         yield fact("incomplete", f"{progress}, then: {mode.error}", "bad")
     yield fact("noise", mode.noise.message, _NOISE_STYLES[mode.noise.judgement])
+    if mode.preemption is not None:
+        yield fact("preempted", mode.preemption, "bad")
     for note in mode.notes:
         yield fact("note", note)
+
+
+def table_notes(mode: ModeProfile, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what the columns of a cost table hold, and which means a few calls dominate."""
+    yield (
+        "n, µs/call and p50 to IQR: single calls, in µs; "
+        "µs/step: mean over all steps, µs/call ÷ steps/call"
+    )
+    chunked = [row for row in rows if row.covered_steps > 1]
+    if chunked:
+        names = ", ".join(f"{row.part.label} {row.part.lane}" for row in chunked)
+        longest = max(int(row.steps.max()) for row in chunked)
+        yield f"one call runs a chunk of up to {longest:,} steps: {names}"
+    if any(row.wall_ns is not None for row in rows):
+        yield "in worker processes, µs/step is only what the step waited for"
+    for row in rows:
+        statistics, samples = row.statistics, row.samples_us
+        if statistics.mean > statistics.p95:
+            slowest = samples[samples > statistics.p95]
+            share = slowest.sum() / samples.sum()
+            calls = f"{len(slowest):,} of {statistics.n:,} calls took {share:.0%} of its time"
+            yield f"{row.part.label} {row.part.lane}: the mean is above p95, since {calls}"
 
 
 def mode_table(mode: ModeProfile) -> Table:
@@ -333,8 +352,7 @@ def histograms(rows: Sequence[Row]) -> Iterator[Block]:
                 counts, edges[:-1], edges[1:], [False] * (_BINS - 1) + [True], strict=True
             )
         ]
-        per = "step" if row.covers_many else "call"
-        yield Heading(f"{row.part.label} {row.part.lane}", f"µs per {per}")
+        yield Heading(f"{row.part.label} {row.part.lane}", "µs per call")
         yield Table([Column(fixed=True)] * 3, bars)
 
 

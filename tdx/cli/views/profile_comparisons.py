@@ -97,13 +97,18 @@ def _change_row(
     return [
         Cell(f"{change.mode}: {name}" if has_modes else name, "name"),
         Cell("" if change.label == TOTAL_LABEL else change.lane, "dim"),
-        Cell(change.figure, "dim"),
+        Cell(_figure_text(change.label, change.figure), "dim"),
         Cell(micros(change.before_us)),
         Cell(micros(change.after_us)),
         Cell(_percent(change.ratio - 1), style),
         Cell(f"±{change.noise:.0%}", "dim"),
         Cell(verdict, style),
     ]
+
+
+def _figure_text(label: str, figure: str) -> str:
+    """Return a figure with its unit: rows are measured by call, the whole by step."""
+    return f"{figure}/step" if label == TOTAL_LABEL else f"{figure}/call"
 
 
 def _part_name(label: str) -> str:
@@ -170,7 +175,7 @@ def calibration_view(calibration: Calibration) -> View:
         return [
             Cell(f"{change.mode}: {name}" if has_modes else name, "name"),
             Cell("" if is_total else change.lane, "dim"),
-            Cell("mean" if is_total else FIGURE, "dim"),
+            Cell(_figure_text(change.label, "mean" if is_total else FIGURE), "dim"),
             Cell(micros(change.time_us)),
             Cell(f"{change.share:.1%}", "dim"),
             Cell(f"+{change.growth:.0%}" if math.isfinite(change.growth) else NONE),

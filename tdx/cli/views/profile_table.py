@@ -16,8 +16,7 @@ _BAR_WIDTH, _BINS = 12, 12
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _REQUIRED = 99
 """Weight of columns that are never dropped."""
-MANY_STEPS_MARK = "*"
-"""Marks rows whose calls ran many steps, if the column ``per`` does not fit."""
+PER_CALL = "µs/call"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +27,11 @@ class Line:
         name: Name of the part.
         lane: Which calls of the part.
         statistics: Statistics of the calls. ``None``: only the sum is known.
-        samples: Times in µs, float64 ``[n]``.
+        samples: Time of each call in µs, float64 ``[n]``.
         step_us: Time per mean step. ``None``: not part of a step.
         share: Share of the total time, 0 to 1. ``None``: not part of it.
         frames_per_second: Rate if nothing else took time.
-        per: Unit of a sample.
+        steps_per_call: Number of steps for each call. ``None``: it is not called for steps.
         device_us: Time on the device per mean step.
         style: Style of the name.
     """
@@ -44,7 +43,7 @@ class Line:
     step_us: float | None
     share: float | None
     frames_per_second: float | None
-    per: str = "call"
+    steps_per_call: float | None = None
     device_us: float | None = None
     style: Style = "name"
 
@@ -60,7 +59,7 @@ def line_of(mode: ModeProfile, row: Row) -> Line:
         step_us=step_us,
         share=mode.share(row),
         frames_per_second=_rate(mode, step_us),
-        per="step" if row.covers_many else "call",
+        steps_per_call=mode.steps_per_call(row),
         device_us=None if use is None else use.time_us,
         style="dim" if row.part.work == "engine" else "name",
     )
@@ -84,19 +83,16 @@ def others_line(mode: ModeProfile, rows: Sequence[Row]) -> Line:
 
 
 def total_line(mode: ModeProfile) -> Line:
-    """Return the line of the whole step, with one sample per repeat."""
-    has_steps = mode.steps > 0
-    samples = mode.total_ns[has_steps] / mode.steps[has_steps] / 1000
+    """Return the line of the whole step, of which there is no single call."""
     device = sum(use.time_us for use in mode.on_device.values())
     return Line(
         name="whole step",
         lane="",
-        statistics=compute_statistics(samples) if len(samples) else None,
+        statistics=None,
         samples=None,
         step_us=mode.step_us,
         share=1.0,
         frames_per_second=mode.frames_per_second,
-        per="repeat",
         device_us=device if mode.on_device else None,
     )
 
@@ -131,12 +127,6 @@ def cost_table(lines: Sequence[Line], width: int) -> Table:
         if table_width(table) <= width or lightest[1] == _REQUIRED:
             return table
         columns.remove(lightest)
-        if lightest[0] == "per":
-            columns[0] = ("part", _REQUIRED, _name_with_mark)
-
-
-def _name_with_mark(line: Line) -> Cell:
-    return Cell(f"{line.name} {MANY_STEPS_MARK}" if line.per == "step" else line.name, line.style)
 
 
 def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, CellOf]]:
@@ -145,9 +135,8 @@ def _columns(lines: Sequence[Line]) -> Iterator[tuple[str, float, CellOf]]:
     yield "part", _REQUIRED, lambda line: Cell(line.name, line.style)
     yield "lane", 12, lambda line: Cell(line.lane, "dim")
     yield "n", 4, _statistic("n")
-    if any(line.per == "step" for line in lines):
-        yield "per", 9.5, lambda line: Cell(line.per if line.statistics else "", "dim")
-    yield "mean", 10, _statistic("mean")
+    yield "steps/call", 5.5, lambda line: Cell(steps_per_call(line.steps_per_call), "dim")
+    yield PER_CALL, 10, _statistic("mean")
     for name, weight in (("p50", 6), ("p90", 2), ("p95", 9), ("p99", 3), ("max", 5)):
         yield name, weight, _statistic(name)
     yield "IQR", 1, _statistic("iqr")
@@ -170,7 +159,7 @@ def _statistic(name: str) -> CellOf:
     return cell_of
 
 
-_LEFT_ALIGNED = ("part", "lane", "per", "", "histogram")
+_LEFT_ALIGNED = ("part", "lane", "", "histogram")
 
 
 def _table(columns: Sequence[tuple[str, float, CellOf]], lines: Sequence[Line]) -> Table:
@@ -230,6 +219,18 @@ def micros(value: float | None) -> str:
     if value >= 99.95:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
+
+
+def steps_per_call(value: float | None) -> str:
+    """Return how many steps there are for each call.
+
+    Example:
+        >>> steps_per_call(1.0), steps_per_call(0.25), steps_per_call(12.5), steps_per_call(1000.0)
+        ('1', '0.25', '12.5', '1,000')
+    """
+    if not value:
+        return ""
+    return f"{value:,.0f}" if value >= 99.5 or value == round(value) else f"{value:.3g}"
 
 
 def whole_number(value: float | None) -> str:

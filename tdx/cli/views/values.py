@@ -29,7 +29,10 @@ from tdx.keys import format_key
 if TYPE_CHECKING:
     from torch import Tensor
 
-_TITLES = ("", "stage", "version", "shape", "dtype", "min", "mean", "max", "nan", "outside", "spec")
+_TITLES = (
+    *("", "stage", "version", "changed", "shape", "dtype"),
+    *("min", "mean", "max", "nan", "outside", "spec"),
+)
 _STATE_TITLES = ("stage", "name", "shape", "dtype", "min", "mean", "max")
 _VIOLATION, _SUSPECT = "!", "?"
 
@@ -87,6 +90,7 @@ def _table(phase: PhaseValues, *, whole: bool) -> Table:
                     Cell(mark, style),
                     Cell("" if place == previous else place, "dim"),
                     Cell(value.version, style or "name"),
+                    Cell(_changed(value, phase), "dim"),
                     Cell(shape_text(value.shape)),
                     Cell(value.dtype),
                     *(Cell(_number(v)) for v in (value.minimum, value.mean, value.maximum)),
@@ -97,7 +101,11 @@ def _table(phase: PhaseValues, *, whole: bool) -> Table:
             )
             previous = place
     values = [value for stage in phase.stages for value in stage.values]
-    is_shown = {"nan": any(v.nans for v in values), "outside": any(v.outside for v in values)}
+    is_shown = {
+        "changed": any(_changed(value, phase) for value in values),
+        "nan": any(value.nans for value in values),
+        "outside": any(value.outside for value in values),
+    }
     shown = [index for index, title in enumerate(_TITLES) if is_shown.get(title, True)]
     columns = [Column(_TITLES[index], fixed=True) for index in shown]
     return Table(columns, [[row[index] for index in shown] for row in rows])
@@ -119,6 +127,9 @@ def _narrow(phase: PhaseValues) -> Iterator[Block]:
             outside = f"  outside {_share(value.outside)}" if value.outside else ""
             text = f"{low} … {high}  mean {mean}{nans}{outside}" if low else ""
             spec = [Cell("  spec ", "dim"), Cell(_spec(value, whole=False))]
+            changed = _changed(value, phase)
+            if changed:
+                spec.append(Cell(f"  changed {changed}", "dim"))
             yield Paragraph([Cell(text, style), *spec], indent=4)
 
 
@@ -137,6 +148,15 @@ def _mark(stage: StageValues, value: ValueStats) -> tuple[Style, str]:
     if value.nans or value.key in stage.undeclared:
         return "changed", _SUSPECT
     return "", ""
+
+
+def _changed(value: ValueStats, phase: PhaseValues) -> str:
+    """Return in how many steps the stage changed the value, if that says anything."""
+    if value.changed is None:
+        return "" if value.present == phase.count else f"in {value.present} of {phase.count}"
+    if phase.count == 1:
+        return "yes" if value.changed else "no"
+    return f"{value.changed} of {value.present}"
 
 
 def _number(number: float | None) -> str:

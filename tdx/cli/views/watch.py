@@ -78,6 +78,8 @@ def _is_shown(drift: Drift) -> bool:
     statistic = drift.name.rpartition("/")[2]
     if statistic in _SHARES:
         return any(drift.values)
+    if statistic == "changed":
+        return len({value for value in drift.values if value is not None}) > 1
     return "/" not in drift.name or statistic not in _DETAILS
 
 

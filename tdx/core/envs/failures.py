@@ -30,15 +30,23 @@ def with_step(error: Exception, step: int) -> Exception:
     return error
 
 
-def with_row(error: TdxError, row: int) -> TdxError:
-    """Return the error with the row of the batch whose env raised it."""
-    setattr(error, _ROW, row)
-    return error
+def note_row(error: Exception, row: int) -> None:
+    """Record in an exception which env of a batch raised it, unless it is recorded already.
+
+    Args:
+        error: An error of tdx, or any other exception, which gets a note.
+        row: Index of the env.
+    """
+    if isinstance(error, TdxError):
+        error.at(row=row)
+    elif failed_row(error) is None:
+        setattr(error, _ROW, row)
+        error.add_note(f"tdx: raised by env {row} of the batch")
 
 
 def failed_row(error: BaseException) -> int | None:
     """Return the row of the batch whose env raised; ``None`` if it is not recorded."""
-    row: int | None = getattr(error, _ROW, None)
+    row: int | None = error.where.row if isinstance(error, TdxError) else getattr(error, _ROW, None)
     return row
 
 
@@ -64,7 +72,7 @@ def env_failure(env: EnvBase, phase: str, error: Exception) -> TdxError:
     if stage is not None:
         failure = stage_failure(error, stage)
     else:
-        where = Where(env=type(_innermost(env)).__name__)
+        where = Where(env=type(_innermost(env)).__name__, row=failed_row(error))
         failure = EnvError(
             f"{phase} raised {summarize_error(error)}", hint=ENV_ERROR_HINT, where=where
         )

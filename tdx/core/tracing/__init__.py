@@ -1,5 +1,6 @@
 """Traced execution: runs a chain hook by hook, and records every version and its time."""
 
+from tdx.core.tracing.passages import Passage, list_passages
 from tdx.core.tracing.recorder import Probe
 from tdx.core.tracing.spec_violations import TraceChecker, TracedViolation
 from tdx.core.tracing.stop_parser import parse_stop
@@ -38,6 +39,7 @@ __all__ = [
     "KeyIs",
     "NotFinite",
     "OutOfSpec",
+    "Passage",
     "Place",
     "Probe",
     "Seconds",
@@ -53,5 +55,6 @@ __all__ = [
     "Tracer",
     "Truncated",
     "ValueVersion",
+    "list_passages",
     "parse_stop",
 ]

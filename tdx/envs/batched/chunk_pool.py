@@ -13,6 +13,7 @@ from tdx.envs.batched import protocol
 from tdx.envs.batched.chunk_runner import Report, entry_views
 from tdx.envs.batched.shared_memory import Field, TensorBlock
 from tdx.envs.batched.worker_pool import WorkerPool
+from tdx.errors import TdxError
 from tdx.keys import NestedKey
 
 
@@ -157,4 +158,6 @@ class ChunkPool:
             return failure.to_worker_error(row, "step")
         original = failure.original(row)
         assert isinstance(original, Exception)
+        if isinstance(original, TdxError) and original.where.row is not None:
+            original.where = replace(original.where, row=row)
         return original

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import pickle
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
@@ -140,7 +140,8 @@ class Failure:
         original, hint, where = self.original(worker), ENV_ERROR_HINT, None
         if isinstance(original, TdxError):
             message = f"worker {worker} failed during {operation}: {original.message}"
-            hint, where = original.hint or hint, original.where
+            # A worker counts the envs in its process only.
+            hint, where = original.hint or hint, replace(original.where, row=worker)
         else:
             first = self.message.strip().split("\n")[0]
             message = f"worker {worker} raised {self.kind} during {operation}" + (

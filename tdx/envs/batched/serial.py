@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from tdx.core.envs import EnvBase
 from tdx.core.envs.done_flags import reset_masks
+from tdx.core.envs.failures import note_row
 from tdx.core.planned.actions import uses_global_generator
 from tdx.core.planned.collectors import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
@@ -139,8 +141,8 @@ class SerialEnv(BatchedEnv):
         if mask is not None:
             return self._step_some(inputs, mask)
         rows: list[TensorDictBase] = [
-            env._completed_step(row)
-            for env, row in zip(self._envs, self._split(inputs), strict=True)
+            self._run(index, self._envs[index]._completed_step, row)
+            for index, row in enumerate(self._split(inputs))
         ]
         self._last_rows[:] = rows
         return self._stack(rows, rows[0])
@@ -149,7 +151,7 @@ class SerialEnv(BatchedEnv):
         """Step the rows that the mask selects. The others keep their last outputs."""
         row_inputs = self._split({**inputs, "_step": mask})
         stepped = {
-            index: self._envs[index]._completed_step(row_inputs[index])
+            index: self._run(index, self._envs[index]._completed_step, row_inputs[index])
             for index in self._rows_to_step(mask)
         }
         like = next(iter(stepped.values()))
@@ -176,7 +178,8 @@ class SerialEnv(BatchedEnv):
             if some:
                 if row is not None and every:
                     row = row.exclude(*masks)
-                reset[index] = self._envs[index]._completed_reset(row, **kwargs[index])
+                completed_reset = partial(self._envs[index]._completed_reset, **kwargs[index])
+                reset[index] = self._run(index, completed_reset, row)
                 self._last_rows[index] = reset[index]
         like = next(iter(reset.values()), None)
         if like is None:
@@ -219,8 +222,8 @@ class SerialEnv(BatchedEnv):
 
     def _step_rows(self, rows: list[TensorDictBase]) -> list[TensorDictBase]:
         return [
-            env._completed_step(row.to(env._main_device))
-            for env, row in zip(self._envs, rows, strict=True)
+            self._run(index, env._completed_step, row.to(env._main_device))
+            for index, (env, row) in enumerate(zip(self._envs, rows, strict=True))
         ]
 
     def _reset_rows(
@@ -230,8 +233,19 @@ class SerialEnv(BatchedEnv):
         for index, row in rows.items():
             env = self._envs[index]
             moved = None if row is None else row.to(env._main_device)
-            results[index] = env.reset(moved, **kwargs[index])
+            results[index] = self._run(index, partial(env.reset, **kwargs[index]), moved)
         return results
+
+    @staticmethod
+    def _run(
+        index: int, function: Callable[[Any], TensorDictBase], tensordict: TensorDictBase | None
+    ) -> TensorDictBase:
+        """Step or reset an env; an error names its index."""
+        try:
+            return function(tensordict)
+        except Exception as error:
+            note_row(error, index)
+            raise
 
     def _get_from_workers(self, name: str) -> Any:
         values = [getattr(env, name) for env in self._envs]

@@ -13,7 +13,6 @@ from gymnasium.error import ResetNeeded
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from tensordict import TensorDict, TensorDictBase
 
-from tdx.core.envs.failures import with_row
 from tdx.envs.gym.conversion import Conversion, EntryForm, Raw, root_spec
 from tdx.envs.gym.numeric_spaces import Array, Codec
 from tdx.envs.gym.observation_store import (
@@ -330,7 +329,9 @@ class RawEnv:
         if row is not None and isinstance(error, WrongValueError):
             error.in_row(row)
         failure = self.conversion.failure(None, phase, error)
-        return failure if row is None else with_row(failure, row)
+        if row is not None:
+            failure.at(row=row)
+        return failure
 
 
 def create_raw_env(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -29,7 +29,8 @@ from tdx.envs.gym.conversion import Conversion, create_conversion, reward_space_
 from tdx.envs.gym.infos import merge_final_info
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.single_env import PendingSeed, RawEnv, create_raw_env, reward_rows
-from tdx.errors import EnvError, Where
+from tdx.envs.gym.values import WrongValueError
+from tdx.errors import EnvError, TdxError, Where
 from tdx.keys import NestedKey, normalize_key
 from tdx.tensordicts import new_tensordict, read, write
 
@@ -130,7 +131,7 @@ class VectorEnvRows:
         """Step every row that has not ended."""
         try:
             if self._current is None:
-                self._env.reset(seed=self._seed.take())
+                self._reset_all(self._seed.take())
             if self._mode is AutoresetMode.DISABLED and self._over.any():
                 self._reset_rows(self._over, None)
             observation, reward, terminated, truncated, info = self._env.step(self._act(tensordict))
@@ -142,10 +143,17 @@ class VectorEnvRows:
             fields = self._conversion.observation.encode(observation)
             fields["reward"] = self._reward(reward)
         except Exception as error:
-            raise self._conversion.failure(tensordict, "step", error) from error
+            raise self._failure(tensordict, "step", error) from error
         self._over, self._current, self._unseen = over, current, None
         fields.update(self._flags(self._over, terminated, truncated))
         return self._hold_ended_rows(self._finish_result(fields, info))
+
+    def _failure(self, tensordict: TensorDictBase | None, phase: str, error: Exception) -> TdxError:
+        """Create the error to raise, with the index of the env if it raised an error."""
+        failure = self._conversion.failure(tensordict, phase, error)
+        if not isinstance(error, TdxError | WrongValueError):
+            failure.at(row=getattr(self._env, "failed_row", None))
+        return failure
 
     def _reward(self, reward: Any) -> torch.Tensor:
         if self._conversion.reward is not None:
@@ -205,7 +213,7 @@ class VectorEnvRows:
             self._current = (observation, info)
             fields = self._conversion.observation.encode(observation)
         except Exception as error:
-            raise self._conversion.failure(None, "reset", error) from error
+            raise self._failure(None, "reset", error) from error
         none = np.zeros(self._rows, np.bool_)
         fields.update(self._flags(none, none, none))
         result = self._finish_result(fields, info)
@@ -231,8 +239,16 @@ class VectorEnvRows:
         else:
             self._over = self._over & ~chosen
         if chosen.all():
-            return self._env.reset(seed=seed, **kwargs)
+            return self._reset_all(seed, **kwargs)
         return self._reset_rows(chosen, seed, **kwargs)
+
+    def _reset_all(self, seed: int | None, **kwargs: Any) -> tuple[Any, Any]:
+        if seed is not None:
+            # A vector env creates the generators of its spaces, seeded by the system.
+            names = ("action_space", "observation_space")
+            for name in (*names, *(f"single_{name}" for name in names)):
+                getattr(self._env, name).seed(seed)
+        return self._env.reset(seed=seed, **kwargs)
 
     def _reset_rows(self, rows: Rows, seed: int | None, **kwargs: Any) -> tuple[Any, Any]:
         if not self._resets_rows:
@@ -317,22 +333,47 @@ def _alike(before: object, value: torch.Tensor) -> bool:
     )
 
 
+class _RowList(list[Any]):
+    """A list that remembers which of its items was used last."""
+
+    last: int | None = None
+
+    def __getitem__(self, index: Any) -> Any:
+        self.last = index if isinstance(index, int) else None
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(len(self)):
+            self.last = index
+            yield super().__getitem__(index)
+        self.last = None
+
+
 class SyncRows(SyncVectorEnv):
-    """A ``SyncVectorEnv`` whose rewards may be arrays."""
+    """A ``SyncVectorEnv`` whose rewards may be arrays, and that knows which env raised."""
 
     uses_own_generator = True
+    envs: _RowList
 
     def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
         super().__init__(env_fns, **kwargs)
+        self.envs = _RowList(self.envs)
         self.single_reward_space = reward_space_of(self.envs[0])
         if self.single_reward_space is not None:
             self._rewards = np.zeros((self.num_envs, *self.single_reward_space.shape))
+
+    @property
+    def failed_row(self) -> int | None:
+        """The env whose step or reset raised, right after the error."""
+        return self.envs.last
 
 
 class AsyncRows(AsyncVectorEnv):
     """An ``AsyncVectorEnv`` whose rewards may be arrays, and whose errors are only raised."""
 
     uses_own_generator = True
+    failed_row: int | None = None
+    """The env whose step or reset raised."""
 
     def __init__(self, env_fns: list[Build], **kwargs: Any) -> None:
         found: list[spaces.Box | None] = []
@@ -347,12 +388,16 @@ class AsyncRows(AsyncVectorEnv):
         self.single_reward_space = found[0] if found else None
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        if all(successes):
+        results = list(successes)
+        if all(results):
             return
+        failed = [row for row, success in enumerate(results) if not success]
+        # Gymnasium does not tell whose error of several it raises.
+        self.failed_row = failed[0] if len(failed) == 1 else None
         with warnings.catch_warnings():
             # Gymnasium reports the traceback of the worker as warnings.
             warnings.simplefilter("ignore")
-            super()._raise_if_errors(successes)
+            super()._raise_if_errors(results)
 
 
 def make_vector_env(builds: list[Build], mode: str) -> SyncVectorEnv | AsyncVectorEnv:

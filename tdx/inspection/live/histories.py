@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
     from tdx.core.tracing import StepTrace
+    from tdx.core.tracing.passages import PassageId
     from tdx.envs import EnvBase
     from tdx.inspection.live.stack_env import StackEnv
 
@@ -173,6 +174,38 @@ class Recording:
         """
         at = bisect_right(self.traces, trace) - 1
         return at, trace - self.traces[at] if at >= 0 else 0
+
+
+class ChangeCounter:
+    """Counts in how many resets or steps of a session each stage changed each key."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, PassageId], dict[NestedKey, list[int]]] = {}
+
+    def add(self, trace: StepTrace) -> None:
+        """Add a trace."""
+        from tdx.core.tracing import list_passages
+
+        for passage in list_passages(trace):
+            if passage.stage.kind in ("stage", "kept"):
+                counts = self._counts.setdefault((trace.phase, passage.identity), {})
+                for key in passage.entries:
+                    count = counts.setdefault(key, [0, 0])
+                    count[0] += key in passage.changed
+                    count[1] += 1
+
+    def counts(self, phase: str, place: PassageId) -> dict[NestedKey, tuple[int, int]]:
+        """Return the keys that a stage changed at least once.
+
+        Args:
+            phase: ``reset`` or ``step``.
+            place: The stage and its direction.
+
+        Returns:
+            Number of resets or steps in which it changed the key, and of those with the key.
+        """
+        counts = self._counts.get((phase, place), {})
+        return {key: (changed, present) for key, (changed, present) in counts.items() if changed}
 
 
 _ENDS = ("terminated", "truncated", "done")

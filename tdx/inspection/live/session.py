@@ -18,6 +18,7 @@ from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.arrays import find_images
 from tdx.inspection.live.histories import (
     Array,
+    ChangeCounter,
     EpisodeTracker,
     Recording,
     SeriesBuffer,
@@ -139,6 +140,7 @@ class LiveSession:
         self._action_keys = list(env.full_action_spec.keys(True, True))
         self.promises = TraceChecker(env)
         self.episode_tracker = EpisodeTracker(env)
+        self.changes = ChangeCounter()
         self.problems: OrderedDict[int, tuple[str, ...]] = OrderedDict()
         capacity = max(100, min(max_traces, _MAX_TRACKED // self.episode_tracker.rows))
         self._builtin = {
@@ -192,6 +194,7 @@ class LiveSession:
 
     def _add_trace(self, trace: StepTrace) -> None:
         self.episode_tracker.add(trace)
+        self.changes.add(trace)
         is_step = trace.phase == "step" and trace.error is None
         self._builtin[REWARD].append(self.episode_tracker.rewards if is_step else math.nan)
         self._builtin[RETURN].append(self.episode_tracker.totals if is_step else math.nan)
@@ -289,6 +292,7 @@ class LiveSession:
             row=row,
             promises=self.promises,
             numbers=self.numbers,
+            changes=self.changes,
         )
 
     def images(

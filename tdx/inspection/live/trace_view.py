@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tdx.core.tracing import list_passages
 from tdx.inspection.live.arrays import (
     RowSelector,
     as_array,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tdx.core.tracing import StageTrace, StepTrace, TraceChecker, ValueVersion
+    from tdx.inspection.live.histories import ChangeCounter
 
 _LARGE_SIZE = 4_096
 Messages = Mapping[tuple[int, str], Sequence[str]]
@@ -163,6 +165,7 @@ def view_trace(
     row: int | None = None,
     promises: TraceChecker | None = None,
     numbers: StageNumbers = TRACED_NUMBERS,
+    changes: ChangeCounter | None = None,
 ) -> TraceView:
     """Convert the trace of a reset or step.
 
@@ -174,6 +177,8 @@ def view_trace(
         row: Row of the batch, counted through all batch dims. ``None``: all rows.
         promises: Specs to check values against. ``None``: do not check.
         numbers: Numbers of the stages that the user sees.
+        changes: In how many steps each stage changed each key; what a stage changes in other steps
+            is listed as passed.
 
     Example:
         >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
@@ -185,7 +190,7 @@ def view_trace(
         >>> [view.values[at].version for at in view.places[-1].written]
         ['done@1', 'truncated@1', 'step_count@1']
     """
-    return _TraceReader(trace, against, is_earlier, row, promises, numbers).view()
+    return _TraceReader(trace, against, is_earlier, row, promises, numbers, changes).view()
 
 
 class _TraceReader:
@@ -197,7 +202,9 @@ class _TraceReader:
         row: int | None,
         promises: TraceChecker | None,
         numbers: StageNumbers,
+        changes: ChangeCounter | None,
     ) -> None:
+        self.changes = changes
         self.trace, self.against, self.row, self.numbers = trace, against, row, numbers
         self.reader = ValueReader(RowSelector(tuple(trace.tensordict.batch_size), row))
         self.violation_messages = {} if promises is None else _violation_messages(trace, promises)
@@ -234,7 +241,10 @@ class _TraceReader:
             "inverse": dict(self.trace.given),
             "forward": {},
         }
-        for number, stage in enumerate(self.trace.stages):
+        traced = {id(stage): number for number, stage in enumerate(self.trace.stages)}
+        for stage in self._stages():
+            number = traced.get(id(stage))
+            changes = self._changes_of(stage)
             present = lanes[stage.direction]
             previous = {key: present.get(key) for key in stage.written}
             present.update(stage.written)
@@ -261,7 +271,33 @@ class _TraceReader:
                     if at == number and key not in written_keys
                     for line in lines
                 ),
+                passed=tuple(
+                    self._value_index(version)
+                    for key, version in present.items()
+                    if key in changes and key not in stage.written
+                ),
+                changes=tuple(
+                    (format_key(key), changed, count) for key, (changed, count) in changes.items()
+                ),
             )
+
+    def _stages(self) -> list[StageTrace]:
+        """Return the calls, with those that wrote nothing here but do in other steps."""
+        stages = list(self.trace.stages)
+        if self.changes is None:
+            return stages
+        at = len(stages)
+        for passage in reversed(list_passages(self.trace)):
+            if passage.stage in stages:
+                at = stages.index(passage.stage)
+            elif self._changes_of(passage.stage):
+                stages.insert(at, passage.stage)
+        return stages
+
+    def _changes_of(self, stage: StageTrace) -> dict[NestedKey, tuple[int, int]]:
+        if self.changes is None:
+            return {}
+        return self.changes.counts(self.trace.phase, (stage.kind, stage.index, stage.direction))
 
     def _value_index(
         self, version: ValueVersion, stage: int | None = None, previous: ValueVersion | None = None

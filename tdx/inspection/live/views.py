@@ -101,6 +101,10 @@ class HookView:
         dropped: Keys that it removed.
         undeclared: Keys that it wrote without declaring them.
         violations: Spec violations without a value, such as a missing key.
+        passed: Indices in :attr:`TraceView.values` of what it passed on unchanged and changed in
+            another reset or step.
+        changes: Each key that it changed in this session, with the number of resets or steps in
+            which it did, and of those with the key.
     """
 
     kind: Kind
@@ -113,6 +117,8 @@ class HookView:
     dropped: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
+    passed: tuple[int, ...] = ()
+    changes: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def title(self) -> str:

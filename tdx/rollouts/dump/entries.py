@@ -30,6 +30,56 @@ class NotStoredWarning(UserWarning):
     """A dump excludes entries that are not tensors."""
 
 
+class NotFiniteWarning(UserWarning):
+    """Recorded entries hold NaN or infinity."""
+
+
+class FiniteCheck:
+    """Warns of the entries of a recording that hold NaN or infinity, once for each of them.
+
+    Args:
+        dim: Time dim of the chunks.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self._dim = dim
+        self._reported: set[Parts] = set()
+
+    def check(self, chunk: TensorDictBase, start: int) -> None:
+        """Check a chunk ``[*B, T]``.
+
+        Args:
+            chunk: Tensors that were stored.
+            start: Number of the first step.
+        """
+        lines = []
+        for path, value in flatten_tensors(chunk).items():
+            text = None if path in self._reported else self._describe(value, start)
+            if text is not None:
+                self._reported.add(path)
+                lines.append(f"{format_key(normalize_key(path))!r} holds {text}")
+        if lines:
+            last = start + chunk.shape[self._dim] - 1
+            message = f"not finite: {'; '.join(lines)} (in steps {start} to {last})"
+            hint = "`tdx verify` reports nan and inf where a spec has bounds"
+            warnings.warn(f"{message}; {hint}", NotFiniteWarning, stacklevel=3)
+
+    def _describe(self, value: Tensor, start: int) -> str | None:
+        if not (value.is_floating_point() or value.is_complex()):
+            return None
+        if value.dtype.itemsize == 1:
+            # torch does not add up float8.
+            value = value.to(torch.float32)
+        # The sum of non-finite numbers is not finite; it needs one pass and no copy.
+        if bool(value.sum().isfinite()) or bool(value.isfinite().all()):
+            return None
+        nans, odd = value.isnan(), ~value.isfinite()
+        counts = {"nan": int(nans.sum()), "inf": int((odd & ~nans).sum())}
+        by_step = odd.movedim(self._dim, 0).reshape(odd.shape[self._dim], -1).any(1)
+        found = " and ".join(f"{count} {name}" for name, count in counts.items() if count)
+        return f"{found}, first at step {start + int(by_step.int().argmax())}"
+
+
 def flatten_tensors(data: TensorDictBase) -> Leaves:
     """Return every entry by its path.
 

@@ -114,7 +114,7 @@ class DumpWriter:
         manifest = self.manifest
         with report_write_errors(self.folder, full_hint=self._hint):
             self._remove_descriptions()
-            sums, raw_steps = self._write(DATA, self._select(chunk), manifest.steps), 0
+            sums, raw_steps = self._write(DATA, self.select(chunk), manifest.steps), 0
             if raw is not None:
                 raw_steps = raw.shape[self._dim]
                 sums |= self._write(RAW, raw, manifest.raw_steps)
@@ -188,7 +188,7 @@ class DumpWriter:
         """Return the checksums that a chunk's entries would have."""
         track = self.manifest.data
         assert track is not None
-        columns = track.columns(self._select(chunk))
+        columns = track.columns(self.select(chunk))
         return {track.file(path): checksum(column) for path, column in columns.items()}
 
     def read_state(self) -> dict[str, Any] | None:
@@ -212,7 +212,8 @@ class DumpWriter:
             ) from error
         return state
 
-    def _select(self, chunk: TensorDictBase) -> TensorDictBase:
+    def select(self, chunk: TensorDictBase) -> TensorDictBase:
+        """Return the entries of a chunk ``[*B, T]`` that the dump stores."""
         if self.manifest.keys is None:
             return select_storable(chunk)
         return select_entries(chunk, self.manifest.keys)

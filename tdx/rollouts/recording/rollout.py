@@ -15,6 +15,7 @@ from tdx.core import TransformedEnv
 from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.pipeline import Pipeline, read_pipeline
 from tdx.rollouts.dump.encoding import DAMAGED, MAX_COUNT
+from tdx.rollouts.dump.entries import FiniteCheck
 from tdx.rollouts.dump.episodes import EpisodeKeys
 from tdx.rollouts.dump.folder import MANIFEST, is_left_unfinished, remove_leftovers
 from tdx.rollouts.dump.manifest import Goal, Manifest
@@ -298,6 +299,7 @@ class _ChunkStream:
         self._checkpointer, self._can_resume = checkpointer, can_resume
         manifest = writer.manifest
         self._dim = len(manifest.batch_size)
+        self._finite = FiniteCheck(self._dim)
         self._keys = EpisodeKeys.of(env)
         self._goal, self._chunk_steps = manifest.goal, manifest.chunk_steps
         # The writing thread changes the manifest, so that its counts cannot be read here.
@@ -325,6 +327,7 @@ class _ChunkStream:
             has_equal_length = raw is not None and raw.shape == chunk.shape
             chunk = self._cut(chunk, steps)
             raw = self._cut(raw, steps) if has_equal_length else raw
+        start = self.steps
         self.steps += steps
         has_state = self._can_resume and not partial and not self.is_over
         state = self._checkpointer.save(chunk, self.steps) if has_state else None
@@ -335,6 +338,7 @@ class _ChunkStream:
             if transforms is not None:
                 self._writer.manifest.transforms = transforms
             self._writer.append(chunk, raw, state, partial=partial)
+            self._finite.check(self._writer.select(chunk), start)
             self._on_chunk(progress)
 
         return write

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from tdx.core.tracing.passages import is_same
 from tdx.envs.gym import conversion  # noqa: F401 - registers the codecs of Dict and Tuple
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
@@ -154,42 +155,6 @@ def _to_tensor(value: Any) -> Any:
         return torch.from_numpy(array)
     except TypeError:
         return torch.from_numpy(array.astype(np.float64))
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """Return True if two values have the same type, dtype, shape and numbers; NaN equals NaN."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if one.dtype != other.dtype or one.shape != other.shape or one.device != other.device:
-            return False
-        if torch.equal(one, other):
-            return True
-        if not one.is_floating_point():
-            return False
-        nan = one.isnan()
-        return bool(nan.any()) and bool(((one == other) | (nan & other.isnan())).all())
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    try:
-        return _has_same_parts(one, other)
-    except Exception:
-        return False
-
-
-def _has_same_parts(one: Any, other: Any) -> bool:
-    """Compare objects that may contain arrays, which do not compare to one bool."""
-    if isinstance(one, np.ndarray):
-        if one.dtype != other.dtype or one.shape != other.shape:
-            return False
-        if one.dtype.hasobject:
-            return all(map(is_same, one.ravel().tolist(), other.ravel().tolist()))
-        return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(is_same, one, other))
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(is_same(one[name], other[name]) for name in one)
-    return bool(one == other) or (isinstance(one, float) and one != one and other != other)
 
 
 def overwritten_keys(shared: SharedPaths, old: Entries, new: Entries) -> tuple[NestedKey, ...]:

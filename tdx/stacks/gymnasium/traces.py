@@ -14,6 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.tracing import DeferredTrace, StageTrace, StepTrace, ValueVersion
+from tdx.core.tracing.passages import is_same
 from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
 from tdx.keys import NestedKey, split_key
 from tdx.stacks.gymnasium.calls import Call, Events, read_calls
@@ -24,7 +25,6 @@ from tdx.stacks.gymnasium.snapshots import (
     INFO,
     REWARD,
     action_entries,
-    is_same,
     observation_entries,
     overwritten_keys,
     result_entries,

@@ -16,7 +16,7 @@ _SINCE = {"new": ("+ ", "good"), "changed": ("~ ", "warn"), "same": ("  ", "mute
 _NUMBER_WIDTH = 9
 COLUMN_HEADER = -2
 """Place of the line with the column titles."""
-_DTYPE_WIDTH, _COLUMNS_WIDTH = 58, 37
+_COLUMNS_WIDTH, _CHANGED_WIDTH, _DTYPE_WIDTH = 37, 10, 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class _LineBuilder:
                 yield ValueLine(
                     (("  ✕ ", "bad"), (truncate(violation, self.width - 4), "bad")), None, -1
                 )
-            shown = place.written if self.only_written else place.present
+            shown = (*place.written, *place.passed) if self.only_written else place.present
             for at in shown:
                 yield from self._value(view.values[at], place, at in place.written)
             for key in place.dropped:
@@ -96,9 +96,11 @@ class _LineBuilder:
     def _columns(self) -> tuple[str, str]:
         """Return the column titles."""
         left = self.width - 5 - self.name
-        kind = "shape and dtype".ljust(19) if left >= _DTYPE_WIDTH else ""
+        changed = "changed".ljust(_CHANGED_WIDTH) if _has_changed(left) else ""
+        kind = "shape and dtype".ljust(_DTYPE_WIDTH) if _has_dtype(left) else ""
         numbers = "".join(name.rjust(_NUMBER_WIDTH) for name in ("min", "mean", "max"))
-        return f"    {'version'.ljust(self.name + 1)}{kind}{numbers} histogram", "muted"
+        title = f"    {'version'.ljust(self.name + 1)}{changed}{kind}{numbers} histogram"
+        return title, "muted"
 
     def _heading(self, place: HookView, failed: bool) -> ValueLine:
         arrow = "↑" if place.lane == "inverse" else "↓"
@@ -113,14 +115,22 @@ class _LineBuilder:
         has_problem = bool(value.violations or value.nans or value.infinities)
         name_style = "bad" if has_problem else "bold" if written else "muted"
         undeclared = value.key in place.undeclared and written
+        is_changing = {key: (changed, count) for key, changed, count in place.changes}
+        sign = ("  ", "plain")
+        if place.kind == "stage" and written:
+            sign = _BY_STAGE[value.by_writer]
+        elif value.key in is_changing:
+            sign = _BY_STAGE["same"]
         head: list[tuple[str, str]] = [
-            _BY_STAGE[value.by_writer] if written and place.kind == "stage" else ("  ", "plain"),
+            sign,
             ("✕ ", "bad") if has_problem else _SINCE[value.change],
             (truncate(value.version, self.name).ljust(self.name + 1), name_style),
         ]
         left = self.width - 5 - self.name - (7 if self.first_differences else 0)
         body = (
-            self._comparison_parts(value, left) if self.difference else self._numbers(value, left)
+            self._comparison_parts(value, left)
+            if self.difference
+            else self._numbers(value, left, _changed_text(*is_changing.get(value.key, (0, 0))))
         )
         first = self.first_differences.get(value.key)
         is_other = first is not None and written and value.change != "same"
@@ -133,12 +143,17 @@ class _LineBuilder:
             text = truncate(note, self.width - 6)
             yield ValueLine((("    └ ", "bad"), (text, "bad")), value.key, place.index)
 
-    def _numbers(self, value: ValueView, left: int) -> Iterator[tuple[str, str]]:
+    def _numbers(self, value: ValueView, left: int, changed: str) -> Iterator[tuple[str, str]]:
         style = "plain" if value.change != "same" else "muted"
         flag = _nonfinite_text(value)
-        if left >= _DTYPE_WIDTH:
-            yield (truncate(f"{_shape_text(value)} {value.dtype}", 18).ljust(19), "muted")
-            left -= 19
+        has_dtype = _has_dtype(left)
+        if _has_changed(left):
+            yield (changed.ljust(_CHANGED_WIDTH), "muted")
+            left -= _CHANGED_WIDTH
+        if has_dtype:
+            kind = truncate(f"{_shape_text(value)} {value.dtype}", _DTYPE_WIDTH - 1)
+            yield (kind.ljust(_DTYPE_WIDTH), "muted")
+            left -= _DTYPE_WIDTH
         has_numbers = value.minimum is not None or value.nans or value.infinities
         if not has_numbers and left >= _COLUMNS_WIDTH:
             yield (truncate(_value_text(value), left), style)
@@ -180,6 +195,27 @@ class _LineBuilder:
         yield (truncate(_value_text(value), room).ljust(room), "plain")
         if delta:
             yield (f" Δ{delta}".rjust(_NUMBER_WIDTH + 2), "warn")
+
+
+def _has_changed(left: int) -> bool:
+    """Return True if a column for the number of changed steps fits."""
+    return left >= _COLUMNS_WIDTH + _CHANGED_WIDTH
+
+
+def _has_dtype(left: int) -> bool:
+    """Return True if a column for shape and dtype fits too."""
+    return left >= _COLUMNS_WIDTH + _CHANGED_WIDTH + _DTYPE_WIDTH
+
+
+def _changed_text(changed: int, count: int) -> str:
+    """Return in how many of the steps so far a stage changed a value.
+
+    Example:
+        >>> _changed_text(10, 60), _changed_text(5_000, 20_000)
+        ('10/60', '25%')
+    """
+    text = f"{changed}/{count}" if count else ""
+    return text if len(text) < _CHANGED_WIDTH else f"{changed / count:.0%}"
 
 
 def _nonfinite_text(value: ValueView) -> str:
@@ -226,9 +262,11 @@ class ValueTable(LineList):
 
     HELP = """## Values
 
-What each stage wrote in this step, starting with the env. The first sign compares with the input of
-the stage: `+` is a new key, `●` a changed value, `·` the same value. The second sign compares with
-the previous step: `+` is a new key, `~` a changed value; `✕` marks nan and spec violations.
+What each stage wrote in this step, starting with the env, and what it passed on here but changes in
+other steps; `changed` counts these steps since the session began. The first sign compares with the
+input of the stage: `+` is a new key, `●` a changed value, `·` the same value. The second sign
+compares with the previous step: `+` is a new key, `~` a changed value; `✕` marks nan and spec
+violations.
 
 `Enter` plots a key, `o` shows all keys after each stage, and `d` shows the differences to the
 previous step, or to the step marked with `m`."""

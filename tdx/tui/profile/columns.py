@@ -156,7 +156,7 @@ _SAVING = Column(
     lambda line: "" if _is_above_noise(line.row) else "dim",
 )
 _COUNT = Column(
-    "n", "n", 7, lambda line: float(line.row.n), lambda line: f"{line.row.n:,}", lambda _: "dim"
+    "n", "calls", 7, lambda line: float(line.row.n), lambda line: f"{line.row.n:,}", lambda _: "dim"
 )
 
 
@@ -175,8 +175,8 @@ def _share_column(width: int) -> Column:
 def _figure_column(name: str) -> Column:
     return Column(
         name,
-        name,
-        7,
+        f"{name}/call",
+        9,
         lambda line: None if line.is_removed else line.row.figures[name],
         lambda line: "" if line.is_removed else format_micros(line.row.figures[name]),
         lambda line: "dim" if name in ("p50", "mean") else "",

@@ -85,7 +85,8 @@ class CostRow:
         figures: ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max`` of a call.
         step_us: Share of the mean step.
         share: Share of the total time, from 0 to 1.
-        per_step: True if a call covers many steps, so that the figures are per step.
+        steps_per_call: Number of steps for each call: the length of a chunk, or 1 for a part that
+            runs in every step.
         counts: Number of calls in each bin of the histogram.
         error_us: Uncertainty of ``step_us`` from the number of calls.
         low_us: Start of the first bin.
@@ -109,7 +110,7 @@ class CostRow:
     figures: dict[str, float]
     step_us: float
     share: float
-    per_step: bool
+    steps_per_call: float
     counts: tuple[int, ...]
     low_us: float
     high_us: float
@@ -153,6 +154,7 @@ class ModeCosts:
         noise: Relative spread of the repeats.
         judgement: ``quiet``, ``fair``, ``noisy`` or ``unknown``.
         noise_text: Description of the noise.
+        preemption: How much of the time other programs had the processor. ``None``: hardly any.
         notes: Remarks.
         error: Why the measurement ended early. ``None``: it did not.
     """
@@ -165,6 +167,7 @@ class ModeCosts:
     noise: float
     judgement: str
     noise_text: str
+    preemption: str | None = None
     notes: tuple[str, ...] = ()
     error: str | None = None
 

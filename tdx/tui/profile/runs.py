@@ -251,12 +251,16 @@ def _step_summary(
         parts += ["  ", delta_text(comparison.step, other, low)]
     style = _NOISE_STYLES.get(mode.judgement, "dim")
     if low:
-        return [Content.assemble(*parts, "  ", (f"±{mode.noise:.0%}", style))]
+        preempted = "" if mode.preemption is None else "  preempted"
+        noise = f"±{mode.noise:.0%}"
+        return [Content.assemble(*parts, "  ", (noise, style), (preempted, "$text-error"))]
     rate = f"{mode.mode} · {mode.frames_per_second:,.0f} frames/s · "
     noise = f"±{mode.noise:.1%} {mode.judgement}"
     found = [Content.assemble(*parts), Content.assemble((rate, "dim"), (noise, style))]
     if mode.judgement in ("noisy", "unknown"):
         found.append(Content.styled(mode.noise_text, style))
+    if mode.preemption is not None:
+        found.append(Content.styled(f"preempted: {mode.preemption}", "$text-error"))
     return found
 
 

@@ -78,10 +78,11 @@ def _merge_bins(counts: Sequence[int], most: int) -> Sequence[int]:
 
 
 def _part_heading(line: CostLine, row: CostRow) -> Content:
-    per = "step" if row.per_step else "call"
+    covered = row.steps_per_call
+    chunk = f", one call for {covered:,.0f} steps" if covered >= 1.5 else ""
     mode = f" {line.mode}" if line.mode else ""
     return Content.assemble(
-        (row.label, "bold"), f" {row.lane}{mode}", (f"  µs per {per}, n {row.n:,}", "dim")
+        (row.label, "bold"), f" {row.lane}{mode}", (f"  µs per call, n {row.n:,}{chunk}", "dim")
     )
 
 

@@ -111,6 +111,7 @@ def _mode_costs(mode: ModeProfile) -> ModeCosts:
         noise=noise.spread,
         judgement=noise.judgement,
         noise_text=noise.message,
+        preemption=mode.preemption,
         # The tab shows these itself.
         notes=tuple(note for note in mode.notes if note not in (SLOWDOWN_NOTE, STACK_NOTE)),
         error=mode.error,
@@ -139,7 +140,7 @@ def _cost_row(mode: ModeProfile, row: Row) -> CostRow:
         figures={name: float(statistics[name]) for name in _FIGURES},
         step_us=mode.step_share_us(row),
         share=mode.share(row),
-        per_step=row.covers_many,
+        steps_per_call=mode.steps_per_call(row),
         counts=counts,
         low_us=low,
         high_us=high,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -12,6 +13,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from tensordict import TensorDict
 
+from tdx import PendulumEnv, RewardSum, SerialEnv, TransformedEnv
+from tdx.core.envs import EnvBase
 from tdx.envs.gym import GymEnv, GymWrapper, providers
 from tdx.errors import (
     ArgumentError,
@@ -231,3 +234,74 @@ def test_rewards_of_an_env_that_declares_their_shape() -> None:
     env = GymWrapper(TwoRewards())
     assert env.reward_spec.shape == torch.Size([2])
     assert env.rand_step(env.reset())["next", "reward"].tolist() == [0.5, -0.5]
+
+
+class FailsAtRow(gymnasium.Env[Any, Any]):
+    """Raises in its third step, in the row of a batch that had the seed 102."""
+
+    observation_space = BOX
+    action_space = spaces.Discrete(2)
+    seed = 0
+
+    def __init__(self, row: int | None = None) -> None:
+        self.seed = 0 if row is None else 100 + row
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        self.seed = self.seed if self.seed >= 100 else seed or 0
+        return BOX.low, {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count == 3 and self.seed == 102:
+            raise ValueError("out of fuel")
+        return BOX.low, 0.0, False, False, {}
+
+
+@pytest.fixture
+def _fails_at_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    make: Any = FailsAtRow
+    spec = gymnasium.envs.registration.EnvSpec("FailsAtRow-v0", entry_point=make)
+    monkeypatch.setitem(gymnasium.registry, "FailsAtRow-v0", spec)
+
+
+def batch(kind: str) -> EnvBase:
+    """Return four envs, of which number 2 fails."""
+    if kind == "serial":
+        rows = [partial(GymWrapper, FailsAtRow(row)) for row in range(4)]
+        return SerialEnv(4, rows)
+    env = GymEnv("FailsAtRow-v0", num_envs=4, vectorization_mode=kind)
+    env.set_seed(100)
+    return env
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "serial"])
+@pytest.mark.parametrize("planned", [True, False], ids=["planned", "eager"])
+@pytest.mark.usefixtures("_fails_at_row")
+def test_env_of_a_batch_that_raises_is_named_by_its_index(kind: str, planned: bool) -> None:
+    env = TransformedEnv(batch(kind), RewardSum(), planned=planned)
+    try:
+        with pytest.raises(
+            EnvError, match=r"step 2, env 2 \(.*\): step raised .*out of fuel"
+        ) as error:
+            env.rollout(9)
+        assert error.value.to_dict()["where"]["row"] == 2
+    finally:
+        env.close(raise_if_closed=False)
+
+
+class Uphill(PendulumEnv):
+    """Raises an error of its own."""
+
+    def _step(self, tensordict: Any) -> Any:
+        raise ValueError("too steep")
+
+
+def test_error_that_a_batch_passes_on_has_a_note_with_the_index() -> None:
+    env = SerialEnv(3, [PendulumEnv, Uphill, PendulumEnv])
+    with pytest.raises(ValueError, match="too steep") as caught:
+        env.step(env.rand_action(env.reset()))
+    assert caught.value.__notes__ == ["tdx: raised by env 1 of the batch"]
+    with pytest.raises(EnvError, match=r"step 0, env 1 \(SerialEnv\): step raised ValueError"):
+        env.rollout(3)

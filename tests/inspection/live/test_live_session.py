@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,10 @@ from tdx.errors import ArgumentError, KeyNotFoundError
 from tdx.inspection.live.actions import action_fields, build_action
 from tdx.inspection.live.histories import SeriesBuffer, build_plot
 from tdx.inspection.live.session import LiveSession
+from tdx.inspection.live.stack_env import StackEnv
 from tdx.specs import Binary, Bounded, Categorical, Composite, MultiCategorical, OneHot, Unbounded
+from tdx.stacks import open_stack
+from tdx.tui.live.values import build_value_lines
 from tests.inspection.live.stages import At, Ragged, pendulum, raises, writes_nan
 
 
@@ -29,6 +34,42 @@ def test_session_resets_automatically() -> None:
         *((3, "truncated"), (3, "truncated"), (0, "")),
     ]
     assert [each.first for each in session.episodes()] == [0, 4, 8]
+
+
+def test_values_that_a_stage_changes_in_other_steps_stay_in_view() -> None:
+    class ClipsActions(gymnasium.ActionWrapper[Any, Any, Any]):
+        def action(self, action: Any) -> Any:
+            return action.clip(-1, 1)
+
+    class ClipsSome(gymnasium.RewardWrapper[Any, Any]):
+        def reward(self, reward: Any) -> float:
+            return max(float(reward), -6.0)
+
+    wrapped = ClipsSome(ClipsActions(gymnasium.make("Pendulum-v1")))
+    session = LiveSession(StackEnv(open_stack(wrapped)))
+    session.reset(seed=0)
+    actions, rewards = [], []
+    for _ in range(60):
+        trace = session.advance()
+        actions.append(float(trace.tensordict["action"]))
+        rewards.append(float(trace.version("reward@0").value))
+    clips = {
+        "4 ClipsSome": ("reward", [reward < -6 for reward in rewards]),
+        "3 ClipsActions": ("action", [abs(action) > 1 for action in actions]),
+    }
+    for step in range(60):
+        view = session.view(step + 1)
+        for place in view.places:
+            if place.title in clips and place.changes:
+                key, is_clipped = clips[place.title]
+                assert place.changes == ((key, sum(is_clipped), 60),)
+                shown = place.written if is_clipped[step] else place.passed
+                assert [view.values[at].key for at in shown] == [key]
+        assert {place.title for place in view.places if place.changes} == set(clips)
+        lines = ["".join(part for part, _ in line.line) for line in build_value_lines(view, 120)]
+        assert any(
+            "reward@" in line and f"{sum(clips['4 ClipsSome'][1])}/60" in line for line in lines
+        )
 
 
 def test_episodes_of_each_env_of_a_batch() -> None:

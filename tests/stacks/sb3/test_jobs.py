@@ -11,11 +11,13 @@ import pytest
 import torch
 from stable_baselines3 import PPO
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
 
 import tdx
 from tdx.cli.process import run
+from tdx.core import StepTrace
 from tdx.errors import ArgumentError
+from tdx.inspection.values_report import inspect_values
 from tdx.stacks import open_stack
 from tests.stacks.sb3.envs import Images, make_classic, make_images, replaced_methods
 
@@ -36,6 +38,50 @@ def test_stages_are_the_wrappers_of_the_sub_envs_and_of_the_vec_env() -> None:
     assert stack.stages[5].arguments["training"] is True
     assert [stage.direction for stage in stack.stages[4:]] == ["both", "forward", "forward"]
     assert "vec_normalize.py:" in str(stack.stages[5].location)
+
+
+class ClipsSome(gym.RewardWrapper[Any, Any]):
+    """Clips the rewards of some steps."""
+
+    def reward(self, reward: Any) -> float:
+        return max(float(reward), -6.0)
+
+
+class ClipsMore(VecEnvWrapper):
+    """Clips the rewards of more steps."""
+
+    def reset(self) -> Any:
+        return self.venv.reset()
+
+    def step_wait(self) -> Any:
+        observations, rewards, dones, infos = self.venv.step_wait()
+        return observations, rewards.clip(-3.0, None), dones, infos
+
+
+def test_values_cover_the_steps_in_which_a_wrapper_changes_nothing() -> None:
+    def make() -> gym.Env[Any, Any]:
+        return ClipsSome(gym.make("Pendulum-v1"))
+
+    seen: list[torch.Tensor] = []
+
+    def note(trace: StepTrace) -> None:
+        if trace.phase == "step":
+            seen.append(trace.env_tensordict["reward"])
+
+    report = inspect_values(ClipsMore(DummyVecEnv([make] * 2)), steps=60, seed=0, on_trace=note)
+    (steps,) = (phase for phase in report.phases if phase.phase == "step")
+    rows = {
+        stage.name: value
+        for stage in steps.stages
+        for value in stage.values
+        if value.key == "reward"
+    }
+    outermost = rows["ClipsMore"]
+    assert outermost.elements == 120
+    assert outermost.mean == pytest.approx(float(torch.stack(seen).mean()))
+    for name in ("ClipsSome", "ClipsMore"):
+        assert rows[name].present == 60
+        assert 0 < (rows[name].changed or 0) < 60
 
 
 def test_settings_that_change_are_shown_as_they_are() -> None:

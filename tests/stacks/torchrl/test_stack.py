@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchrl.envs import CatFrames, Compose, RewardScaling, StepCounter, TransformedEnv, VecNormV2
+import pytest
+from torchrl.envs import (
+    CatFrames,
+    Compose,
+    RewardClipping,
+    RewardScaling,
+    StepCounter,
+    TransformedEnv,
+    VecNormV2,
+)
 
 import tdx
+from tdx.inspection.value_stats import ValueStats
+from tdx.inspection.values_report import inspect_values
 
 
 def make() -> Any:
@@ -30,6 +41,27 @@ def test_env_is_inspected_and_checked() -> None:
         ["step_count"],
     ]
     assert tdx.check(make(), seed=0, steps=3).findings == ()
+
+
+def reward_rows(low: float) -> list[ValueStats]:
+    """Return the rewards of the same steps before and after they are clipped."""
+    env = TransformedEnv(tdx.to_torchrl(tdx.PendulumEnv()), RewardClipping(low, 0.0))
+    report = inspect_values(env, steps=40, seed=0)
+    steps = next(phase for phase in report.phases if phase.phase == "step")
+    stages = [stage for stage in steps.stages if stage.kind in ("env", "stage")]
+    return [next(value for value in stage.values if value.key == "reward") for stage in stages]
+
+
+def test_values_count_the_steps_in_which_a_transform_changes_them() -> None:
+    before, unclipped = reward_rows(-1e9)
+    assert before.mean is not None
+    assert (unclipped.mean, unclipped.changed) == (before.mean, 0)
+    low = before.mean
+    inner, clipped = reward_rows(low)
+    assert inner.mean == low
+    assert clipped.minimum == pytest.approx(low)
+    assert (clipped.present, clipped.maximum) == (40, inner.maximum)
+    assert 0 < (clipped.changed or 0) < 40
 
 
 def test_state_that_the_first_step_creates() -> None:

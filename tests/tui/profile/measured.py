@@ -63,7 +63,7 @@ def row(work: str, index: int, name: str, lane: str, step_us: float, **more: Any
         figures=figures,
         step_us=step_us,
         share=step_us / 80,
-        per_step=False,
+        steps_per_call=1.0,
         counts=SHAPE,
         low_us=step_us * 0.7,
         high_us=step_us * 2,
