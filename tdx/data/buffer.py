@@ -172,8 +172,11 @@ class ReplayBuffer:
             self._sampler.generator = generator
 
     def append_transform(self, transform: Stage, *, invert: bool = False) -> Self:
-        """Append a transform to the chain; see :meth:`insert_transform`."""
-        return self.insert_transform(len(self._transform), transform, invert=invert)
+        """Append a transform, or each stage of a chain; see :meth:`insert_transform`."""
+        stage = as_transform(transform)
+        with self._locked_without_prefetch():
+            self._transform.append(InvertedTransform(stage) if invert else stage)
+        return self
 
     def insert_transform(self, index: int, transform: Stage, *, invert: bool = False) -> Self:
         """Insert a transform into the chain before an index.

@@ -127,12 +127,6 @@ class EnvSpecs:
             device=self.device,
         )
 
-    def done_key(self) -> NestedKey:
-        """Return the key that ends in ``done``, or the only done key."""
-        keys = self.keys("full_done_spec")
-        ends = [key for key in keys if key == "done" or key[-1] == "done"]
-        return ends[0] if len(ends) == 1 else only_key(keys, "done")
-
     def done_groups(self) -> list[list[NestedKey]]:
         """Return the done keys by group: keys with the same parent are one group."""
         groups: dict[NestedKey, list[NestedKey]] = {}
