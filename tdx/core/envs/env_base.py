@@ -275,7 +275,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         )
         partial = is_partial(masks, self._specs.main_device)
         result = self._completed_reset(tensordict, **kwargs)
-        return write_reset(tensordict, result, masks, partial)
+        return write_reset(tensordict, result, masks, partial, self._specs.output_keys())
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
         found, own = tuple(tensordict.batch_size), tuple(self.batch_size)

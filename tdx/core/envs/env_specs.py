@@ -143,6 +143,15 @@ class EnvSpecs:
             keys = cache["reset"] = unique_keys(sibling_key(key, "_reset") for key in done_keys)
         return list(keys)
 
+    def output_keys(self) -> tuple[NestedKey, ...]:
+        """Return the keys of all leaves that a step or a reset writes."""
+        cache = self.cache
+        keys: tuple[NestedKey, ...] | None = cache.get("outputs")
+        if keys is None:
+            parts = ("full_observation_spec", "full_reward_spec", "full_done_spec")
+            keys = cache["outputs"] = tuple(key for part in parts for key in self.keys(part))
+        return keys
+
     def dropped_keys(self) -> list[NestedKey]:
         """Return the keys that ``step_mdp`` leaves out, the same list for each call.
 
