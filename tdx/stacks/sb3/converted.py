@@ -164,7 +164,7 @@ class SteppedRows:
         return self._stacked(observations), np.array(rewards, np.float32), np.array(dones), infos
 
     def _stacked(self, observations: Sequence[Any]) -> Any:
-        memory = create_empty_array(self._space, self.num_envs)
+        memory: Any = create_empty_array(self._space, self.num_envs)
         return concatenate(self._space, observations, memory)
 
     def close(self) -> None:
