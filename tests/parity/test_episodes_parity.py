@@ -49,10 +49,12 @@ EXACT: dict[str, tuple[str, Stages]] = {
 
 
 def test_what_a_partial_reset_leaves_of_the_old_episode() -> None:
+    def stages(m: Any) -> list[Any]:
+        return [m.ExpandAs("reward", "observation", ("group", "wide"))]
+
     roots = []
     for m in (tdx, ORACLE):
-        stages = [m.ExpandAs("reward", "observation", ("group", "wide"))]
-        env = chained(m, "CartPole-v1", lambda _, stages=stages: stages, 2)
+        env = chained(m, "CartPole-v1", stages, 2)
         root = m.step_mdp(env.step(env.reset().set("action", torch.tensor([[0, 1], [1, 0]]))))
         root["_reset"] = torch.tensor([[True], [False]])
         roots.append(env.reset(root)["group", "wide"])
