@@ -149,15 +149,17 @@ class TransformedEnv(EnvBase):
         return inner._first_stage + len(inner.stages)
 
     def append_transform(self, transform: nn.Module | TensorDictFunction) -> TransformedEnv:
-        """Append a stage to the chain; it takes over train or eval mode.
+        """Append a stage, or each stage of a chain; they take over train or eval mode.
 
         Args:
-            transform: A transform, or a function over a TensorDict.
+            transform: A transform, a ``Compose`` of transforms, or a function over a TensorDict.
 
         Returns:
             This env.
         """
-        return self.insert_transform(len(self.stages), transform)
+        stage = as_transform(transform)
+        self._extensible_chain(stage).append(stage)
+        return self
 
     def insert_transform(
         self, index: int, transform: nn.Module | TensorDictFunction
@@ -171,17 +173,20 @@ class TransformedEnv(EnvBase):
         Returns:
             This env.
         """
-        stage, chain = as_transform(transform), self._chain
+        stage = as_transform(transform)
+        self._extensible_chain(stage).insert(index, stage)
+        return self
+
+    def _extensible_chain(self, stage: Transform) -> Compose:
+        """Return the chain for another stage; a lone transform becomes a ``Compose``."""
         # Raises for a stage that fits no env, before the chain is changed.
         stage.transform_env_batch_size(self.batch_size)
-        if isinstance(chain, Compose):
-            chain.insert(index, stage)
-            return self
-        chain.reset_parent()
-        longer = Compose(chain)
-        longer.insert(index, stage)
-        self._set_transform(longer)
-        return self
+        chain = self._chain
+        if not isinstance(chain, Compose):
+            chain.reset_parent()
+            chain = Compose(chain)
+            self._set_transform(chain)
+        return chain
 
     def _env_before(self, stage: Transform) -> TransformedEnv:
         """Return the env as the outermost transform sees it."""
@@ -330,8 +335,10 @@ def _unwrapped(
     env: TransformedEnv, transform: Transform | TensorDictFunction | None
 ) -> tuple[EnvBase, Compose]:
     """Return the base env, and a chain of clones of its stages and the transform."""
-    added = () if transform is None else (transform,)
-    return env.base_env, Compose(*(each.clone() for each in env.stages), *added)
+    chain = Compose(*(stage.clone() for stage in env.stages))
+    if transform is not None:
+        chain.append(transform)
+    return env.base_env, chain
 
 
 class EagerProgram:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path as FilePath
 from threading import RLock
 from typing import Any, Self, cast
@@ -33,6 +33,7 @@ from tdx.data.writers import RoundRobinWriter, Writer
 from tdx.data.written_order import WrittenOrder, find_time_dim, to_time_first
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey
+from tdx.tensordicts import read
 
 Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 
@@ -172,8 +173,11 @@ class ReplayBuffer:
             self._sampler.generator = generator
 
     def append_transform(self, transform: Stage, *, invert: bool = False) -> Self:
-        """Append a transform to the chain; see :meth:`insert_transform`."""
-        return self.insert_transform(len(self._transform), transform, invert=invert)
+        """Append a transform, or each stage of a chain; see :meth:`insert_transform`."""
+        stage = as_transform(transform)
+        with self._locked_without_prefetch():
+            self._transform.append(InvertedTransform(stage) if invert else stage)
+        return self
 
     def insert_transform(self, index: int, transform: Stage, *, invert: bool = False) -> Self:
         """Insert a transform into the chain before an index.
@@ -236,9 +240,7 @@ class ReplayBuffer:
             ChainError: The writer does not accept the data.
             StorageError: The disk is full.
         """
-        if isinstance(self._storage, TensorStorage) and isinstance(data, list) and data:
-            data = collate(data)
-        return cast(Tensor, self._write(data, several=True))
+        return cast(Tensor, self._write(data, several=True)[0])
 
     def add(self, data: Any) -> int | Tensor | None:
         """Write one step: a TensorDict or tensor without a time dim, or any item of a list.
@@ -247,16 +249,20 @@ class ReplayBuffer:
             Position of the step: an index, or ``[B, ndim]``; empty if a transform holds the step
             back until later ones are written, ``None`` if the writer leaves it out.
         """
-        return self._write(data, several=False)
+        index: int | Tensor | None = self._write(data, several=False)[0]
+        return index
 
-    def _write(self, data: Any, several: bool) -> Any:
+    def _write(self, data: Any, several: bool) -> tuple[Any, Any]:
+        """Return the positions of the written steps, and the steps as they were written."""
+        if several and isinstance(self._storage, TensorStorage) and isinstance(data, list) and data:
+            data = collate(data)
         with self._locked_for_write():
             mapped = self._invert(data)
             if mapped is not data and 0 in mapped.batch_size:  # a transform holds it back
-                return self._storage.row_positions(torch.zeros(0, dtype=torch.int64))
+                return self._storage.row_positions(torch.zeros(0, dtype=torch.int64)), mapped
             if several:
-                return self._writer.extend(to_time_first(mapped, self._written.dim))
-            return self._writer.add(mapped)
+                return self._writer.extend(to_time_first(mapped, self._written.dim)), mapped
+            return self._writer.add(mapped), mapped
 
     def _invert(self, data: Any) -> Any:
         if isinstance(data, TensorDictBase) and self._transform.invertible:
@@ -346,7 +352,7 @@ class ReplayBuffer:
             marks = sampler.mark(data, notes)
             index = storage.positions(steps)
             info = {"index": index[0] if len(index) == 1 else index, **marks}
-            data = self._map(self._with_info(data, info))
+            data = self._map(self._with_info(data, info), self._info_keys(info))
             return Batch(data, info, sampler.ran_out, before)
 
     def _collate(self, data: Any, name: str) -> Any:
@@ -357,8 +363,24 @@ class ReplayBuffer:
     def _with_info(self, data: Any, info: dict[Any, Any]) -> Any:
         return data
 
-    def _map(self, data: Any) -> Any:
+    def _info_keys(self, info: dict[Any, Any]) -> Collection[str]:
+        """Return the root entries that :meth:`_with_info` wrote."""
+        return ()
+
+    def _map(self, data: Any, kept_keys: Collection[str] = ()) -> Any:
+        """Run the transforms.
+
+        Args:
+            data: Batch ``[N, ...]``.
+            kept_keys: Root entries that the transforms must not drop, such as the positions of
+                the steps. A transform that changes the batch size may.
+        """
+        kept = {key: read(data, key) for key in kept_keys}
+        size = data.batch_size if kept else None
         data = self._program(data)
+        for key, value in kept.items():
+            if value is not None and data.batch_size == size and read(data, key) is None:
+                data.set(key, value)
         return data.pin_memory() if self._pin_memory else data
 
     def __iter__(self) -> Iterator[Any]:

@@ -211,7 +211,8 @@ class ReplayBufferEnsemble(ReplayBuffer):
             for member, batch in zip(chosen, batches, strict=True):
                 if isinstance(batch.data, TensorDictBase):
                     _mark_members(batch.data, batch.info["index"], member)
-            data = self._map(self._stack([batch.data for batch in batches]))
+            data = self._stack([batch.data for batch in batches])
+            data = self._map(data, ("index",) if isinstance(data, TensorDictBase) else ())
             index = [torch.atleast_1d(_as_rows(batch.info["index"])) for batch in batches]
             info = {
                 "index": TensorDict(index=collate(index), buffer_ids=torch.tensor(chosen))

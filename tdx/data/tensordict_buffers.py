@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, cast
 
 import torch
 from tensordict import TensorDictBase
@@ -51,23 +51,35 @@ class TensorDictReplayBuffer(ReplayBuffer):
         self.priority_key = normalize_key(priority_key)
 
     def extend(self, data: Any, *, update_priority: bool | None = None) -> Tensor:
-        index = super().extend(data)
-        if update_priority is not False and isinstance(data, TensorDictBase):
-            priority = read(data, self.priority_key)
-            if priority is not None and isinstance(self._sampler, PrioritizedSampler):
-                ndim = self._storage.ndim
-                time_first = to_time_first(priority, self.dim_extend).flatten(0, ndim - 1)
-                self.update_priority(index, self._reduce(time_first))
-        return index
+        index, written = self._write(data, several=True)
+        priority = self._priority(data, written)
+        if update_priority is not False and priority is not None and len(index):
+            ndim = self._storage.ndim
+            time_first = to_time_first(priority, self.dim_extend).flatten(0, ndim - 1)
+            self.update_priority(index, self._reduce(time_first))
+        return cast(Tensor, index)
 
     def add(self, data: Any) -> int | Tensor | None:
-        index = super().add(data)
-        if index is not None and isinstance(data, TensorDictBase):
-            priority = read(data, self.priority_key)
-            if priority is not None and isinstance(self._sampler, PrioritizedSampler):
-                rows = priority.unsqueeze(0) if isinstance(index, int) else priority
-                self.update_priority(index, self._reduce(rows))
+        index: int | Tensor | None
+        index, written = self._write(data, several=False)
+        priority = self._priority(data, written)
+        if index is None or priority is None or (isinstance(index, Tensor) and not len(index)):
+            return index
+        rows = priority.unsqueeze(0) if isinstance(index, int) else priority
+        self.update_priority(index, self._reduce(rows))
         return index
+
+    def _priority(self, data: Any, written: Any) -> Tensor | None:
+        """Return the priorities of written steps, which may be others than those of the data."""
+        if not isinstance(self._sampler, PrioritizedSampler):
+            return None
+        if not isinstance(data, TensorDictBase) or not isinstance(written, TensorDictBase):
+            return None
+        priority = read(written, self.priority_key)
+        if priority is None and written.batch_size == data.batch_size:  # a transform dropped it
+            priority = read(data, self.priority_key)
+        found: Tensor | None = priority
+        return found
 
     def _reduce(self, priority: Tensor) -> Tensor:
         """Return one priority per step, ``[N]``."""
@@ -133,6 +145,9 @@ class TensorDictReplayBuffer(ReplayBuffer):
         else:
             write(data, "index", torch.stack(index, -1) if isinstance(index, tuple) else index)
         return data
+
+    def _info_keys(self, info: dict[Any, Any]) -> Collection[str]:
+        return [key for key in info if isinstance(key, str)]
 
 
 def _write_info(data: TensorDictBase, key: Any, value: Tensor) -> None:

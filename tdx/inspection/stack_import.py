@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdx.errors import ArgumentError, TdxError
 from tdx.inspection.leaf import LeafSpec, composite_leaves
+from tdx.keys import format_key
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
 from tdx.stacks.conversion import (
     ConvertedStack,
@@ -23,6 +24,7 @@ from tdx.stacks.conversion import (
 )
 
 if TYPE_CHECKING:
+    from tensordict import TensorDictBase
     from torch import Tensor
 
     from tdx.envs import EnvBase
@@ -76,6 +78,7 @@ class Comparison:
         largest: Largest difference, relative to values above 1.
         difference: First difference above the tolerance. ``None``: the values are equal.
         shares_env: True if both sides have the env of the stack, which the pipeline cannot name.
+        left_out: Entries that are not tensors, such as text, and were not compared.
     """
 
     below: int
@@ -84,12 +87,15 @@ class Comparison:
     largest: float
     difference: Difference | None
     shares_env: bool = False
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.difference is not None:
             return str(self.difference)
         text = f"equal for {self.steps:,} steps"
-        return f"{text}, largest difference {self.largest:.0e}" if self.largest else text
+        if self.largest:
+            text += f", largest difference {self.largest:.0e}"
+        return f"{text}; not compared: {', '.join(self.left_out)}" if self.left_out else text
 
     @property
     def part(self) -> str:
@@ -130,12 +136,16 @@ class StackImport:
 
     @property
     def gap(self) -> str:
-        """Stages that are missing in the pipeline, as a sentence; empty if there are none."""
+        """What was compared and what was not, as a sentence; empty if the pipeline is complete."""
         names = [] if self.missing_env is None else ["the env inside"]
         names += [f"{each.index} {each.name}" for each in self.stages if each.is_missing]
         if not names:
             return ""
-        return f"not converted: {', '.join(names)}; the pipeline as a whole is not equal"
+        compared = sum(not stage.is_missing for stage in self.stages)
+        return (
+            f"compared {compared} of {len(self.stages)} stages; not converted: {', '.join(names)}; "
+            "the pipeline as a whole is not equal"
+        )
 
 
 def import_stack(open_stack: OpenStack, *, steps: int = STEPS, seed: int = 0) -> StackImport:
@@ -300,7 +310,9 @@ def _compare(
         reference = opened.enter_context(closing(stack.reference(last, key, seed)))
         env = opened.enter_context(closing(_build(chain, base)))
         run.compare(reference, env, steps, seed)
-    return Comparison(below, last, steps, run.largest, run.difference, shares_env)
+    return Comparison(
+        below, last, steps, run.largest, run.difference, shares_env, tuple(sorted(run.left_out))
+    )
 
 
 def _tolerance(part: tuple[ConvertedStage, ...]) -> float:
@@ -331,6 +343,7 @@ class _Run:
     ) -> None:
         self.largest = 0.0
         self.difference: Difference | None = None
+        self.left_out: set[str] = set()
         self._tolerance, self._recorded = tolerance, recorded
         self._stage, self._name = stage, name
         self._random = RandomStream(0)
@@ -341,6 +354,8 @@ class _Run:
         self._random = RandomStream(seed)
         env.set_seed(seed)
         expected, current = reference.reset(seed), self._try(None, env.reset)
+        if current is not None:
+            self.left_out.update(_other_entries(current))
         if current is None or not self._check(None, expected, current):
             return
         for step in range(steps):
@@ -410,6 +425,19 @@ class _Run:
     def _differ(self, step: int | None, key: str, in_stack: str, in_pipeline: str) -> bool:
         self.difference = Difference(step, key, self._stage, self._name, in_stack, in_pipeline)
         return False
+
+
+def _other_entries(tensordict: TensorDictBase, outer: tuple[str, ...] = ()) -> Iterator[str]:
+    """Iterate over the keys of entries that are not tensors, such as text."""
+    from tensordict import TensorDictBase, is_non_tensor
+    from torch import Tensor
+
+    for name in tensordict.keys():
+        value, key = tensordict.get(name), (*outer, name)
+        if isinstance(value, TensorDictBase) and not is_non_tensor(value):
+            yield from _other_entries(value, key)
+        elif not isinstance(value, Tensor):
+            yield format_key(key)
 
 
 def _split(key: str) -> tuple[str, ...]:

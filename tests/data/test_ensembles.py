@@ -21,6 +21,7 @@ from tdx import (
     RoundRobinWriter,
     SamplerEnsemble,
     SamplerWithoutReplacement,
+    SelectTransform,
     SliceSampler,
     StorageEnsemble,
     TensorDictReplayBuffer,
@@ -76,6 +77,13 @@ def test_each_buffer_and_the_ensemble_map_by_their_transforms() -> None:
     double = RewardScaling(0.0, 2.0, in_keys=["gain"])
     ensemble = ReplayBufferEnsemble(first, second, sample_from_all=True, transform=double)
     assert ensemble.sample(4)["gain"].flatten().tolist() == [2.0, 2.0, 6.0, 6.0]
+
+
+def test_transforms_keep_the_positions() -> None:
+    select = SelectTransform("step")
+    ensemble = ReplayBufferEnsemble(numbered(10), numbered(10, 100), transform=select)
+    batch = ensemble.sample(8)
+    assert torch.equal(batch["step"], batch["index", "index"] + 100 * batch["index", "buffer_ids"])
 
 
 def test_members_are_selected_by_any_index() -> None:

@@ -12,17 +12,21 @@ import torch
 from tensordict import TensorDict
 
 from tdx import (
+    ExcludeTransform,
     LazyTensorStorage,
     ListStorage,
+    MultiStepTransform,
     PrioritizedReplayBuffer,
     PrioritizedSampler,
     RandomSampler,
     ReplayBuffer,
+    SelectTransform,
     TensorDictPrioritizedReplayBuffer,
     TensorDictReplayBuffer,
 )
 from tdx.data.prioritized_sampler import SegmentTree
 from tdx.errors import ArgumentError
+from tests.data.stored import rollout
 
 
 def buffer_of(size: int = 8, alpha: float = 1.0, beta: float = 1.0, **options: Any) -> ReplayBuffer:
@@ -269,3 +273,52 @@ def test_segment_tree_against_its_definition(size: int) -> None:
             assert (found[:-1] == inside).all()
     assert len(sums) == size
     assert sums[size - 1] == values[-1]
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        SelectTransform("observation"),
+        ExcludeTransform("index"),
+        lambda batch: batch.select("observation"),
+    ],
+)
+def test_transforms_keep_what_an_update_of_priorities_needs(transform: Any) -> None:
+    buffer = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0, beta=1.0, storage=LazyTensorStorage(8), transform=transform, batch_size=4
+    )
+    buffer.extend(TensorDict(observation=torch.arange(8), reward=torch.zeros(8, 1), batch_size=[8]))
+    batch = buffer.sample()
+    assert torch.equal(batch["index"], batch["observation"])
+    assert batch["priority_weight"].shape == (4,)
+    batch["td_error"] = batch["index"] + 2.0
+    buffer.update_tensordict_priority(batch)
+    drawn = batch["index"].unique().tolist()
+    assert stored(buffer) == [index + 2.0 if index in drawn else 1.0 for index in range(8)]
+
+
+def test_a_transform_that_changes_the_batch_size_may_drop_positions() -> None:
+    buffer = TensorDictReplayBuffer(
+        storage=LazyTensorStorage(8),
+        batch_size=4,
+        transform=lambda batch: batch.select("x")[:2],
+    )
+    buffer.extend(TensorDict(x=torch.arange(8), batch_size=[8]))
+    assert list(buffer.sample().keys()) == ["x"]
+
+
+def test_priorities_of_steps_that_a_transform_holds_back() -> None:
+    buffer = TensorDictPrioritizedReplayBuffer(
+        alpha=1.0,
+        beta=1.0,
+        storage=LazyTensorStorage(8),
+        transform=MultiStepTransform(2, 0.9),
+        batch_size=4,
+    )
+    data = rollout([7]).set("td_error", torch.arange(1.0, 8.0))
+    assert buffer.extend(data[:1]).shape == (0,)
+    assert buffer.extend(data[1:4]).tolist() == [0, 1]
+    assert stored(buffer) == [1.0, 2.0]
+    assert buffer.add(data[4]) == 2
+    assert buffer.extend(data[5:]).tolist() == [3, 4]
+    assert stored(buffer) == [1.0, 2.0, 3.0, 4.0, 5.0]

@@ -88,6 +88,14 @@ def test_transform_argument(as_chain: bool) -> None:
     assert set(buffer.sample()[REWARD].flatten().tolist()) <= {2.0, 4.0, 6.0}
 
 
+def test_an_appended_chain_adds_its_stages() -> None:
+    scale, clip = RewardScaling(0.0, 2.0, [REWARD]), RewardClipping(-1.0, 1.0, [REWARD])
+    buffer = buffer_of(rollout([5]))
+    buffer.append_transform(Compose(scale, clip))
+    assert list(buffer.transform) == [scale, clip]
+    assert buffer.sample()["next", "reward"].abs().max() <= 1.0
+
+
 def test_functions() -> None:
     buffer = buffer_of(rollout([4]), lambda td: td.set("twice", td["step"] * 2))
     assert whole(buffer)["twice"].tolist() == [0, 2, 4, 6]

@@ -44,7 +44,22 @@ EXACT: dict[str, tuple[str, Stages]] = {
     ),
     "ExpandAs": ("Pendulum-v1", lambda m: [m.ExpandAs("reward", "observation")]),
     "ExpandAs-key": ("CartPole-v1", lambda m: [m.ExpandAs("reward", "observation", "wide")]),
+    "ExpandAs-flag": ("CartPole-v1", lambda m: [m.ExpandAs("done", "observation", "wide")]),
 }
+
+
+def test_what_a_partial_reset_leaves_of_the_old_episode() -> None:
+    def stages(m: Any) -> list[Any]:
+        return [m.ExpandAs("reward", "observation", ("group", "wide"))]
+
+    roots = []
+    for m in (tdx, ORACLE):
+        env = chained(m, "CartPole-v1", stages, 2)
+        root = m.step_mdp(env.step(env.reset().set("action", torch.tensor([[0, 1], [1, 0]]))))
+        root["_reset"] = torch.tensor([[True], [False]])
+        roots.append(env.reset(root)["group", "wide"])
+    assert torch.equal(*roots)
+    assert roots[0].tolist() == [[0.0] * 4, [1.0] * 4]
 
 
 @pytest.mark.parametrize("workers", [None, 2], ids=["single", "serial"])

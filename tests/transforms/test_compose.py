@@ -121,3 +121,55 @@ def test_the_stage_that_violates_its_spec_is_named(wrong: type[Transform], key: 
     assert caught.value.where.stage == 2
     assert caught.value.where.transform == wrong.__name__
     assert key in str(caught.value)
+
+
+# Chains that are appended
+
+
+def test_an_appended_chain_adds_its_stages() -> None:
+    clip, track = RewardScaling(0.0, 2.0), InitTracker()
+    added = Compose(clip, track)
+    env = TransformedEnv(RowsEnv(), StepCounter()).eval()
+    env.append_transform(added)
+    assert env.stages[1:] == (clip, track)
+    assert clip.container is env
+    assert not clip.training
+    check_env_specs(env)
+    assert list(added) == [clip, track]
+    with pytest.raises(ChainError, match="already part of a chain"):
+        env.append_transform(added)
+    for change in (lambda: added.append(StepCounter()), added.pop):
+        with pytest.raises(ChainError, match="were appended to another one"):
+            change()
+    assert len(env.stages) == 3
+
+
+def test_a_chain_is_free_again_when_the_one_it_was_appended_to_is_gone() -> None:
+    added = Compose(RewardScaling(0.0, 2.0))
+    env = TransformedEnv(RowsEnv()).append_transform(added)
+    del env
+    again = TransformedEnv(RowsEnv(), added)
+    again.append_transform(InitTracker())
+    assert again.transform is added
+    assert added[0].container is again
+    check_env_specs(again)
+
+
+def test_a_chain_that_does_more_than_its_stages_is_one_stage() -> None:
+    class Louder(Compose):
+        def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+            return super().forward(tensordict).apply(lambda value: 10 * value)
+
+    chain = Compose()
+    chain.append(Louder(RewardScaling(0.0, 2.0)))
+    assert len(chain) == 1
+    assert chain(TensorDict(reward=torch.ones(1)))["reward"].item() == 20.0
+    inserted = Compose(StepCounter())
+    inserted.insert(0, Compose(InitTracker(), RewardSum()))
+    assert len(inserted) == 2
+
+
+def test_an_unwrapped_env_has_the_stages_of_both_chains() -> None:
+    env = TransformedEnv(RowsEnv(), StepCounter())
+    both = TransformedEnv(env, Compose(InitTracker(), RewardSum()), auto_unwrap=True)
+    assert [type(stage) for stage in both.stages] == [StepCounter, InitTracker, RewardSum]

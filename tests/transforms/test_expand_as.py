@@ -37,9 +37,22 @@ def test_flags_get_the_shape_of_agents() -> None:
 
 def test_the_spec_keeps_its_ends() -> None:
     env = TransformedEnv(RowsEnv((4,)), ExpandAs("done", "observation", "wide"))
-    spec = env.full_done_spec["wide"]
+    spec = env.observation_spec["wide"]
     assert (spec.shape, spec.dtype) == (torch.Size([4, 3]), torch.bool)
     assert env.reset()["wide"].shape == (4, 3)
+
+
+def test_an_expanded_flag_ends_no_episode() -> None:
+    base = RowsEnv((4,))
+    env = TransformedEnv(base, ExpandAs("done", "observation", "wide"))
+    assert env.done_keys == base.done_keys
+    assert env.reset_keys == ["_reset"]
+    rollout = env.rollout(6, break_when_any_done=False)
+    flags = rollout["next", "done"].expand(4, 6, 3)
+    assert torch.equal(rollout["next", "wide"], flags)
+    check_env_specs(env)
+    replaced = TransformedEnv(RowsEnv((4,)), ExpandAs("done", "observation"))
+    assert replaced.full_done_spec["done"].shape == (4, 3)
 
 
 def test_reference_missing_after_a_reset() -> None:

@@ -9,22 +9,33 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import nn
 
+import tdx
 from tdx import (
+    ActionDiscretizer,
+    ActionMask,
     ActionScaling,
     ArgumentError,
     Bounded,
+    Categorical,
     CatFrames,
+    ChainError,
+    Compose,
     Composite,
+    FlattenAction,
     GymEnv,
     InitTracker,
+    MultiCategorical,
+    MultiOneHot,
     RewardClipping,
     RewardSum,
     StepCounter,
+    TdxError,
     TransformedEnv,
     Unbounded,
     check_env_specs,
 )
 from tdx.transforms import Transform
+from tests.transforms.contract.examples import EXAMPLES
 from tests.transforms.envs import RowsEnv
 
 
@@ -37,6 +48,52 @@ def test_hooks_take_the_spec_of_a_lone_entry() -> None:
     action: Any = Bounded(-2.0, 2.0, shape=(2,))
     scaled: Any = ActionScaling(loc=0.0, scale=2.0).transform_action_spec(action)
     assert scaled.high.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("in_a_chain", [False, True])
+def test_actions_without_an_env(in_a_chain: bool) -> None:
+    def map_spec(transform: Transform, spec: Any) -> Any:
+        chain = Compose(transform) if in_a_chain else transform
+        return chain.transform_action_spec(spec)
+
+    action = Bounded(-1.0, 1.0, shape=(2,))
+    assert map_spec(ActionDiscretizer(5), action) == MultiCategorical([5, 5])
+    assert map_spec(ActionDiscretizer([2, 3], categorical=False), action) == MultiOneHot([2, 3])
+    assert map_spec(ActionDiscretizer(5), Bounded(-1.0, 1.0, shape=())) == Categorical(5)
+    batch = Composite(action=Bounded(-1.0, 1.0, shape=(4,)), shape=(4,))
+    assert map_spec(ActionDiscretizer(5), batch)["action"] == Categorical(5, shape=(4,))
+    with pytest.raises(ChainError, match="without a finite"):
+        map_spec(ActionDiscretizer(5), Unbounded(2))
+    with pytest.raises(ChainError, match="2 numbers"):
+        map_spec(ActionDiscretizer([2, 3]), Bounded(-1.0, 1.0, shape=(3,)))
+    assert map_spec(FlattenAction(), Bounded(-1.0, 1.0, shape=(2, 3))).shape == (6,)
+    assert map_spec(ActionMask(), Categorical(3)) == Categorical(3)
+
+
+LONE_ENTRIES = {
+    "observation": Bounded(-1.0, 1.0, shape=(3,)),
+    "reward": Unbounded(1),
+    "done": Categorical(2, (1,), dtype=torch.bool),
+    "action": Bounded(-1.0, 1.0, shape=(2,)),
+    "state": Unbounded(3),
+}
+
+
+@pytest.mark.parametrize("part", LONE_ENTRIES)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_lone_entry_is_mapped_or_refused_with_a_reason(name: str, part: str) -> None:
+    arguments = dict(EXAMPLES[name].arguments)
+    positional = arguments.pop("*", ())
+    kind: type[Transform] = getattr(tdx, name)
+    for spec in (LONE_ENTRIES[part], Composite({part: LONE_ENTRIES[part]})):
+        results = []
+        for wrap in (lambda transform: transform, Compose):
+            hook = f"transform_{part}_spec"
+            try:
+                results.append(getattr(wrap(kind(*positional, **arguments)), hook)(spec.clone()))
+            except TdxError as error:
+                results.append(str(error.message))
+        assert results[0] == results[1]
 
 
 class Concatenate(Transform):

@@ -19,8 +19,7 @@ from tdx import (
     StepCounter,
     TransformedEnv,
 )
-from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, StoredDataError
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 
@@ -108,12 +107,8 @@ def test_next_observation_is_restored_from_a_buffer(key: str) -> None:
     assert "delta" not in again["next"].keys()
 
 
-@pytest.mark.parametrize("in_env", [False, True])
-def test_buffer_stores_only_the_differences(in_env: bool) -> None:
-    env: EnvBase = RowsEnv()
-    if in_env:
-        env = TransformedEnv(env, NextObservationDelta(["precise"]))
-    data = fixed_rollout(env, 8)
+def test_buffer_stores_only_the_differences() -> None:
+    data = fixed_rollout(TransformedEnv(RowsEnv(), NextObservationDelta(["precise"])), 8)
     buffer = ReplayBuffer(storage=LazyTensorStorage(8), batch_size=8)
     buffer.append_transform(Compose(NextObservationDelta(["precise"])))
     buffer.extend(data)
@@ -130,6 +125,27 @@ def test_buffer_stores_only_the_differences(in_env: bool) -> None:
     )
 
 
+@pytest.mark.parametrize("drop_delta", [False, True])
+def test_data_without_differences_is_stored_as_it_is(drop_delta: bool) -> None:
+    large = torch.tensor([[0.0, 0.1], [1e6, -1e6]])
+    data = TensorDict(x=torch.zeros(2, 2), next=TensorDict(x=large, batch_size=[2]), batch_size=[2])
+    transform = NextObservationDelta(["x"], drop_delta=drop_delta)
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8), transform=transform)
+    buffer.extend(data)
+    assert_same(buffer.storage[:], data)
+    assert torch.equal(buffer[:]["next", "x"], large)
+
+
+def test_difference_out_of_range_is_not_stored() -> None:
+    following = TensorDict(x=torch.tensor([[1e6]]), batch_size=[1])
+    following["delta", "x"] = following["x"].half()
+    data = TensorDict(x=torch.zeros(1, 1), next=following, batch_size=[1])
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8), transform=NextObservationDelta(["x"]))
+    with pytest.raises(StoredDataError, match=r"a difference of 1e\+06 does not fit into torch.fl"):
+        buffer.extend(data)
+    assert len(buffer) == 0
+
+
 def test_data_stored_without_the_transform_is_not_changed() -> None:
     stored = fixed_rollout(RowsEnv((4,)), 3)
     result = NextObservationDelta(["observation"])(stored.clone())
@@ -141,7 +157,8 @@ def test_data_stored_without_the_transform_is_not_changed() -> None:
 
 def test_dtype_of_the_restored_observation() -> None:
     transform = NextObservationDelta(["x"], restore_dtype=torch.float64)
-    data = TensorDict(x=torch.ones(2), next=TensorDict(x=torch.full((2,), 1.5)))
+    following = TensorDict(x=torch.full((2,), 1.5), delta=TensorDict(x=torch.full((2,), 0.5)))
+    data = TensorDict(x=torch.ones(2), next=following)
     result = transform(transform.inv(data))
     assert result["next", "x"].dtype is torch.float64
     assert result["next", "x"].tolist() == [1.5, 1.5]

@@ -68,7 +68,7 @@ def init(
     """Create a commented pipeline file for an env; on a terminal, ask for the env and the stages.
 
     Without --t, stages that fit the env are suggested. --from converts an env of Gymnasium with its
-    wrappers, and exits with 1 if its values differ from those of the pipeline.
+    wrappers, and exits with 1 if a wrapper has no counterpart or a value differs.
 
     tdx init first.yaml --env Pendulum-v1 -y
 
@@ -123,7 +123,7 @@ def _import(source: str, options: PipelineOptions, file: str, *, force: bool) ->
         needs_code = found.missing_env is not None or has_references(found.pipeline.env.kwargs)
         code = " --allow-code" if needs_code else ""
         print(f"wrote {file}; next: tdx check {file}{code}", file=sys.stderr)
-    return ExitCode.OK if found.is_equal else ExitCode.FINDINGS
+    return ExitCode.OK if found.is_equal and not found.gap else ExitCode.FINDINGS
 
 
 def _suggest(options: PipelineOptions) -> tuple[Pipeline, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -209,21 +209,69 @@ def write_reset(
     result: TensorDictBase,
     masks: dict[NestedKey, Tensor],
     partial: bool,
+    output_keys: Iterable[NestedKey],
 ) -> TensorDictBase:
     """Write the output of a reset to its input, and remove the masks from it.
+
+    Outputs of the env that the reset does not write, such as rewards, belong to the old episode:
+    the rows that are reset become zero. Entries that no output spec declares are the caller's, and
+    stay.
 
     Args:
         tensordict: Input of the reset, ``[*B]``; written to.
         result: Output of the reset, ``[*B]``.
         masks: Reset masks by key.
         partial: If True, rows that the masks leave out keep their values.
+        output_keys: Keys of the env's outputs.
     """
-    if partial:
+    if masks:
         result = result.clone(recurse=False)
+    if partial:
         keep_unmasked_rows(result, tensordict, masks, tensordict.ndim)
+    if masks:
+        for key in output_keys:
+            _zero_stale_rows(result, tensordict, split_key(key), masks, tensordict.ndim)
     for key in masks:
         del tensordict[key]
     return tensordict.update(result)
+
+
+def _zero_stale_rows(
+    result: TensorDictBase,
+    tensordict: TensorDictBase,
+    key: tuple[str, ...],
+    masks: dict[NestedKey, Tensor],
+    batch_dims: int,
+    depth: int = 0,
+) -> None:
+    """Write an output that a reset left out, with zeros in the rows that were reset.
+
+    Args:
+        result: Output of the reset, at ``depth`` groups below its root; written to.
+        tensordict: Input of the reset, at the same depth.
+        key: Key of the output.
+        masks: Reset masks by key.
+        batch_dims: Number of batch dims.
+        depth: Number of groups above this level.
+    """
+    if type(tensordict) is LazyStackedTensorDict:
+        # Agents whose entries may not stack. Envs with unlike outputs have reset their own rows.
+        if depth and type(result) is LazyStackedTensorDict:
+            for agent, before, mine in _each_agent(result, tensordict, masks):
+                _zero_stale_rows(agent, before, key, mine, batch_dims, depth)
+        return
+    name, is_leaf = key[depth], depth == len(key) - 1
+    before, value = read(tensordict, name), read(result, name)
+    if is_leaf and value is None and isinstance(before, Tensor):
+        rows = mask_for_entry(key, masks, batch_dims)
+        assert rows is not None
+        rows = expand_mask(rows, before, batch_dims).to(before.device)
+        result.set(name, before.masked_fill(rows, 0))
+    elif not is_leaf and isinstance(before, TensorDictBase):
+        group = before.empty() if value is None else value
+        _zero_stale_rows(group, before, key, masks, batch_dims, depth + 1)
+        if value is None and not group.is_empty():
+            result.set(name, group)
 
 
 def all_reset_masks(tensordict: TensorDictBase) -> dict[NestedKey, Tensor]:
@@ -349,6 +397,14 @@ def _restore_agents(
     outer: tuple[str, ...],
 ) -> None:
     """Restore a group of agents whose entries may not stack; masks may have a dim for them."""
+    for agent, before, mine in _each_agent(result, previous, masks):
+        _restore_level(agent, before, mine, batch_dims, outer)
+
+
+def _each_agent(
+    result: LazyStackedTensorDict, previous: TensorDictBase, masks: dict[NestedKey, Tensor]
+) -> Iterator[tuple[TensorDictBase, TensorDictBase, dict[NestedKey, Tensor]]]:
+    """Iterate over the agents of a group, with their entries before a reset and their masks."""
     dim = result.stack_dim
     pairs = zip(result.tensordicts, previous.unbind(dim), strict=True)
     for index, (agent, before) in enumerate(pairs):
@@ -356,7 +412,7 @@ def _restore_agents(
             key: mask.select(dim, index) if mask.ndim > dim + 1 else mask
             for key, mask in masks.items()
         }
-        _restore_level(agent, before, mine, batch_dims, outer)
+        yield agent, before, mine
 
 
 def _merge(mask: Tensor, value: Any, before: Any, batch_dims: int) -> Any:

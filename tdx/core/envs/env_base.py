@@ -99,7 +99,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
     done_keys = LeafKeys("full_done_spec", "Keys of the done spec's leaves.")
     action_key = OnlyKey("full_action_spec", "action")
     reward_key = OnlyKey("full_reward_spec", "reward")
-    done_key = SpecsAttribute(EnvSpecs.done_key, "Key that ends in ``done``, or the only done key.")
+    done_key = OnlyKey("full_done_spec", "done")
     done_keys_groups = SpecsAttribute(EnvSpecs.done_groups, "Done keys by their parent.")
     reset_keys = SpecsAttribute(EnvSpecs.reset_keys, "Keys of the partial-reset masks.")
     output_spec = SpecsAttribute(lambda specs: specs.output_spec, "What the env returns; locked.")
@@ -275,7 +275,7 @@ class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):
         )
         partial = is_partial(masks, self._specs.main_device)
         result = self._completed_reset(tensordict, **kwargs)
-        return write_reset(tensordict, result, masks, partial)
+        return write_reset(tensordict, result, masks, partial, self._specs.output_keys())
 
     def _check_batch(self, tensordict: TensorDictBase) -> None:
         found, own = tuple(tensordict.batch_size), tuple(self.batch_size)

@@ -127,12 +127,6 @@ class EnvSpecs:
             device=self.device,
         )
 
-    def done_key(self) -> NestedKey:
-        """Return the key that ends in ``done``, or the only done key."""
-        keys = self.keys("full_done_spec")
-        ends = [key for key in keys if key == "done" or key[-1] == "done"]
-        return ends[0] if len(ends) == 1 else only_key(keys, "done")
-
     def done_groups(self) -> list[list[NestedKey]]:
         """Return the done keys by group: keys with the same parent are one group."""
         groups: dict[NestedKey, list[NestedKey]] = {}
@@ -148,6 +142,15 @@ class EnvSpecs:
             done_keys = self.keys("full_done_spec")
             keys = cache["reset"] = unique_keys(sibling_key(key, "_reset") for key in done_keys)
         return list(keys)
+
+    def output_keys(self) -> tuple[NestedKey, ...]:
+        """Return the keys of all leaves that a step or a reset writes."""
+        cache = self.cache
+        keys: tuple[NestedKey, ...] | None = cache.get("outputs")
+        if keys is None:
+            parts = ("full_observation_spec", "full_reward_spec", "full_done_spec")
+            keys = cache["outputs"] = tuple(key for part in parts for key in self.keys(part))
+        return keys
 
     def dropped_keys(self) -> list[NestedKey]:
         """Return the keys that ``step_mdp`` leaves out, the same list for each call.

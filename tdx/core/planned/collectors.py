@@ -293,9 +293,7 @@ class _Run:
             mask = masks[sibling_key(limit.done_key, "_reset")]
             self.counts[limit.count_key] = self.counts[limit.count_key].masked_fill(mask, 0)
         fields = flatten(output)
-        after = fields
-        if settings.immediate.stages:
-            after = settings.immediate.reset(self.root, dict(fields), masks)
+        after = settings.immediate.reset(self.root, dict(fields), masks)
         for key, value in after.items():
             self.root[key] = self._merged(key, value, masks)
         self.times.append(time)

@@ -200,6 +200,9 @@ def _assemble_steps(
                 mask = _entry_mask(key, masks, column[place], lead)
                 before = root.get(key, column[place])
                 root[key] = torch.where(mask, column[place], before)
+            for key in chunk.steps:
+                if key in root and key not in chunk.resets and key not in inputs:
+                    root[key] = root[key].masked_fill(_entry_mask(key, masks, root[key], lead), 0)
         given = {key: value[index] for key, value in inputs.items()}
         following = {key: value[index] for key, value in chunk.steps.items()}
         whole = {**root, **given, **_below_next(following)}
@@ -290,9 +293,11 @@ def _root_column(chunk: Chunk, key: NestedKey) -> Tensor:
         root = new_output_column(tuple(values.shape), values, len(chunk.batch_size))
         root[0] = first
         root[1:] = values[:-1]
-    after_reset = chunk.resets.get(key)
-    if after_reset is not None and chunk.times:
+    if chunk.times:
         times = torch.tensor(chunk.times, device=values.device)
+        after_reset = chunk.resets.get(key)
+        if after_reset is None:
+            after_reset = torch.zeros_like(root[times])
         merged = torch.where(_reset_mask(chunk, key, after_reset), after_reset, root[times])
         root = root.index_copy_(0, times, merged)
     return root

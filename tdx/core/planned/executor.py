@@ -349,7 +349,13 @@ class PlannedRun:
         deferred = [each for each in stages if each.index not in program.immediate]
         is_raw = self._raw is not None
         in_step = ImmediateStages(
-            immediate, base.batch_size, base._specs.main_device, is_raw, self._reads, deferred
+            immediate,
+            base.batch_size,
+            base._specs.main_device,
+            is_raw,
+            self._reads,
+            deferred,
+            env._specs.output_keys(),
         )
         # With TensorDicts, immediate stages have set their flags already, or had them overruled.
         limiting = stages if is_raw else deferred

@@ -46,6 +46,7 @@ class ImmediateStages:
         on_dicts: True if each of them runs on a dict of root entries.
         reads: Keys that the policy reads.
         deferred: The deferred stages, which may read what the immediate ones write.
+        outputs: Keys of the outputs of the env with its chain.
 
     Attributes:
         arrays: Arrays of the current step by key. The loop puts those of the env there.
@@ -61,10 +62,12 @@ class ImmediateStages:
         on_dicts: bool,
         reads: Sequence[NestedKey] = (),
         deferred: Sequence[PlannedStage] = (),
+        outputs: Collection[NestedKey] = (),
     ) -> None:
         self.stages = tuple(stages)
         self._batch_size, self._device = batch_size, device
         self._on_dicts, self._policy_reads = on_dicts, tuple(reads)
+        self._read_outputs = [key for key in reads if key in outputs]
         self.reads = frozenset((*reads, *(key for each in stages for key in each.reads or ())))
         self._deferred = tuple(deferred)
         self._kept = {planned.index: self._keys_to_keep(planned) for planned in self.stages}
@@ -221,7 +224,8 @@ class ImmediateStages:
             masks: Reset masks by key.
 
         Returns:
-            The output after these stages, by key.
+            The output after these stages, by key, with zeros for outputs that the policy reads and
+            the reset does not write.
         """
         self.finish()
         given = as_tensordict({**root, **masks}, self._batch_size, self._device)
@@ -234,7 +238,11 @@ class ImmediateStages:
                 if key in written:
                     kept.setdefault(key, []).append(written[key])
         self._load()
-        return flatten(output)
+        after = flatten(output)
+        for key in self._read_outputs:
+            if key in root and key not in after:
+                after[key] = torch.zeros_like(root[key])
+        return after
 
     def columns(self, steps: int, resets: int) -> tuple[dict[int, Columns], dict[int, Columns]]:
         """Return what each stage wrote in the first steps and resets, by its index and key.

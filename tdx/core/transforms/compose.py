@@ -18,7 +18,7 @@ from tdx.core.transforms.callable_transform import (
     foreign_library,
 )
 from tdx.core.transforms.transform import Transform
-from tdx.errors import ArgumentError, StageIndexError, TdxError
+from tdx.errors import ArgumentError, ChainError, StageIndexError, TdxError
 from tdx.html_repr import repr_html
 from tdx.keys import NestedKey
 from tdx.specs import Composite
@@ -60,17 +60,31 @@ class Compose(Transform):
         self.transforms = nn.ModuleList()
         self._stages: tuple[Transform, ...] = ()
         for stage in stages or transforms:
-            self.append(stage)
+            self.insert(len(self._stages), stage)
 
     # The chain
 
     def append(self, transform: Transform | TensorDictFunction) -> None:
-        """Append a stage.
+        """Append a stage, or each stage of another chain.
+
+        The other chain still lists its stages, but can no longer be changed or used elsewhere. A
+        subclass of ``Compose`` and a chain with hooks are one stage, since they may do more than
+        their stages.
 
         Args:
-            transform: Transform, or function of a TensorDict.
+            transform: Transform, chain, or function of a TensorDict.
+
+        Raises:
+            ChainError: It is already part of a chain.
         """
-        self.insert(len(self._stages), transform)
+        stage = as_transform(transform)
+        if type(stage) is not Compose or stage._forward_hooks or stage._forward_pre_hooks:
+            self.insert(len(self._stages), stage)
+            return
+        stage.set_container(self)
+        for inner in stage:
+            inner.reset_parent()
+            self.insert(len(self._stages), inner)
 
     def insert(self, index: int, transform: Transform | TensorDictFunction) -> None:
         """Insert a stage before an index, and set it to the train or eval mode of the chain.
@@ -82,6 +96,7 @@ class Compose(Transform):
         Raises:
             StageIndexError: The index is out of range.
         """
+        self._require_own_stages()
         count = len(self._stages)
         if not -count <= index <= count:
             raise StageIndexError(
@@ -101,6 +116,7 @@ class Compose(Transform):
         Raises:
             StageIndexError: The chain has fewer stages.
         """
+        self._require_own_stages()
         stages = list(self._stages)
         if not -len(stages) <= index < len(stages):
             raise StageIndexError(
@@ -111,6 +127,26 @@ class Compose(Transform):
         stage.reset_parent()
         self._set_stages(stages)
         return stage
+
+    def _require_own_stages(self) -> None:
+        """Raise a ``ChainError`` if the stages now belong to the chain they were appended to."""
+        owner = self._owner
+        if isinstance(owner, Compose) and self not in owner._stages:
+            raise ChainError(
+                "the stages of this chain were appended to another one",
+                hint="change that chain, such as env.transform",
+            )
+
+    def set_container(self, container: nn.Module) -> None:
+        """Add this chain to an env, a buffer or another chain.
+
+        Raises:
+            ChainError: It is already part of one.
+        """
+        super().set_container(container)
+        for stage in self._stages:
+            if stage._owner is None:  # the chain that the stages were appended to is gone
+                stage.set_container(self)
 
     def _set_stages(self, stages: list[Transform]) -> None:
         self._stages = tuple(stages)
@@ -142,7 +178,7 @@ class Compose(Transform):
         copied._stages, copied._is_copy = (), True
         copied._modules["transforms"] = nn.ModuleList()
         for stage in self._stages:
-            copied.append(stage.clone())
+            copied.insert(len(copied), stage.clone())
         return copied
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from tdx.core.transforms.spec_maps import (
     missing_key_error,
     normalize_keys,
     output_keys,
+    require_composite,
     require_some_keys,
 )
 from tdx.core.transforms.transform import Transform
@@ -113,6 +114,22 @@ class ActionTransform(Transform):
     def _check_in_keys(self, output_spec: Composite) -> None:
         """Accept any output spec: only stored data contains the in-keys."""
 
+    _is_bound = True
+    """False for a transform that has to read the action spec before it can map it."""
+
+    def transform_action_spec(self, action_spec: Any) -> Any:
+        """Return the action spec that the policy sees; without an env that of the given spec."""
+        if not isinstance(action_spec, Composite):
+            if not self._inverse_pairs:
+                return action_spec
+            inner, outer = self._inverse_pairs[0]
+            return self.transform_action_spec(Composite({inner: action_spec}))[outer]
+        if self._is_bound or all(action_spec.get(key, None) is None for key in self.in_keys_inv):
+            return self._map_inverse_spec(action_spec)
+        bound = self.clone()
+        bound._bind(Composite(full_action_spec=action_spec, shape=action_spec.shape), Composite())
+        return bound._map_inverse_spec(action_spec)
+
     def transform_output_spec(self, output_spec: Composite) -> Composite:
         """Return the output spec unchanged."""
         return output_spec
@@ -131,6 +148,7 @@ class KeyFilter(Transform):
         Raises:
             ChainError: A group has no flag left.
         """
+        require_composite(done_spec)
         result = self._map_spec(done_spec)
         require_done_flags(done_spec, result)
         return result

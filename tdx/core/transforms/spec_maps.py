@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -142,8 +143,18 @@ def require_some_keys(
 # Composites
 
 
+def require_composite(spec: TensorSpec) -> None:
+    """Raise a ``SpecError`` for the spec of a lone entry, which has no keys to add or remove."""
+    if not isinstance(spec, Composite):
+        raise SpecError(
+            f"the transform adds or removes keys of a Composite, got a {type(spec).__name__}",
+            hint='pass the spec with its key, such as Composite({"observation": spec})',
+        )
+
+
 def unlocked_copy(spec: Composite) -> Composite:
     """Return a copy that can be written to."""
+    require_composite(spec)
     result = spec.clone()
     result.unlock_()
     return result
@@ -151,7 +162,7 @@ def unlocked_copy(spec: Composite) -> Composite:
 
 def _copy_with_shared_leaves(spec: Composite) -> Composite:
     """Return a copy whose entries can be replaced. Its leaves are those of the original."""
-    if isinstance(spec, StackedComposite):
+    if isinstance(spec, StackedComposite) or not isinstance(spec, Composite):
         return unlocked_copy(spec)
     result = spec.clone(recurse=False)
     for key, inner in list(result.items()):
@@ -170,6 +181,9 @@ def with_entries(spec: Composite, entries: Mapping[NestedKey, TensorSpec]) -> Co
 
 def without_keys(spec: Composite, keys: Iterable[NestedKey]) -> Composite:
     """Return a copy without these entries; missing ones are ignored."""
+    keys = list(keys)
+    if keys:
+        require_composite(spec)
     present = [key for key in keys if spec.get(key, None) is not None]
     if not present:
         return spec
@@ -180,18 +194,37 @@ def without_keys(spec: Composite, keys: Iterable[NestedKey]) -> Composite:
     return result
 
 
+@overload
 def map_leaves(
     spec: Composite,
     pairs: Iterable[tuple[NestedKey, NestedKey]],
-    function: Callable[[TensorSpec], TensorSpec],
+    function: Callable[[Any], TensorSpec],
     name: str | None = None,
     *,
     rename: bool = False,
-) -> Composite:
+) -> Composite: ...
+@overload
+def map_leaves(
+    spec: TensorSpec,
+    pairs: Iterable[tuple[NestedKey, NestedKey]],
+    function: Callable[[Any], TensorSpec],
+    name: str | None = None,
+    *,
+    rename: bool = False,
+) -> TensorSpec: ...
+def map_leaves(
+    spec: TensorSpec,
+    pairs: Iterable[tuple[NestedKey, NestedKey]],
+    function: Callable[[Any], TensorSpec],
+    name: str | None = None,
+    *,
+    rename: bool = False,
+) -> TensorSpec:
     """Return a copy with a function of each source entry written under its target key.
 
     Args:
-        spec: Composite; returned unchanged if it has none of the sources.
+        spec: Composite, returned unchanged if it has none of the sources; or the spec of a lone
+            entry, of which the function is returned.
         pairs: Source key and target key of each entry.
         function: Function of the spec of a source.
         name: Class name of a transform that maps tensors and no groups. ``None``: maps both.
@@ -200,6 +233,8 @@ def map_leaves(
     Raises:
         ChainError: A source is a group, and only tensors can be mapped.
     """
+    if not isinstance(spec, Composite):
+        return function(spec)
     present = [pair for pair in pairs if spec.get(pair[0], None) is not None]
     if not present:
         return spec
@@ -277,6 +312,7 @@ def require_free_key(spec: Composite, key: NestedKey) -> None:
     Raises:
         ChainError: The key exists.
     """
+    require_composite(spec)
     if spec.get(key, None) is not None:
         raise ChainError(
             f"this transform writes the key {format_key(key)!r}, which already exists",

@@ -360,15 +360,11 @@ class Transform(ChainMember):
 
     def _map_spec(self, spec: Any) -> Any:
         """Map one part of the output spec, or the spec of a lone entry."""
-        if not isinstance(spec, Composite):
-            return self._transform_spec(spec)
         name = type(self).__name__ if self._overrides("_transform_spec") else None
         return map_leaves(spec, self._pairs, self._transform_spec, name)
 
     def _map_inverse_spec(self, spec: Any) -> Any:
         """Map one part of the input spec, or the spec of a lone entry."""
-        if not isinstance(spec, Composite):
-            return self._inv_transform_spec(spec)
         name = type(self).__name__ if self._overrides("_transform_spec") else None
         return map_leaves(spec, self._inverse_pairs, self._inv_transform_spec, name, rename=True)
 

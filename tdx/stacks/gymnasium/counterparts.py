@@ -7,7 +7,7 @@ tolerance that it declares. Everything else is ``Missing``, with the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -192,7 +192,12 @@ def normalize_observation(wrapper: Any, place: Place) -> Counterpart | Missing:
         mean = np.asarray(wrapper.obs_rms.mean, np.float64)
         deviation = np.sqrt(np.asarray(wrapper.obs_rms.var, np.float64) + wrapper.epsilon)
         comment = "its statistics, which it does not update"
-        return _affine(place, mean, deviation, comment, standard_normal=True, eps=1e-12)
+        found = _affine(place, mean, deviation, comment, standard_normal=True, eps=1e-12)
+        cast = cast_observation(wrapper, place)
+        if isinstance(cast, Missing) or wrapper.env.observation_space.dtype.kind != "f":
+            return found
+        # It computes in the dtype of the env, and returns float32.
+        return replace(found, stages=(*found.stages, *cast.stages))
     return Missing(
         "VecNorm counts only observations, the wrapper starts with mean 0 and variance 1: the "
         "first steps of a run differ",

@@ -10,8 +10,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
-from gymnasium.vector.utils import batch_space
-from stable_baselines3.common.vec_env import DummyVecEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -120,19 +119,71 @@ def _key_after(level: VecLevel, key: str | None) -> str | None:
     return None if found is None else key or found
 
 
+class SteppedRows:
+    """Sub-envs that are stepped as a ``DummyVecEnv`` steps them, with spaces of any kind.
+
+    A ``DummyVecEnv`` has no memory for text, which a wrapper above these levels may remove.
+
+    Args:
+        envs: The sub-envs.
+        space: Observation space of each.
+    """
+
+    def __init__(
+        self, envs: Sequence[gymnasium.Env[Any, Any]], space: gymnasium.Space[Any]
+    ) -> None:
+        self.num_envs = len(envs)
+        self._envs, self._space = tuple(envs), space
+        self._seeds: list[int | None] = [None] * len(envs)
+
+    def seed(self, seed: int) -> None:
+        """Seed the next reset of each sub-env."""
+        self._seeds = [seed + row for row in range(self.num_envs)]
+
+    def reset(self) -> Any:
+        """Start new episodes in all rows and return their observations."""
+        pairs = zip(self._envs, self._seeds, strict=True)
+        first = [env.reset(seed=seed)[0] for env, seed in pairs]
+        self._seeds = [None] * self.num_envs
+        return self._stacked(first)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
+        """Step all rows, and reset those that are done."""
+        observations, rewards, dones, infos = [], [], [], []
+        for env, action in zip(self._envs, actions, strict=True):
+            observation, reward, terminated, truncated, info = env.step(action)
+            done = terminated or truncated
+            info = {**info, "TimeLimit.truncated": truncated and not terminated}
+            if done:
+                info["terminal_observation"] = observation
+                observation, _ = env.reset()
+            observations.append(observation)
+            rewards.append(reward)
+            dones.append(done)
+            infos.append(info)
+        return self._stacked(observations), np.array(rewards, np.float32), np.array(dones), infos
+
+    def _stacked(self, observations: Sequence[Any]) -> Any:
+        memory: Any = create_empty_array(self._space, self.num_envs)
+        return concatenate(self._space, observations, memory)
+
+    def close(self) -> None:
+        """Close the sub-envs."""
+        for env in self._envs:
+            env.close()
+
+
 class SteppedVecEnv(VectorEnv[Any, Any, Any]):
     """A VecEnv as a Gymnasium vector env that resets its rows in the same step.
 
     Args:
-        level: A level of a stack. One in the sub-envs is stepped by a ``DummyVecEnv``.
+        level: A level of a stack, also one in the sub-envs.
     """
 
     def __init__(self, level: VecLevel) -> None:
-        self._venv = (
-            DummyVecEnv([lambda env=env: env for env in level.owners])  # type: ignore[misc]
-            if level.in_rows
-            else level.owner
-        )
+        self._venv: Any = level.owner
+        if level.in_rows:
+            self._venv = SteppedRows(level.owners, level.observation_space)
         self.num_envs = self._venv.num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.single_observation_space = level.observation_space

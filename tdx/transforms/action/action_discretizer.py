@@ -17,7 +17,7 @@ from tdx.core.transforms.families import (
     has_range,
     shared_bounds,
 )
-from tdx.core.transforms.spec_maps import map_leaves, with_entries
+from tdx.core.transforms.spec_maps import with_entries
 from tdx.core.transforms.validation import check_choice
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key
@@ -200,9 +200,9 @@ class ActionDiscretizer(ActionTransform):
             )
         return list(given)
 
-    def transform_action_spec(self, action_spec: Composite) -> Composite:
-        """Return the action spec with bins instead of the continuous action."""
-        return map_leaves(action_spec, self._inverse_pairs, self._inv_transform_spec, rename=True)
+    @property
+    def _is_bound(self) -> bool:  # type: ignore[override]
+        return bool(self._counts)
 
     def _inv_transform_spec(self, spec: TensorSpec) -> TensorSpec:
         lead = spec.shape if self._is_scalar else spec.shape[:-1]

@@ -11,7 +11,7 @@ from torch import Tensor
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.families import action_leaf
 from tdx.core.transforms.scan import reset_rows
-from tdx.core.transforms.spec_maps import require_keys
+from tdx.core.transforms.spec_maps import map_leaves, require_keys
 from tdx.errors import ChainError, Where
 from tdx.keys import NestedKey, format_key
 from tdx.specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
@@ -148,15 +148,17 @@ class ActionMask(Transform):
             where=Where(key=self.action_key),
         )
 
-    def transform_action_spec(self, action_spec: Composite) -> Composite:
+    def transform_action_spec(self, action_spec: Any) -> Any:
         """Return the action spec with the mask, which is updated in each step."""
-        result = action_spec.clone()
-        result.unlock_()
-        leaf = result[self.action_key].clone()
-        assert isinstance(leaf, Maskable)
-        leaf.update_mask(self._mask)
-        result[self.action_key] = leaf
-        return result
+        return map_leaves(action_spec, self._inverse_pairs, self._with_mask)
+
+    def _with_mask(self, spec: TensorSpec) -> TensorSpec:
+        self._mask_shape(spec)  # raises for an action that is not discrete
+        masked = spec.clone()
+        assert isinstance(masked, Maskable)
+        if self._mask is not None:
+            masked.update_mask(self._mask)
+        return masked
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """Return the state spec unchanged."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ActionTransform, action_leaf, batch_dims_of
+from tdx.core.transforms.spec_maps import unlocked_copy
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key
 from tdx.specs import Composite, TensorSpec
@@ -158,9 +159,12 @@ class FlattenAction(ActionTransform):
         self._dims = first - dims, last - dims
         return last - dims, sizes
 
+    @property
+    def _is_bound(self) -> bool:  # type: ignore[override]
+        return bool(self._spans)
+
     def _map_inverse_spec(self, spec: Composite) -> Composite:
-        result = spec.clone()
-        result.unlock_()
+        result = unlocked_copy(spec)
         for in_key, out_key in self._inverse_pairs:
             found = spec.get(in_key, None)
             if found is not None:

@@ -12,7 +12,12 @@ from tensordict.nn import dispatch
 from torch import Tensor, nn
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.spec_maps import normalize_keys, require_free_key, require_keys
+from tdx.core.transforms.spec_maps import (
+    normalize_keys,
+    require_free_key,
+    require_keys,
+    unlocked_copy,
+)
 from tdx.core.transforms.validation import check_choice, check_integer
 from tdx.errors import ArgumentError, Where
 from tdx.keys import NestedKey
@@ -248,11 +253,10 @@ class R3MTransform(Transform):
 
     def transform_observation_spec(self, observation_spec: Composite) -> Composite:
         """Return the observation spec with vectors instead of images."""
-        images = [observation_spec.get(key, None) for key in self._in_keys]
+        result = unlocked_copy(observation_spec)
+        images = [result.get(key, None) for key in self._in_keys]
         if any(image is None for image in images):
             return observation_spec
-        result = observation_spec.clone()
-        result.unlock_()
         for key, image in zip(self._in_keys, images, strict=True):
             check_images(image.shape, image.dtype, key)
             del result[key]

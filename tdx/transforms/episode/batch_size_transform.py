@@ -132,6 +132,8 @@ class BatchSizeTransform(Transform):
         return tensordict if self._inner_size is None else _reshape(tensordict, self._inner_size)
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if upstream(self) is None:  # data that a replay buffer writes has its batch dims
+            return tensordict
         return self._to_inner_batch(tensordict.exclude("next"))
 
     def _reset_env_preprocess(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
-from tdx.core.transforms.spec_maps import missing_key_error, output_keys
+from tdx.core.transforms.spec_maps import missing_key_error, output_keys, with_entries
 from tdx.errors import ArgumentError, TdxError, Where
 from tdx.keys import NestedKey, format_key, normalize_key
 from tdx.specs import Composite, TensorSpec
@@ -24,7 +24,8 @@ class ExpandAs(Transform):
     Args:
         in_key: Entry to expand.
         ref_key: Entry with the wanted shape.
-        out_key: Key to write; ``in_key`` by default.
+        out_key: Key to write; ``in_key`` by default. An expanded done flag with another key is an
+            observation, since it ends no episode.
 
     Raises:
         ArgumentError: The shapes do not fit.
@@ -49,6 +50,8 @@ class ExpandAs(Transform):
         super().__init__([in_key], None if out_key is None else [out_key])
         self.ref_key = normalize_key(ref_key)
         self._shape: torch.Size | None = None
+        # Spec of a done flag that is written under another key.
+        self._flag: TensorSpec | None = None
 
     def _bind(self, input_spec: Composite, output_spec: Composite) -> None:
         for key in (*self.in_keys, self.ref_key):
@@ -56,6 +59,19 @@ class ExpandAs(Transform):
                 raise missing_key_error(key, output_keys(output_spec), "the env at this stage")
         found = (part.get(self.ref_key, None) for part in output_spec.values())
         self._shape = next(spec.shape for spec in found if spec is not None)
+        flag = output_spec["full_done_spec"].get(self.in_keys[0], None)
+        self._flag = None if self.in_keys == self.out_keys else flag
+
+    def transform_done_spec(self, done_spec: Composite) -> Composite:
+        """Return the spec of the done flags, without a copy of a flag under another key."""
+        return done_spec if self._flag is not None else super().transform_done_spec(done_spec)
+
+    def transform_observation_spec(self, observation_spec: Composite) -> Composite:
+        """Return the observation spec, with the copy of a done flag under another key."""
+        result = super().transform_observation_spec(observation_spec)
+        if self._flag is None:
+            return result
+        return with_entries(result, {self.out_keys[0]: self._transform_spec(self._flag)})
 
     def _transform_spec(self, spec: TensorSpec) -> TensorSpec:
         if self._shape is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDictBase
@@ -14,7 +14,7 @@ from tdx.core.envs.env_specs import done_groups
 from tdx.core.envs.step_mdp import advance
 from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
-from tdx.core.transforms.spec_maps import sum_dtype, sum_spec
+from tdx.core.transforms.spec_maps import sum_dtype, sum_spec, unlocked_copy
 from tdx.core.transforms.validation import check_integer
 from tdx.errors import ChainError, StoredDataError, Where
 from tdx.keys import NestedKey, split_key, unique_keys
@@ -181,10 +181,11 @@ class FrameSkipTransform(Transform):
 
     # Specs
 
-    def transform_reward_spec(self, reward_spec: Composite) -> Composite:
+    def transform_reward_spec(self, reward_spec: Any) -> Any:
         """Return the reward spec with the bounds of a sum of 1 to ``frame_skip`` rewards."""
-        result = reward_spec.clone()
-        result.unlock_()
+        if not isinstance(reward_spec, Composite):
+            return self._sum_spec(reward_spec)
+        result = unlocked_copy(reward_spec)
         for key, spec in reward_spec.items(True, True):
             result[key] = self._sum_spec(spec)
         return result

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.core.transforms.spec_maps import missing_key_error, with_entries
+from tdx.core.transforms.spec_maps import missing_key_error, require_composite, with_entries
 from tdx.errors import ArgumentError
 from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.specs import Categorical, Composite
@@ -62,6 +62,7 @@ class TerminateTransform(Transform):
 
     def transform_done_spec(self, done_spec: Composite) -> Composite:
         """Return the spec of the done flags with the terminated flags."""
+        require_composite(done_spec)
         added = {
             group.sibling("terminated"): Categorical(
                 2, shape=group.shape, dtype=torch.bool, device=group.device

@@ -10,7 +10,13 @@ from tensordict.nn import dispatch
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries, flat_pairs
-from tdx.core.transforms.spec_maps import KeyPairs, normalize_keys, require_free_key, require_keys
+from tdx.core.transforms.spec_maps import (
+    KeyPairs,
+    normalize_keys,
+    require_free_key,
+    require_keys,
+    unlocked_copy,
+)
 from tdx.errors import ArgumentError, ChainError, Where
 from tdx.keys import NestedKey, format_key, parent_key
 from tdx.specs import Composite
@@ -150,9 +156,10 @@ class RenameTransform(Transform):
             if old in output_spec["full_done_spec"].keys(True, True):
                 _check_group(old, new)
 
-    def _rename_spec(self, spec: Composite, pairs: KeyPairs) -> Composite:
-        result = spec.clone()
-        result.unlock_()
+    def _rename_spec(self, spec: Any, pairs: KeyPairs) -> Any:
+        if not isinstance(spec, Composite):  # a lone entry has no key to rename
+            return spec
+        result = unlocked_copy(spec)
         for old, new in pairs:
             if spec.get(old, None) is not None:
                 result[new] = spec[old].clone()
@@ -160,16 +167,18 @@ class RenameTransform(Transform):
                     del result[old]
         return result
 
-    def _map_spec(self, spec: Composite) -> Composite:
+    def _map_spec(self, spec: Any) -> Any:
         return self._rename_spec(spec, self._pairs)
 
-    def _map_inverse_spec(self, spec: Composite) -> Composite:
+    def _map_inverse_spec(self, spec: Any) -> Any:
         return self._rename_spec(spec, self._inverse_pairs)
 
     def transform_state_spec(self, state_spec: Composite) -> Composite:
         """Return the state spec that the policy sees, without entries renamed in every output."""
-        result = self._map_inverse_spec(state_spec)
-        for old in () if self.create_copy else self.in_keys:
+        result: Composite = self._map_inverse_spec(state_spec)
+        if self.create_copy or not isinstance(state_spec, Composite):
+            return result
+        for old in self.in_keys:
             if state_spec.get(old, None) is not None and result.get(old, None) is not None:
                 del result[old]
         return result

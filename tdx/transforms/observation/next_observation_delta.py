@@ -14,7 +14,7 @@ from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import map_leaves, missing_key_error, normalize_keys
-from tdx.errors import ArgumentError, ChainError
+from tdx.errors import ArgumentError, ChainError, StoredDataError, Where
 from tdx.keys import NestedKey, join_keys, normalize_key
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
 from tdx.tensordicts import delete, read, write
@@ -23,8 +23,9 @@ from tdx.tensordicts import delete, read, write
 class NextObservationDelta(Transform):
     """Write the next observation minus the current one, which is zero after a reset.
 
-    A replay buffer stores the difference instead of the next observation, and restores
-    ``observation + delta`` in sampled data. This is exact up to the rounding of ``delta_dtype``.
+    A replay buffer stores the difference, if the data has it, instead of the next observation, and
+    restores ``observation + delta`` in sampled data. This is exact up to the rounding of
+    ``delta_dtype``. Data without the difference is stored as it is.
 
     Put it after the stages that write its in-keys, since it compares with the root: no later
     stage may change them.
@@ -40,6 +41,8 @@ class NextObservationDelta(Transform):
     Raises:
         ArgumentError: The numbers of keys differ, or a dtype is invalid.
         KeyNotFoundError: The env has no such observation (when its specs are computed).
+        StoredDataError: A difference does not fit into ``delta_dtype`` (when a replay buffer is
+            written).
 
     Example:
         >>> import torch
@@ -197,18 +200,35 @@ class NextObservationDelta(Transform):
         return self._pairs
 
     def _inv_call(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Replace the next observations of stored steps by their differences."""
+        """Drop the next observations of stored steps that have a difference."""
         following = tensordict.get("next", None)
         if following is None or not self.invertible:
             return tensordict
         following = following.exclude()  # a copy whose entries can be set and deleted
         for in_key, out_key in self._stored_pairs():
             current, value = read(tensordict, in_key), read(following, in_key)
-            if current is not None and value is not None:
-                if read(following, out_key) is None:
-                    following.set(out_key, self._delta(value, current))
+            delta = read(following, out_key)
+            if current is not None and value is not None and delta is not None:
+                self._check_range(in_key, current, value, delta)
                 delete(following, in_key)
         return tensordict.set("next", following)
+
+    def _check_range(self, key: NestedKey, current: Any, value: Any, delta: Any) -> None:
+        """Raise a ``StoredDataError`` if the difference of two finite numbers is not finite."""
+        if not isinstance(value, Tensor):  # group of entries
+            for name in value.keys(True, True):
+                parts = (entries.get(name) for entries in (current, value, delta))
+                self._check_range(join_keys(key, normalize_key(name)), *parts)
+            return
+        overflows = value.isfinite() & current.isfinite() & ~delta.isfinite()
+        if overflows.any():
+            largest = (value.double() - current.double())[overflows].abs().max().item()
+            raise StoredDataError(
+                f"a difference of {largest:.6g} does not fit into {delta.dtype}, so the next "
+                "observation cannot be restored",
+                hint="pass delta_dtype=torch.float32 to the NextObservationDelta of the env",
+                where=Where(key=key),
+            )
 
     @property
     def invertible(self) -> bool:

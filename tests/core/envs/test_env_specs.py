@@ -47,7 +47,7 @@ def test_keys_follow_a_change_of_the_spec(specs: EnvSpecs) -> None:
     group = Composite(done=Unbounded((2, 1), dtype=torch.bool), shape=(2,))
     specs.set_part("full_done_spec", Composite(agents=group, shape=(2,)))
     assert specs.reset_keys() == [("agents", "_reset")]
-    assert specs.done_key() == ("agents", "done")
+    assert specs.keys("full_done_spec") == [("agents", "done")]
 
 
 def test_specs_of_another_batch_size_are_rejected(specs: EnvSpecs) -> None:

@@ -32,8 +32,9 @@ def test_the_keys_of_one_group() -> None:
     assert env.action_keys == ["action"]
     assert env.reward_key == "reward"
     assert env.reward_keys == ["reward"]
-    assert env.done_key == "done"
     assert env.done_keys == ["done", "terminated", "truncated"]
+    with pytest.raises(KeyNotFoundError, match=r"3 done keys .*use done_keys"):
+        env.done_key  # noqa: B018
     assert env.reset_keys == ["_reset"]
     assert env.observation_keys == ["observation"]
 

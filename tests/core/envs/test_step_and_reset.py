@@ -8,7 +8,17 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 
-from tdx import ArgumentError, Bounded, Categorical, Composite, EnvBase, EnvError, Unbounded
+from tdx import (
+    ArgumentError,
+    Bounded,
+    Categorical,
+    Composite,
+    EnvBase,
+    EnvError,
+    ExpandAs,
+    Unbounded,
+    step_mdp,
+)
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv
 
 MASK = torch.tensor([[True], [False]])
@@ -157,6 +167,32 @@ def test_a_partial_reset_touches_only_its_rows() -> None:
     assert torch.equal(result["mine"], kept["mine"])
     assert "_reset" not in result.keys()
     assert env.rand_step(result)["next", "observation"].flatten().tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("rows", [(True, True), (True, False), (False, False)])
+def test_outputs_that_a_reset_does_not_write_are_zero(rows: tuple[bool, bool]) -> None:
+    wide = ExpandAs("reward", "observation", ("group", "wide"))
+    env = CountingEnv(stop=9, batch_size=(2,)).append_transform(wide)
+    root = step_mdp(env.rand_step(stepped(env)), exclude_reward=False)
+    root["mine"], root["_reset"] = torch.ones(2), torch.tensor(rows).unsqueeze(-1)
+    kept = root.clone()
+    result = env.reset(root)
+    for row, is_reset in enumerate(rows):
+        for key in ("reward", ("group", "wide")):
+            assert kept[key][row].all()
+            assert torch.equal(result[key][row], torch.zeros(1) if is_reset else kept[key][row])
+    assert torch.equal(result["mine"], kept["mine"])
+
+
+def test_rewards_of_groups_follow_their_own_reset() -> None:
+    env = TwoGroupsEnv()
+    root = step_mdp(env.rand_step(env.reset()))
+    kept = root.clone()
+    root["a", "_reset"] = torch.ones_like(root["a", "done"])
+    root["b", "_reset"] = torch.zeros_like(root["b", "done"])
+    result = env.reset(root)
+    assert not result["a", "reward"].any()
+    assert torch.equal(result["b", "reward"], kept["b", "reward"])
 
 
 @pytest.mark.parametrize("rows", [(True, True), (True, False), (False, False)])

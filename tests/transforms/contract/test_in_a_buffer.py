@@ -122,3 +122,21 @@ def test_inverse_is_applied_when_writing(any_name: str) -> None:
     buffer.append_transform(bound(any_name))
     buffer.extend(data)
     assert_same(buffer.storage[:], expected)
+
+
+def test_nothing_is_lost_when_writing(any_name: str) -> None:
+    """What the inverse does not replace is stored as it is."""
+    data = written(any_name)
+    for transform in (made(any_name), bound(any_name)):
+        buffer = ReplayBuffer(storage=LazyTensorStorage(100), transform=transform)
+        try:
+            buffer.extend(data.clone())
+        except (TdxError, RuntimeError):
+            continue  # it refuses these actions, and nothing is stored
+        replaced = [*transform.in_keys_inv, *transform.out_keys_inv]
+        kept = data.exclude(*replaced)
+        held = buffer.storage[:]
+        if len(held) == len(data):
+            assert_same(held.select(*kept.keys(True, True), strict=False), kept)
+        else:
+            assert set(kept.keys(True, True)) <= set(held.keys(True, True))
