@@ -24,6 +24,7 @@ import pytest
 
 from tdx.cli.process import run
 from tests.cli.processes import run_merged
+from tests.programs import require_program
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -81,7 +82,8 @@ def run_command(line: str, *, in_process: bool) -> str:
     command, _, file = line.partition(" > ")
     program, *arguments = shlex.split(command)
     if program != "tdx":
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=True)
+        command_line = [require_program(program), *arguments]
+        done = subprocess.run(command_line, capture_output=True, text=True, check=True)
         printed = done.stdout
     elif in_process:
         merged = io.StringIO()

@@ -214,7 +214,7 @@ async def test_the_line_in_the_pipeline_file_is_opened_or_a_message_says_why_not
         await app.press("o")
         assert app.notices[-1] == f"set EDITOR to open {file}:5"
         monkeypatch.undo()
-        monkeypatch.setenv("EDITOR", "sh")
+        monkeypatch.setenv("EDITOR", "/bin/sh")
         await app.press("o")
         assert "an editor cannot be opened from here" in app.notices[-1], "in a browser"
         app.app.workspace.load(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum")))
