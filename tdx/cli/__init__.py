@@ -14,9 +14,6 @@ _INTERRUPTED = 130
 def main() -> NoReturn:
     """Run ``tdx`` with the arguments of this process and exit with its exit code."""
     try:
-        from tdx.cli.runtime import postpone_garbage_collection
-
-        postpone_garbage_collection()
         from tdx.cli.process import run
 
         code = run(sys.argv[1:])

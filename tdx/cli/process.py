@@ -24,6 +24,7 @@ from tdx.cli.runtime import (
     kill_worker_processes,
     prepared_streams,
     raw_stream,
+    reliable_sigint,
 )
 from tdx.cli.typer_internals import TyperException, unknown_option
 from tdx.errors import (
@@ -69,8 +70,12 @@ def run(arguments: Sequence[str]) -> int:
         if _handles_interrupts(arguments):
             return _run(arguments, style)
         with InterruptWatch() as watch:
-            code = _run(arguments, style, watch)
-            if watch.is_interrupted:
+            try:
+                with reliable_sigint():
+                    code = _run(arguments, style, watch)
+            except KeyboardInterrupt:
+                code = int(ExitCode.INTERRUPTED)
+            if code == ExitCode.INTERRUPTED or watch.is_interrupted:
                 # Errors after Ctrl-C, such as an interrupted import, are consequences of it.
                 code = int(ExitCode.INTERRUPTED)
                 kill_worker_processes()
