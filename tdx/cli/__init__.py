@@ -17,6 +17,9 @@ def main() -> NoReturn:
         from tdx.cli.process import run
 
         code = run(sys.argv[1:])
+        if code != _INTERRUPTED and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            # The result is complete. Callbacks at exit would swallow a KeyboardInterrupt.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     if code == _INTERRUPTED:

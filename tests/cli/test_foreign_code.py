@@ -56,6 +56,15 @@ finally:
     print("interrupted afterwards", file=sys.stderr)
 """
 """An extension module that, like those of C++, does not survive an exception while it starts."""
+SLOW_EXIT = """
+import atexit
+import signal
+import gymnasium
+
+def make():
+    atexit.register(signal.raise_signal, signal.SIGINT)
+    return gymnasium.make("Pendulum-v1")
+"""
 
 
 def test_sys_exit_in_an_env_is_an_error() -> None:
@@ -103,14 +112,27 @@ def test_ctrl_c_waits_for_the_initialization_of_an_extension_module(tmp_path: Pa
     assert completed.err == "initialized\ninterrupted afterwards\n"
 
 
-def test_objects_of_an_env_are_released_at_exit(tmp_path: Path) -> None:
-    """Run a whole process: ale-py lists what is left of its objects when the process ends."""
-    pytest.importorskip("ale_py")
-    done = subprocess.run(
-        [sys.executable, "-m", "tdx", "inspect", "values", "ALE/Pong-v5", "--steps", "60"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+def run_process(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``tdx`` in a process of its own, for what happens when it exits."""
+    return subprocess.run(
+        [sys.executable, "-m", "tdx", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
         capture_output=True,
         text=True,
     )
+
+
+def test_ctrl_c_after_the_result_ends_the_process(tmp_path: Path) -> None:
+    """Interrupt a callback at exit: Python ignores the exceptions of callbacks."""
+    (tmp_path / "slow_exit.py").write_text(SLOW_EXIT)
+    done = run_process("check", "--env", "slow_exit:make", "--allow-code", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert "all checks passed" in done.stdout
+
+
+def test_objects_of_an_env_are_released_at_exit(tmp_path: Path) -> None:
+    """ale-py lists what is left of its objects when the process ends."""
+    pytest.importorskip("ale_py")
+    done = run_process("inspect", "values", "ALE/Pong-v5", "--steps", "60", folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
