@@ -144,6 +144,13 @@ def test_readme_has_one_command_for_users_and_one_for_developers() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_tdx_is_installed_from_its_repository(page: Path) -> None:
+    """On a package index, ``tdx`` is another project."""
+    commands = re.findall(r"\b(?:pip|pipx|uv|uvx)\b[^`\n&;]*", page.read_text())
+    assert not [line for line in commands if re.search(r"[\s'\"]tdx(?![\w./:])", line)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_between_pages_are_valid(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text())
     broken = [

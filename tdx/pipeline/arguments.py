@@ -399,8 +399,9 @@ def _call_constructor(
     except TdxError:
         raise
     except ModuleNotFoundError as error:
-        message = f"{name} needs the package {error.name}, which is not installed"
-        raise MissingPackageError(message, hint=f"pip install {error.name}") from error
+        message = f"{name} needs the module {error.name}, which is not installed"
+        hint = f"install the package that provides {error.name}"
+        raise MissingPackageError(message, hint=hint) from error
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"{name} does not take these arguments: {explain_call_error(error)}", hint=_LOOKUP_HINT

@@ -17,6 +17,7 @@ from tdx.errors import (
     MissingPackageError,
     StorageError,
     UnknownNameError,
+    install_extra,
 )
 from tdx.rollouts.dump.reading import Dump, DumpSummary, open_dump, summarize
 from tdx.rollouts.dump.remote import is_url
@@ -403,7 +404,9 @@ def find_codec(kind: Format) -> FormatCodec:
         except ImportError as error:
             raise MissingPackageError(
                 f"{kind.name} needs {package}, which is not installed",
-                hint=f"pip install 'tdx[{kind.extra}]'" if kind.extra else f"pip install {package}",
+                hint=install_extra(kind.extra)
+                if kind.extra
+                else f"install the package that provides {package}",
             ) from error
     return _CODECS.get(kind.name) or _plugin_codec(plugin_exporters()[kind.name])
 

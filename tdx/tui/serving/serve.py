@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from tdx.errors import ArgumentError, ExitCode, MissingPackageError
+from tdx.errors import ArgumentError, ExitCode, MissingPackageError, install_extra
 
 if TYPE_CHECKING:
     from tdx.tui.serving.server import AppServer
@@ -55,7 +55,7 @@ def serve(
         from tdx.tui.serving.server import Access, AppServer, is_loopback, random_token
     except ImportError as error:
         raise MissingPackageError(
-            f"the app in a browser needs textual-serve: {error}", hint="pip install 'tdx[serve]'"
+            f"the app in a browser needs textual-serve: {error}", hint=install_extra("serve")
         ) from error
     if token is None or token == "random":
         token = random_token()
