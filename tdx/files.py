@@ -15,6 +15,8 @@ from typing import IO
 
 from tdx.errors import ArgumentError
 
+PIPELINE_SUFFIXES = (".yaml", ".yml", ".json")
+"""Suffixes of pipeline files."""
 _STREAM_FOLDERS = ("/dev/", "/proc/")
 
 

@@ -346,10 +346,18 @@ def _import_module(reference: CodeReference) -> Any:
     """Import the module of a reference; modules in the current folder are found last."""
     if reference.is_file:
         return _import_file(reference)
+    allow_current_folder()
+    return import_module(reference.module)
+
+
+def allow_current_folder() -> None:
+    """Let modules be imported from the current folder, after all others.
+
+    Call it only if the user allows code.
+    """
     folder = str(Path.cwd())
     if not {"", folder}.intersection(sys.path):
         sys.path.append(folder)
-    return import_module(reference.module)
 
 
 def _import_file(reference: CodeReference) -> ModuleType:
