@@ -34,6 +34,7 @@ from tdx.errors import (
     WorkerError,
     did_you_mean,
     get_first_line,
+    install_extra,
     summarize_error,
 )
 
@@ -416,9 +417,7 @@ class SlurmEngine(Generic[Returned]):
 
 
 def _missing_package(package: str, extra: str | None = None) -> MissingPackageError:
-    return MissingPackageError(
-        f"{package} is not installed", hint=f"pip install 'tdx[{extra or package}]'"
-    )
+    return MissingPackageError(f"{package} is not installed", hint=install_extra(extra or package))
 
 
 ENGINES: dict[str, Callable[[Any, int | None], Engine[Any]]] = {

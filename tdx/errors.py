@@ -379,6 +379,21 @@ def find_similar_names(
     return [by_folded[match] for match, score in near if score > best - 0.2]
 
 
+def install_extra(*extras: str) -> str:
+    """Return the hint that names the extras of tdx with a missing package.
+
+    It names no package index, where ``tdx`` may be another project.
+
+    Example:
+        >>> install_extra("sb3")
+        'install tdx with its extra `sb3`'
+        >>> install_extra("atari", "mujoco")
+        'install tdx with its extras `atari`, `mujoco`'
+    """
+    names = ", ".join(f"`{extra}`" for extra in extras)
+    return f"install tdx with its extra{'s' if len(extras) > 1 else ''} {names}"
+
+
 @overload
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str: ...
 @overload

@@ -32,6 +32,8 @@ SYSTEM_HINTS = {
     errno.EFBIG: _MAKE_ROOM,
 }
 """Hints for errors of the disk or of the limits of the system, by their numbers."""
+PIPELINE_SUFFIXES = (".yaml", ".yml", ".json")
+"""Suffixes of pipeline files."""
 _STREAM_FOLDERS = ("/dev/", "/proc/")
 
 

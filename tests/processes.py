@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 PATIENCE = 300.0
@@ -38,25 +38,50 @@ def all_ended(pids: list[int]) -> bool:
 
 def family(pid: int) -> list[int]:
     """Return the IDs of a process and all its descendants, including those in other sessions."""
-    listed = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
-    parents = {int(line.split()[0]): int(line.split()[1]) for line in listed.splitlines()}
+    processes = _processes()
     kin = [pid]
-    for one in kin:
-        kin += [child for child, parent in parents.items() if parent == one]
+    for parent in kin:
+        kin += [process.pid for process in processes if process.parent == parent]
     return kin
 
 
 def session_members(session: int) -> list[int]:
     """Return the IDs of the running processes of a session."""
-    members = []
+    return [
+        process.pid for process in _processes() if process.session == session and process.is_running
+    ]
+
+
+def group_members(group: int) -> list[int]:
+    """Return the IDs of the running processes of a process group."""
+    return [
+        process.pid for process in _processes() if process.group == group and process.is_running
+    ]
+
+
+@dataclass(frozen=True)
+class _Process:
+    pid: int
+    state: str
+    parent: int
+    group: int
+    session: int
+
+    @property
+    def is_running(self) -> bool:
+        return self.state not in ("Z", "X")
+
+
+def _processes() -> list[_Process]:
+    """List the processes of this machine, without the program ``ps``."""
+    processes = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            state, *numbers = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        if int(fields[3]) == session and fields[0] not in ("Z", "X"):
-            members.append(int(entry.name))
-    return members
+        processes.append(_Process(int(entry.name), state, *map(int, numbers[:3])))
+    return processes
 
 
 def shared_memory_files() -> set[str]:

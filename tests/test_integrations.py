@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 import tdx
 from tdx.cli.process import run
 from tdx.pipeline.generate import SCHEMA_FILE, SCHEMA_ID
+from tests.programs import require_program
 
 ROOT = Path(__file__).parents[1]
 ACTION = ROOT / ".github" / "actions" / "check"
@@ -37,7 +38,7 @@ def load_yaml(path: Path) -> Any:
 
 def git(*arguments: str) -> None:
     name = ("-c", "user.name=tdx", "-c", "user.email=tdx@example.org")
-    subprocess.run(["git", *name, *arguments], check=True, capture_output=True)
+    subprocess.run([require_program("git"), *name, *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture

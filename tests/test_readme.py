@@ -24,6 +24,7 @@ import pytest
 
 from tdx.cli.process import run
 from tests.cli.processes import run_merged
+from tests.programs import require_program
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -81,7 +82,8 @@ def run_command(line: str, *, in_process: bool) -> str:
     command, _, file = line.partition(" > ")
     program, *arguments = shlex.split(command)
     if program != "tdx":
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, check=True)
+        command_line = [require_program(program), *arguments]
+        done = subprocess.run(command_line, capture_output=True, text=True, check=True)
         printed = done.stdout
     elif in_process:
         merged = io.StringIO()
@@ -139,6 +141,13 @@ def test_readme_has_one_command_for_users_and_one_for_developers() -> None:
     assert commands[0].endswith("tdx inspect spec Pendulum-v1 -t StepCounter")
     assert commands[1].startswith(prefix)
     assert "python -m pytest" in commands[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_tdx_is_installed_from_its_repository(page: Path) -> None:
+    """On a package index, ``tdx`` is another project."""
+    commands = re.findall(r"\b(?:pip|pipx|uv|uvx)\b[^`\n&;]*", page.read_text())
+    assert not [line for line in commands if re.search(r"[\s'\"]tdx(?![\w./:])", line)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -14,12 +14,12 @@ _INTERRUPTED = 130
 def main() -> NoReturn:
     """Run ``tdx`` with the arguments of this process and exit with its exit code."""
     try:
-        from tdx.cli.runtime import postpone_garbage_collection
-
-        postpone_garbage_collection()
         from tdx.cli.process import run
 
         code = run(sys.argv[1:])
+        if code != _INTERRUPTED and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            # The result is complete. Callbacks at exit would swallow a KeyboardInterrupt.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
         code = _INTERRUPTED
     if code == _INTERRUPTED:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 Ask = Callable[[str], str]
-_HELP = "Enter a stage, such as RewardSum or CatFrames(4, dim=-1); - removes the last one."
+_HELP = "Enter a stage, such as RewardSum or RewardClipping(-1, 1); - removes the last one."
 _YAML_ITEM = "  - "
 
 

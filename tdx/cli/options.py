@@ -324,7 +324,7 @@ class PipelineOptions:
             "--transform",
             metavar="CALL",
             autocompletion=complete_stage,
-            help='Add a stage to the chain: RewardSum or "CatFrames(4, dim=-1)". '
+            help='Add a stage to the chain: RewardSum or "RewardClipping(-1, 1)". '
             "Can be repeated; the order matters.",
             rich_help_panel=_PIPELINE,
         ),

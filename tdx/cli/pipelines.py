@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -15,6 +16,7 @@ from tdx.cli.completion import cached_names
 from tdx.cli.options import PipelineOptions, TargetOptions, configured_values
 from tdx.cli.runtime import third_party_code
 from tdx.errors import ArgumentError, PipelineError, TdxError
+from tdx.files import PIPELINE_SUFFIXES
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 _CONFIGURABLE = ("seed", "num_envs", "device")
 """Options of the env with defaults in the user's settings."""
-_PIPELINE_SUFFIXES = {".yaml", ".yml", ".json"}
+_SHOWN_FILES = 3
 _POLICIES = ("random", "zero", "sequence:", "mlp:", "module:")
 
 
@@ -99,6 +101,12 @@ def _load_pipeline(path: str) -> tuple[Pipeline, PipelineFile | None]:
         return open_dump(path).pipeline, None
     from tdx.pipeline import PipelineFile
 
+    if Path(path).suffix == ".py":
+        names = _find_functions(Path(path)) or ["FUNCTION"]
+        raise ArgumentError(
+            f"{path} is Python code, and no function is named",
+            hint=f"name the function that returns the env: {path}:{names[0]} --allow-code",
+        )
     file = PipelineFile.load(path)
     return file.pipeline, file
 
@@ -122,7 +130,39 @@ def with_target(options: PipelineOptions, target: str | None = None) -> Pipeline
         raise ArgumentError(f"{target} and {other} cannot be combined", hint="remove one of them")
     if is_file_target(target):
         return replace(options, pipeline=target)
+    _check_no_folder(target)
     return replace(options, env=target)
+
+
+def _check_no_folder(target: str) -> None:
+    """Raise an error for a folder that is no dump, unless an env is named like it."""
+    from tdx.envs.gym.registry import find_env
+
+    path = Path(target)
+    if not path.is_dir() or ":" in target:
+        return
+    with suppress(TdxError):
+        find_env(target)
+        return
+    files = sorted(str(file) for file in path.iterdir() if file.suffix in PIPELINE_SUFFIXES)
+    shown = ", ".join(files[:_SHOWN_FILES])
+    hint = f"name a file in it: {shown}" if files else "name an env, a pipeline file or a dump"
+    raise ArgumentError(f"{target} is a folder without a dump", hint=hint)
+
+
+def _find_functions(path: Path) -> list[str]:
+    """Return the functions of a Python file that need no arguments, without running it."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return [
+        statement.name
+        for statement in tree.body
+        if isinstance(statement, ast.FunctionDef)
+        and len(statement.args.args) == len(statement.args.defaults)
+        and not statement.name.startswith("_")
+    ]
 
 
 def command_words(command: str, options: PipelineOptions, config: Pipeline) -> list[str]:
@@ -172,7 +212,7 @@ def is_file_target(target: str) -> bool:
         (True, True, False)
     """
     path = Path(target)
-    is_file = path.suffix in _PIPELINE_SUFFIXES or path.is_file()
+    is_file = path.suffix in PIPELINE_SUFFIXES or path.is_file()
     # A folder without a manifest may be named like an env.
     return target == "-" or is_file or (path / "manifest.json").exists()
 

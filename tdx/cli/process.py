@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 import sys
 import traceback
 import warnings
@@ -25,6 +26,7 @@ from tdx.cli.runtime import (
     kill_worker_processes,
     prepared_streams,
     raw_stream,
+    reliable_sigint,
 )
 from tdx.cli.typer_internals import TyperException, unknown_option
 from tdx.errors import (
@@ -34,7 +36,7 @@ from tdx.errors import (
     StorageError,
     TdxError,
     UnknownNameError,
-    did_you_mean,
+    find_similar_names,
 )
 from tdx.files import SYSTEM_HINTS
 from tdx.text import escape_control_characters
@@ -53,6 +55,9 @@ _CAST_BOUNDS = "precision lowered by casting"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _COMPLETION = "_TDX_COMPLETE"
 """Variable that the completion of a shell sets."""
+_EXTRA_ARGUMENTS = re.compile(r"unexpected extra arguments?(?:\(s\))? \((.*)\)$")
+_STAGE = re.compile(r"[A-Z]\w*(\(.*\))?|[\w.]+:[\w.]+")
+"""A transform with its arguments, or the code of one, as ``--t`` takes it."""
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 
@@ -76,8 +81,12 @@ def run(arguments: Sequence[str]) -> int:
         if _handles_interrupts(arguments):
             return _run(arguments, style)
         with InterruptWatch() as watch:
-            code = _run(arguments, style, watch)
-            if watch.is_interrupted:
+            try:
+                with reliable_sigint():
+                    code = _run(arguments, style, watch)
+            except KeyboardInterrupt:
+                code = int(ExitCode.INTERRUPTED)
+            if code == ExitCode.INTERRUPTED or watch.is_interrupted:
                 # Errors after Ctrl-C, such as an interrupted import, are consequences of it.
                 code = int(ExitCode.INTERRUPTED)
                 kill_worker_processes()
@@ -335,17 +344,46 @@ def _unknown_option(option: str, context: typer.Context | None) -> TdxError:
     if context is not None:
         known = [name for param in context.command.params for name in param.opts]
         known = [name for name in known if name.startswith("--")]
-    hint = did_you_mean(option, known, otherwise=_usage_hint(context))
+    # Without dashes, which all options share: --out is not a misspelling of --t.
+    names = {name.lstrip("-"): name for name in known}
+    near = find_similar_names(option.lstrip("-"), names)
+    if near:
+        hint = f"did you mean {' or '.join(names[name] for name in near)}?"
+    else:
+        hint = _missing_option_hint(option, context) or _usage_hint(context)
     return UnknownNameError(f"no such option: {option}", hint=hint)
+
+
+def _missing_option_hint(option: str, context: typer.Context | None) -> str | None:
+    """Return what does the job of an option that other programs have."""
+    command = PROGRAM if context is None else context.command_path
+    if option in ("--quiet", "-q", "--silent"):
+        return "messages go to stderr: 2>/dev/null hides them"
+    if option in ("--out", "--output", "-o"):
+        arguments = [] if context is None else context.command.params
+        takes_file = any(
+            param.param_type_name == "argument" and param.name == "file" for param in arguments
+        )
+        return f"write {command} FILE" if takes_file else f"redirect the output: {command} … > FILE"
+    return None
 
 
 def _hint(message: str, context: typer.Context | None) -> str:
     known = {name for param in context.command.params for name in param.opts} if context else ()
     if "requires an argument" in message or ("requires" in message and "arguments" in message):
         return "write the value after the option"
-    if "unexpected extra argument" in message and "--t" in known:
-        extra = message.rpartition("(")[2].rstrip(")").split(" ")[0]
-        return f"write a stage as -t {extra}"
+    from tdx.cli.pipelines import is_file_target
+
+    extra = _EXTRA_ARGUMENTS.search(message)
+    if extra is not None and context is not None and "--t" in known:
+        words = extra[1]
+        if _STAGE.fullmatch(words):
+            return f"write a stage as -t {shlex.quote(words)}"
+        if is_file_target(words):
+            command = context.command_path
+            if "target" not in {param.name for param in context.command.params}:
+                return f"{command} takes no pipeline: write each stage of {words} as -t STAGE"
+            return f"{command} takes one target: run it again for {words}; tdx diff compares two"
     return _usage_hint(context)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import codecs
 import contextlib
 import faulthandler
-import gc
 import os
 import re
 import signal
@@ -14,7 +12,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
+from importlib.machinery import ExtensionFileLoader
 from select import select
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 from tdx.errors import EnvError, ExitCode
@@ -22,15 +22,12 @@ from tdx.text import escape_control_characters, escape_json
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
+    from types import FrameType
 
 SCHEMA_VERSION = 1
 """Version of the JSON output."""
 
 _COLOR = re.compile(r"\x1b\[[\d;]*m")
-
-_POSTPONED_THRESHOLD = 1_000_000
-"""More objects than the imports of a command create."""
-_USUAL_THRESHOLDS = gc.get_threshold()
 
 _ASCII = {
     "…": "...",
@@ -168,36 +165,78 @@ def reliable_sigint() -> Iterator[Callable[[], None]]:
     lose many of them.
 
     A process that ignores SIGINT, as a background job of a shell does, continues to ignore it, and
-    a handler of the caller is kept.
+    a handler of the caller is kept. A block inside another one shares its handler.
     """
     previous, hook = signal.getsignal(signal.SIGINT), sys.unraisablehook
+    if isinstance(previous, _InterruptHandler):
+        with previous.reliable() as check:
+            yield check
+        return
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or previous is not signal.default_int_handler:
         yield lambda: None
         return
-    is_interrupted = False
-
-    def on_signal(number: int, frame: Any) -> None:
-        nonlocal is_interrupted
-        is_interrupted = True
-        raise KeyboardInterrupt
-
-    def check() -> None:
-        if is_interrupted:
-            raise KeyboardInterrupt
 
     def on_unraisable(unraisable: Any) -> None:
         if unraisable.exc_type is not KeyboardInterrupt:
             hook(unraisable)
 
-    signal.signal(signal.SIGINT, on_signal)
-    sys.unraisablehook = on_unraisable
-    try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, previous)
-        sys.unraisablehook = hook
-        check()
+    handler = _InterruptHandler()
+    with handler.reliable() as check:
+        signal.signal(signal.SIGINT, handler)
+        sys.unraisablehook = on_unraisable
+        try:
+            yield check
+        finally:
+            signal.signal(signal.SIGINT, previous)
+            sys.unraisablehook = hook
+
+
+class _InterruptHandler:
+    """Handler of SIGINT that raises KeyboardInterrupt, but not into an import of an extension.
+
+    The initialization of an extension module, such as that of ale-py, may end the process with
+    SIGABRT or SIGSEGV if an exception reaches it: there the signal is sent again a moment later.
+    """
+
+    _INITIALIZATION = (
+        ExtensionFileLoader.create_module.__code__,
+        ExtensionFileLoader.exec_module.__code__,
+    )
+    _RETRY_SECONDS = 0.02
+
+    def __init__(self) -> None:
+        self._interrupts = 0
+        self._retry: threading.Timer | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._interrupts += 1
+        if any(caller.f_code in self._INITIALIZATION for caller, _ in walk_stack(frame)):
+            self._cancel_retry()
+            self._retry = threading.Timer(self._RETRY_SECONDS, signal.raise_signal, (number,))
+            self._retry.daemon = True
+            self._retry.start()
+            return
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def reliable(self) -> Iterator[Callable[[], None]]:
+        """Raise KeyboardInterrupt at the end of a block if a signal came in it."""
+        before = self._interrupts
+
+        def check() -> None:
+            if self._interrupts > before:
+                self._cancel_retry()
+                raise KeyboardInterrupt
+
+        try:
+            yield check
+        finally:
+            check()
+
+    def _cancel_retry(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
 
 
 _reported_interrupts: list[str] = []
@@ -300,13 +339,12 @@ def third_party_code() -> Iterator[None]:
     Its output, also from C or from worker processes, goes to stderr, so that stdout contains only
     the result. A Ctrl-C that it swallows is raised again at the end. After a crash, such as a
     segmentation fault, stderr shows in which line of the env it happened. MuJoCo writes no log file
-    into the working directory. Garbage is collected as usual.
+    into the working directory.
 
     Raises:
         EnvError: The code called ``sys.exit``.
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
-    resume_garbage_collection()
     with reliable_sigint(), _stdout_to_stderr(), _logged_mujoco_warnings(), _reported_crashes():
         try:
             yield
@@ -386,26 +424,6 @@ class _ImportHook:
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-def postpone_garbage_collection() -> None:
-    """Import libraries without collecting garbage, and exit without a last collection.
-
-    Imports create hundreds of thousands of objects that stay; each full collection visits all of
-    them. :func:`resume_garbage_collection` ends this when the work begins.
-    """
-    gc.set_threshold(_POSTPONED_THRESHOLD)
-    atexit.register(gc.freeze)
-
-
-def resume_garbage_collection() -> None:
-    """Collect garbage as usual again after :func:`postpone_garbage_collection`.
-
-    Objects that exist now, mostly those of imported modules, are exempt for good.
-    """
-    if gc.get_threshold()[0] == _POSTPONED_THRESHOLD:
-        gc.freeze()
-        gc.set_threshold(*_USUAL_THRESHOLDS)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO
 
 from tdx.child_processes import python_command, safe_path
-from tdx.errors import TdxError
+from tdx.errors import TdxError, install_extra
 from tdx.serialization import Entries, Entry, Result
 
 Status = Literal["ok", "warn", "fail"]
@@ -28,6 +28,8 @@ REQUIRED = {
     "numpy": "numpy",
 }
 OPTIONAL = {"ale_py": "ale-py", "mujoco": "mujoco", "minigrid": "minigrid", "torchrl": "torchrl"}
+_EXTRAS = {"ale-py": "atari", "mujoco": "mujoco", "torchrl": "torchrl"}
+"""Extras of tdx that install an optional package."""
 _PYTHON = (3, 11)
 _COLUMNS, _LINES = 80, 24
 _COMPLETIONS = {
@@ -161,7 +163,8 @@ def _versions(imports: ImportProbe) -> Iterator[Diagnosis]:
         else:
             yield Diagnosis("versions", package, "ok", version)
     if missing:
-        hint = "each is an extra: pip install 'tdx[atari,mujoco,parity]'"
+        extras = [_EXTRAS[package] for package in missing if package in _EXTRAS]
+        hint = install_extra(*extras) if extras else None
         yield Diagnosis("versions", "not installed", "ok", ", ".join(missing), hint)
 
 

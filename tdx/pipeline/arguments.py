@@ -369,10 +369,18 @@ def _import_module(reference: CodeReference) -> Any:
     """Import the module of a reference; modules in the current folder are found last."""
     if reference.is_file:
         return _import_file(reference)
+    allow_current_folder()
+    return import_module(reference.module)
+
+
+def allow_current_folder() -> None:
+    """Let modules be imported from the current folder, after all others.
+
+    Call it only if the user allows code.
+    """
     folder = str(Path.cwd())
     if not {"", folder}.intersection(sys.path):
         sys.path.append(folder)
-    return import_module(reference.module)
 
 
 def _import_file(reference: CodeReference) -> ModuleType:
@@ -422,8 +430,9 @@ def _call_constructor(
     except TdxError:
         raise
     except ModuleNotFoundError as error:
-        message = f"{name} needs the package {error.name}, which is not installed"
-        raise MissingPackageError(message, hint=f"pip install {error.name}") from error
+        message = f"{name} needs the module {error.name}, which is not installed"
+        hint = f"install the package that provides {error.name}"
+        raise MissingPackageError(message, hint=hint) from error
     except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"{name} does not take these arguments: {explain_call_error(error)}", hint=_LOOKUP_HINT

@@ -21,7 +21,7 @@ from tdx.errors import (
     explain_call_error,
     summarize_error,
 )
-from tdx.pipeline.arguments import ValueResolver
+from tdx.pipeline.arguments import ValueResolver, allow_current_folder
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.limits import find_env_excess
 from tdx.pipeline.model import EnvConfig
@@ -243,6 +243,9 @@ def _create_env(
         imported = resolver.import_object(plan.factory)
         make: Any = partial(_create_from_code, plan.factory, imported, convert)
     else:
+        if resolver.allow_code and ":" in str(plan.args):
+            # `module:Id-v0`: the module registers the env.
+            allow_current_folder()
         make = getattr(tdx.envs, plan.factory)
     kwargs = {name: resolver.resolve(value) for name, value in plan.kwargs.items()}
     if plan.batch is None:

@@ -116,6 +116,10 @@ def parse_policy(text: str) -> PolicySource:
     if kind in _FILE_KINDS:
         missing = f"the policy {text!r} has no file"
         raise PipelineError(missing, hint=_MLP_FORM if kind == "mlp" else f"write {kind}:FILE")
+    if text.endswith(".zip"):
+        message = f"{text} may be a model of Stable-Baselines3, which tdx does not read"
+        hint = "load it in a function or class of your own: --policy FILE.py:NAME --allow-code"
+        raise PipelineError(message, hint=hint)
     hint = did_you_mean(kind, ["random", "zero", *_FILE_KINDS], f"write {_POLICY_FORMS}")
     raise PipelineError(f"unknown policy {text!r}", hint=hint)
 

@@ -246,17 +246,24 @@ class Catalog:
         return info
 
     def search(self, words: str) -> list[TransformInfo]:
-        """Return the transforms whose name, category or summary contains every word."""
+        """Return the transforms whose name, category or summary contains every word.
+
+        If there is none, return those whose documentation has words that begin with all of them.
+        """
         terms = words.casefold().split()
-        return [
+        named = [
             info
             for info in self.transforms
-            if all(word in _searchable_text(info) for word in terms)
+            if all(
+                term in f"{info.name} {info.category} {info.summary}".casefold() for term in terms
+            )
         ]
-
-
-def _searchable_text(info: TransformInfo) -> str:
-    return f"{info.name} {info.category} {info.summary}".casefold()
+        starts = [re.compile(rf"\b{re.escape(term)}", re.IGNORECASE) for term in terms]
+        return named or [
+            info
+            for info in self.transforms
+            if all(start.search(f"{info.name} {info.doc}") for start in starts)
+        ]
 
 
 _ENTRY = re.compile(r"(\*{0,2}\w+)(?: \([^)]*\))?:\s*(.*)")

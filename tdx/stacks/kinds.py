@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from types import FunctionType, MethodType
 from typing import Any, Protocol
 
 from tdx.errors import ArgumentError, EnvError, summarize_error
@@ -161,11 +162,16 @@ def plugin_kinds() -> tuple[tuple[Plugin, StackKind], ...]:
     return load_plugins(GROUP, lambda plugin: (plugin, plugin.load()))
 
 
+_PROCESSOR = "a processor without an env is not supported: pass the env that it is applied to"
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("gym.core:Env", "convert it: shimmy.GymV21CompatibilityV0(env=env)"),
     ("pettingzoo.utils.env:AECEnv", "wrap one agent in a gymnasium.Env"),
     ("pettingzoo.utils.env:ParallelEnv", "wrap one agent in a gymnasium.Env"),
     ("torch.nn.modules.module:Module", "pass the env that it acts in"),
+    ("brax.envs.base:Env", "wrap it: torchrl.envs.BraxWrapper(env)"),
+    ("jumanji.env:Environment", "wrap it: torchrl.envs.JumanjiWrapper(env)"),
+    ("lerobot.processor.pipeline:DataProcessorPipeline", _PROCESSOR),
+    ("ray.rllib.connectors.connector_pipeline_v2:ConnectorPipelineV2", _PROCESSOR),
 )
 """Classes of other libraries and what to do with their objects."""
 
@@ -208,8 +214,12 @@ def _next_step(target: Any) -> str:
         return f"create the env: tdx.GymEnv({target!r}) or gymnasium.make({target!r})"
     if isinstance(target, type):
         return f"create an instance: {target.__name__}()"
-    if callable(target) and not hasattr(target, "step"):
+    if isinstance(target, FunctionType | MethodType | partial):
         return f"call it: {getattr(target, '__name__', 'function')}()"
     if hasattr(target, "step") and hasattr(target, "reset"):
-        return "make its class a subclass of gymnasium.Env"
+        if hasattr(target, "num_envs"):
+            return "wrap it in a subclass of gymnasium.vector.VectorEnv: it has several envs"
+        return "wrap it in a subclass of gymnasium.Env, or make its class one"
+    if callable(target):
+        return _PROCESSOR
     return f"other libraries register a kind in the entry-point group {GROUP}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,13 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
 
 LIST = ("list", "transforms", "RewardSum")
+REPLACE = """
+import sys
+from pathlib import Path
+old, new, name = sys.argv[1:]
+Path(name).write_text(Path(name).read_text().replace(old, new))
+"""
+"""An editor that replaces a text: ``python replace.py OLD NEW FILE``."""
 SPEC = ("inspect", "spec", "--env", "CartPole-v1", "--format", "json")
 
 
@@ -211,15 +220,18 @@ def test_edit_opens_the_editor_and_validates_the_file(
     monkeypatch.setattr("sys.stdin", Terminal())
     monkeypatch.setattr("sys.stdout", Terminal())
     monkeypatch.delenv("VISUAL", raising=False)
-    monkeypatch.setenv("EDITOR", "sed -i 's/^# seed = 0/seed = many/'")
+    script = config.parent / "replace.py"
+    script.write_text(REPLACE)
+    replace = shlex.join([sys.executable, str(script)])
+    monkeypatch.setenv("EDITOR", f"{replace} '# seed = 0' 'seed = many'")
     outcome = tdx("config", "edit")
     assert outcome.code == 2
     assert "invalid TOML" in outcome.err
     assert "seed = many" in config.read_text()
-    monkeypatch.setenv("EDITOR", "sed -i 's/many/5/'")
+    monkeypatch.setenv("EDITOR", f"{replace} many 5")
     assert tdx("config", "edit").code == 0
     assert "\nseed = 5\n" in config.read_text()
     monkeypatch.setenv("EDITOR", "no-such-editor --wait")
     assert "cannot run no-such-editor --wait" in tdx("config", "edit").err
-    monkeypatch.setenv("EDITOR", "false")
-    assert "false exited with 1" in tdx("config", "edit").err
+    monkeypatch.setenv("EDITOR", "/bin/sh -c 'exit 1'")
+    assert "/bin/sh -c 'exit 1' exited with 1" in tdx("config", "edit").err

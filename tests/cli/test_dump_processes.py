@@ -26,6 +26,7 @@ from torch import nn
 from tdx import open_dump
 from tdx.rollouts import Manifest
 from tests.cli.processes import assert_quiet_without_reader, assert_refused, run, start
+from tests.programs import require_program
 from tests.rollouts.recordings import assert_same_dump, in_memory
 
 PENDULUM = ("rollout", "--env", "Pendulum-v1", "--t", "RewardSum", "--seed", "0")
@@ -150,11 +151,11 @@ def tiny(folder: Path) -> Iterator[Path]:
     """Mount a file system of 200 KiB."""
     place = folder / "tiny"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
+    mount = [require_program("mount"), "-t", "tmpfs", "-o", "size=200k", "tmpfs", str(place)]
     if subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("no file system can be mounted here")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    subprocess.run([require_program("umount"), str(place)], check=True)
 
 
 def test_full_file_system_keeps_complete_chunks(tiny: Path) -> None:

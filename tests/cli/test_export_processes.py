@@ -203,4 +203,4 @@ def test_missing_package_is_reported(folder: Path, name: str) -> None:
 
     ended = run("export", "dump", "--to", name, before=without)
     message = f"{name} needs {kind.packages[0]}, which is not installed"
-    assert_refused(ended, 3, message, f"pip install 'tdx[{kind.extra}]'")
+    assert_refused(ended, 3, message, f"install tdx with its extra `{kind.extra}`")

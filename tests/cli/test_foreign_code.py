@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tdx.cli import runtime
 from tdx.cli.runtime import third_party_code
 from tdx.errors import EnvError
 from tests.cli.processes import run
 
+ROOT = Path(__file__).parents[2]
 CHATTY = """
 import ctypes
 import os
@@ -29,13 +31,38 @@ def make():
     return gymnasium.make("Pendulum-v1")
 """
 
-COLLECTING = """
-import gc
+NATIVE = """
+import _imp
+import os
+import signal
 import sys
+import time
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+
+def initialize(spec):
+    try:
+        signal.raise_signal(signal.SIGINT)
+        print("initialized", file=sys.stderr)
+    except BaseException:
+        os.abort()
+
+_imp.create_dynamic = initialize
+loader = ExtensionFileLoader("native", "native.so")
+loader.create_module(ModuleSpec("native", loader))
+try:
+    while True:
+        time.sleep(0.01)
+finally:
+    print("interrupted afterwards", file=sys.stderr)
+"""
+"""An extension module that, like those of C++, does not survive an exception while it starts."""
+SLOW_EXIT = """
+import atexit
+import signal
 import gymnasium
 
 def make():
-    print("collects after", gc.get_threshold()[0], gc.get_freeze_count() > 50_000, file=sys.stderr)
+    atexit.register(signal.raise_signal, signal.SIGINT)
     return gymnasium.make("Pendulum-v1")
 """
 
@@ -75,12 +102,37 @@ def test_output_of_an_env_goes_to_stderr(tmp_path: Path) -> None:
         assert f"from {source}\n" in completed.err
 
 
-def test_garbage_is_collected_as_usual_once_everything_is_imported(tmp_path: Path) -> None:
-    (tmp_path / "collecting.py").write_text(COLLECTING)
+def test_ctrl_c_waits_for_the_initialization_of_an_extension_module(tmp_path: Path) -> None:
+    (tmp_path / "slow_import.py").write_text(NATIVE)
     completed = run(
-        *("inspect", "spec", "--env", "collecting:make", "--allow-code"),
+        *("check", "--env", "slow_import:make", "--allow-code"),
         before=lambda: sys.path.insert(0, str(tmp_path)),
     )
-    assert completed.code == 0, completed.err
-    shown = {line for line in completed.err.splitlines() if line.startswith("collects")}
-    assert shown == {f"collects after {runtime._USUAL_THRESHOLDS[0]} True"}
+    assert completed.code == 130
+    assert completed.err == "initialized\ninterrupted afterwards\n"
+
+
+def run_process(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``tdx`` in a process of its own, for what happens when it exits."""
+    return subprocess.run(
+        [sys.executable, "-m", "tdx", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_ctrl_c_after_the_result_ends_the_process(tmp_path: Path) -> None:
+    """Interrupt a callback at exit: Python ignores the exceptions of callbacks."""
+    (tmp_path / "slow_exit.py").write_text(SLOW_EXIT)
+    done = run_process("check", "--env", "slow_exit:make", "--allow-code", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+    assert "all checks passed" in done.stdout
+
+
+def test_objects_of_an_env_are_released_at_exit(tmp_path: Path) -> None:
+    """ale-py lists what is left of its objects when the process ends."""
+    pytest.importorskip("ale_py")
+    done = run_process("inspect", "values", "ALE/Pong-v5", "--steps", "60", folder=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,9 @@ from tdx.profiling.result import Profile
 from tdx.profiling.saved import format_profile, read_profile
 from tdx.profiling.traces import build_mean_step
 from tests.cli.conftest import assert_complete, assert_fits
-from tests.cli.test_report import BROWSERS, Page
+from tests.cli.test_report import Page
 from tests.profiling.sample_profile import mode_profile, on_device, sample_profile
+from tests.programs import BROWSERS, require_program
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Golden, Tdx
@@ -94,12 +94,11 @@ def test_html_page_is_self_contained() -> None:
     assert "Example CPU" in page.text
 
 
-@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no Chromium is installed")
 def test_html_page_in_a_browser(tdx: Tdx, measures: Any, tmp_path: Path) -> None:
     measures(both())
     target = tmp_path / "profile.html"
     assert tdx(*PENDULUM, "--html", str(target)).err == f"wrote {target}\n"
-    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    browser = require_program(*BROWSERS)
     done = subprocess.run(
         [
             *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"),

@@ -6,7 +6,6 @@ import base64
 import io
 import re
 import shlex
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -25,8 +24,9 @@ from tdx.stacks.building import build_stack
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx
 
+from tests.programs import BROWSERS, require_program
+
 CHAIN = ("ToTensorImage", "GrayScale", "Resize(32, 32)", "CatFrames(4, dim=-3)", "RewardSum")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _MEASURE = """<script>
 const all = [document.documentElement, ...document.querySelectorAll("body *")];
 const wide = all.filter(each => each.scrollWidth > each.clientWidth + 1 && each.clientWidth > 0);
@@ -188,10 +188,9 @@ def test_frames_show_the_images_of_the_rollout(html: str) -> None:
     assert torch.equal(frames[0], frames[1])
 
 
-@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no Chromium is installed")
 def test_page_in_a_browser(html: str, tmp_path: Path) -> None:
     """Check that the page has no errors and does not scroll horizontally at 1,200 px."""
-    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    browser = require_program(*BROWSERS)
     # The security policy of the page forbids scripts: measure a copy without it.
     measured = re.sub(r"<meta http-equiv[^>]*>", "", html).replace("<details", "<details open")
     (tmp_path / "report.html").write_text(measured.replace("</body>", f"{_MEASURE}</body>"))

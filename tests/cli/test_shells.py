@@ -1,4 +1,4 @@
-"""Completion in real bash, zsh and fish shells, which CI installs."""
+"""Completion in real bash, zsh and fish shells."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import require_program
 from tests.tui.tmux import Terminal
 
 SCRIPT_VARIABLE = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
@@ -31,9 +32,9 @@ CASES = {
 }
 """Typed lines and the candidates that a shell shows or inserts."""
 START = {
-    "bash": ("bash --noprofile --norc -i", "PS1='> '; source complete.bash"),
+    "bash": ("--noprofile --norc -i", "PS1='> '; source complete.bash"),
     "zsh": (
-        "zsh -f -i",
+        "-f -i",
         "PS1='> '; autoload -U compinit; compinit -u -D; source complete.zsh; setopt no_auto_menu",
     ),
 }
@@ -76,10 +77,11 @@ def environ(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def completed_in_fish(folder: Path, environ: dict[str, str]) -> dict[str, list[str]]:
-    """Return the candidates of fish for each line; fills the cache of keys."""
+    """Return the candidates of fish for each line."""
+    fish = require_program("fish")
     lines = "; ".join(f"complete -C {shlex.quote(line)}; echo ---" for line, _ in CASES.values())
     done = subprocess.run(
-        ["fish", "--no-config", "-c", f"source complete.fish; {lines}"],
+        [fish, "--no-config", "-c", f"source complete.fish; {lines}"],
         cwd=folder,
         env={**os.environ, **environ},
         capture_output=True,
@@ -102,14 +104,14 @@ def shell(
     request: pytest.FixtureRequest,
     folder: Path,
     environ: dict[str, str],
-    completed_in_fish: dict[str, list[str]],
 ) -> Iterator[Terminal]:
     """Start an interactive shell with the completion of tdx."""
-    program, setup = START[request.param]
+    options, setup = START[request.param]
+    program = require_program(request.param)
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in environ.items())
     with tempfile.TemporaryDirectory(prefix="tmux") as socket:
         terminal = Terminal(socket)
-        command = f"exec env {settings} {program}"
+        command = f"exec env {settings} {program} {options}"
         terminal.tmux("new-session", "-d", "-x", "150", "-y", "50", "-c", str(folder), command)
         try:
             terminal.type(f"{setup}; echo rea''dy")

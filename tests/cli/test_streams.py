@@ -13,6 +13,7 @@ import pytest
 
 from tdx.cli.output import wrap_text
 from tests.cli.processes import run
+from tests.programs import require_program
 
 ROOT = Path(__file__).parents[2]
 SPEC = ("inspect", "spec", "--env", "Pendulum-v1", "--t", "StepCounter")
@@ -71,7 +72,12 @@ def test_closed_stdin_is_a_usage_error() -> None:
 
 
 def test_reader_of_help_that_exits_is_not_an_error() -> None:
-    done = tdx("rollout", "--help", shell="| head -c 1; exit ${PIPESTATUS[0]}", program="/bin/bash")
+    done = tdx(
+        "rollout",
+        "--help",
+        shell="| read -r -N 1; exit ${PIPESTATUS[0]}",
+        program=require_program("bash"),
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 

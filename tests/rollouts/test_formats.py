@@ -333,7 +333,7 @@ def test_missing_package_is_reported(
 ) -> None:
     kind = find_format(name)
     monkeypatch.setitem(sys.modules, kind.packages[0], None)
-    message = rf"{name} needs {kind.packages[0]}.*pip install 'tdx\[{kind.extra}\]'"
+    message = rf"{name} needs {kind.packages[0]}.*install tdx with its extra `{kind.extra}`"
     with pytest.raises(MissingPackageError, match=message):
         export_dump(dumps / "pixels", tmp_path / "x", to=name)
     assert not list(tmp_path.iterdir())

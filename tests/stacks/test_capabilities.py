@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
@@ -127,6 +129,50 @@ def test_closed_env_is_refused(job: Any) -> None:
 def test_other_objects_are_refused_with_the_next_step(job: Any, target: Any, hint: str) -> None:
     with pytest.raises(ArgumentError, match=r"pass a tdx env, a gymnasium.Env") as error:
         job(target)
+    assert hint in str(error.value.hint)
+
+
+class Several:
+    """Several envs, as the vector envs of other libraries are."""
+
+    num_envs = 2
+
+    def reset(self) -> None: ...
+
+    def step(self, action: Any) -> None: ...
+
+
+class Processor:
+    """Object that processes data when it is called."""
+
+    def __call__(self, data: Any) -> Any:
+        return data
+
+
+@pytest.mark.parametrize(
+    ("library", "base", "hint"),
+    [
+        ("brax.envs.base:Env", Several, "wrap it: torchrl.envs.BraxWrapper(env)"),
+        ("lerobot.processor.pipeline:DataProcessorPipeline", Processor, "without an env"),
+        (
+            "ray.rllib.connectors.connector_pipeline_v2:ConnectorPipelineV2",
+            Processor,
+            "without an env",
+        ),
+        ("my_library:Pipeline", Processor, "without an env"),
+        ("my_library:Envs", Several, "wrap it in a subclass of gymnasium.vector.VectorEnv"),
+    ],
+)
+def test_objects_of_other_libraries_are_refused_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, library: str, base: type, hint: str
+) -> None:
+    module, _, name = library.partition(":")
+    kind = type(name, (base,), {})
+    fake = ModuleType(module)
+    setattr(fake, name, kind)
+    monkeypatch.setitem(sys.modules, module, fake)
+    with pytest.raises(ArgumentError) as error:
+        tdx.inspect(kind())
     assert hint in str(error.value.hint)
 
 

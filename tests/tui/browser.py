@@ -6,7 +6,6 @@ import asyncio
 import base64
 import itertools
 import json
-import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -16,8 +15,8 @@ from typing import Any
 import aiohttp
 
 from tests.processes import PATIENCE
+from tests.programs import BROWSERS, require_program
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 # The page does not expose its terminal: store it when it is created.
 _HOLD = """
 Object.defineProperty(Object.prototype, "fitAddon", {
@@ -46,11 +45,6 @@ _KEYS = {
     "ArrowUp": (38, ""),
     "ArrowDown": (40, ""),
 }
-
-
-def browser_path() -> str | None:
-    """Return the path of the first installed browser."""
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 class Page:
@@ -196,9 +190,8 @@ class Page:
 
 @asynccontextmanager
 async def chromium(width: int = 1200, height: int = 820) -> AsyncIterator[Page]:
-    """Start a browser with one empty page; close it at the end."""
-    path = browser_path()
-    assert path is not None
+    """Start a browser with one empty page, or skip the test; close it at the end."""
+    path = require_program(*BROWSERS)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         process = await asyncio.create_subprocess_exec(
             *(path, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),

@@ -109,6 +109,17 @@ class Driver:
             await self.delivered()
         await wait_for_idle()
 
+    async def inspected(self) -> None:
+        """Wait until the worker has inspected the current chain, however long it takes."""
+        workspace = self.app.workspace
+        while workspace.status.revision != workspace.editor.revision:
+            await asyncio.sleep(0.01)
+
+    async def notified(self, message: str) -> None:
+        """Wait until a notification has come."""
+        while message not in self.notices:
+            await asyncio.sleep(0.01)
+
     @property
     def stages(self) -> list[str]:
         """Stages as text; disabled ones in parentheses."""

@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 from textual.pilot import Pilot
 
 LONGEST_WAIT = 1.0
-"""Seconds after which a busy app counts as idle."""
+"""Seconds after which an app that is never idle, such as one that plays, counts as idle."""
+MOST_TURNS = 500
+"""Turns of the event loop that it needs for that too: a slow machine makes few in a second."""
 _SOON = 0.005
 """Time to the next timer, in seconds, from which on a waiting app is idle."""
 
@@ -23,6 +25,7 @@ class IdleSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self._waiters: list[asyncio.Future[None]] = []
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Wait for file descriptors, or report that the loop is idle.
@@ -30,6 +33,7 @@ class IdleSelector(selectors.DefaultSelector):
         Args:
             timeout: Seconds until the next timer. ``None``: no timer.
         """
+        self._turns += 1
         if not self._waiters or (timeout is not None and timeout <= _SOON):
             return super().select(timeout)
         found = super().select(0)
@@ -44,7 +48,10 @@ class IdleSelector(selectors.DefaultSelector):
         """Wait until the loop has nothing to do."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
+        most = self._turns + MOST_TURNS
         await asyncio.wait([waiter], timeout=LONGEST_WAIT)
+        while not waiter.done() and self._turns < most:
+            await asyncio.wait([waiter], timeout=0.01)
 
 
 async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = LONGEST_WAIT) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tdx.tui.backend.client import ProcessBackend, RequestError, SupersededError
 from tdx.tui.backend.process import MAX_BYTES
-from tests.processes import PATIENCE, all_ended, is_alive
+from tests.processes import PATIENCE, all_ended, group_members, is_alive
 from tests.tui.asked import Busy, Echo, Fail, Hang, Noise
 
 
@@ -153,13 +153,12 @@ async def test_hanging_worker_is_killed_with_its_child_processes() -> None:
 
         ticket = workers.ask(Hang(child=True), worker="live", on_push=push)
         await asyncio.wait_for(hanging.wait(), PATIENCE)
-        found = subprocess.run(["pgrep", "-g", str(pids[0])], capture_output=True, check=True)
-        children = found.stdout.split()
+        children = group_members(pids[0])
         assert len(children) == 2
         workers.restart("live")
         with pytest.raises(RequestError):
             await ticket
-        assert all_ended([int(pid) for pid in children])
+        assert all_ended(children)
 
 
 @pytest.mark.parametrize("how", ["Hang()", "Hang(stuck=True)"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes import all_ended, becomes_true, family
+from tests.programs import require_program
 from tests.tui.bad_envs import NAME
 from tests.tui.tmux import Terminal, terminal
-
-pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux is installed")
 
 ROOT = Path(__file__).parents[2]
 Mood = Callable[[str], object]
@@ -220,6 +218,7 @@ def test_terminals_of_any_size_with_an_env_of_many_keys(
 
 
 def test_killed_test_run_leaves_no_process(tmp_path: Path) -> None:
+    require_program("tmux")
     code = (
         "import time\n"
         "from pathlib import Path\n"

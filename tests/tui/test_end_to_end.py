@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
@@ -11,19 +10,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import pytest
-
 from tdx.pipeline import Pipeline
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tests.processes import PATIENCE, all_ended, family
-from tests.tui.browser import browser_path, chromium
+from tests.tui.browser import chromium
 from tests.tui.tmux import terminal
 
 SAVED = Pipeline.of("Pendulum-v1", "RewardSum", "StepCounter")
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux is installed")
 def test_by_keys_alone_in_a_terminal(tmp_path: Path) -> None:
     with terminal(folder=tmp_path, then="echo ended: $?; sleep 100") as tdx:
         tdx.sees("Welcome to tdx")
@@ -106,9 +102,8 @@ async def served(folder: Path, *arguments: str) -> AsyncIterator[tuple[str, list
             await server.wait()
 
 
-@pytest.mark.skipif(browser_path() is None, reason="no Chromium is installed")
 async def test_by_mouse_in_a_browser(tmp_path: Path) -> None:
-    async with served(tmp_path) as (address, kin), chromium() as page:
+    async with chromium() as page, served(tmp_path) as (address, kin):
         await page.open(address)
         await page.click_for("choose an env …", "Choose an env")
         await page.sees("Choose an env", gone="inspecting")

@@ -214,10 +214,11 @@ async def test_the_line_in_the_pipeline_file_is_opened_or_a_message_says_why_not
         await app.press("o")
         assert app.notices[-1] == f"set EDITOR to open {file}:5"
         monkeypatch.undo()
-        monkeypatch.setenv("EDITOR", "sh")
+        monkeypatch.setenv("EDITOR", "/bin/sh")
         await app.press("o")
         assert "an editor cannot be opened from here" in app.notices[-1], "in a browser"
         app.app.workspace.load(Draft.of(Pipeline.of("Pendulum-v1", "RewardSum")))
+        await app.inspected()
         await app.press("end", "up", "o")
-        assert app.notices[-1] == "RewardSum is not code of yours, so it has no line to open"
+        await app.notified("RewardSum is not code of yours, so it has no line to open")
     assert not opened.exists()

@@ -271,7 +271,7 @@ def test_missing_package(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tdx.tui.serving.server", None)
     assert run(["serve"]) == 3
-    assert "hint: pip install 'tdx[serve]'" in capsys.readouterr().err
+    assert "hint: install tdx with its extra `serve`" in capsys.readouterr().err
 
 
 def test_each_start_has_a_new_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.processes import PATIENCE, all_ended, family, is_alive
+from tests.programs import require_program
 
 _ROOT = Path(__file__).parents[2]
 _OTHERS_SIZE = ("COLUMNS", "LINES")
@@ -22,18 +23,19 @@ _WATCH = "while kill -0 $1 2>/dev/null; do sleep 1; done; exec tmux kill-server"
 
 
 class Terminal:
-    """Terminal that runs one program.
+    """Terminal that runs one program; the test is skipped where tmux is missing.
 
     Args:
         folder: Folder of the socket of tmux.
     """
 
     def __init__(self, folder: str) -> None:
+        self._tmux = require_program("tmux")
         outside = {name: text for name, text in os.environ.items() if name not in _OTHERS_SIZE}
         self._environ = {**outside, "TMUX_TMPDIR": folder, "TMUX": ""}
         # A killed test run cannot clean up.
         self._watch = subprocess.Popen(
-            ["sh", "-c", _WATCH, "sh", str(os.getpid())],
+            ["/bin/sh", "-c", _WATCH, "sh", str(os.getpid())],
             env=self._environ,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -43,7 +45,7 @@ class Terminal:
     def tmux(self, *arguments: str) -> str:
         """Call tmux."""
         done = subprocess.run(
-            ["tmux", "-f", "/dev/null", *arguments],
+            [self._tmux, "-f", "/dev/null", *arguments],
             env=self._environ,
             capture_output=True,
             text=True,
@@ -55,7 +57,7 @@ class Terminal:
         """End tmux and the program in the terminal."""
         self._watch.kill()
         self._watch.wait()
-        subprocess.run(["tmux", "kill-server"], env=self._environ, capture_output=True)
+        subprocess.run([self._tmux, "kill-server"], env=self._environ, capture_output=True)
 
     def press(self, *keys: str) -> None:
         """Press keys, with the names of tmux."""

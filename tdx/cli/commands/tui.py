@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.options import DebugOptions, Functions, PipelineOptions, TargetOptions, integer_option
-from tdx.cli.runtime import resume_garbage_collection
 from tdx.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -72,7 +71,6 @@ def tui(pipeline: TargetOptions, debug: DebugOptions) -> int:
     config = initial_pipeline(options)
     from tdx.tui import open_app
 
-    resume_garbage_collection()
     return open_app(config, allow_code=options.allow_code)
 
 
@@ -114,7 +112,6 @@ def serve(
     from tdx.tui.serving.serve import serve
 
     arguments = as_arguments(options)
-    resume_garbage_collection()
     return serve(arguments, host=host, port=port, token=secret, pages=pages, say=_announce)
 
 

@@ -65,7 +65,7 @@ def envs_view(envs: Sequence[RegisteredEnv], search: str) -> View:
 
     def blocks(width: int) -> list[Block]:
         if not envs:
-            return [_no_match("env", search)]
+            return [_no_match("env", search), *_missing_packages()]
         has_notes = any(env.hint or env.replaced_by for env in envs)
         titles = ["id", "package", *(["note"] if has_notes else [])]
         rows = [
@@ -197,6 +197,21 @@ def _category_titles(infos: Sequence[TransformInfo]) -> Iterator[str]:
     for info in infos:
         yield "" if info.category == previous else info.category
         previous = info.category
+
+
+def _missing_packages() -> Iterator[Paragraph]:
+    """Name the env packages that are not installed, whose envs no search can match."""
+    from tdx.envs.gym.providers import PROVIDERS
+
+    missing = {
+        (provider.package, provider.about, provider.hint)
+        for provider in PROVIDERS
+        if not provider.installed
+    }
+    if missing:
+        yield Paragraph([Cell("these packages are not installed, so their envs are not searched:")])
+    for package, about, hint in sorted(missing):
+        yield Paragraph([Cell(f"{package} ({about}): {hint}")], indent=2)
 
 
 def _no_match(noun: str, search: str) -> Paragraph:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, get_args
 from urllib.parse import quote
@@ -188,15 +189,24 @@ def _summary(report: CheckReport) -> Iterator[Block]:
         style: Style = "" if report.hidden else "good"
         yield Paragraph([Cell(text + _suppressed(report), style)])
         return
-    fixes = [each.fix for each in found if each.fix is not None]
-    safe = sum(fix.safe for fix in fixes)
-    options = ((safe, "fixable with --fix"), (len(fixes) - safe, "fixable with --unsafe-fixes"))
-    fixable = ", ".join(f"{count} {how}" for count, how in options if count)
+    fixable = ", ".join(
+        f"{count} fixable with {options}" for options, count in sorted(_count_fixes(found).items())
+    )
     count = count_text(len(found), "issue")
     subject = f"{report.env}, {count_text(report.stages, 'stage')}"
     text = f"Found {count} in {subject}: {_count_severities(found)}"
     text += f" ({fixable})" if fixable else ""
     yield Paragraph([Cell(text + _suppressed(report))])
+
+
+def _count_fixes(findings: Iterable[Finding]) -> Counter[str]:
+    """Count the findings with a fix by the options that apply it."""
+    return Counter(
+        ("--fix" if finding.fix.safe else "--unsafe-fixes")
+        + (" --strict" if finding.severity == "suggestion" else "")
+        for finding in findings
+        if finding.fix is not None
+    )
 
 
 def _suppressed(report: CheckReport) -> str:

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from contextlib import ContextDecorator, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
@@ -28,12 +28,14 @@ class Provider:
         package: Name in the package index.
         ids: Regular expression that the ids of its envs match at the start.
         install: Argument of ``pip install``; ``package`` if not given.
+        about: What its envs are, in a few words.
     """
 
     module: str
     package: str
     ids: str
     install: str | None = None
+    about: str = field(default="", kw_only=True)
 
     @property
     def installed(self) -> bool:
@@ -105,33 +107,38 @@ class BrokenProvider:
 
 
 PROVIDERS = (
-    Provider("ale_py", "ale-py", r"ALE/"),
-    Provider("minigrid", "minigrid", r"(MiniGrid|BabyAI)-"),
-    Provider("miniworld", "miniworld", r"MiniWorld-"),
+    Provider("ale_py", "ale-py", r"ALE/", about="Atari games, such as Pong"),
+    Provider("minigrid", "minigrid", r"(MiniGrid|BabyAI)-", about="grid worlds"),
+    Provider("miniworld", "miniworld", r"MiniWorld-", about="rooms in 3D"),
     Provider(
         "highway_env",
         "highway-env",
         r"(highway|merge|roundabout|parking|intersection|racetrack|exit|lane-keeping|two-way|u-turn)-",
+        about="driving",
     ),
     Provider(
         "gymnasium_robotics",
         "gymnasium-robotics",
         r"(Fetch|HandManipulate|HandReach|AdroitHand|FrankaKitchen|PointMaze|AntMaze)",
+        about="robot arms, hands and mazes",
     ),
     Provider(
         "mo_gymnasium",
         "mo-gymnasium",
         r"(mo-|deep-sea-treasure|minecart|resource-gathering|four-room)",
+        about="several rewards",
     ),
-    Provider("metaworld", "metaworld", r"Meta-World/"),
-    Provider("panda_gym", "panda-gym", r"Panda[A-Z]"),
-    Provider("PyFlyt.gym_envs", "PyFlyt", r"PyFlyt/"),
-    Provider("shimmy", "shimmy", r"(dm_control/|OpenAIGym/)", "shimmy[dm-control]"),
-    Provider("shimmy", "shimmy", r"GymV21Environment-", "shimmy[gym-v21]"),
-    Provider("shimmy", "shimmy", r"GymV26Environment-", "shimmy[gym-v26]"),
-    Provider("flappy_bird_gymnasium", "flappy-bird-gymnasium", r"FlappyBird-"),
-    Provider("sumo_rl", "sumo-rl", r"sumo-rl"),
-    Provider("bsuite", "bsuite", r"bsuite/"),
+    Provider("metaworld", "metaworld", r"Meta-World/", about="tasks of a robot arm"),
+    Provider("panda_gym", "panda-gym", r"Panda[A-Z]", about="tasks of a robot arm"),
+    Provider("PyFlyt.gym_envs", "PyFlyt", r"PyFlyt/", about="drones"),
+    Provider(
+        "shimmy", "shimmy", r"(dm_control/|OpenAIGym/)", "shimmy[dm-control]", about="dm_control"
+    ),
+    Provider("shimmy", "shimmy", r"GymV21Environment-", "shimmy[gym-v21]", about="Gym 0.21"),
+    Provider("shimmy", "shimmy", r"GymV26Environment-", "shimmy[gym-v26]", about="Gym 0.26"),
+    Provider("flappy_bird_gymnasium", "flappy-bird-gymnasium", r"FlappyBird-", about="Flappy Bird"),
+    Provider("sumo_rl", "sumo-rl", r"sumo-rl", about="traffic lights"),
+    Provider("bsuite", "bsuite", r"bsuite/", about="small experiments"),
 )
 
 REQUIREMENTS = (

@@ -187,7 +187,7 @@ def _import_registering(module: str, env_id: str) -> None:
         missing = error.name or module
         raise MissingPackageError(
             f"the module {missing} is not installed",
-            hint=f"install the package that provides {missing}, or fix the part before the colon",
+            hint=f"install the package that provides {missing}, or run tdx in its folder",
             where=Where(env=env_id),
         ) from error
     except Exception as error:

@@ -6,8 +6,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tdx.errors import ArgumentError, PipelineError
-from tdx.files import report_write_errors, write_atomically
+from tdx.errors import ArgumentError, PipelineError, find_similar_names
+from tdx.files import PIPELINE_SUFFIXES, report_write_errors, write_atomically
 from tdx.pipeline.file.stage_lines import (
     StageBlock,
     StageLines,
@@ -93,7 +93,7 @@ class PipelineFile:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise PipelineError(
-                f"cannot read {name}: {reason}", hint="- reads standard input"
+                f"cannot read {name}: {reason}", hint=_find_neighbor(Path(path), error)
             ) from error
         return cls(text, name)
 
@@ -254,3 +254,17 @@ class PipelineFile:
 
 
 __all__ = ["PipelineFile"]
+
+
+def _find_neighbor(path: Path, error: OSError) -> str:
+    """Return the hint for a file that cannot be read: another file of a similar name, if any."""
+    otherwise = "- reads standard input"
+    if not isinstance(error, FileNotFoundError):
+        return otherwise
+    try:
+        files = [file.name for file in path.parent.iterdir() if file.suffix in PIPELINE_SUFFIXES]
+    except OSError:
+        return otherwise
+    similar = find_similar_names(path.name, files, cutoff=0.8)
+    names = " or ".join(str(path.with_name(name)) for name in similar)
+    return f"did you mean {names}?" if similar else otherwise

@@ -418,7 +418,7 @@ def _check_version(found: object, known: int, folder: Path) -> None:
     is_newer = isinstance(found, int) and found > known
     raise StorageError(
         f"{folder} is a dump of version {str(found)[:20]}; this release reads version {known}",
-        hint="read it with a newer release: pip install -U tdx"
+        hint="read it with a newer release of tdx"
         if is_newer
         else "record it again, or read it with the release of tdx that wrote it",
     )

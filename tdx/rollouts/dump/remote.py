@@ -64,7 +64,7 @@ class RemoteDump:
         except ImportError as error:
             raise MissingPackageError(
                 f"{url} needs a package: {get_first_line(error)}",
-                hint="install it, and tdx[remote]",
+                hint="install it, and tdx with its extra `remote`",
             ) from error
         except ValueError as error:
             raise ArgumentError(

@@ -20,6 +20,7 @@ from tdx.errors import (
     TdxError,
     UnknownNameError,
     get_first_line,
+    install_extra,
 )
 from tdx.rollouts.dump.folder import replaced_dump
 from tdx.rollouts.dump.index import Chunk
@@ -450,7 +451,9 @@ def find_codec(kind: Format) -> FormatCodec:
         except ImportError as error:
             raise MissingPackageError(
                 f"{kind.name} needs {package}, which is not installed",
-                hint=f"pip install 'tdx[{kind.extra}]'" if kind.extra else f"pip install {package}",
+                hint=install_extra(kind.extra)
+                if kind.extra
+                else f"install the package that provides {package}",
             ) from error
     return _CODECS.get(kind.name) or _plugin_codec(plugin_exporters()[kind.name])
 

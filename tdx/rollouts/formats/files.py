@@ -281,7 +281,7 @@ def check_note(note: Any, path: Path) -> dict[str, Any]:
         raise StorageError(
             f"{path} is an export of version {note['export']}, "
             f"this release reads version {VERSION}",
-            hint="read it with a newer release: pip install -U tdx",
+            hint="read it with a newer release of tdx",
         )
     try:
         batch = validate_shape(note["manifest"]["batch_size"], "batch_size")

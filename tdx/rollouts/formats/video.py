@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, MissingPackageError
+from tdx.errors import ArgumentError, MissingPackageError, install_extra
 from tdx.files import atomic_path
 from tdx.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts
@@ -352,7 +352,7 @@ class VideoFolder:
             import av  # noqa: F401
         except ImportError as error:
             raise MissingPackageError(
-                "videos need the package av", hint="pip install 'tdx[video]'"
+                "videos need the package av", hint=install_extra("video")
             ) from error
         images = video.flatten(0, -4).movedim(-3, -1)
         images = images.expand(*images.shape[:-1], 3).contiguous()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import MissingPackageError
+from tdx.errors import MissingPackageError, install_extra
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -119,7 +119,7 @@ def from_torchrl_spec(spec: Any) -> TensorSpec:
 
 SUPPORTED = "0.14"
 """Release whose envs, transforms and specs are supported."""
-HINT = "pip install 'tdx[torchrl]'"
+HINT = install_extra("torchrl")
 
 
 def require_torchrl() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from tdx.child_processes import python_command
-from tdx.errors import ArgumentError, ExitCode, MissingPackageError
+from tdx.errors import ArgumentError, ExitCode, MissingPackageError, install_extra
 
 if TYPE_CHECKING:
     from tdx.tui.serving.server import AppServer
@@ -56,7 +56,7 @@ def serve(
         from tdx.tui.serving.server import Access, AppServer, is_loopback, random_token
     except ImportError as error:
         raise MissingPackageError(
-            f"the app in a browser needs textual-serve: {error}", hint="pip install 'tdx[serve]'"
+            f"the app in a browser needs textual-serve: {error}", hint=install_extra("serve")
         ) from error
     token = token or random_token()
     with _open_socket(host, port) as listening:

@@ -33,15 +33,22 @@ class SplitEnv(SerialEnv):
         ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
         self.groups = [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         self.runners = [ChunkRunner([self._envs[row] for row in rows]) for rows in self.groups]
-        self.seconds_per_step = self.seconds
         self.chunks: list[int] = []
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Time of a step, from which the sizes of chunks follow: not what was measured."""
+        return self.seconds
+
+    @seconds_per_step.setter
+    def seconds_per_step(self, measured: float) -> None:
+        pass
 
     @property
     def _chunk_workers(self) -> SplitEnv:
         return self
 
     def run(self, copies: Copies, tasks: Sequence[ChunkTask]) -> Sequence[ChunkPart] | None:
-        self.seconds_per_step = self.seconds
         fields = {index: Field.of(tensor) for index, tensor in enumerate(copies.tensors)}
         parts = []
         for rows, runner, task in zip(self.groups, self.runners, tasks, strict=True):

@@ -64,13 +64,13 @@ def test_id_of_an_unknown_namespace() -> None:
 
 
 def test_an_id_of_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = providers.Provider("no_such_module", "its-package", "Absent/", "tdx[absent]")
+    absent = providers.Provider("no_such_module", "its-package", "Absent/", "absent[all]")
     monkeypatch.setattr(providers, "PROVIDERS", (absent,))
     with pytest.raises(MissingPackageError) as caught:
         GymEnv("Absent/Env-v0")
     assert str(caught.value) == (
         "env Absent/Env-v0: the env needs the package its-package, which is not installed "
-        "(pip install 'tdx[absent]')"
+        "(pip install 'absent[all]')"
     )
 
 

@@ -35,4 +35,4 @@ def test_missing_and_other_releases(monkeypatch: pytest.MonkeyPatch, found: str 
             call()
         expected = "not installed" if found is None else f"TorchRL {found} is not supported"
         assert expected in caught.value.message
-        assert caught.value.hint == "pip install 'tdx[torchrl]'"
+        assert caught.value.hint == "install tdx with its extra `torchrl`"

@@ -126,7 +126,8 @@ async def test_unresponsive_worker_is_killed(monkeypatch: pytest.MonkeyPatch) ->
         app.backend.waits = True
         app.backend.partly = costs(app.workspace.draft.pipeline())
         await app.press("r", "c")
-        await app.pilot.pause(0.15)
+        while not app.backend.restarted:
+            await app.pilot.pause(0.02)
         await app.settle()
         assert app.backend.restarted == ["profile"]
         assert "cancelled" in app.text("#profile-summary")

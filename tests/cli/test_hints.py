@@ -1,0 +1,168 @@
+"""Hints take the next step: what a user types by mistake, and what the hint says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gymnasium
+import pytest
+
+from tdx.envs.gym import providers
+from tdx.pipeline.catalog import load_catalog
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Tdx
+
+PIPELINE = "version: 1\nenv: Pendulum-v1\ntransforms:\n  - RewardSum\n"
+FUNCTION = """
+import gymnasium
+
+def _helper():
+    return None
+
+def make(size):
+    return None
+
+def make_env():
+    return gymnasium.make("Pendulum-v1")
+"""
+MINE = """
+import gymnasium
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
+
+gymnasium.register("HintsTest-v0", entry_point=PendulumEnv)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create and enter a folder with two pipelines, a script and an empty folder."""
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(PIPELINE)
+    (tmp_path / "code.py").write_text(FUNCTION)
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (
+            ("check", "a.yaml", "b.yaml"),
+            "got unexpected extra argument(s) (b.yaml)",
+            "tdx check takes one target: run it again for b.yaml; tdx diff compares two",
+        ),
+        (
+            ("replay", "dump", "b.yaml"),
+            "got unexpected extra argument(s) (b.yaml)",
+            "tdx replay takes no pipeline: write each stage of b.yaml as -t STAGE",
+        ),
+        (
+            ("check", "Pendulum-v1", "RewardClipping(-1, 1)"),
+            "got unexpected extra argument(s) (RewardClipping(-1, 1))",
+            "write a stage as -t 'RewardClipping(-1, 1)'",
+        ),
+        (
+            ("check", "Pendulum-v1", "CartPole-v1"),
+            "got unexpected extra argument(s) (CartPole-v1)",
+            "tdx check --help lists the options",
+        ),
+        (("check", "."), ". is a folder without a dump", "name a file in it: a.yaml, b.yaml"),
+        (
+            ("check", "empty"),
+            "empty is a folder without a dump",
+            "name an env, a pipeline file or a dump",
+        ),
+        (
+            ("check", "a.yml"),
+            "cannot read a.yml: no such file or directory",
+            "did you mean a.yaml?",
+        ),
+        (
+            ("check", "code.py"),
+            "code.py is Python code, and no function is named",
+            "name the function that returns the env: code.py:make_env --allow-code",
+        ),
+        (("init", "--out", "x.yaml"), "no such option: --out", "write tdx init FILE"),
+        (
+            ("check", "a.yaml", "--out", "x"),
+            "no such option: --out",
+            "redirect the output: tdx check … > FILE",
+        ),
+        (
+            ("check", "a.yaml", "--quiet"),
+            "no such option: --quiet",
+            "messages go to stderr: 2>/dev/null hides them",
+        ),
+        (("check", "a.yaml", "--stirct"), "no such option: --stirct", "did you mean --strict?"),
+        (
+            ("rollout", "Pendulum-v1", "--policy", "ppo.zip", "--steps", "1", "--out", "dump"),
+            "ppo.zip may be a model of Stable-Baselines3, which tdx does not read",
+            "load it in a function or class of your own: --policy FILE.py:NAME --allow-code",
+        ),
+        (
+            ("check", "absent_module:Mine-v0", "--allow-code"),
+            "env absent_module:Mine-v0: the module absent_module is not installed",
+            "install the package that provides absent_module, or run tdx in its folder",
+        ),
+    ],
+)
+def test_hint_names_the_next_step(
+    tdx: Tdx, folder: Path, arguments: tuple[str, ...], message: str, hint: str
+) -> None:
+    result = tdx(*arguments)
+    assert result.code in (2, 3)
+    assert result.err == f"error: {message}\nhint: {hint}\n"
+
+
+def test_folder_named_like_an_env_is_no_obstacle(tdx: Tdx, folder: Path) -> None:
+    (folder / "Pendulum-v1").mkdir()
+    assert tdx("check", "Pendulum-v1").code == 0
+
+
+def test_module_of_an_env_id_may_be_in_the_current_folder(
+    tdx: Tdx, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "registers_hints_test.py").write_text(MINE)
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert "--allow-code" in tdx("check", "registers_hints_test:HintsTest-v0").out
+    assert tdx("check", "registers_hints_test:HintsTest-v0", "--allow-code").code == 0
+    gymnasium.registry.pop("HintsTest-v0")
+
+
+@pytest.mark.parametrize("words", ["frame stack", "stack frames", "cat frames"])
+def test_search_looks_into_the_documentation_of_transforms(words: str) -> None:
+    assert "CatFrames" in [transform.name for transform in load_catalog().search(words)]
+
+
+def test_search_for_envs_names_packages_that_are_not_installed(
+    tdx: Tdx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "is_installed", lambda module: module != "ale_py")
+    shown = tdx("list", "envs", "no-such-env").out
+    assert "  ale-py (Atari games, such as Pong): pip install ale-py\n" in shown
+    assert "minigrid" not in shown
+
+
+def test_a_fix_that_needs_strict_says_so(tdx: Tdx, folder: Path) -> None:
+    chain = folder / "chain.yaml"
+    chain.write_text(PIPELINE.replace("- RewardSum", "- RewardSum\n  - RewardSum"))
+    shown = tdx("check", chain.name)
+    assert "1 suggestion" in shown.out
+    options = re.findall(r"1 fixable with ([-\w ]+)\)", shown.out)
+    assert len(options) == 1
+    assert "--strict" in options[0].split()
+    done = tdx("check", chain.name, "--fix", *options[0].replace("--fix ", "").split())
+    assert "fixed 1 issue" in done.err
+
+
+def test_the_example_in_the_help_of_stages_runs_on_any_env(tdx: Tdx) -> None:
+    shown = " ".join(tdx("check", "--help").out.replace("│", " ").split())
+    examples = re.search(r'Add a stage to the chain: (\w+) or "([^"]+)"', shown)
+    assert examples is not None
+    for stage in examples.groups():
+        assert tdx("check", "Pendulum-v1", "-t", stage).code == 0
