@@ -105,7 +105,7 @@ def open_subfolder(folder: int, name: str, *, create: bool = False) -> Iterator[
     Args:
         folder: Descriptor of the outer folder.
         name: Path relative to the outer folder; ``""`` is that folder itself.
-        create: True to create missing folders.
+        create: True to create missing folders, and flush their names to disk.
 
     Raises:
         FileNotFoundError: The folder does not exist.
@@ -135,11 +135,22 @@ def _open_single_subfolder(folder: int, part: str, name: str, *, create: bool) -
     if create:
         with suppress(FileExistsError):
             os.mkdir(part, dir_fd=folder)
+            _sync_new_folder(folder, part)
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(part, flags, dir_fd=folder)
     except NotADirectoryError:
         raise _not_regular(folder, part, name) from None
+
+
+def _sync_new_folder(folder: int, part: str) -> None:
+    """Flush the name of a new folder, without which a power loss takes its files away too."""
+    try:
+        os.fsync(folder)
+    except OSError:
+        with suppress(OSError):
+            os.rmdir(part, dir_fd=folder)
+        raise
 
 
 def _open_regular(folder: int, part: str, name: str, flags: int, mode: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -13,8 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tdx.errors import ArgumentError
+from tdx.errors import ArgumentError, OutputError, TdxError
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Error numbers of a disk, a quota or a file that is full."""
 _STREAM_FOLDERS = ("/dev/", "/proc/")
 
 
@@ -115,7 +118,7 @@ def atomic_write(
             os.unlink(temporary)
         raise
     if sync:
-        sync_path(target.parent)
+        _sync_exchange(target)
 
 
 @contextmanager
@@ -151,7 +154,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
             os.chmod(part, permissions)
         sync_path(part)
         os.replace(part, target)
-        sync_path(target.parent)
+        _sync_exchange(target)
 
 
 def write_atomically(path: str | Path, data: str | bytes, *, sync: bool = True) -> None:
@@ -201,6 +204,92 @@ def sync_path(path: str | Path) -> None:
         os.close(descriptor)
 
 
+class _UnsyncedError(OutputError):
+    """A file or folder is in place, but a power loss may bring the old one back."""
+
+
+def _sync_exchange(target: Path) -> None:
+    """Flush the name of a file or folder that was just put in place.
+
+    Raises:
+        _UnsyncedError: The disk reports an error.
+    """
+    try:
+        sync_path(target.parent)
+    except OSError as error:
+        raise _UnsyncedError(
+            f"{target} is written, but may be lost at a power failure: {_reason(error)}",
+            hint="check the disk, then write it again",
+        ) from error
+
+
+def make_folders(path: str | Path, mode: int = 0o777) -> None:
+    """Create a folder and those above it, and flush their names to disk.
+
+    Without that, a power loss would take the folder away, and everything that is synced in it.
+
+    Args:
+        path: Folder, which may exist.
+        mode: Permission bits of the folder itself; its parents have those of the umask.
+
+    Raises:
+        OSError: A folder cannot be created, or there is a file of that name.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(mode)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return
+    except FileNotFoundError:
+        if folder.parent == folder:
+            raise
+        make_folders(folder.parent)
+        make_folders(folder, mode)
+        return
+    try:
+        sync_path(folder.absolute().parent)
+    except OSError:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+
+
+@contextmanager
+def report_write_errors(
+    path: str | Path,
+    hint: str = "name another place",
+    *,
+    full_hint: str | None = None,
+    kind: type[TdxError] = OutputError,
+) -> Iterator[None]:
+    """Turn errors of the system into one sentence.
+
+    Args:
+        path: File or folder that is written.
+        hint: Next step.
+        full_hint: Next step if the disk is full; ``None``: ``hint``.
+        kind: Type of the error.
+
+    Raises:
+        TdxError: The path cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, (TdxError, BrokenPipeError)):
+            raise
+        is_full = full_hint is not None and error.errno in FULL
+        raise kind(
+            f"cannot write {path}: {_reason(error)}", hint=full_hint if is_full else hint
+        ) from error
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
 def remove_path(path: Path) -> None:
     """Remove a file, link or folder if it exists, without following links."""
     if path.is_dir() and not path.is_symlink():
@@ -223,6 +312,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
     Raises:
         OSError: The folder cannot be written.
+        OutputError: It is written, but the disk could not flush its name.
 
     Example:
         >>> import tempfile
@@ -239,7 +329,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
             if not each.is_symlink():
                 sync_path(each)
         _move_into_place(part, target)
-        sync_path(target.parent)
+        _sync_exchange(target)
 
 
 @contextmanager
@@ -256,8 +346,15 @@ def _scratch_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
         with suppress(OSError):  # some network file systems have no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
-    finally:
+    except _UnsyncedError:
+        # It holds what a power loss may bring back; a later write removes it.
+        raise
+    except BaseException:
         remove_path(folder)
+        raise
+    else:
+        remove_path(folder)
+    finally:
         os.close(descriptor)
 
 

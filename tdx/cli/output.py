@@ -26,8 +26,7 @@ from tdx.cli.views import (
     View,
     escape_blocks,
 )
-from tdx.errors import OutputError
-from tdx.files import check_replaceable, write_atomically
+from tdx.files import check_replaceable, make_folders, report_write_errors, write_atomically
 from tdx.text import escape_control_characters, escape_json
 
 if TYPE_CHECKING:
@@ -121,15 +120,10 @@ def write_file(
         return
     check_target(path, force=force)
     sys.stdout.flush()
-    try:
+    with report_write_errors(path, "choose another path"):
         if create_folder:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            make_folders(Path(path).parent)
         write_atomically(path, text)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise OutputError(f"cannot write {path}: {reason}", hint="choose another path") from error
 
 
 def check_target(path: str | Path, *, force: bool = False) -> None:

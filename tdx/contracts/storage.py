@@ -30,7 +30,7 @@ from tdx.contracts.model import (
 )
 from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
 from tdx.errors import ArgumentError, PipelineError, StorageError
-from tdx.files import atomic_folder
+from tdx.files import atomic_folder, report_write_errors
 from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
 from tdx.untrusted import MAX_PIPELINE_BYTES
 
@@ -65,15 +65,12 @@ def save_contract(contract: Contract, path: str | Path, *, force: bool = False) 
             f"{NUMBERS} {len(numbers):,}",
             hint="freeze fewer steps, or a stack with fewer keys",
         )
-    try:
-        with atomic_folder(target) as folder:
-            (folder / DOCUMENT).write_bytes(document)
-            (folder / NUMBERS).write_bytes(numbers)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(
-            f"cannot write {target}: {reason}", hint="choose another path"
-        ) from error
+    with (
+        report_write_errors(target, "choose another path", kind=StorageError),
+        atomic_folder(target) as folder,
+    ):
+        (folder / DOCUMENT).write_bytes(document)
+        (folder / NUMBERS).write_bytes(numbers)
 
 
 def check_target(target: Path, *, force: bool) -> None:

@@ -32,6 +32,7 @@ from tdx.data.saved_manifest import (
     parse_manifest,
 )
 from tdx.errors import StorageError
+from tdx.files import make_folders
 from tdx.untrusted import MAX_HEADER_BYTES
 
 _TEMPORARY = re.compile(rf"[.]{re.escape(MANIFEST)}[.][0-9a-f]{{16}}[.]tmp")
@@ -77,7 +78,7 @@ def save(folder: FilePath, saved: Saved) -> None:
         StorageError: The disk is full, the folder is not writable, or its manifest is a link.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         with open_folder(folder) as descriptor, _only_saver(descriptor):
             _save(descriptor, saved, secrets.token_hex(8))
     except OSError as error:

@@ -18,6 +18,7 @@ from torch import Tensor
 from tdx.confined_files import open_below, open_folder, write_below
 from tdx.data.layout import Layout, Path
 from tdx.errors import StorageError
+from tdx.files import make_folders
 from tdx.untrusted import MAX_HEADER_BYTES, MAX_NESTING, parse_json, validate_shape
 
 
@@ -32,7 +33,7 @@ def save_state(folder: str | os.PathLike[str], name: str, state: dict[str, Any])
     lists = {
         key: each.tolist() if isinstance(each, Tensor) else each for key, each in state.items()
     }
-    FilePath(folder).mkdir(parents=True, exist_ok=True)
+    make_folders(FilePath(folder))
     with open_folder(folder if isinstance(folder, str) else FilePath(folder)) as descriptor:
         write_below(descriptor, name, json.dumps(lists))
 

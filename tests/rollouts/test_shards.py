@@ -13,13 +13,15 @@ import sys
 import textwrap
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
-from tdx import ArgumentError, StorageError, TdxError, open_dump
+from tdx import ArgumentError, StorageError, TdxError, open_dump, save_mlp_policy
 from tdx.confined_files import open_folder
 from tdx.envs.batched.worker import delay_interrupts
 from tdx.errors import OutputError
@@ -33,8 +35,15 @@ from tdx.rollouts.dump.shard_plan import (
     write_shard_index,
 )
 from tdx.rollouts.dump.writing import ignore_progress
-from tdx.rollouts.recording.shards import record_shard
-from tests.rollouts.recordings import hash_tree, in_memory, record, request, same
+from tdx.rollouts.recording.shards import open_shards, record_shard
+from tests.rollouts.recordings import (
+    hash_tree,
+    in_memory,
+    record,
+    request,
+    run_and_kill_at,
+    same,
+)
 
 SHARDS, TOTAL = 6, 250
 HERE = "tests.rollouts.recordings"
@@ -518,3 +527,31 @@ def test_interrupt_is_delayed_until_the_process_has_started() -> None:
     finally:
         signal.signal(signal.SIGINT, previous)
     assert steps == ["started"]
+
+
+def test_start_that_was_killed_can_be_repeated(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.safetensors"
+    save_mlp_policy(nn.Sequential(nn.Linear(4, 2)), policy)
+    wanted = sharded_request(bare=True, policy=f"mlp:{policy}")
+
+    def start(folder: Path) -> None:
+        with open_shards(wanted, folder, SHARDS, alone=True):
+            pass
+
+    calls = run_and_kill_at(None, lambda: start(tmp_path / "whole"))
+    names = sorted(os.listdir(tmp_path / "whole"))
+    for moment in range(1, calls + 1):
+        folder = tmp_path / str(moment)
+        assert run_and_kill_at(moment, partial(start, folder)) == -1
+        start(folder)
+        assert sorted(os.listdir(folder)) == names
+
+
+def test_note_of_a_failure_that_was_cut_off_is_no_foreign_file(tmp_path: Path) -> None:
+    folder = tmp_path / "dump"
+    roll_out_shard(sharded_request(), folder, 2, 0, ignore_progress)
+    left = folder / "shards" / ".00001.failed.0123456789abcdef.tmp"
+    left.touch()
+    roll_out_shard(sharded_request(), folder, 2, 1, ignore_progress)
+    assert not left.exists()
+    assert verify(folder).is_fine

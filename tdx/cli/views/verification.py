@@ -24,9 +24,10 @@ def verify_view(result: Verification) -> View:
 
     def blocks(width: int) -> list[Block]:
         read = f"{count_text(result.chunks, 'chunk')}, {size_text(result.size)}"
-        rest = "" if result.complete else f"; the dump is unfinished: {next_step(result.source)}"
+        rest = "" if result.complete else "; the dump is unfinished"
         if result.is_fine:
-            verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}")])
+            more = "" if result.complete else f": {next_step(result.source)}"
+            verdict = Paragraph([Cell("valid", "good"), Cell(f": {read}{rest}{more}")])
             return [Heading(result.path, level=1), verdict]
         rows = [
             [Cell(each.kind, "bad"), Cell(each.message), Cell(each.where, "dim")]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tdx.errors import ArgumentError, PipelineError, StorageError
-from tdx.files import atomic_write
+from tdx.errors import ArgumentError, OutputError, PipelineError, StorageError
+from tdx.files import atomic_write, make_folders, report_write_errors
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import Pipeline
 from tdx.settings import state_path
@@ -27,16 +27,12 @@ def write_json(path: Path, document: Any) -> None:
     """
     text = json.dumps(document, separators=(",", ":"))
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with atomic_write(path, mode=0o600) as file:
-            file.write(text.encode())
-    except ArgumentError as error:
+        with report_write_errors(path, "TDX_STATE_DIR names another place", kind=StorageError):
+            make_folders(path.parent, 0o700)
+            with atomic_write(path, mode=0o600) as file:
+                file.write(text.encode())
+    except (ArgumentError, OutputError) as error:
         raise StorageError(error.message, hint=error.hint) from error
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(
-            f"cannot write {path}: {reason}", hint="TDX_STATE_DIR names another place"
-        ) from error
 
 
 def read_json(path: Path) -> Any:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tdx.errors import ArgumentError, PipelineError
-from tdx.files import write_atomically
+from tdx.files import report_write_errors, write_atomically
 from tdx.pipeline.file.stage_lines import (
     StageBlock,
     StageLines,
@@ -177,15 +177,8 @@ class PipelineFile:
         if target in (STDIN, "<stdin>"):
             sys.stdout.write(text)
             return
-        try:
+        with report_write_errors(target, "save it under another name", kind=PipelineError):
             write_atomically(target, text)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise PipelineError(
-                f"cannot write {target}: {reason}", hint="save it under another name"
-            ) from error
 
     def _update_stages(self, wanted: tuple[StageConfig, ...]) -> None:
         """Reach the wanted stages by edits that keep the comments of each stage."""

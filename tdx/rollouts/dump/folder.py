@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar
 
-from tdx.confined_files import open_below, open_folder, open_subfolder, write_below
+from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
 from tdx.errors import ArgumentError, StorageError, TdxError
 from tdx.rollouts.dump.encoding import Fields
 from tdx.serialization import Entries, Entry, Result
@@ -37,6 +37,8 @@ _MAX_FILES = 100_000
 _NOT_OURS = "tdx did not write it; do not use dumps from a source that you do not trust"
 _LOCKED = (errno.EWOULDBLOCK, errno.EACCES)
 _STATE_SUFFIX = ".state"
+_PARTS = (*TRACKS, STATE, SHARDS, DAMAGED_FOLDER)
+"""Folders of a dump."""
 
 
 @contextmanager
@@ -243,24 +245,41 @@ def remove_leftovers(root: int, state: StateFile | None) -> None:
     """Remove state files that the index does not name, and temporary files of killed writers.
 
     Args:
-        root: Descriptor of the dump's folder.
+        root: Descriptor of the dump's folder, which this process has locked.
         state: State file that the index names; ``None``: it names none.
     """
     current = None if state is None else state.name
     with suppress(FileNotFoundError):
         with open_subfolder(root, STATE) as folder:
             for name in os.listdir(folder):
-                if name != current and (
-                    TEMPORARY_FILE.fullmatch(name) or name.endswith(_STATE_SUFFIX)
-                ):
+                if name != current and name.endswith(_STATE_SUFFIX):
                     os.unlink(name, dir_fd=folder)
         if current is None:
             with suppress(OSError):
                 os.rmdir(STATE, dir_fd=root)
-    for name in os.listdir(root):
-        if TEMPORARY_FILE.fullmatch(name):
-            with suppress(OSError):
-                os.unlink(name, dir_fd=root)
+    for path in list(_list_temporary(root)):
+        with suppress(OSError):
+            unlink_below(root, path)
+
+
+def is_left_unfinished(root: int) -> bool:
+    """Return True if a process did not reach the end of :func:`remove_leftovers`."""
+    return STATE in os.listdir(root) or any(_list_temporary(root))
+
+
+def _list_temporary(root: int) -> Iterator[str]:
+    """Yield the temporary files of killed writers: in the folder itself, and below each part."""
+    pending = [""]
+    while pending:
+        name = pending.pop()
+        with open_subfolder(root, name) as folder, os.scandir(folder) as entries:
+            for entry in entries:
+                path = f"{name}/{entry.name}" if name else entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    if name.partition("/")[0] in TRACKS or path in _PARTS:
+                        pending.append(path)
+                elif TEMPORARY_FILE.fullmatch(entry.name):
+                    yield path
 
 
 class SetAside:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar, overload
 
@@ -261,21 +262,24 @@ def append_entry(
     Args:
         descriptor: The index, open for writing.
         entry: Content of the line.
-        place: Position of the line; whatever follows is overwritten.
+        place: Position of the line; whatever follows is cut off.
         sync: Whether to wait.
 
     Returns:
         The position after the line.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be written. The line is removed again: after a failed flush the system
+            shows it, but it may not be on the disk, and a later flush would not tell.
     """
     text, check = seal(entry.to_dict(), place.check)
     try:
         write_all(descriptor, text, place.offset)
+        if sync:
+            os.fsync(descriptor)
     except OSError:
-        os.ftruncate(descriptor, place.offset)
+        with suppress(OSError):
+            os.ftruncate(descriptor, place.offset)
+            os.fsync(descriptor)
         raise
-    if sync:
-        os.fsync(descriptor)
     return Position(check, place.offset + len(text), place.lines + 1)

@@ -17,6 +17,7 @@ from typing import IO
 
 from tdx.confined_files import open_subfolder, write_below
 from tdx.errors import StorageError
+from tdx.files import report_write_errors
 from tdx.rollouts.dump.encoding import Fields, pack, seal
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import (
@@ -54,7 +55,6 @@ from tdx.rollouts.dump.verification import (
     policy_problems,
     verify,
 )
-from tdx.rollouts.dump.writing import report_write_errors
 from tdx.untrusted import parse_json
 
 _NOT_REPAIRED = ("spec", "episodes")
@@ -132,7 +132,7 @@ class _Repair:
                 f"{self._folder} has no intact chunk",
                 hint="record it again with --force, or restore a copy; nothing was changed",
             )
-        with report_write_errors(self._folder, _NO_SPACE):
+        with report_write_errors(self._folder, full_hint=_NO_SPACE):
             for problem in list(policy_problems(self._root, self._manifest)):
                 self._aside.move(problem.file)
             if is_cut:
@@ -329,7 +329,7 @@ def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
         # The index exists once all shards were committed.
         recorded = range(plan.count) if SHARD_INDEX in os.listdir(root) else committed
         lost = [shard for shard in recorded if shard not in checks]
-        with report_write_errors(folder, _NO_SPACE):
+        with report_write_errors(folder, full_hint=_NO_SPACE):
             for problem in list(policy_problems(root, plan.manifest)):
                 aside.move(problem.file)
             if not _is_listed(root, folder, plan, checks):

@@ -24,7 +24,14 @@ from tdx.errors import ArgumentError, StorageError
 from tdx.pipeline import read_pipeline, write_pipeline
 from tdx.rollouts.dump.encoding import DAMAGED, Fields, seal
 from tdx.rollouts.dump.episodes import EpisodeIndex
-from tdx.rollouts.dump.folder import MANIFEST, SHARD_INDEX, SHARDS, open_data, open_dump_folder
+from tdx.rollouts.dump.folder import (
+    MANIFEST,
+    SHARD_INDEX,
+    SHARDS,
+    TEMPORARY_FILE,
+    open_data,
+    open_dump_folder,
+)
 from tdx.rollouts.dump.index import ChunkList, Position, read_lines
 from tdx.rollouts.dump.manifest import SHARDS_FORMAT, Goal, Manifest, load_manifest, read_header
 from tdx.rollouts.dump.track import Track
@@ -194,6 +201,8 @@ def list_shards(root: int, folder: Path, count: int) -> ShardListing:
     try:
         with open_subfolder(root, SHARDS) as inner, os.scandir(inner) as entries:
             for entry in entries:
+                if TEMPORARY_FILE.fullmatch(entry.name):
+                    continue
                 match = _ENTRY.fullmatch(entry.name)
                 kind = None if match is None else match[2] or ""
                 is_right_type = entry.is_file if kind == ".failed" else entry.is_dir

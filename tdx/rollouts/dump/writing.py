@@ -5,7 +5,6 @@ A dump can be opened with every finished chunk after any crash.
 
 from __future__ import annotations
 
-import errno
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,8 +17,8 @@ from typing import Any, Self
 from tensordict import TensorDictBase
 
 from tdx.confined_files import open_below, open_folder, unlink_below, write_below
-from tdx.errors import ArgumentError, OutputError, StorageError, TdxError
-from tdx.files import atomic_folder, sync_path
+from tdx.errors import ArgumentError, StorageError
+from tdx.files import atomic_folder, make_folders, report_write_errors
 from tdx.rollouts.dump.encoding import pack, unpack
 from tdx.rollouts.dump.entries import select_entries, select_storable
 from tdx.rollouts.dump.episodes import Columns
@@ -83,7 +82,7 @@ class DumpWriter:
 
     def __enter__(self) -> Self:
         self._pool = self._resources.enter_context(ThreadPoolExecutor(_MAX_THREADS, "tdx-sync"))
-        with report_write_errors(self.folder, self._hint):
+        with report_write_errors(self.folder, full_hint=self._hint):
             self._index = open_below(self._root, INDEX, os.O_WRONLY | os.O_CREAT)
             self._resources.callback(os.close, self._index)
             # Cut off the incomplete line of a killed process.
@@ -113,7 +112,7 @@ class DumpWriter:
             OutputError: The disk is full, or cannot be written to.
         """
         manifest = self.manifest
-        with report_write_errors(self.folder, self._hint):
+        with report_write_errors(self.folder, full_hint=self._hint):
             self._remove_descriptions()
             sums, raw_steps = self._write(DATA, self._select(chunk), manifest.steps), 0
             if raw is not None:
@@ -168,7 +167,7 @@ class DumpWriter:
     def finish(self) -> None:
         """Mark the dump as complete."""
         self.manifest.complete = True
-        with report_write_errors(self.folder, self._hint):
+        with report_write_errors(self.folder, full_hint=self._hint):
             self._describe()
             self.manifest.state = None
             self.manifest.save_header(self._root, self._end)
@@ -200,42 +199,23 @@ class DumpWriter:
         """
         if self.manifest.state is None:
             return None
-        file = self.folder / self.manifest.state.path
-        hint = "record the dump again: --force replaces it"
         try:
-            found: dict[str, Any] = unpack(read_state(self._root, self.manifest.state))
+            state: dict[str, Any] = unpack(read_state(self._root, self.manifest.state))
         except (OSError, ValueError) as error:
             if isinstance(error, StorageError):
                 raise
-            raise StorageError(f"cannot read {file}: {error}", hint=hint) from error
-        return found
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            raise StorageError(
+                f"cannot read {self.folder / self.manifest.state.path}: {reason}",
+                hint=f"`tdx verify {self.folder} --repair` keeps the chunks, and --resume then "
+                "runs their steps again",
+            ) from error
+        return state
 
     def _select(self, chunk: TensorDictBase) -> TensorDictBase:
         if self.manifest.keys is None:
             return select_storable(chunk)
         return select_entries(chunk, self.manifest.keys)
-
-
-@contextmanager
-def report_write_errors(folder: Path, full_hint: str) -> Iterator[None]:
-    """Turn errors of the system into an :class:`OutputError`.
-
-    Args:
-        folder: Folder that is written.
-        full_hint: Hint of the error if the disk is full.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, TdxError):
-            raise
-        reason = (error.strerror or str(error)).lower()
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        hint = full_hint if is_full else "name another place"
-        raise OutputError(f"cannot write {folder}: {reason}", hint=hint) from error
 
 
 def check_target(folder: Path, force: bool, hint: str = _EXISTING) -> None:
@@ -327,27 +307,26 @@ def create_dump(
 def _create_growing(folder: Path, manifest: Manifest) -> Iterator[int]:
     """Create an empty dump; yields the descriptor of its locked folder."""
     with ExitStack() as stack:
-        with report_write_errors(folder, _RERUN):
+        with report_write_errors(folder, full_hint=_RERUN):
             if has_dump(folder):
                 with lock_for_writing(folder), atomic_folder(os.path.abspath(folder)) as part:
                     manifest.save(part)
                 root = stack.enter_context(lock_for_writing(folder))
             else:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_folders(folder)
                 root = stack.enter_context(lock_for_writing(folder))
                 check_free(folder, False)
                 manifest.save(folder)
-                sync_path(folder.absolute().parent)
         yield root
 
 
 @contextmanager
 def _create_atomically(folder: Path, manifest: Manifest) -> Iterator[int]:
     """Create an empty dump in a temporary folder, which is renamed when the block ends."""
-    with report_write_errors(folder, _RERUN), ExitStack() as stack:
+    with report_write_errors(folder, full_hint=_RERUN), ExitStack() as stack:
         if has_dump(folder):
             stack.enter_context(lock_for_writing(folder))
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(folder.parent)
         part = stack.enter_context(atomic_folder(os.path.abspath(folder)))
         manifest.save(part)
         yield stack.enter_context(open_folder(part))

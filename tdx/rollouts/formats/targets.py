@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Iterator
@@ -10,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tdx.errors import ArgumentError, OutputError, TdxError
-from tdx.files import atomic_folder, atomic_path, check_replaceable
+from tdx.files import FULL, atomic_folder, atomic_path, check_replaceable, make_folders
 from tdx.rollouts.formats.interface import Format
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FULL_TEXT = {os.strerror(number).lower(): number for number in _FULL}
+_FULL_TEXT = {os.strerror(number).lower(): number for number in FULL}
 
 
 def check_export_target(path: Path, kind: Format, folder: bool, force: bool) -> None:
@@ -75,7 +73,7 @@ def replace_atomically(path: Path, *, folder: bool) -> Iterator[Path]:
         OutputError: It cannot be written.
     """
     with _report_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         with atomic_folder(path) if folder else atomic_path(path) as part:
             yield part
 
@@ -95,7 +93,7 @@ def _report_write_errors(path: str | Path) -> Iterator[None]:
         number = _errno_of(error)
         if number is None:
             raise
-        hint = "make room, or name another place" if number in _FULL else "name another place"
+        hint = "make room, or name another place" if number in FULL else "name another place"
         reason = os.strerror(number).lower()
         raise OutputError(f"cannot write {path}: {reason}", hint=hint) from error
 

@@ -17,7 +17,7 @@ from tdx.core import TransformedEnv
 from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import ActionSequence, EnvBase
 from tdx.errors import ArgumentError, StorageError, Where
-from tdx.files import atomic_folder
+from tdx.files import atomic_folder, report_write_errors
 from tdx.keys import format_key, normalize_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.rollouts.dump.encoding import DAMAGED
@@ -31,7 +31,6 @@ from tdx.rollouts.dump.writing import (
     check_target,
     create_dump,
     ignore_progress,
-    report_write_errors,
 )
 from tdx.rollouts.policies.policy import NamedPolicy
 from tdx.rollouts.recording.checkpoint import (
@@ -210,7 +209,7 @@ def _replay_shards(
     plan = ShardPlan(_describe_replay(dump, env, pipeline), len(dump.shards))
     env.close()
     with (
-        report_write_errors(folder, "make room, then run the command again"),
+        report_write_errors(folder, full_hint="make room, then run the command again"),
         atomic_folder(os.path.abspath(folder)) as part,
     ):
         (part / SHARDS).mkdir()

@@ -16,7 +16,7 @@ from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summariz
 from tdx.pipeline import Pipeline, read_pipeline
 from tdx.rollouts.dump.encoding import DAMAGED, MAX_COUNT
 from tdx.rollouts.dump.episodes import EpisodeKeys
-from tdx.rollouts.dump.folder import MANIFEST, remove_leftovers
+from tdx.rollouts.dump.folder import MANIFEST, is_left_unfinished, remove_leftovers
 from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.writing import (
     DumpWriter,
@@ -135,7 +135,10 @@ def resume(
     with lock_interrupted_dump(folder) as (root, manifest, end):
         if manifest.complete:
             with suppress(OSError):
-                remove_leftovers(root, manifest.state)
+                if is_left_unfinished(root):
+                    # The flush of the manifest may be what failed.
+                    manifest.save_header(root, end)
+                    remove_leftovers(root, None)
             return manifest
         if manifest.source is not None:
             raise ArgumentError(

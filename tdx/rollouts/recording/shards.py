@@ -22,15 +22,18 @@ import torch
 from tdx.confined_files import open_folder, open_subfolder, unlink_below, write_below
 from tdx.core import TransformedEnv
 from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
-from tdx.files import atomic_folder, remove_path, sync_path
+from tdx.files import atomic_folder, make_folders, remove_path, report_write_errors, sync_path
 from tdx.pipeline import read_pipeline
 from tdx.rollouts.dump.folder import (
     MANIFEST,
+    POLICY_COPIES,
     SHARD_INDEX,
     SHARDS,
+    TEMPORARY_FILE,
     LockedError,
     lock_for_writing,
     open_dump_folder,
+    remove_leftovers,
 )
 from tdx.rollouts.dump.manifest import Manifest, package_versions
 from tdx.rollouts.dump.shard_plan import (
@@ -51,7 +54,6 @@ from tdx.rollouts.dump.writing import (
     check_free,
     has_dump,
     ignore_progress,
-    report_write_errors,
 )
 from tdx.rollouts.policies.policy import NamedPolicy, load_recorded_policy
 from tdx.rollouts.recording.checkpoint import Checkpointer
@@ -115,11 +117,11 @@ def open_shards(
     else:
         existing = ShardPlan.load(folder)
     plan, policy = _prepare_plan(request, count, existing)
-    with report_write_errors(folder, _RERUN):
+    with report_write_errors(folder, full_hint=_RERUN):
         if force and has_dump(folder):
             _replace_folder(folder, plan, policy)
         else:
-            (folder / SHARDS).mkdir(parents=True, exist_ok=True)
+            make_folders(folder / SHARDS)
         with lock_for_writing(folder, shared=not alone) as root:
             with _exclusive(root):
                 if has_dump(folder):
@@ -129,19 +131,34 @@ def open_shards(
                         plan, _ = _prepare_plan(request, count, created)
                     _check_plan(plan, created, folder)
                 else:
+                    _remove_started(root)
                     policy.copy_to(folder)
                     plan.save(root)
-                    sync_path(folder.absolute().parent)
             yield plan
 
 
 def _check_new(folder: Path, force: bool) -> None:
-    """Check that a sharded dump may be created in a folder; other processes may create it too."""
+    """Check that a sharded dump may be created in a folder; other processes may create it too.
+
+    What a process leaves that is killed before it has written the plan does not prevent it.
+    """
     if os.path.lexists(folder / SHARDS) and not has_dump(folder):
-        if set(os.listdir(folder)) - {SHARDS} or any((folder / SHARDS).iterdir()):
+        others = [name for name in os.listdir(folder) if name != SHARDS and not _is_started(name)]
+        if others or any((folder / SHARDS).iterdir()):
             raise ArgumentError(f"{folder} exists and is not a dump", hint="name a new folder")
         return
     check_free(folder, force)
+
+
+def _is_started(name: str) -> bool:
+    """Return True for a file that is written before the plan."""
+    return name in POLICY_COPIES or bool(TEMPORARY_FILE.fullmatch(name))
+
+
+def _remove_started(root: int) -> None:
+    """Remove what a killed process has written before the plan, whose policy may be another one."""
+    for name in filter(_is_started, os.listdir(root)):
+        unlink_below(root, name)
 
 
 def _prepare_plan(
@@ -312,7 +329,7 @@ def _write_shard(
     env: TransformedEnv, policy: NamedPolicy, manifest: Manifest, target: Path, on_chunk: OnChunk
 ) -> None:
     part = target.with_name(f"{target.name}.part")
-    with report_write_errors(target, _RERUN), _lock_part(part) as root:
+    with report_write_errors(target, full_hint=_RERUN), _lock_part(part) as root:
         if os.path.lexists(target):
             _remove_part(part)
             return
@@ -327,7 +344,14 @@ def _write_shard(
             _remove_part(part)
             raise
         os.rename(part, target)
-        sync_path(target.parent)
+        try:
+            sync_path(target.parent)
+        except OSError:
+            # Otherwise the next run would take it for committed.
+            with suppress(OSError):
+                os.rename(target, part)
+                _remove_part(part)
+            raise
 
 
 @contextmanager
@@ -384,7 +408,7 @@ def remove_stale_index(folder: Path) -> None:
         StorageError: The folder has something that does not belong to the dump.
         OutputError: The index cannot be removed.
     """
-    with report_write_errors(folder, _RERUN), open_folder(folder) as root:
+    with report_write_errors(folder, full_hint=_RERUN), open_folder(folder) as root:
         plan = ShardPlan.read(root, folder)
         with _exclusive(root):
             listing = list_shards(root, folder, plan.count)
@@ -406,7 +430,7 @@ def complete_shards(folder: Path) -> ShardListing:
         StorageError: A shard is damaged, or was recorded elsewhere.
         OutputError: The index cannot be written.
     """
-    with report_write_errors(folder, _RERUN), open_folder(folder) as root:
+    with report_write_errors(folder, full_hint=_RERUN), open_folder(folder) as root:
         plan = ShardPlan.read(root, folder)
         with _exclusive(root):
             listing = list_shards(root, folder, plan.count)
@@ -415,6 +439,7 @@ def complete_shards(folder: Path) -> ShardListing:
                 and read_shard_index(root, folder, plan) is None
             ):
                 _write_index(root, folder, plan)
+                remove_leftovers(root, None)
     return listing
 
 

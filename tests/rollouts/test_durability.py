@@ -1,0 +1,212 @@
+"""Crashes, failed flushes and power losses leave the old or the new state, and a true sentence."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tdx import (
+    LazyTensorStorage,
+    ReplayBuffer,
+    StorageError,
+    export_dump,
+    open_dump,
+)
+from tdx.errors import OutputError
+from tdx.files import atomic_folder, make_folders, write_atomically
+from tdx.rollouts import Manifest, repair, resume, roll_out, roll_out_shard, verify
+from tests.rollouts.recordings import (
+    CHUNK,
+    CutError,
+    assert_same_dump,
+    interrupt_after,
+    record,
+    request,
+    run_and_kill_at,
+)
+
+
+def fail(descriptor: int) -> None:
+    """Fail as a broken disk does."""
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def name_of(descriptor: int) -> str:
+    """Return the path of an open file."""
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+@pytest.fixture
+def unflushed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Folders with a new folder in them that a power loss would take away."""
+    pending: set[str] = set()
+    mkdir, fsync = os.mkdir, os.fsync
+
+    def noting(path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        mkdir(path, mode, dir_fd=dir_fd)
+        parent = name_of(dir_fd) if dir_fd is not None else os.path.dirname(os.path.abspath(path))
+        # Folders of unfinished shards and exports are renamed, and flushed after that.
+        if not os.path.basename(path).startswith(".") and not str(path).endswith(".part"):
+            pending.add(parent)
+
+    def flushing(descriptor: int) -> None:
+        fsync(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            pending.discard(name_of(descriptor))
+        elif name_of(descriptor).endswith("chunks.jsonl"):
+            assert not pending, "a chunk counts before its folders are on the disk"
+
+    monkeypatch.setattr(os, "mkdir", noting)
+    monkeypatch.setattr(os, "fsync", flushing)
+    return pending
+
+
+def save_buffer(folder: Path) -> None:
+    """Save a small replay buffer."""
+    buffer = ReplayBuffer(storage=LazyTensorStorage(8))
+    buffer.extend(TensorDict({"observation": torch.arange(4.0)}, 4))
+    buffer.dumps(folder)
+
+
+def record_one_shard(folder: Path) -> None:
+    """Record one shard in this process."""
+    roll_out_shard(request(), folder, 2, 0)
+
+
+@pytest.mark.parametrize("write", [record, save_buffer, record_one_shard])
+def test_new_folders_are_flushed(
+    tmp_path: Path, unflushed: set[str], write: Callable[[Path], object]
+) -> None:
+    write(tmp_path / "new" / "nested" / "target")
+    assert not unflushed
+
+
+def test_parents_of_an_export_are_flushed(tmp_path: Path, unflushed: set[str]) -> None:
+    record(tmp_path / "dump")
+    export_dump(tmp_path / "dump", tmp_path / "new" / "nested" / "dump.npz")
+    assert not unflushed
+
+
+def test_folder_that_cannot_be_flushed_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        make_folders(tmp_path / "new" / "nested")
+    assert not list(tmp_path.iterdir())
+
+
+def test_line_whose_flush_failed_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "dump"
+    record(whole)
+    fsync, lines = os.fsync, iter(range(100))
+
+    def fail_once(descriptor: int) -> None:
+        # The manifest of a new dump flushes the empty index first.
+        if name_of(descriptor).endswith("chunks.jsonl") and next(lines) == 3:
+            fail(descriptor)
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_once)
+        with pytest.raises(OutputError, match=r"cannot write .*dump: input/output error"):
+            roll_out(request(), folder)
+    left = Manifest.load(folder)
+    assert left.steps == 2 * CHUNK
+    assert verify(folder).is_fine
+    resume(folder)
+    assert_same_dump(folder, whole)
+
+
+def test_shard_whose_flush_failed_is_recorded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fsync = tmp_path / "dump", os.fsync
+    folder.mkdir()
+
+    def fail_for_shards(descriptor: int) -> None:
+        if (folder / "shards" / "00000").exists() and name_of(descriptor).endswith("/shards"):
+            fail(descriptor)
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_for_shards)
+        with pytest.raises(OutputError, match="input/output error"):
+            roll_out_shard(request(), folder, 2, 0)
+    assert not (folder / "shards" / "00000").exists()
+    assert roll_out_shard(request(), folder, 2, 0).recorded == 1
+
+
+@pytest.fixture
+def folder_flush_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Let the flush of ``tmp_path`` fail, and all others succeed."""
+    fsync = os.fsync
+
+    def fail_for_folder(descriptor: int) -> None:
+        if name_of(descriptor) == str(tmp_path):
+            fail(descriptor)
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_for_folder)
+        yield
+
+
+def test_unflushed_name_of_a_file_is_reported(tmp_path: Path, folder_flush_fails: None) -> None:
+    with pytest.raises(OutputError, match="is written, but may be lost at a power failure"):
+        write_atomically(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_replaced_folder_remains_until_the_new_one_is_flushed(
+    tmp_path: Path, folder_flush_fails: None
+) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "old").touch()
+    with pytest.raises(OutputError, match="may be lost"), atomic_folder(target) as part:
+        (part / "new").touch()
+    assert [path.name for path in target.iterdir()] == ["new"]
+    # A power loss may undo the exchange of the names.
+    assert [path.name for path in tmp_path.glob(".target.*.tmp/*")] == ["old"]
+
+
+def interrupt(folder: Path) -> None:
+    """Record some chunks, and interrupt the rollout."""
+    with suppress(CutError):
+        roll_out(request(), folder, on_chunk=interrupt_after(3))
+
+
+def test_lost_state_is_repaired_as_the_hint_says(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "dump"
+    record(whole)
+    interrupt(folder)
+    for path in (folder / "state").iterdir():
+        path.unlink()
+    with pytest.raises(StorageError, match="no such file") as caught:
+        resume(folder)
+    assert f"tdx verify {folder} --repair" in str(caught.value.hint)
+    repair(folder)
+    resume(folder)
+    assert torch.equal(open_dump(folder).data["observation"], open_dump(whole).data["observation"])
+
+
+def test_no_temporary_file_survives_a_resumed_rollout(tmp_path: Path) -> None:
+    calls = run_and_kill_at(None, lambda: record(tmp_path / "whole"))
+    for moment in range(calls - 30, calls + 1):
+        folder = tmp_path / str(moment)
+        assert run_and_kill_at(moment, lambda folder=folder: record(folder)) == -1  # type: ignore[misc]
+        resume(folder)
+        assert not list(folder.rglob(".*"))
+        assert_same_dump(folder, tmp_path / "whole")
