@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-import signal
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -24,8 +24,6 @@ import torch
 from tdx.errors import ExitCode
 from tests.robustness.interposer import (
     ERRORS_OF,
-    KINDS,
-    NONE,
     Call,
     Fault,
     Interposer,
@@ -35,13 +33,12 @@ from tests.robustness.interposer import (
 from tests.robustness.power_loss import (
     LOSSES,
     Disk,
-    Tree,
     age,
     check_recording,
     read_tree,
     write_tree,
 )
-from tests.robustness.writers import Writer, leftovers, make_writers
+from tests.robustness.writers import Writer, make_writers
 
 _SAYS_NEW = re.compile(r"(was|were|is|are) (written|replaced|saved|complete)")
 _LEAKS = re.compile(r"Traceback \(most recent call last\)|unexpected \w|Fatal Python error")
@@ -117,84 +114,82 @@ class Trial:
         return faults
 
     def fail(self, fault: Fault, tally: Tally) -> None:
-        """Run with a failing call, and judge what is left."""
+        """Run with a failing call, judge what is left, continue, and judge the result.
+
+        If a call of fsync failed, or the process was killed, the power is lost afterwards: what was
+        not synced then must have been synced since.
+        """
         self._begin()
         disk = Disk(self._work)
         outcome = self._interposer.run(self._writer.write, self._work, fault)
         tally.errors += 1
-        call = next((call for call in outcome.calls if call.number == fault.number), None)
-        lasting = " from then on" if fault.lasting else ""
-        name = f"{fault.error}{lasting} at {call}" if call else f"{fault.error} at no call"
-        tally.add(self._judge_failure(outcome, call), name, outcome.err)
-        if call is not None and call.kind == "s" and not fault.lasting:
-            # What the failed call covered may be lost even if the user continues.
-            ended = self._continue(outcome.err)
-            for each in (*outcome.calls, *ended.calls):
+        calls = [*outcome.calls, *self._whole.calls]
+        call = next((call for call in calls if call.number == fault.number), None)
+        name = f"{fault.error}{' from then on' if fault.lasting else ''} at {call}"
+        problems = list(self._judge(outcome, call, is_killed=fault.error == "killed"))
+        tally.add(problems, name, outcome.err)
+        calls = list(outcome.calls)
+        tally.add(self._judge_rest(outcome.err, calls), name, outcome.err)
+        if fault.error == "killed" or (call and call.kind == "s" and not fault.lasting):
+            for each in calls:
                 disk.replay(each)
-            self._lose(disk, f"{name}, continued, power loss at the end", tally, must_be_new=True)
+            self._lose(disk, f"{name}, continued, power loss", tally, must_be_new=True)
 
-    def _judge_failure(self, outcome: Outcome, call: Call | None) -> Iterator[str]:
+    def _judge(self, outcome: Outcome, call: Call | None, *, is_killed: bool) -> Iterator[str]:
         tree = read_tree(self._work)
         state = self._writer.state(self._work, tree)
-        whole = self._whole.code
+        if state.startswith(("torn", "lost")):
+            yield state
+        if is_killed:
+            return
         if outcome.code not in set(ExitCode):
             yield f"exit code {outcome.code}"
         if leak := _LEAKS.search(outcome.err):
             yield leak[0]
-        if outcome.code not in (0, whole) and "hint:" not in outcome.err:
+        has_failed = outcome.code != self._whole.code
+        if has_failed and "hint:" not in outcome.err:
             yield "no hint"
-        if ":" in state:
-            yield state
-        elif outcome.code == whole and state != "new":
-            yield f"exit code {whole}, but the state is {state}"
-        elif outcome.code != whole and state == "new" and not _SAYS_NEW.search(outcome.err):
+        if not has_failed and state in ("old", "part"):
+            yield f"exit code {outcome.code}, but the state is {state}"
+        says_new = _SAYS_NEW.search(outcome.err)
+        if has_failed and state == "new" and not says_new:
             yield "an error that does not say that the new state is there"
-        elif outcome.code != whole and state == "old" and _SAYS_NEW.search(outcome.err):
+        if has_failed and state == "old" and says_new:
             yield "an error that says that the new state is there"
-        if (left := leftovers(tree)) and not (call and call.kind in "ou"):
+        left = self._writer.leftovers(tree)
+        if left and not says_new and not (call and call.kind in "ou"):
             yield f"left: {left[0]}"
-        if call is not None and call.kind != "s":
-            yield from self._judge_rest(outcome.err)
 
-    def _judge_rest(self, err: str) -> Iterator[str]:
-        """Yield what is wrong after the user has continued."""
+    def _judge_rest(self, err: str, calls: list[Call]) -> Iterator[str]:
+        """Yield what is wrong after the user has continued, and add the calls of that."""
         age(self._work)
-        ended = self._continue(err)
-        if ended.code != self._whole.code:
+        before = self._writer.state(self._work, read_tree(self._work))
+        for work in self._writer.follow_ups(err):
+            ended = self._interposer.run(work, self._work)
+            calls += ended.calls
+            if ended.code == self._whole.code:
+                break
+        else:
             yield f"cannot continue: exit code {ended.code}: {ended.err.strip()}"
             return
         tree = read_tree(self._work)
         state = self._writer.state(self._work, tree)
         if state != "new":
             yield f"continued: the state is {state}"
-        if left := leftovers(tree):
+        if before != "new" and (left := self._writer.leftovers(tree)):
             yield f"continued: left: {left[0]}"
 
-    def _continue(self, err: str) -> Outcome:
-        calls: list[Call] = []
-        for work in self._writer.follow_ups(err):
-            ended = self._interposer.run(work, self._work)
-            calls += ended.calls
-            if ended.code == self._whole.code:
-                break
-        return Outcome(ended.code, ended.out, ended.err, calls)
-
-    def prefixes(self) -> Iterator[tuple[Disk, str, bool]]:
-        """Yield the disk after each recorded call, the call, and whether it is the last one."""
-        shutil.rmtree(self._work)
+    def lose(self, chosen: Callable[[], bool], tally: Tally) -> None:
+        """Judge folders that a power loss leaves after each call of an undisturbed run."""
         self._begin()
         disk = Disk(self._work)
         calls = self._interposer.run(self._writer.write, self._work).calls
-        for number, call in enumerate(calls):
-            if disk.replay(call):
-                yield disk, f"power loss after {call}", number == len(calls) - 1
-        yield disk, "power loss at the end", True
-
-    def lose(self, every: int, tally: Tally) -> None:
-        """Judge folders after a power loss."""
         seen: set[int] = set()
-        for disk, name, is_end in self.prefixes():
-            self._lose(disk, name, tally, must_be_new=is_end, seen=seen, every=every)
+        for call in calls:
+            if disk.replay(call):
+                name = f"power loss after {call}"
+                self._lose(disk, name, tally, must_be_new=False, seen=seen, chosen=chosen)
+        self._lose(disk, "power loss at the end", tally, must_be_new=True)
 
     def _lose(
         self,
@@ -204,28 +199,32 @@ class Trial:
         *,
         must_be_new: bool,
         seen: set[int] | None = None,
-        every: int = 1,
+        chosen: Callable[[], bool] = lambda: True,
     ) -> None:
         known = set() if seen is None else seen
         for loss in LOSSES:
             tree = disk.remains(loss, Random(f"{name}{loss.name}"))
-            key = hash((must_be_new, tuple(tree.items())))
+            key = hash(tuple(tree.items()))
             if key in known:
                 continue
             known.add(key)
-            if len(known) % every:
+            if not chosen():
                 continue
             tally.losses += 1
             shutil.rmtree(self._work)
             write_tree(tree, self._work)
             state = self._writer.state(self._work, read_tree(self._work))
             problems = []
-            if ":" in state:
+            if state.startswith(("torn", "lost")):
                 problems.append(state)
             elif must_be_new and state != "new":
                 problems.append(f"reported as written, but the state is {state}")
-            problems += self._judge_rest("")
+            problems += self._judge_rest("", [])
             tally.add(problems, f"{loss.name}, {name}", "")
+
+
+def _is_chosen(random: Random, every: int) -> bool:
+    return random.randrange(every) == 0
 
 
 def main() -> int:
@@ -245,11 +244,14 @@ def main() -> int:
             tally = Tally(name)
             with tempfile.TemporaryDirectory() as folder:
                 trial = Trial(interposer, writers[name], Path(folder).resolve())
+                random = Random(name)
+                chosen = partial(_is_chosen, random, options.every)
                 if options.mode != "losses":
-                    for fault in trial.faults()[:: options.every]:
-                        trial.fail(fault, tally)
+                    for fault in trial.faults():
+                        if chosen():
+                            trial.fail(fault, tally)
                 if options.mode != "errors":
-                    trial.lose(options.every, tally)
+                    trial.lose(chosen, tally)
             print(
                 f"{name:17} {tally.errors} failing calls  {tally.losses} power losses  "
                 f"faults: {dict(tally.faults) or 0}"

@@ -28,8 +28,8 @@ _VARIABLE = "TDX_INTERPOSE"
 _KILL_AFTER_S = 120
 _RECORD = struct.Struct("4i6q")
 
-SHORT = -1
-"""Pseudo error: only half of the bytes are written."""
+SHORT, KILL = -1, -2
+"""Instead of an error: only half of the bytes are written; the processes are killed."""
 ERRORS = {
     "ENOSPC": errno.ENOSPC,
     "EIO": errno.EIO,
@@ -37,6 +37,7 @@ ERRORS = {
     "EINTR": errno.EINTR,
     "EMFILE": errno.EMFILE,
     "short": SHORT,
+    "killed": KILL,
 }
 KINDS = {
     "w": "write",
@@ -50,13 +51,13 @@ KINDS = {
     "r": "read",
 }
 ERRORS_OF = {
-    "w": ("ENOSPC", "EIO", "EDQUOT", "EINTR", "short"),
-    "s": ("EIO", "ENOSPC", "EDQUOT", "EINTR"),
-    "n": ("EIO", "ENOSPC", "EDQUOT"),
+    "w": ("ENOSPC", "EIO", "EDQUOT", "EINTR", "short", "killed"),
+    "s": ("EIO", "ENOSPC", "EDQUOT", "EINTR", "killed"),
+    "n": ("EIO", "ENOSPC", "EDQUOT", "killed"),
     "o": ("EIO", "ENOSPC", "EMFILE", "EINTR"),
-    "t": ("EIO", "ENOSPC", "EINTR"),
-    "u": ("EIO",),
-    "d": ("ENOSPC", "EIO", "EDQUOT"),
+    "t": ("EIO", "ENOSPC", "EINTR", "killed"),
+    "u": ("EIO", "killed"),
+    "d": ("ENOSPC", "EIO", "EDQUOT", "killed"),
     "l": ("EIO", "ENOSPC"),
     "r": ("EIO", "EINTR"),
 }
