@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,7 +24,8 @@ from tdx import (
 )
 from tdx.errors import OutputError
 from tdx.files import atomic_folder, make_folders, write_atomically
-from tdx.rollouts import Manifest, repair, resume, roll_out, roll_out_shard, verify
+from tdx.rollouts import Goal, Manifest, repair, resume, roll_out, roll_out_shard, verify
+from tdx.rollouts.dump import manifest
 from tests.rollouts.recordings import (
     CHUNK,
     CutError,
@@ -32,6 +34,7 @@ from tests.rollouts.recordings import (
     record,
     request,
     run_and_kill_at,
+    same,
 )
 
 
@@ -210,3 +213,58 @@ def test_no_temporary_file_survives_a_resumed_rollout(tmp_path: Path) -> None:
         resume(folder)
         assert not list(folder.rglob(".*"))
         assert_same_dump(folder, tmp_path / "whole")
+
+
+def replace_folder(target: Path, source: Path, *, keeps: bool) -> None:
+    """Replace a dump by a copy of another one, as ``--force`` does."""
+    if keeps:
+        target.rename(target.with_name("kept"))
+        shutil.copytree(source, target)
+        return
+    with atomic_folder(target) as part:
+        shutil.copytree(source, part, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("read", [open_dump, verify])
+def test_dump_that_is_replaced_while_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool, read: Callable[[Path], Any]
+) -> None:
+    folder, other = tmp_path / "dump", tmp_path / "other"
+    record(folder, goal=Goal(steps=30))
+    record(other, goal=Goal(steps=60), seed=8)
+    chosen = folder if keeps else other
+    wanted = read(chosen)
+    data = open_dump(chosen).data.clone()
+    read_lines, times = manifest.read_lines, iter(range(100))
+
+    def replacing(*arguments: Any) -> Iterator[Any]:
+        yield from read_lines(*arguments)
+        if next(times) == 0:
+            replace_folder(folder, other, keeps=keeps)
+
+    monkeypatch.setattr(manifest, "read_lines", replacing)
+    result = read(folder)
+    if read is open_dump:
+        assert result.manifest.to_dict() == wanted.manifest.to_dict()
+        assert same(result.data, data)
+    else:
+        assert result.is_fine
+        assert result.chunks == wanted.chunks
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_sharded_dump_that_is_replaced_while_it_is_open(tmp_path: Path, keeps: bool) -> None:
+    folder, other = tmp_path / "dump", tmp_path / "other"
+    for path, seed in ((folder, 3), (other, 8)):
+        for shard in range(2):
+            roll_out_shard(request(seed=seed), path, 2, shard)
+    wanted = open_dump(folder).data[:]
+    dump = open_dump(folder)
+    replace_folder(folder, other, keeps=keeps)
+    if keeps:
+        assert same(dump.data[:], wanted)
+    else:
+        with pytest.raises(StorageError, match="was replaced while it was read"):
+            dump.data[:]
+    assert open_dump(folder).manifest.seed == 8

@@ -7,11 +7,11 @@ import fcntl
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ClassVar
+from typing import IO, ClassVar, TypeVar
 
 from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
 from tdx.errors import ArgumentError, StorageError, TdxError
@@ -34,7 +34,9 @@ POLICY_COPIES = frozenset(f"{POLICY_COPY}{suffix}" for suffix in (".safetensors"
 TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 """Name of an unfinished file; see :mod:`tdx.files`."""
 _MAX_FILES = 100_000
+_ATTEMPTS = 10
 _NOT_OURS = "tdx did not write it; do not use dumps from a source that you do not trust"
+Content = TypeVar("Content")
 _LOCKED = (errno.EWOULDBLOCK, errno.EACCES)
 _STATE_SUFFIX = ".state"
 _PARTS = (*TRACKS, STATE, SHARDS, DAMAGED_FOLDER)
@@ -42,14 +44,19 @@ _PARTS = (*TRACKS, STATE, SHARDS, DAMAGED_FOLDER)
 
 
 @contextmanager
-def open_dump_folder(folder: Path) -> Iterator[int]:
+def open_dump_folder(folder: Path, outer: int | None = None, name: str = "") -> Iterator[int]:
     """Open the folder of a dump for reading; yields its descriptor.
+
+    Args:
+        folder: The folder.
+        outer: Descriptor of a folder above it; ``None``: ``folder`` itself is opened.
+        name: Name of the folder relative to ``outer``.
 
     Raises:
         StorageError: It does not exist, or cannot be read.
     """
     try:
-        with open_folder(folder) as root:
+        with open_folder(folder) if outer is None else open_subfolder(outer, name) as root:
             yield root
     except TdxError:
         raise
@@ -60,6 +67,41 @@ def open_dump_folder(folder: Path) -> Iterator[int]:
         raise StorageError(
             f"cannot read {folder}: {reason}", hint="check its permissions, and the disk"
         ) from error
+
+
+def read_dump_folder(folder: Path, read: Callable[[int], Content]) -> Content:
+    """Read a dump through one descriptor, so that everything comes from the same dump.
+
+    If another process replaces the folder meanwhile, and removes the old one, it is read again.
+
+    Args:
+        folder: Folder of the dump.
+        read: Reads it by its descriptor.
+
+    Raises:
+        StorageError: It does not exist, or cannot be read.
+    """
+    for _ in range(_ATTEMPTS):
+        with open_dump_folder(folder) as root:
+            try:
+                return read(root)
+            except StorageError:
+                if not is_replaced(root, folder):
+                    raise
+    raise replaced_dump(folder)
+
+
+def is_replaced(root: int, folder: Path) -> bool:
+    """Return True if another process replaced or removed a folder since it was opened."""
+    try:
+        return not os.path.samestat(os.fstat(root), os.stat(folder))
+    except OSError:
+        return True
+
+
+def replaced_dump(folder: Path) -> StorageError:
+    """Return the error for a dump that was replaced while it was read."""
+    return StorageError(f"{folder} was replaced while it was read", hint="open it again")
 
 
 def missing_dump(folder: Path) -> StorageError:

@@ -26,7 +26,7 @@ from tdx.rollouts.dump.folder import (
     check_links,
     missing_dump,
     open_data,
-    open_dump_folder,
+    read_dump_folder,
 )
 from tdx.rollouts.dump.index import (
     Chunk,
@@ -238,8 +238,7 @@ class Manifest:
         Raises:
             StorageError: The dump is missing, damaged, of another version, or has links.
         """
-        with open_dump_folder(folder) as root:
-            return load_manifest(root, folder)[0]
+        return read_dump_folder(folder, lambda root: load_manifest(root, folder)[0])
 
     @classmethod
     def from_dict(cls, data: object) -> Manifest:

@@ -18,8 +18,8 @@ from tdx.keys import NestedKey, format_key, split_key
 from tdx.pipeline import Pipeline, format_stage, read_pipeline
 from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
-from tdx.rollouts.dump.folder import DATA, MANIFEST, RAW, SHARDS
-from tdx.rollouts.dump.manifest import Goal, Manifest
+from tdx.rollouts.dump.folder import DATA, MANIFEST, RAW, SHARDS, read_dump_folder
+from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
 from tdx.rollouts.dump.remote import fetch_dump, is_url
 from tdx.rollouts.dump.shard_plan import is_sharded
 from tdx.rollouts.dump.sharded import RecentlyUsed, ShardedFolder, ShardedSteps
@@ -89,27 +89,31 @@ def open_dump(path: str | Path) -> Dump:
         (torch.Size([250, 1]), 1)
     """
     folder = fetch_dump(path) if is_url(path) else Path(path)
-    if is_sharded(folder):
-        return _open_shards(folder)
-    manifest = Manifest.load(folder)
+    return read_dump_folder(folder, lambda root: _open(root, folder))
+
+
+def _open(root: int, folder: Path) -> Dump:
+    if is_sharded(root):
+        return _open_shards(ShardedFolder(folder, root))
+    manifest, _ = load_manifest(root, folder)
     if manifest.data is None:
         raise _no_steps(folder)
-    raw = None if manifest.raw is None else manifest.raw.open(folder, manifest.raw_steps)
-    return Dump(folder, manifest, manifest.data.open(folder, manifest.steps), raw)
+    raw = None if manifest.raw is None else manifest.raw.open(root, folder, manifest.raw_steps)
+    return Dump(folder, manifest, manifest.data.open(root, folder, manifest.steps), raw)
 
 
-def _open_shards(folder: Path) -> Dump:
-    found = ShardedFolder(folder)
-    data = found.steps(DATA)
+def _open_shards(folder: ShardedFolder) -> Dump:
+    data = folder.steps(DATA)
     if data is None:
-        raise _no_steps(folder)
-    shards = RecentlyUsed(len(found.shards), lambda place: _open_shard(found, place))
-    return Dump(folder, found.whole_manifest(), data, found.steps(RAW), shards)
+        raise _no_steps(folder.folder)
+    shards = RecentlyUsed(len(folder.shards), lambda place: _open_shard(folder, place))
+    return Dump(folder.folder, folder.whole_manifest(), data, folder.steps(RAW), shards)
 
 
 def _open_shard(folder: ShardedFolder, place: int) -> Dump:
     folder.manifest(place)
-    return open_dump(folder.path(place))
+    with folder.open_shard(place) as root:
+        return _open(root, folder.path(place))
 
 
 def _no_steps(folder: Path) -> StorageError:
@@ -393,6 +397,10 @@ def load_manifest_of(folder: Path) -> Manifest:
     Raises:
         StorageError: The dump is missing or damaged.
     """
-    if is_sharded(folder):
-        return ShardedFolder(folder).whole_manifest()
-    return Manifest.load(folder)
+
+    def load(root: int) -> Manifest:
+        if is_sharded(root):
+            return ShardedFolder(folder, root).whole_manifest()
+        return load_manifest(root, folder)[0]
+
+    return read_dump_folder(folder, load)

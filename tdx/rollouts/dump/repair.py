@@ -323,7 +323,7 @@ def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
         checks: dict[int, int] = {}
         for place, shard in enumerate(committed):
             on_file(f"reading {shard_name(shard)}", place, len(committed))
-            check = _intact_check(plan, folder, shard)
+            check = _intact_check(root, plan, folder, shard)
             if check is not None:
                 checks[shard] = check
         # The index exists once all shards were committed.
@@ -352,10 +352,10 @@ def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
     )
 
 
-def _intact_check(plan: ShardPlan, folder: Path, shard: int) -> int | None:
+def _intact_check(root: int, plan: ShardPlan, folder: Path, shard: int) -> int | None:
     """Return the checksum of a shard's index; ``None`` if the shard is damaged."""
     try:
-        _, end = plan.read_shard(folder, shard)
+        _, end = plan.read_shard(root, folder, shard)
         problems = verify(folder / shard_name(shard)).problems
     except StorageError:
         return None

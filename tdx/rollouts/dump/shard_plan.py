@@ -31,6 +31,7 @@ from tdx.rollouts.dump.folder import (
     TEMPORARY_FILE,
     open_data,
     open_dump_folder,
+    read_dump_folder,
 )
 from tdx.rollouts.dump.index import ChunkList, Position, read_lines
 from tdx.rollouts.dump.manifest import SHARDS_FORMAT, Goal, Manifest, load_manifest, read_header
@@ -108,8 +109,7 @@ class ShardPlan:
     @classmethod
     def load(cls, folder: Path) -> ShardPlan:
         """Read the plan of a dump by its folder; see :meth:`read`."""
-        with open_dump_folder(folder) as root:
-            return cls.read(root, folder)
+        return read_dump_folder(folder, lambda root: cls.read(root, folder))
 
     def goal(self, shard: int) -> Goal:
         """Return the length of a shard; the first shards have one step or episode more."""
@@ -139,15 +139,20 @@ class ShardPlan:
             episodes=EpisodeIndex(max(prod(whole.batch_size), 1)),
         )
 
-    def read_shard(self, folder: Path, shard: int) -> tuple[Manifest, Position]:
+    def read_shard(self, root: int, folder: Path, shard: int) -> tuple[Manifest, Position]:
         """Read the manifest of a committed shard, and the end of its index.
+
+        Args:
+            root: Descriptor of the dump's folder.
+            folder: Name of the folder in error messages.
+            shard: Index of the shard.
 
         Raises:
             StorageError: It is damaged, or not the shard of this plan.
         """
         path = folder / shard_name(shard)
-        with open_dump_folder(path) as root:
-            manifest, end = load_manifest(root, path)
+        with open_dump_folder(path, root, shard_name(shard)) as inner:
+            manifest, end = load_manifest(inner, path)
         if not manifest.complete or manifest.header() != self.shard_manifest(shard).header():
             raise changed_shard(path)
         return manifest, end
@@ -166,9 +171,15 @@ def changed_shard(path: Path) -> StorageError:
     )
 
 
-def is_sharded(folder: Path) -> bool:
-    """Return True if a folder has the shards of a dump."""
-    return os.path.lexists(folder / SHARDS)
+def is_sharded(folder: Path | int) -> bool:
+    """Return True if a folder, or the folder of a descriptor, has the shards of a dump."""
+    if not isinstance(folder, int):
+        return os.path.lexists(folder / SHARDS)
+    try:
+        os.stat(SHARDS, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,12 @@ into memory at a time.
 
 from __future__ import annotations
 
+import os
+import weakref
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from math import prod
@@ -28,7 +31,10 @@ from tdx.rollouts.dump.episodes import Episode, EpisodeIndex
 from tdx.rollouts.dump.folder import (
     DATA,
     RAW,
+    is_replaced,
     open_dump_folder,
+    read_dump_folder,
+    replaced_dump,
 )
 from tdx.rollouts.dump.index import Chunk, ChunkList
 from tdx.rollouts.dump.manifest import Manifest
@@ -79,8 +85,11 @@ class RecentlyUsed(Sequence[Opened]):
 class ShardedFolder:
     """A sharded dump: its plan, and its committed shards in order.
 
+    Its folder stays open, so that shards that are read later belong to the same dump.
+
     Args:
         folder: Folder of the dump.
+        root: Descriptor of the folder; ``None``: it is opened.
 
     Attributes:
         folder: Folder of the dump.
@@ -93,12 +102,18 @@ class ShardedFolder:
         StorageError: The dump is missing or damaged, or its folder has something else.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, root: int | None = None) -> None:
         self.folder = folder
-        with open_dump_folder(folder) as root:
-            self.plan = ShardPlan.read(root, folder)
-            listing = list_shards(root, folder, self.plan.count)
-            index = read_shard_index(root, folder, self.plan)
+        if root is None:
+            read_dump_folder(folder, self._read)
+        else:
+            self._read(root)
+
+    def _read(self, root: int) -> None:
+        folder = self.folder
+        self.plan = ShardPlan.read(root, folder)
+        listing = list_shards(root, folder, self.plan.count)
+        index = read_shard_index(root, folder, self.plan)
         self.complete = index is not None
         if index is not None:
             self.tracks, self.shards = index
@@ -106,14 +121,32 @@ class ShardedFolder:
         else:
             self.tracks, self.shards = {}, []
             for shard in listing.committed:
-                manifest, end = self.plan.read_shard(folder, shard)
+                manifest, end = self.plan.read_shard(root, folder, shard)
                 self.shards.append(ShardSummary.of(shard, manifest, end))
                 self.tracks = {track.name: track for track, _ in manifest.tracks}
         self._manifests = RecentlyUsed(len(self.shards), self._load)
+        self.root = os.dup(root)
+        weakref.finalize(self, os.close, self.root)
 
     def path(self, place: int) -> Path:
         """Return the folder of a shard by its place among the committed ones."""
         return self.folder / shard_name(self.shards[place].shard)
+
+    @contextmanager
+    def open_shard(self, place: int) -> Iterator[int]:
+        """Open a shard by its place among the committed ones; yields its descriptor.
+
+        Raises:
+            StorageError: It cannot be read, or the dump was replaced since it was opened.
+        """
+        name = shard_name(self.shards[place].shard)
+        try:
+            with open_dump_folder(self.path(place), self.root, name) as root:
+                yield root
+        except StorageError as error:
+            if is_replaced(self.root, self.folder):
+                raise replaced_dump(self.folder) from error
+            raise
 
     def manifest(self, place: int) -> Manifest:
         """Return the manifest of a shard by its place among the committed ones.
@@ -126,7 +159,8 @@ class ShardedFolder:
 
     def _load(self, place: int) -> Manifest:
         summary = self.shards[place]
-        manifest, end = self.plan.read_shard(self.folder, summary.shard)
+        with self.open_shard(place):
+            manifest, end = self.plan.read_shard(self.root, self.folder, summary.shard)
         if end.check != summary.check or manifest.steps != summary.steps:
             raise changed_shard(self.path(place))
         return manifest
@@ -150,9 +184,12 @@ class ShardedFolder:
         if track is None:
             return None
         counts = [each.steps if name == "data" else each.raw_steps for each in self.shards]
-        return ShardedSteps(
-            track, counts, lambda place: track.open(self.path(place), counts[place])
-        )
+
+        def open_steps(place: int) -> TensorDictBase:
+            with self.open_shard(place) as root:
+                return track.open(root, self.path(place), counts[place])
+
+        return ShardedSteps(track, counts, open_steps)
 
 
 def _check_listed(listing: ShardListing, plan: ShardPlan, folder: Path) -> None:

@@ -20,7 +20,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
+from tdx.confined_files import open_below, open_subfolder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
 from tdx.errors import ArgumentError, StorageError, Where
 from tdx.keys import format_key, normalize_key
@@ -259,15 +259,19 @@ class Track:
                     hint=f"`tdx verify {folder}` lists all problems",
                 )
 
-    def open(self, folder: Path, steps: int) -> TensorDictBase:
+    def open(self, root: int, folder: Path, steps: int) -> TensorDictBase:
         """Return the entries as memory-mapped tensors, ``[*B, T]``, without reading them.
+
+        Args:
+            root: Descriptor of the dump's folder.
+            folder: Name of the folder in error messages.
+            steps: Number of steps.
 
         Raises:
             StorageError: A file is missing, too short, or a link.
         """
-        with open_folder(folder) as root:
-            self.check_files(root, folder, steps)
-            leaves = {path: self._map(root, path, steps) for path in self.leaves}
+        self.check_files(root, folder, steps)
+        leaves = {path: self._map(root, path, steps) for path in self.leaves}
         return self._unflatten(leaves, steps)
 
     def _map(self, root: int, path: Parts, steps: int) -> Tensor:

@@ -22,9 +22,11 @@ from tdx.rollouts.dump.folder import (
     INDEX,
     MANIFEST,
     POLICY_COPIES,
+    is_replaced,
     open_data,
-    open_dump_folder,
+    read_dump_folder,
     read_state,
+    replaced_dump,
 )
 from tdx.rollouts.dump.manifest import Manifest, load_manifest
 from tdx.rollouts.dump.shard_plan import is_sharded, shard_name
@@ -157,51 +159,62 @@ def verify(path: str | Path, on_file: OnFile = ignore_progress) -> Verification:
         StorageError: The dump is missing, its manifest or index is damaged, or it has links.
     """
     folder = Path(path)
-    if is_sharded(folder):
-        return _verify_shards(ShardedFolder(folder), on_file)
-    with open_dump_folder(folder) as root:
-        manifest, _ = load_manifest(root, folder)
-        found = [
-            *_state_problems(root, folder, manifest),
-            *policy_problems(root, manifest),
-            *description_problems(root, manifest),
-        ]
-        files = manifest.files(manifest.raw_steps)
-        for track, steps in manifest.tracks:
-            for leaf in track.leaves:
-                file = track.file(leaf)
-                on_file(f"reading {file}", files.index(file), len(files))
-                problem = track.find_problem(root, leaf, steps)
-                if problem is None:
-                    found += _value_problems(root, manifest, track, leaf)
-                    continue
-                kind: Kind = "missing" if problem == "is missing" else "short"
-                where = f"{_track_field(track)}.leaves[{list(track.leaves).index(leaf)}]"
-                found.append(Problem(kind, file, None, f"{file} {problem}", where))
-        if not any(each.kind in ("missing", "short", "checksum") for each in found):
-            found += _episode_problems(root, manifest)
+
+    def read(root: int) -> Verification:
+        if is_sharded(root):
+            result = _verify_shards(ShardedFolder(folder, root), on_file)
+        else:
+            result = _verify(root, folder, on_file)
+        if result.problems and is_replaced(root, folder):
+            # The process that replaced the folder removed its files.
+            raise replaced_dump(folder)
+        return result
+
+    return read_dump_folder(folder, read)
+
+
+def _verify(root: int, folder: Path, on_file: OnFile) -> Verification:
+    manifest, _ = load_manifest(root, folder)
+    problems = [
+        *_state_problems(root, folder, manifest),
+        *policy_problems(root, manifest),
+        *description_problems(root, manifest),
+    ]
+    files = manifest.files(manifest.raw_steps)
+    for track, steps in manifest.tracks:
+        for leaf in track.leaves:
+            file = track.file(leaf)
+            on_file(f"reading {file}", files.index(file), len(files))
+            problem = track.find_problem(root, leaf, steps)
+            if problem is None:
+                problems += _value_problems(root, manifest, track, leaf)
+                continue
+            kind: Kind = "missing" if problem == "is missing" else "short"
+            where = f"{_track_field(track)}.leaves[{list(track.leaves).index(leaf)}]"
+            problems.append(Problem(kind, file, None, f"{file} {problem}", where))
+    if not any(problem.kind in ("missing", "short", "checksum") for problem in problems):
+        problems += _episode_problems(root, manifest)
     return Verification(
-        str(path),
+        str(folder),
         len(manifest.chunks),
         manifest.size,
         manifest.complete,
         manifest.source,
-        tuple(found),
+        tuple(problems),
     )
 
 
 def _verify_shards(dump: ShardedFolder, on_file: OnFile) -> Verification:
-    problems: list[Problem] = []
-    with open_dump_folder(dump.folder) as root:
-        problems += policy_problems(root, dump.plan.manifest)
+    problems = list(policy_problems(dump.root, dump.plan.manifest))
     for place, summary in enumerate(dump.shards):
         dump.manifest(place)
         name = shard_name(summary.shard)
         on_file(f"reading {name}", place, len(dump.shards))
-        found = verify(dump.folder / name).problems
+        with dump.open_shard(place) as root:
+            result = _verify(root, dump.path(place), ignore_progress)
         problems += [
-            replace(each, file=f"{name}/{each.file}", where=f"{name}/{each.where}")
-            for each in found
+            replace(problem, file=f"{name}/{problem.file}", where=f"{name}/{problem.where}")
+            for problem in result.problems
         ]
     whole = dump.whole_manifest()
     return Verification(

@@ -18,6 +18,8 @@ from tdx.errors import (
     StorageError,
     UnknownNameError,
 )
+from tdx.rollouts.dump.folder import replaced_dump
+from tdx.rollouts.dump.index import Chunk
 from tdx.rollouts.dump.reading import Dump, DumpSummary, open_dump, summarize
 from tdx.rollouts.dump.remote import is_url
 from tdx.rollouts.dump.writing import Progress, check_target, ignore_progress
@@ -197,7 +199,13 @@ def _export_shards(
 
     def export_all(folder: Path) -> list[Exported]:
         jobs = [
-            _ShardExport(shard.path, folder / f"{shard.path.name}{suffix}", kind.name, options)
+            _ShardExport(
+                shard.path,
+                shard.manifest.chunks[-1],
+                folder / f"{shard.path.name}{suffix}",
+                kind.name,
+                options,
+            )
             for shard in dump.shards
         ]
         export = partial(_ShardExport.run, keys=keys, dry_run=dry_run)
@@ -224,9 +232,18 @@ def _export_shards(
 
 @dataclass(frozen=True, slots=True)
 class _ShardExport:
-    """Exports one shard, in this process or another."""
+    """Exports one shard, in this process or another.
+
+    Args:
+        shard: Folder of the shard.
+        last: Its last chunk, which differs if another process replaced the dump.
+        target: File or folder to write.
+        format: Name of the format.
+        options: Options of the export.
+    """
 
     shard: Path
+    last: Chunk
     target: Path
     format: str
     options: ExportOptions
@@ -239,6 +256,8 @@ class _ShardExport:
         on_rows: Callable[[Progress], None] = ignore_progress,
     ) -> Exported:
         dump, kind = open_dump(self.shard), find_format(self.format)
+        if dump.manifest.chunks[-1] != self.last:
+            raise replaced_dump(self.shard)
         source = ExportSource(dump, keys, raw=kind.holds_raw, on_rows=on_rows)
         return _export(source, dump, kind, self.target, self.options, dry_run)
 

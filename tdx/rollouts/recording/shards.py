@@ -447,7 +447,7 @@ def _write_index(root: int, folder: Path, plan: ShardPlan) -> None:
     summaries: list[ShardSummary] = []
     tracks: list[Any] = []
     for shard in range(plan.count):
-        manifest, end = plan.read_shard(folder, shard)
+        manifest, end = plan.read_shard(root, folder, shard)
         found = [track for track, _ in manifest.tracks]
         tracks = tracks or found
         if found != tracks:
