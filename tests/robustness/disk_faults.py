@@ -13,11 +13,11 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 import torch
 
@@ -33,6 +33,7 @@ from tests.robustness.interposer import (
 from tests.robustness.power_loss import (
     LOSSES,
     Disk,
+    Loss,
     age,
     check_recording,
     read_tree,
@@ -40,6 +41,7 @@ from tests.robustness.power_loss import (
 )
 from tests.robustness.writers import Writer, make_writers
 
+_Item = TypeVar("_Item")
 _SAYS_NEW = re.compile(r"(was|were|is|are) (written|replaced|saved|complete)")
 _LEAKS = re.compile(r"Traceback \(most recent call last\)|unexpected \w|Fatal Python error")
 
@@ -179,16 +181,25 @@ class Trial:
         if before != "new" and (left := self._writer.leftovers(tree)):
             yield f"continued: left: {left[0]}"
 
-    def lose(self, chosen: Callable[[], bool], tally: Tally) -> None:
-        """Judge folders that a power loss leaves after each call of an undisturbed run."""
+    def lose(self, states: int | None, random: Random, tally: Tally) -> None:
+        """Judge folders that a power loss leaves after each call of an undisturbed run.
+
+        Args:
+            states: Number of folders; ``None``: all.
+            random: Chooses them.
+            tally: Gets the faults.
+        """
         self._begin()
         disk = Disk(self._work)
         calls = self._interposer.run(self._writer.write, self._work).calls
+        pairs = [(number, loss) for number in range(len(calls)) for loss in LOSSES]
+        chosen = set(choose(pairs, states, random))
         seen: set[int] = set()
-        for call in calls:
+        for number, call in enumerate(calls):
             if disk.replay(call):
+                losses = [loss for loss in LOSSES if (number, loss) in chosen]
                 name = f"power loss after {call}"
-                self._lose(disk, name, tally, must_be_new=False, seen=seen, chosen=chosen)
+                self._lose(disk, name, tally, must_be_new=False, seen=seen, losses=losses)
         self._lose(disk, "power loss at the end", tally, must_be_new=True)
 
     def _lose(
@@ -199,17 +210,15 @@ class Trial:
         *,
         must_be_new: bool,
         seen: set[int] | None = None,
-        chosen: Callable[[], bool] = lambda: True,
+        losses: Sequence[Loss] = LOSSES,
     ) -> None:
         known = set() if seen is None else seen
-        for loss in LOSSES:
+        for loss in losses:
             tree = disk.remains(loss, Random(f"{name}{loss.name}"))
             key = hash(tuple(tree.items()))
             if key in known:
                 continue
             known.add(key)
-            if not chosen():
-                continue
             tally.losses += 1
             shutil.rmtree(self._work)
             write_tree(tree, self._work)
@@ -223,44 +232,44 @@ class Trial:
             tally.add(problems, f"{loss.name}, {name}", "")
 
 
-def _is_chosen(random: Random, every: int) -> bool:
-    return random.randrange(every) == 0
+def choose(items: Sequence[_Item], number: int | None, random: Random) -> Sequence[_Item]:
+    """Return some items in their order; all for ``None``."""
+    if number is None or number >= len(items):
+        return items
+    return [items[index] for index in sorted(random.sample(range(len(items)), number))]
 
 
 def main() -> int:
     """Run all writers; return 1 if there was a fault."""
+    writers = make_writers()
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", help="name of a writer")
-    parser.add_argument("--every", type=int, default=1, help="try one of N states")
-    parser.add_argument("--mode", choices=("all", "errors", "losses"), default="all")
+    parser.add_argument("--only", action="append", choices=list(writers), help="repeatable")
+    parser.add_argument("--states", type=int, help="states of each kind; by default all")
+    parser.add_argument("--kind", choices=("errors", "losses"), help="by default both")
     options = parser.parse_args()
     restart_interposed()
     torch.set_num_threads(1)
     interposer = Interposer()
-    writers = make_writers()
-    failed = False
+    has_faults = False
     try:
-        for name in [options.only] if options.only else writers:
-            tally = Tally(name)
+        for name in options.only or writers:
+            tally, random = Tally(name), Random(name)
             with tempfile.TemporaryDirectory() as folder:
                 trial = Trial(interposer, writers[name], Path(folder).resolve())
-                random = Random(name)
-                chosen = partial(_is_chosen, random, options.every)
-                if options.mode != "losses":
-                    for fault in trial.faults():
-                        if chosen():
-                            trial.fail(fault, tally)
-                if options.mode != "errors":
-                    trial.lose(chosen, tally)
+                if options.kind != "losses":
+                    for fault in choose(trial.faults(), options.states, random):
+                        trial.fail(fault, tally)
+                if options.kind != "errors":
+                    trial.lose(options.states, random, tally)
             print(
                 f"{name:17} {tally.errors} failing calls  {tally.losses} power losses  "
                 f"faults: {dict(tally.faults) or 0}"
             )
             sys.stdout.flush()
-            failed = failed or bool(tally.faults)
+            has_faults = has_faults or bool(tally.faults)
     finally:
         interposer.close()
-    return failed
+    return has_faults
 
 
 if __name__ == "__main__":
