@@ -188,6 +188,8 @@ class ShardWriter(DumpWriter):
                 return "part"
             same = _same(opened.data[:], self._data)
         except Exception as error:
+            if "has no steps yet" in str(error):
+                return "part"
             return f"torn: {type(error).__name__}: {error}"
         return "new" if same else "torn: other steps than in an uninterrupted rollout"
 
