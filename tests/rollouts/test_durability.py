@@ -268,3 +268,31 @@ def test_sharded_dump_that_is_replaced_while_it_is_open(tmp_path: Path, keeps: b
         with pytest.raises(StorageError, match="was replaced while it was read"):
             dump.data[:]
     assert open_dump(folder).manifest.seed == 8
+
+
+def test_hdf5_export_survives_a_failing_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path / "dump", goal=Goal(steps=30), bare=True)
+    target = tmp_path / "export" / "dump.h5"
+    export_dump(tmp_path / "dump", target)
+    before = target.read_bytes()
+    pwrite, failing, calls = os.pwrite, 0, 0
+
+    def counting(descriptor: int, data: Any, offset: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            fail(descriptor)
+        return pwrite(descriptor, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", counting)
+    export_dump(tmp_path / "dump", target, force=True)
+    total = calls
+    assert target.read_bytes() == before
+    for number in range(1, total + 1):
+        failing, calls = number, 0
+        with pytest.raises(OutputError, match=r"cannot write .*dump.h5: input/output error"):
+            export_dump(tmp_path / "dump", target, force=True)
+        assert [path.name for path in target.parent.iterdir()] == ["dump.h5"]
+        assert target.read_bytes() == before

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tdx.errors import StorageError
+from tdx.rollouts.dump.folder import write_all
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,
@@ -24,7 +27,6 @@ from tdx.rollouts.formats.files import (
     array_bytes,
     array_format,
     check_expansion,
-    check_free_space,
     parse_note,
     to_array,
 )
@@ -33,6 +35,8 @@ from tdx.untrusted import MAX_NESTING
 
 if TYPE_CHECKING:
     import h5py
+    from _typeshed import WriteableBuffer
+    from typing_extensions import Buffer
 
 
 _CHUNK = 2**18
@@ -60,7 +64,7 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     import h5py
 
     columns = name_grouped_columns(source)
-    with h5py.File(target, "w", track_order=True) as file:
+    with _open_for_library(target) as stream, h5py.File(stream, "w", track_order=True) as file:
         for column in columns:
             track, steps = source.track(column.track)
             dtype, shape = track.leaves[column.path]
@@ -76,16 +80,113 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
             for block in source.column_blocks(column):
                 array = to_array(block)
                 if array.size:
-                    # HDF5 crashes if it cannot write its buffers.
-                    file.flush()
-                    check_free_space(target, array.nbytes)
                     dataset[start : start + len(array)] = array
+                    file.flush()
+                    stream.check()
                 start += len(array)
         text = source.note_text(columns)
-        file.flush()
-        check_free_space(target, len(text))
         file.create_dataset(NOTE, data=text, dtype=h5py.string_dtype())
     return ()
+
+
+class _SteadyFile(io.RawIOBase):
+    """File for a library that crashes, or reports nothing, if its file fails while it is closed.
+
+    After an error, what the library writes stays in memory, so that it goes on as if nothing had
+    happened; :meth:`check` raises the error.
+
+    Args:
+        path: An existing file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._error: OSError | None = None
+        self._unwritten: list[tuple[int, bytes]] = []
+        self._position = 0
+
+    def check(self) -> None:
+        """Raise the first error.
+
+        Raises:
+            OSError: Something could not be written or read.
+        """
+        if self._error is not None:
+            raise OSError(self._error.errno, self._error.strerror) from self._error
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_CUR:
+            offset += self._position
+        elif whence == os.SEEK_END:
+            ends = [start + len(data) for start, data in self._unwritten]
+            offset += max(os.fstat(self._descriptor).st_size, *ends, 0)
+        self._position = offset
+        return offset
+
+    def write(self, data: Buffer) -> int:
+        block = memoryview(data).cast("B")
+        if self._error is None:
+            try:
+                write_all(self._descriptor, block, self._position)
+            except OSError as error:
+                self._error = error
+        if self._error is not None:
+            self._unwritten.append((self._position, bytes(block)))
+        self._position += len(block)
+        return len(block)
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        block = memoryview(buffer).cast("B")
+        start, done = self._position, 0
+        try:
+            while done < len(block):
+                count = os.preadv(self._descriptor, [block[done:]], start + done)
+                if not count:
+                    break
+                done += count
+        except OSError as error:
+            self._error = self._error or error
+        for offset, data in self._unwritten:
+            first, last = max(offset, start), min(offset + len(data), start + len(block))
+            if first < last:
+                block[first - start : last - start] = data[first - offset : last - offset]
+                done = max(done, last - start)
+        self._position += done
+        return done
+
+    def truncate(self, size: int | None = None) -> int:
+        size = self._position if size is None else size
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            self._error = self._error or error
+        return size
+
+
+@contextmanager
+def _open_for_library(path: Path) -> Iterator[_SteadyFile]:
+    """Open a file that HDF5 writes; errors are raised after it has closed the file."""
+    with closing(_SteadyFile(path)) as file:
+        try:
+            yield file
+        finally:
+            # The cause, and not what it led to in the library.
+            file.check()
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def _errno_of(error: BaseException | None) -> int | None:
         for reason, number in _FULL_TEXT.items():
             if reason in text:
                 return number
-        found = re.search(r"errno[ =:]+(\d+)", text)
+        found = re.search(r"(?:errno|os error)[ =:]+(\d+)", text)
         if found:
             return int(found.group(1))
         error = error.__cause__ or error.__context__
