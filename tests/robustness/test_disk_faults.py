@@ -1,4 +1,4 @@
-"""A sample of failing calls and power losses; ``python -m tests.robustness.disk_faults`` runs all."""
+"""A sample of failing calls and power losses; ``tests.robustness.disk_faults`` runs all."""
 
 from __future__ import annotations
 
