@@ -199,7 +199,7 @@ class Interposer:
             control.active = 0
             for stream in streams.values():
                 os.close(stream)
-        return Outcome(code, *texts, list(self._read_log()))
+        return Outcome(code, texts[0], texts[1], list(self._read_log()))
 
     def _read_log(self) -> Iterator[Call]:
         if not self._log.exists():

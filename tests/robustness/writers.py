@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +16,10 @@ from tensordict import TensorDict, TensorDictBase
 
 from tdx import LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
 from tdx.data.saved_manifest import MANIFEST
+from tdx.errors import TdxError
 from tdx.pipeline.editing.documents import Document, RecentFiles
+from tdx.pipeline.editing.draft import Draft
+from tdx.pipeline.editing.sessions import Session, SessionStore
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out, verify
 from tests.cli.processes import call_main
 from tests.robustness.power_loss import Tree
@@ -182,7 +188,7 @@ class ShardWriter(DumpWriter):
             return "part"
         try:
             opened = open_dump(dump)
-            if problems := [each for each in verify(dump).problems if each.kind != "incomplete"]:
+            if problems := verify(dump).problems:
                 return f"torn: {problems[0]}"
             if not opened.manifest.complete:
                 return "part"
@@ -234,8 +240,6 @@ def _record_frames(folder: str, seed: int) -> Work:
 
 def _remove(folder: str) -> Work:
     def run() -> None:
-        import shutil
-
         shutil.rmtree(folder)
 
     return run
@@ -257,8 +261,11 @@ _VIDEOS = ("mp4", "gif")
 
 def _export_writer(kind: str) -> Writer:
     is_video = kind in _VIDEOS
-    old = _record_frames("first", 1) if is_video else _record("first", seed=1)
-    new = _record_frames("dump", 0) if is_video else _record("dump")
+    # Minari needs all flags.
+    keys = "observation,action,reward,done,terminated,truncated"
+    options = ("--keys", keys) if kind == "minari" else ()
+    old = _record_frames("first", 1) if is_video else _record("first", *options, seed=1)
+    new = _record_frames("dump", 0) if is_video else _record("dump", *options)
     return Writer(
         f"export {kind}",
         tdx("export", "dump", "--to", kind, "--out", f"a.{kind}", "--force"),
@@ -309,13 +316,9 @@ class BufferWriter(Writer):
 
 def _report(work: Work) -> None:
     """Print an error of a library call as a command does."""
-    from tdx.errors import TdxError
-
     try:
         work()
     except TdxError as error:
-        import sys
-
         print(f"error: {error}\nhint: {error.hint}", file=sys.stderr)
         raise SystemExit(2) from None
 
@@ -344,10 +347,11 @@ def _write(file: str, text: str) -> Work:
 
 
 def _save_document() -> None:
-    document, pipeline = Document.load("a.yaml")
-    from dataclasses import replace
+    def work() -> None:
+        document, pipeline = Document.load("a.yaml")
+        document.save(replace(pipeline, transforms=pipeline.transforms[:1]))
 
-    _report(lambda: document.save(replace(pipeline, transforms=pipeline.transforms[:1])))
+    _report(work)
 
 
 def _configured(*arguments: str) -> Work:
@@ -360,6 +364,41 @@ def _configured(*arguments: str) -> Work:
 
 def _add_recent(name: str) -> Work:
     return lambda: _report(lambda: RecentFiles(Path("state/recent.json")).add(name))
+
+
+class SessionWriter(Writer):
+    """Keeps the session of the app; the name of its file and the time differ in each run."""
+
+    def _compared(self, tree: Tree) -> Tree:
+        return {
+            re.sub(rb'"when":[^,]*', b"", content).decode(): b""
+            for name, content in super()._compared(tree).items()
+            if content is not None and name.endswith(".json")
+        }
+
+    def state(self, folder: Path, tree: Tree) -> str:
+        """Return "old" or "new", or say what is wrong."""
+        sessions = self._compared(tree)
+        if any(name.endswith(".broken") for name in tree) or sessions.keys() - (
+            self._old.keys() | self._new.keys()
+        ):
+            return "torn: a damaged session"
+        if self._new.keys() <= sessions.keys():
+            return "new"
+        return "old" if self._old.keys() <= sessions.keys() else "lost: the session"
+
+
+def _keep_session(env: str) -> Work:
+    def run() -> None:
+        store = SessionStore(Path("state"))
+        sessions, _ = store.left()
+        if sessions:
+            store.take(sessions[0])
+        draft = Draft.of(Pipeline.of(env))
+        _report(lambda: store.keep(Session(draft, draft)))
+        store.leave()
+
+    return run
 
 
 def make_writers() -> dict[str, Writer]:
@@ -396,6 +435,7 @@ def make_writers() -> dict[str, Writer]:
         ),
         Writer("save in the app", _save_document, _write("a.yaml", _PIPELINE)),
         Writer("recent files", _add_recent("/b.yaml"), _add_recent("/a.yaml")),
+        SessionWriter("session", _keep_session("CartPole-v1"), _keep_session("Pendulum-v1")),
         Writer("config set", _configured("set", "num_envs", "4"), config),
         Writer("first config set", _configured("set", "num_envs", "4")),
         Writer("config init", _configured("init"), again=_configured("init", "--force")),
