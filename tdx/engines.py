@@ -13,10 +13,10 @@ import pickle
 import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -113,7 +113,8 @@ class LocalEngine(Generic[Returned]):
             # An interrupt in between would leave a process that close() does not know.
             with delay_interrupts():
                 executor = self._idle.pop() if self._idle else _process_pool(1)
-                future = executor.submit(_run_pickled, self._pickled, task)
+                with _report_killed_server():
+                    future = executor.submit(_run_pickled, self._pickled, task)
                 self._running[future] = (task, executor)
 
     def collect(self, seconds: float) -> list[tuple[int, Returned | WorkerError]]:
@@ -177,10 +178,26 @@ def map_in_processes(
     """
     with _process_pool(len(items)) as pool:
         try:
-            return list(pool.map(function, items))
+            with _report_killed_server():
+                results = pool.map(function, items)
+            return list(results)
         except BrokenProcessPool as error:
             message = f"the process of one of {len(items)} {noun}s was killed"
             raise WorkerError(message, hint=_KILLED_HINT) from error
+
+
+@contextmanager
+def _report_killed_server() -> Iterator[None]:
+    """Report that the fork server was killed while it started a process.
+
+    Raises:
+        WorkerError: It was.
+    """
+    try:
+        yield
+    except (EOFError, ConnectionError) as error:
+        message = "a process could not be started: the fork server was killed"
+        raise WorkerError(message, hint=_KILLED_HINT) from error
 
 
 def _process_pool(workers: int) -> ProcessPoolExecutor:

@@ -18,6 +18,20 @@ from tdx.errors import ArgumentError, OutputError, TdxError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a disk, a quota or a file that is full."""
+_CHECK_DISK = "check the disk, and the messages of the system"
+_MAKE_ROOM = "make room, then run the command again"
+SYSTEM_HINTS = {
+    errno.EIO: _CHECK_DISK,
+    errno.EROFS: _CHECK_DISK,
+    errno.ESTALE: _CHECK_DISK,
+    errno.EMFILE: "close other files of this process, or raise its limit: ulimit -n",
+    errno.ENFILE: "close other programs: the system has too many open files",
+    errno.ENOMEM: "close other programs",
+    errno.ENOSPC: _MAKE_ROOM,
+    errno.EDQUOT: _MAKE_ROOM,
+    errno.EFBIG: _MAKE_ROOM,
+}
+"""Hints for errors of the disk or of the limits of the system, by their numbers."""
 _STREAM_FOLDERS = ("/dev/", "/proc/")
 
 

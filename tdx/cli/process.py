@@ -30,10 +30,12 @@ from tdx.errors import (
     ArgumentError,
     ExitCode,
     OutputError,
+    StorageError,
     TdxError,
     UnknownNameError,
     did_you_mean,
 )
+from tdx.files import SYSTEM_HINTS
 from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:
@@ -107,12 +109,11 @@ def _run(arguments: Sequence[str], style: ErrorStyle, watch: InterruptWatch | No
 
 def _report(error: Exception, style: ErrorStyle) -> int:
     """Show an error and return its exit code."""
-    if isinstance(error, OSError) and error.errno in _WRITE_ERRORS and not error.filename:
-        close_quietly(sys.stdout)
-        error = OutputError(
-            f"cannot write to stdout: {error.strerror}",
-            hint="free some disk space, or redirect the output elsewhere",
-        )
+    if isinstance(error, typer.Abort) and isinstance(error.__cause__, EOFError):
+        # Click takes an EOFError of any library for the end of the input.
+        error = error.__cause__
+    if isinstance(error, OSError) and not isinstance(error, TdxError):
+        error = _explain_system_error(error)
     if style.debug:
         traceback.print_exception(error)
     if isinstance(error, (TdxError, TyperException)):
@@ -120,6 +121,28 @@ def _report(error: Exception, style: ErrorStyle) -> int:
         show_error(known, style)
         return int(known.exit_code)
     return show_unexpected_error(error, style)
+
+
+def _explain_system_error(error: OSError) -> Exception:
+    """Return an error of the disk or of the system's limits as one of tdx; others unchanged."""
+    reason = (error.strerror or str(error)).lower()
+    # Reading an open file fails without its name, too. A terminal that is gone reports EIO.
+    is_read = error.errno == errno.EIO and not sys.stdout.isatty()
+    if error.errno in _WRITE_ERRORS and not error.filename and not is_read:
+        close_quietly(sys.stdout)
+        known: TdxError = OutputError(
+            f"cannot write to stdout: {error.strerror}",
+            hint="free some disk space, or redirect the output elsewhere",
+        )
+    elif error.errno in SYSTEM_HINTS:
+        # A file that is opened below a folder has only its last name here.
+        name = f" of {os.fsdecode(error.filename)}" if isinstance(error.filename, str) else ""
+        known = StorageError(
+            f"reading or writing{name} failed: {reason}", hint=SYSTEM_HINTS[error.errno]
+        )
+    else:
+        return error
+    return known.with_traceback(error.__traceback__)
 
 
 def _configure_headless_rendering() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import codecs
 import contextlib
+import faulthandler
 import gc
 import os
 import re
@@ -12,7 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from select import select
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
@@ -297,15 +298,16 @@ def third_party_code() -> Iterator[None]:
     """Run code of envs and their libraries inside.
 
     Its output, also from C or from worker processes, goes to stderr, so that stdout contains only
-    the result. A Ctrl-C that it swallows is raised again at the end. MuJoCo writes no log file into
-    the working directory. Garbage is collected as usual.
+    the result. A Ctrl-C that it swallows is raised again at the end. After a crash, such as a
+    segmentation fault, stderr shows in which line of the env it happened. MuJoCo writes no log file
+    into the working directory. Garbage is collected as usual.
 
     Raises:
         EnvError: The code called ``sys.exit``.
         KeyboardInterrupt: The user pressed Ctrl-C.
     """
     resume_garbage_collection()
-    with reliable_sigint(), _stdout_to_stderr(), _logged_mujoco_warnings():
+    with reliable_sigint(), _stdout_to_stderr(), _logged_mujoco_warnings(), _reported_crashes():
         try:
             yield
         except SystemExit as error:
@@ -313,6 +315,21 @@ def third_party_code() -> Iterator[None]:
                 f"the env, or a library that it uses, called sys.exit({error.code!r})",
                 hint="--debug shows where",
             ) from error
+
+
+@contextmanager
+def _reported_crashes() -> Iterator[None]:
+    """Print the stack if the process crashes, which would otherwise end it without a word."""
+    if faulthandler.is_enabled() or sys.__stderr__ is None:
+        yield
+        return
+    # A standard stream may be closed.
+    with suppress(OSError, ValueError):
+        faulthandler.enable(sys.__stderr__, all_threads=False)
+    try:
+        yield
+    finally:
+        faulthandler.disable()
 
 
 @contextmanager

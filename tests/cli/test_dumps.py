@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tdx import Pipeline
+from tdx import Pipeline, export_dump, record_dump
 from tdx.cli.progress import activity_text, progress_text, shards_text
 from tdx.rollouts import DumpRequest, Goal, Progress, ShardProgress, roll_out_shard
 from tests.cli.conftest import GOLDEN, WIDTHS, assert_complete, assert_fits
@@ -306,3 +310,48 @@ def test_follow_of_a_complete_dump_returns(
 )
 def test_progress_line_of_an_activity(counts: tuple[int, int, int, float], text: str) -> None:
     assert activity_text("reading x", *counts) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "reason"),
+    [
+        (("show", "dump", "kept"), ".memmap", "cannot read kept: "),
+        (("verify", "kept"), ".memmap", "cannot read kept: "),
+        (("rollout", "--resume", "--out", "kept"), "manifest.json", "cannot read kept: "),
+        (
+            ("import", "kept.npz", "--out", "new"),
+            "kept.npz",
+            "reading or writing of kept.npz failed: ",
+        ),
+    ],
+)
+@pytest.mark.parametrize("number", [errno.EIO, errno.EMFILE])
+def test_errors_of_the_system_while_reading(
+    tdx: Tdx,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    file: str,
+    reason: str,
+    number: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    record_dump(Pipeline.of("Pendulum-v1"), "kept", steps=5)
+    export_dump("kept", "kept.npz")
+
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def opening(path: Any, *args: Any, **kwargs: Any) -> Any:
+            if str(path).endswith(file):
+                raise OSError(number, os.strerror(number), path)
+            return call(path, *args, **kwargs)
+
+        return opening
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", failing(os.open))
+        patch.setattr(io, "open", failing(io.open))
+        outcome = tdx(*arguments)
+    assert outcome.code == 3
+    assert f"error: {reason}{os.strerror(number).lower()}" in outcome.err
+    hint = "check the disk" if number == errno.EIO else "ulimit -n"
+    assert hint in outcome.err

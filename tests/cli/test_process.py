@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tdx.cli.process import run as run_here
 from tests.cli.processes import run, start
 
 ROOT = Path(__file__).parents[2]
@@ -112,3 +113,35 @@ def test_interrupt_exits_with_130_and_prints_nothing(
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_crash_of_an_env_names_its_line(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "crashing.py").write_text(
+        "import signal\n"
+        "from gymnasium.envs.classic_control import PendulumEnv\n"
+        "class Crashing(PendulumEnv):\n"
+        "    def step(self, action):\n"
+        "        signal.raise_signal(signal.SIGSEGV)\n"
+    )
+    done = subprocess.run(
+        [*TDX, "rollout", "crashing:Crashing", "--steps", "5", "--out", "dump", "--allow-code"],
+        cwd=tmp_path,
+        env={**environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in done.stderr
+    assert 'crashing.py", line 5 in step' in done.stderr
+
+
+def test_end_of_file_in_a_library_is_not_an_abort(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise EOFError("the pipe was closed")
+
+    monkeypatch.setattr("tdx.rollouts.verify", fail)
+    assert run_here(["verify", "dump"]) == 3
+    assert "unexpected EOFError: the pipe was closed" in capsys.readouterr().err

@@ -28,6 +28,7 @@ from tdx.errors import ArgumentError, TdxError, WorkerError, WorkerTimeoutError
 
 _STARTING = "startup"
 _CREATING = "env construction"
+_START_AGAIN = "run it again: the system kills processes when memory runs out"
 _IN_MAIN_PROCESS = "SerialEnv, or --batching serial, runs the envs in the main process"
 _CREATING_HINT = f"{ENV_ERROR_HINT}; {_IN_MAIN_PROCESS}"
 _IMPORT_TIMEOUT = 120.0
@@ -127,6 +128,12 @@ class WorkerPool:
                 f"create_env_fn of worker {rows[0]} cannot be sent to a process: {error}",
                 hint="create objects that cannot be pickled inside the function; "
                 f"{_IN_MAIN_PROCESS}",
+            ) from error
+        except (EOFError, ConnectionError) as error:
+            mine.close()
+            name = describe_workers(rows)
+            raise WorkerError(
+                f"{name} could not be started: the fork server was killed", hint=_START_AGAIN
             ) from error
         finally:
             theirs.close()

@@ -15,6 +15,7 @@ from typing import IO, ClassVar, TypeVar
 
 from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
 from tdx.errors import ArgumentError, StorageError, TdxError
+from tdx.files import SYSTEM_HINTS
 from tdx.rollouts.dump.encoding import Fields
 from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import MAX_NESTING
@@ -64,9 +65,8 @@ def open_dump_folder(folder: Path, outer: int | None = None, name: str = "") -> 
         raise missing_dump(folder) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise StorageError(
-            f"cannot read {folder}: {reason}", hint="check its permissions, and the disk"
-        ) from error
+        hint = SYSTEM_HINTS.get(error.errno or 0, "check its permissions")
+        raise StorageError(f"cannot read {folder}: {reason}", hint=hint) from error
 
 
 def read_dump_folder(folder: Path, read: Callable[[int], Content]) -> Content:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tdx.confined_files import open_below, open_subfolder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
-from tdx.errors import ArgumentError, StorageError, Where
+from tdx.errors import ArgumentError, StorageError, Where, get_first_line
 from tdx.keys import format_key, normalize_key
 from tdx.rollouts.dump.encoding import DAMAGED, DTYPES, MAX_COUNT, Fields
 from tdx.rollouts.dump.entries import LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
@@ -283,7 +283,13 @@ class Track:
             # Map the file that was checked, even if its name was replaced since.
             with open_data(root, self.file(path)) as file:
                 name = f"/proc/self/fd/{file.fileno()}"
-                flat = torch.from_file(name, shared=False, size=full.numel(), dtype=dtype)
+                try:
+                    flat = torch.from_file(name, shared=False, size=full.numel(), dtype=dtype)
+                except RuntimeError as error:
+                    raise StorageError(
+                        f"cannot map {self.file(path)!r} into memory: {get_first_line(error)}",
+                        hint="the system limits open files (ulimit -n) and memory (ulimit -v)",
+                    ) from error
             mapped = flat.reshape(full)
         return mapped.movedim(0, len(self.batch_size))
 

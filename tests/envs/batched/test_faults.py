@@ -236,3 +236,14 @@ def test_the_timeout_is_checked(make_parallel: MakeBatch, seconds: float) -> Non
 def test_the_start_method_is_checked(make_parallel: MakeBatch) -> None:
     with pytest.raises(ArgumentError, match="did you mean forkserver"):
         make_parallel(1, CountingEnv, mp_start_method="forkservr")
+
+
+def test_a_killed_fork_server_is_reported(
+    make_parallel: MakeBatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(process: object) -> None:
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", start)
+    with pytest.raises(WorkerError, match="the fork server was killed"):
+        make_parallel(1, CountingEnv, mp_start_method="forkserver")
