@@ -135,7 +135,9 @@ class Trial:
         if fault.error == "killed" or (call and call.kind == "s" and not fault.lasting):
             for each in calls:
                 disk.replay(each)
-            self._lose(disk, f"{name}, continued, power loss", tally, must_be_new=True)
+            # A command that had nothing to do promises nothing.
+            has_written = any(each.kind in "wn" for each in calls[len(outcome.calls) :])
+            self._lose(disk, f"{name}, continued, power loss", tally, must_be_new=has_written)
 
     def _judge(self, outcome: Outcome, call: Call | None, *, is_killed: bool) -> Iterator[str]:
         tree = read_tree(self._work)

@@ -233,7 +233,7 @@ def _record(folder: str, *options: str, seed: int = 0) -> Work:
 
 def _record_frames(folder: str, seed: int) -> Work:
     return tdx(
-        *("rollout", "CartPole-v1", "--from-pixels", "-t", "Resize(32, 32)"),
+        *("rollout", "CartPole-v1", "--from-pixels", "-t", "ToTensorImage", "-t", "Resize(32, 32)"),
         *("--steps", "3", "--seed", str(seed), "--out", folder),
     )
 
@@ -334,7 +334,7 @@ env:
 transforms:
   - StepCounter  # steps
   - RewardSum
-  - DoubleToFloat
+  - ObservationNorm: {loc: 0.0, scale: 2.0, in_keys: [observations]}  # a misspelled key
 """
 
 
