@@ -9,10 +9,8 @@ The note is the metadata that tdx stores in an export, so that it can be importe
 
 from __future__ import annotations
 
-import errno
 import math
 import os
-import resource
 import stat
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,8 +46,6 @@ MAX_NAME_BYTES = 200
 FORGED = "the file is damaged or was made to look larger than it is; do not use it"
 """Hint for a file whose sizes contradict each other."""
 _COPY = "copy the data into the folder, or do not use it"
-_SPARE = 2**18
-"""Number of bytes for the metadata that a library writes."""
 VERSION = 1
 """Version of the note."""
 _INVALID = (
@@ -262,25 +258,6 @@ def check_key(parts: Iterable[str], source: Path) -> None:
             raise StorageError(
                 f"{part[:MAX_NAME_BYTES]!r} in {source} cannot be a key", hint="rename the column"
             )
-
-
-def check_free_space(file: Path, size: int) -> None:
-    """Check that bytes can be written, for a library that crashes on a full disk.
-
-    Args:
-        file: File that is written.
-        size: Number of bytes.
-
-    Raises:
-        OSError: The disk is full, or the file would be too large.
-    """
-    needed = size + _SPARE
-    space = os.statvfs(file.parent)
-    if needed > space.f_bavail * space.f_frsize:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if most != resource.RLIM_INFINITY and needed + file.stat().st_size > most:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
 
 def parse_note(text: str | bytes, path: Path) -> dict[str, Any]:

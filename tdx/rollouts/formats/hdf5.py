@@ -64,7 +64,7 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     import h5py
 
     columns = name_grouped_columns(source)
-    with _open_for_library(target) as stream, h5py.File(stream, "w", track_order=True) as file:
+    with open_for_library(target) as stream, h5py.File(stream, "w", track_order=True) as file:
         for column in columns:
             track, steps = source.track(column.track)
             dtype, shape = track.leaves[column.path]
@@ -179,8 +179,15 @@ class _SteadyFile(io.RawIOBase):
 
 
 @contextmanager
-def _open_for_library(path: Path) -> Iterator[_SteadyFile]:
-    """Open a file that HDF5 writes; errors are raised after it has closed the file."""
+def open_for_library(path: Path) -> Iterator[_SteadyFile]:
+    """Open an existing file that HDF5 writes; errors are raised after it has closed the file.
+
+    Yields:
+        The file, for ``h5py.File``.
+
+    Raises:
+        OSError: Something could not be written.
+    """
     with closing(_SteadyFile(path)) as file:
         try:
             yield file

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +26,8 @@ from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
-from tdx.rollouts.formats.files import Array, array_format, check_free_space, to_array
+from tdx.rollouts.formats.files import Array, array_format, to_array
+from tdx.rollouts.formats.hdf5 import open_for_library
 from tdx.rollouts.formats.interface import (
     NOTE,
     ExportColumn,
@@ -34,13 +35,7 @@ from tdx.rollouts.formats.interface import (
     ExportPlan,
 )
 
-if TYPE_CHECKING:
-    from minari.data_collector import EpisodeBuffer
-
-
-_FILE = "main_data.hdf5"
-_EPISODE = 2**11
-"""Number of bytes of HDF5 metadata per entry of an episode."""
+METADATA, DATA_FILE = "metadata.json", "main_data.hdf5"
 _ROOT_FOLDER = "MINARI_DATASETS_PATH"
 ROOT, NEXT = "[:-1]", "[1:]"
 """Slices of the T+1 observations: before and after each step."""
@@ -61,29 +56,66 @@ def plan(source: ExportSource, options: ExportOptions) -> ExportPlan:
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write a dataset; Minari finds it by the name of its folder."""
+    import h5py
     import minari
 
     layout = MinariLayout.of(source)
     name = format_dataset_id(options.name)
-    with ignore_warnings(), _datasets_in(target):
-        dataset = minari.create_dataset_from_buffers(
+    data = target / "data"
+    data.mkdir()
+    (data / METADATA).write_bytes(_describe_dataset(source, layout, name))
+    (data / DATA_FILE).touch()
+    steps = 0
+    with (
+        open_for_library(data / DATA_FILE) as stream,
+        h5py.File(stream, "w", track_order=True) as file,
+    ):
+        for number, episode in enumerate(_iter_episodes(source, layout)):
+            group = file.create_group(f"episode_{number}")
+            count = len(episode["rewards"])
+            group.attrs.update({"id": number, "total_steps": count})
+            for place, array in episode.items():
+                growing = (None, *array.shape[1:])
+                group.create_dataset(place, data=array, chunks=True, maxshape=growing)
+            steps += count
+            file.flush()
+            stream.check()
+    with ignore_warnings():
+        storage = minari.MinariDataset(data).storage
+        added = {
+            "total_episodes": len(source.episodes),
+            "total_steps": steps,
+            "dataset_size": storage.get_size(),
+            NOTE: {**source.note(layout.columns), ONE_HOT: layout.one_hot},
+        }
+        env_spec = _env_spec(source.manifest)
+        storage.update_metadata(added if env_spec is None else {**added, "env_spec": env_spec})
+    if name != options.name:
+        return (f"its id is {name}; minari.load_dataset needs a folder of that name",)
+    return (f'set MINARI_DATASETS_PATH to its parent folder for minari.load_dataset("{name}")',)
+
+
+def _describe_dataset(source: ExportSource, layout: MinariLayout, name: str) -> bytes:
+    """Return the metadata that Minari gives a dataset without episodes.
+
+    Minari itself opens the file of numbers by its name, and HDF5 crashes if such a file fails.
+    """
+    import minari
+
+    with (
+        tempfile.TemporaryDirectory(prefix="tdx-") as folder,
+        ignore_warnings(),
+        _datasets_in(Path(folder)),
+    ):
+        minari.create_dataset_from_buffers(
             name,
-            _iter_episodes(source, layout, target / name / "data" / _FILE),
+            [],
             observation_space=nest_space(layout.observations),
             action_space=nest_space(layout.actions),
             algorithm_name=source.manifest.policy,
             jpeg_encoding=False,
         )
-        note = source.note(layout.columns)
-        dataset.storage.update_metadata({NOTE: {**note, ONE_HOT: layout.one_hot}})
-        env_spec = _env_spec(source.manifest)
-        if env_spec is not None:
-            dataset.storage.update_metadata({"env_spec": env_spec})
-    shutil.move(str(target / name / "data"), str(target / "data"))
-    (target / name).rmdir()
-    if name != options.name:
-        return (f"its id is {name}; minari.load_dataset needs a folder of that name",)
-    return (f'set MINARI_DATASETS_PATH to its parent folder for minari.load_dataset("{name}")',)
+        return (Path(folder) / name / "data" / METADATA).read_bytes()
 
 
 def format_dataset_id(name: str) -> str:
@@ -130,36 +162,25 @@ def _env_spec(manifest: Manifest) -> str | None:
     return None
 
 
-def _iter_episodes(
-    source: ExportSource, layout: MinariLayout, file: Path
-) -> Iterator[EpisodeBuffer]:
-    from minari.data_collector import EpisodeBuffer
-
-    step_bytes = sum(map(source.data.step_bytes, source.data.leaves)) // source.rows
-
-    places = {each.path: each.name for each in layout.columns}
+def _iter_episodes(source: ExportSource, layout: MinariLayout) -> Iterator[dict[str, Array]]:
+    """Yield the arrays of each episode by their places."""
+    places = {column.path: column.name for column in layout.columns}
     by_place = {name: path for path, name in places.items()}
-    for each in source.episodes:
-        reader = _EpisodeReader(source, each)
-        steps = each.length
-        # HDF5 crashes if it cannot write its buffers.
-        check_free_space(file, (steps + 1) * step_bytes + _EPISODE * len(places))
+    for episode in source.episodes:
+        reader = _EpisodeReader(source, episode)
+        observations = nest({path: reader.observations(path) for path in layout.observations})
+        actions = nest({path: reader.action(path, layout) for path in layout.actions})
         ends = reader.flags(("next", "terminated"), ("next", "done"))
         cuts = reader.flags(("next", "truncated"))
-        rewards = reader.total(("next", "reward"))
-        yield EpisodeBuffer(
-            observations=nest({path: reader.observations(path) for path in layout.observations}),
-            actions=nest({path: reader.action(path, layout) for path in layout.actions}),
-            rewards=reader.flat(by_place["rewards"]) if "rewards" in by_place else rewards,
-            terminations=ends,
-            truncations=cuts if cuts is not None else np.zeros(steps, bool),
-            infos={
-                name.removeprefix(INFOS): reader.array(path)
-                for path, name in places.items()
-                if name.startswith(INFOS)
-            }
-            or None,
-        )
+        rewards = by_place.get("rewards")
+        yield {
+            **flatten_arrays(observations, "observations"),
+            **flatten_arrays(actions, "actions"),
+            "rewards": reader.total(REWARD) if rewards is None else reader.flat(rewards),
+            "terminations": ends,
+            "truncations": np.zeros(episode.length, bool) if cuts is None else cuts,
+            **{name: reader.array(path) for path, name in places.items() if name.startswith(INFOS)},
+        }
 
 
 class _EpisodeReader:
