@@ -261,28 +261,27 @@ def make_folders(path: str | Path, mode: int = 0o777) -> None:
         OSError: A folder cannot be created, or there is a file of that name.
     """
     folder = Path(path)
-    try:
-        folder.mkdir(mode)
-    except FileExistsError:
-        if not folder.is_dir():
-            raise
+    if not folder.is_dir():
+        if folder.parent != folder:
+            make_folders(folder.parent)
+        try:
+            folder.mkdir(mode)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+        else:
+            try:
+                sync_path(folder.absolute().parent)
+            except OSError:
+                with suppress(OSError):
+                    folder.rmdir()
+                raise
+            return
+    # A process may have been killed right after it made the folder. One that has something was
+    # flushed before. A folder that may not be listed was made by someone else.
+    with suppress(PermissionError):
         if not any(folder.iterdir()):
-            # A process may have been killed right after it made the folder. One that has
-            # something was flushed before.
             sync_path(folder.absolute().parent)
-        return
-    except FileNotFoundError:
-        if folder.parent == folder:
-            raise
-        make_folders(folder.parent)
-        make_folders(folder, mode)
-        return
-    try:
-        sync_path(folder.absolute().parent)
-    except OSError:
-        with suppress(OSError):
-            folder.rmdir()
-        raise
 
 
 @contextmanager

@@ -84,9 +84,12 @@ def test_empty_folder_that_a_killed_process_left_is_flushed(
     (tmp_path / "a").mkdir()
     make_folders(tmp_path / "a")
     assert flushed == [str(tmp_path)]
-    (tmp_path / "a" / "b").touch()
+    flushed.clear()
+    make_folders(tmp_path / "a" / "b")
+    assert flushed == [str(tmp_path), str(tmp_path / "a")]
+    flushed.clear()
     make_folders(tmp_path / "a")
-    assert flushed == [str(tmp_path)]
+    assert not flushed
 
 
 def test_permissions_of_the_old_file_are_preserved(tmp_path: Path) -> None:
