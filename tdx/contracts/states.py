@@ -13,7 +13,7 @@ from tdx.contracts.report import Difference
 from tdx.contracts.roles import PASSIVE, role_of
 from tdx.contracts.values import format_number
 from tdx.errors import ArgumentError, StorageError, Where
-from tdx.files import check_replaceable, write_atomically
+from tdx.files import check_replaceable, report_write_errors, write_atomically
 from tdx.stacks import open_stack
 from tdx.untrusted import MAX_POLICY_BYTES, read_limited
 
@@ -214,6 +214,7 @@ def save_state(env: Any, path: str | Path, *, force: bool = False) -> tuple[str,
 
     Raises:
         ArgumentError: The file exists and ``force`` is False, or no stage has a state.
+        StorageError: It cannot be written.
     """
     check_replaceable(path, force=force)
     stack = open_stack(env)
@@ -229,7 +230,8 @@ def save_state(env: Any, path: str | Path, *, force: bool = False) -> tuple[str,
         for index, values in state.items()
         for name, value in values.items()
     }
-    write_atomically(path, tensors_to_bytes(tensors))
+    with report_write_errors(path, "name another file", kind=StorageError):
+        write_atomically(path, tensors_to_bytes(tensors))
     return tuple(f"{index}.{name}" for index, values in state.items() for name in values)
 
 

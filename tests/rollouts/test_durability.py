@@ -25,7 +25,8 @@ from tdx import (
 from tdx.errors import OutputError
 from tdx.files import atomic_folder, make_folders, write_atomically
 from tdx.rollouts import Goal, Manifest, repair, resume, roll_out, roll_out_shard, verify
-from tdx.rollouts.dump import manifest
+from tdx.rollouts.dump.index import read_lines
+from tdx.rollouts.formats.targets import replace_atomically
 from tests.rollouts.recordings import (
     CHUNK,
     CutError,
@@ -237,14 +238,14 @@ def test_dump_that_is_replaced_while_it_is_opened(
     chosen = folder if keeps else other
     wanted = read(chosen)
     data = open_dump(chosen).data.clone()
-    read_lines, times = manifest.read_lines, iter(range(100))
+    times = iter(range(100))
 
     def replacing(*arguments: Any) -> Iterator[Any]:
         yield from read_lines(*arguments)
         if next(times) == 0:
             replace_folder(folder, other, keeps=keeps)
 
-    monkeypatch.setattr(manifest, "read_lines", replacing)
+    monkeypatch.setattr("tdx.rollouts.dump.manifest.read_lines", replacing)
     result = read(folder)
     if read is open_dump:
         assert result.manifest.to_dict() == wanted.manifest.to_dict()
@@ -299,3 +300,11 @@ def test_hdf5_survives_a_failing_disk(
         with pytest.raises(OutputError, match=rf"cannot write .*{name}: input/output error"):
             export_dump(tmp_path / "dump", target, to=to, force=True)
         assert hash_tree(target.parent) == before
+
+
+def test_error_number_in_the_text_of_a_library_is_understood(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OutputError, match=r"cannot write .*: input/output error"),
+        replace_atomically(tmp_path / "dump.rrd", folder=False),
+    ):
+        raise RuntimeError("Failed to encode: Failed to write: (os error 5)")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,15 @@ import torch
 from gymnasium import spaces
 
 from tdx import Dump, export_dump, import_dump, open_dump
-from tdx.errors import ArgumentError, MissingPackageError, StorageError, UnknownNameError
+from tdx.errors import (
+    ArgumentError,
+    MissingPackageError,
+    OutputError,
+    StorageError,
+    UnknownNameError,
+)
 from tdx.rollouts import Goal, Manifest, export_formats, verify
+from tdx.rollouts.formats.conversion import find_codec
 from tdx.rollouts.formats.interface import find_format
 from tests.rollouts.export_dumps import (
     assert_same_bits,
@@ -24,7 +33,7 @@ from tests.rollouts.export_dumps import (
     bits,
     create_dump_of_all_dtypes,
 )
-from tests.rollouts.recordings import CHAIN, in_memory, record
+from tests.rollouts.recordings import CHAIN, hash_tree, in_memory, record
 
 BACK = [each.name for each in export_formats() if each.can_import]
 WITH_RAW = [each.name for each in export_formats() if each.holds_raw]
@@ -417,3 +426,27 @@ def test_frames_of_several_envs_are_concatenated(tmp_path: Path) -> None:
     assert len(shown) == 2 * (5 + 2)
     for place, (row, step) in {0: (0, 0), 3: (0, 3), 5: (1, 0), 10: (0, 4), 12: (1, 4)}.items():
         np.testing.assert_array_equal(shown[place], data[row, step].numpy())
+
+
+@pytest.mark.parametrize("name", ["hdf5", "minari", "parquet", "rerun", "lerobot", "mp4"])
+def test_export_without_its_end_does_not_replace_another_one(
+    dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    dump = dumps / ("pixels" if name in ("lerobot", "mp4") else "cart")
+    target = tmp_path / "export"
+    export_dump(dump, target, to=name)
+    before = hash_tree(tmp_path)
+    codec = find_codec(find_format(name))
+
+    def write(source: Any, part: Path, options: Any) -> tuple[str, ...]:
+        notes = codec.write(source, part, options)
+        for file in part.rglob("*") if part.is_dir() else [part]:
+            if file.suffix not in (".json", "") or file == part:
+                os.truncate(file, file.stat().st_size // 2)
+        return notes
+
+    torn = replace(codec, write=write)
+    monkeypatch.setattr("tdx.rollouts.formats.conversion.find_codec", lambda kind: torn)
+    with pytest.raises(OutputError, match=r"cannot write .*export"):
+        export_dump(dump, target, to=name, force=True)
+    assert hash_tree(tmp_path) == before

@@ -15,8 +15,11 @@ from tdx.engines import map_in_processes
 from tdx.errors import (
     ArgumentError,
     MissingPackageError,
+    OutputError,
     StorageError,
+    TdxError,
     UnknownNameError,
+    get_first_line,
 )
 from tdx.rollouts.dump.folder import replaced_dump
 from tdx.rollouts.dump.index import Chunk
@@ -176,8 +179,26 @@ def _export(
         return planned
     with replace_atomically(target, folder=kind.is_folder or options.split) as part:
         added = codec.write(source, part, replace(options, name=target.name))
+        _check_end(codec, part, target)
         size = measure_bytes(part)
     return replace(planned, written=True, size=size, notes=(*planned.notes, *added))
+
+
+def _check_end(codec: FormatCodec, part: Path, target: Path) -> None:
+    """Read back the end of an export before it replaces another one.
+
+    Raises:
+        OutputError: It is incomplete.
+    """
+    try:
+        codec.check(part)
+    except TdxError:
+        raise
+    except Exception as error:
+        raise OutputError(
+            f"cannot write {target}: its end cannot be read back: {get_first_line(error)}",
+            hint="check the disk, then export it again",
+        ) from error
 
 
 def _export_shards(
@@ -379,6 +400,10 @@ def _plan_all_entries(source: ExportSource, options: ExportOptions) -> ExportPla
     return source.plan()
 
 
+def _trust(part: Path) -> None:
+    """Check nothing: Python reports every error of writing."""
+
+
 @dataclass(frozen=True, slots=True)
 class FormatCodec:
     """Functions of one format.
@@ -387,25 +412,28 @@ class FormatCodec:
         write: Writes a dump to a path, and returns remarks for the user.
         read: Opens a file or folder; ``None`` if the format cannot be imported.
         plan: Returns what ``write`` would write.
+        check: Raises an error if the end of a file is missing, for a library that may not report
+            that it could not write it.
     """
 
     write: Callable[[ExportSource, Path, ExportOptions], tuple[str, ...]]
     read: Callable[[Path], AbstractContextManager[ColumnReader]] | None = None
     plan: Callable[[ExportSource, ExportOptions], ExportPlan] = _plan_all_entries
+    check: Callable[[Path], None] = _trust
 
 
 _CODECS = {
-    "minari": FormatCodec(minari.write, minari_reading.read, minari.plan),
-    "parquet": FormatCodec(parquet.write, parquet.read),
-    "hdf5": FormatCodec(hdf5.write, hdf5.read),
+    "minari": FormatCodec(minari.write, minari_reading.read, minari.plan, minari.check),
+    "parquet": FormatCodec(parquet.write, parquet.read, check=parquet.check),
+    "hdf5": FormatCodec(hdf5.write, hdf5.read, check=hdf5.check),
     "zarr": FormatCodec(zarr.write, zarr.read),
     "safetensors": FormatCodec(safetensors.write, safetensors.read),
     "npz": FormatCodec(npz.write, npz.read),
     "jsonl": FormatCodec(jsonl.write, jsonl.read),
-    "lerobot": FormatCodec(lerobot.write, plan=lerobot.plan),
-    "rerun": FormatCodec(rerun.write),
+    "lerobot": FormatCodec(lerobot.write, plan=lerobot.plan, check=lerobot.check),
+    "rerun": FormatCodec(rerun.write, check=rerun.check_complete),
     "tensorboard": FormatCodec(tensorboard.write),
-    "mp4": FormatCodec(video.write_mp4, plan=video.plan),
+    "mp4": FormatCodec(video.write_mp4, plan=video.plan, check=video.check_mp4),
     "gif": FormatCodec(video.write_gif, plan=video.plan),
 }
 

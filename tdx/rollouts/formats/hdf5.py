@@ -89,6 +89,19 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     return ()
 
 
+def check(path: Path) -> None:
+    """Read back what was written last.
+
+    Raises:
+        OSError: The end is missing.
+        KeyError: The note is.
+    """
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        file[NOTE][()]
+
+
 class _SteadyFile(io.RawIOBase):
     """File for a library that crashes, or reports nothing, if its file fails while it is closed.
 

@@ -17,10 +17,11 @@ from tdx.errors import ArgumentError
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA
+from tdx.rollouts.formats import parquet
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import Array, array_format, to_array
 from tdx.rollouts.formats.interface import ExportColumn, ExportOptions, ExportPlan
-from tdx.rollouts.formats.video import PixelFormat, encode_mp4
+from tdx.rollouts.formats.video import PixelFormat, check_mp4, encode_mp4
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,6 +144,19 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     _write_json(target / "meta/stats.json", statistics)
     _write_json(target / "meta/info.json", _describe(source, features, episodes, options.fps))
     return ()
+
+
+def check(folder: Path) -> None:
+    """Read back the ends of all tables and videos.
+
+    Raises:
+        OSError: One is missing.
+        ValueError: One is damaged.
+    """
+    for table in folder.rglob("*.parquet"):
+        parquet.check(table)
+    if any(folder.rglob("*.mp4")):
+        check_mp4(folder)
 
 
 def _groups(episodes: Sequence[Episode]) -> Iterator[list[tuple[int, Episode]]]:

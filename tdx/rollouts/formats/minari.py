@@ -81,7 +81,8 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
             file.flush()
             stream.check()
     with ignore_warnings():
-        storage = minari.MinariDataset(data).storage
+        # Minari joins a relative path twice.
+        storage = minari.MinariDataset(data.resolve()).storage
         added = {
             "total_episodes": len(source.episodes),
             "total_steps": steps,
@@ -93,6 +94,20 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     if name != options.name:
         return (f"its id is {name}; minari.load_dataset needs a folder of that name",)
     return (f'set MINARI_DATASETS_PATH to its parent folder for minari.load_dataset("{name}")',)
+
+
+def check(folder: Path) -> None:
+    """Read back what was written last.
+
+    Raises:
+        OSError: The end is missing.
+        KeyError: An episode is.
+    """
+    import h5py
+
+    with h5py.File(folder / "data" / DATA_FILE, "r") as file:
+        for place in file:
+            file[place]["truncations"][-1:]
 
 
 def _describe_dataset(source: ExportSource, layout: MinariLayout, name: str) -> bytes:

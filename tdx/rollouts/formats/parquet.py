@@ -75,6 +75,18 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     return ()
 
 
+def check(path: Path) -> None:
+    """Read back the end, which describes the columns.
+
+    Raises:
+        OSError: It is missing.
+        ValueError: It is damaged.
+    """
+    import pyarrow.parquet as pq
+
+    pq.read_metadata(path)
+
+
 def _field(source: ExportSource, column: ExportColumn) -> pa.Field:
     import pyarrow as pa
 

@@ -237,6 +237,20 @@ def encode_mp4(path: Path, frames: Iterator[Array], fps: int, lossless: bool) ->
             container.mux(packet)
 
 
+def check_mp4(path: Path) -> None:
+    """Read back the packets of a video, or of all videos in a folder.
+
+    Raises:
+        OSError: The end of a video is missing.
+    """
+    import av
+
+    for file in path.rglob("*.mp4") if path.is_dir() else (path,):
+        with av.open(str(file)) as container:
+            for _ in container.demux():
+                pass
+
+
 def _pad_to_even(frame: Array) -> Array:
     """Pad a frame to an even number of rows and columns, which yuv420p requires."""
     height, width = frame.shape[:2]

@@ -16,7 +16,7 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdx.errors import ArgumentError, PipelineError, StorageError
-from tdx.files import atomic_write, check_replaceable
+from tdx.files import check_replaceable, report_write_errors, write_atomically
 from tdx.keys import Keys, normalize_key
 from tdx.pipeline.policies import OutputActivation, make_mlp_policy
 from tdx.pipeline.values import Value
@@ -119,16 +119,8 @@ def save_mlp_policy(
         )
     described = make_mlp_policy(settings).settings
     check_replaceable(path, force=force)
-    _write(path, _encoded(layers, described))
-
-
-def _write(path: str | Path, content: bytes) -> None:
-    try:
-        with atomic_write(path) as file:
-            file.write(content)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise StorageError(f"cannot write {path}: {reason}", hint="name another file") from error
+    with report_write_errors(path, "name another file", kind=StorageError):
+        write_atomically(path, _encoded(layers, described))
 
 
 def _disassemble(module: nn.Module) -> tuple[list[nn.Linear], str | None, bool]:
