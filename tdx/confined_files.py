@@ -132,25 +132,40 @@ def _split_path(name: str) -> list[str]:
 
 
 def _open_single_subfolder(folder: int, part: str, name: str, *, create: bool) -> int:
-    if create:
-        with suppress(FileExistsError):
-            os.mkdir(part, dir_fd=folder)
-            _sync_new_folder(folder, part)
+    is_new = create and _make_subfolder(folder, part)
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(part, flags, dir_fd=folder)
+        inner = os.open(part, flags, dir_fd=folder)
     except NotADirectoryError:
         raise _not_regular(folder, part, name) from None
+    try:
+        if create and not is_new and not os.listdir(inner):
+            # A process may have been killed right after it made the folder. One that has something
+            # was flushed before.
+            os.fsync(folder)
+    except OSError:
+        os.close(inner)
+        raise
+    return inner
 
 
-def _sync_new_folder(folder: int, part: str) -> None:
-    """Flush the name of a new folder, without which a power loss takes its files away too."""
+def _make_subfolder(folder: int, part: str) -> bool:
+    """Make a folder and flush its name, without which a power loss takes its files away too.
+
+    Returns:
+        False if it exists.
+    """
+    try:
+        os.mkdir(part, dir_fd=folder)
+    except FileExistsError:
+        return False
     try:
         os.fsync(folder)
     except OSError:
         with suppress(OSError):
             os.rmdir(part, dir_fd=folder)
         raise
+    return True
 
 
 def _open_regular(folder: int, part: str, name: str, flags: int, mode: int) -> int:

@@ -88,8 +88,9 @@ def atomic_write(
     """Replace a file atomically: readers see either the old or the complete new file.
 
     The data is written to a temporary file in the same folder, which is renamed to ``path`` when
-    the block ends. If the block raises or the process is killed, the old file remains. A stream
-    (:func:`is_stream`) is written directly.
+    the block ends. If the block raises or the process is killed, the old file remains. Temporary
+    files of earlier processes that were killed are removed. A stream (:func:`is_stream`) is written
+    directly.
 
     Args:
         path: Target, see :func:`check_replaceable`.
@@ -117,10 +118,12 @@ def atomic_write(
         return
     check_replaceable(path, force=True)
     target = Path(path)
+    _remove_abandoned(target)
     temporary = target.with_name(temporary_name(target.name))
     descriptor = os.open(temporary, NEW_FILE_FLAGS, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            _lock(descriptor)
             permissions = _permissions(target) if mode is None else mode
             if permissions is not None:
                 os.fchmod(file.fileno(), permissions)
@@ -128,7 +131,7 @@ def atomic_write(
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        os.replace(temporary, target)
+            os.replace(temporary, target)
     except BaseException:
         with suppress(OSError):
             os.unlink(temporary)
@@ -220,23 +223,31 @@ def sync_path(path: str | Path) -> None:
         os.close(descriptor)
 
 
-class _UnsyncedError(OutputError):
-    """A file or folder is in place, but a power loss may bring the old one back."""
+class UnsyncedError(OutputError):
+    """A file or folder is in place, but a power loss may bring the old one back.
+
+    Args:
+        target: The file or folder.
+        error: Error of the disk.
+    """
+
+    def __init__(self, target: str | Path, error: OSError) -> None:
+        super().__init__(
+            f"{target} is written, but may be lost at a power failure: {_reason(error)}",
+            hint="check the disk, then write it again",
+        )
 
 
 def _sync_exchange(target: Path) -> None:
     """Flush the name of a file or folder that was just put in place.
 
     Raises:
-        _UnsyncedError: The disk reports an error.
+        UnsyncedError: The disk reports an error.
     """
     try:
         sync_path(target.parent)
     except OSError as error:
-        raise _UnsyncedError(
-            f"{target} is written, but may be lost at a power failure: {_reason(error)}",
-            hint="check the disk, then write it again",
-        ) from error
+        raise UnsyncedError(target, error) from error
 
 
 def make_folders(path: str | Path, mode: int = 0o777) -> None:
@@ -252,24 +263,27 @@ def make_folders(path: str | Path, mode: int = 0o777) -> None:
         OSError: A folder cannot be created, or there is a file of that name.
     """
     folder = Path(path)
-    try:
-        folder.mkdir(mode)
-    except FileExistsError:
-        if not folder.is_dir():
-            raise
-        return
-    except FileNotFoundError:
-        if folder.parent == folder:
-            raise
-        make_folders(folder.parent)
-        make_folders(folder, mode)
-        return
-    try:
-        sync_path(folder.absolute().parent)
-    except OSError:
-        with suppress(OSError):
-            folder.rmdir()
-        raise
+    if not folder.is_dir():
+        if folder.parent != folder:
+            make_folders(folder.parent)
+        try:
+            folder.mkdir(mode)
+        except FileExistsError:
+            if not folder.is_dir():
+                raise
+        else:
+            try:
+                sync_path(folder.absolute().parent)
+            except OSError:
+                with suppress(OSError):
+                    folder.rmdir()
+                raise
+            return
+    # A process may have been killed right after it made the folder. One that has something was
+    # flushed before. A folder that may not be listed was made by someone else.
+    with suppress(PermissionError):
+        if not any(folder.iterdir()):
+            sync_path(folder.absolute().parent)
 
 
 @contextmanager
@@ -359,10 +373,9 @@ def _scratch_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
     folder.mkdir(mode)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor)
         yield folder
-    except _UnsyncedError:
+    except UnsyncedError:
         # It holds what a power loss may bring back; a later write removes it.
         raise
     except BaseException:
@@ -372,6 +385,12 @@ def _scratch_folder(target: Path, mode: int = 0o777) -> Iterator[Path]:
         remove_path(folder)
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a temporary file or folder, so that other processes do not take it for abandoned."""
+    with suppress(OSError):  # some network file systems have no locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove_abandoned(target: Path) -> None:
@@ -404,6 +423,7 @@ _SECONDS_TO_LOCK = 60
 
 
 def _move_into_place(part: Path, target: Path) -> None:
+    """Exchange a new folder with the one that it replaces, if there is one."""
     if not os.path.lexists(target):
         os.rename(part, target)
         return
@@ -411,12 +431,21 @@ def _move_into_place(part: Path, target: Path) -> None:
         return
     aside = target.with_name(temporary_name(target.name))
     os.rename(target, aside)
-    os.rename(part, target)
-    remove_path(aside)
+    try:
+        os.rename(part, target)
+    except OSError:
+        os.rename(aside, target)
+        raise
+    # The caller removes it after flushing the new name; a power loss may bring it back until then.
+    os.rename(aside, part)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two paths in one system call; return False if that is not supported."""
+    """Exchange two paths in one system call; return False if that is not supported.
+
+    Raises:
+        OSError: The disk reports an error.
+    """
     import ctypes
 
     at_fdcwd, rename_exchange = -100, 2  # see renameat2(2)
@@ -425,4 +454,9 @@ def _exchange(one: Path, other: Path) -> bool:
     except (OSError, AttributeError):
         return False
     paths = (at_fdcwd, os.fsencode(one), at_fdcwd, os.fsencode(other))
-    return bool(rename(*paths, rename_exchange) == 0)
+    if rename(*paths, rename_exchange) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
+        return False
+    raise OSError(number, os.strerror(number), str(other))

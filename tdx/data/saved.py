@@ -32,7 +32,7 @@ from tdx.data.saved_manifest import (
     parse_manifest,
 )
 from tdx.errors import StorageError
-from tdx.files import make_folders
+from tdx.files import UnsyncedError, make_folders
 from tdx.untrusted import MAX_HEADER_BYTES
 
 _TEMPORARY = re.compile(rf"[.]{re.escape(MANIFEST)}[.][0-9a-f]{{16}}[.]tmp")
@@ -80,7 +80,9 @@ def save(folder: FilePath, saved: Saved) -> None:
     try:
         make_folders(folder)
         with open_folder(folder) as descriptor, _only_saver(descriptor):
-            _save(descriptor, saved, secrets.token_hex(8))
+            _save(folder, descriptor, saved, secrets.token_hex(8))
+    except UnsyncedError as error:
+        raise StorageError(error.message, hint=error.hint) from error
     except OSError as error:
         if isinstance(error, StorageError):
             raise
@@ -90,15 +92,17 @@ def save(folder: FilePath, saved: Saved) -> None:
         ) from error
 
 
-def _save(folder: int, saved: Saved, token: str) -> None:
+def _save(path: FilePath, folder: int, saved: Saved, token: str) -> None:
     outdated = _files_of_manifest(folder)
     try:
         manifest = _write_data(folder, saved, token)
         os.fsync(folder)
         write_below(folder, MANIFEST, manifest_text(manifest))
-    except BaseException:
+    except BaseException as error:
         if not any(token in name for name in _files_of_manifest(folder)):
             _remove(folder, [name for name in os.listdir(folder) if token in name])
+        elif isinstance(error, OSError):
+            raise UnsyncedError(path, error) from error
         raise
     names = [name for name in os.listdir(folder) if token not in name]
     ours = [name for name in names if _DATA.fullmatch(name) or _TEMPORARY.fullmatch(name)]

@@ -9,6 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from io import TextIOWrapper
 from multiprocessing import forkserver
 from typing import Any, cast
@@ -44,6 +45,32 @@ def start(
     Returns:
         Process ID.
     """
+    return start_function(partial(call_main, *arguments), streams, before)
+
+
+def call_main(*arguments: str) -> None:
+    """Run ``tdx`` in this process, which is a fork."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _forget_fork_server()
+    sys.argv = ["tdx", *arguments]
+    main()
+
+
+def start_function(
+    function: Callable[[], object],
+    streams: dict[int, int],
+    before: Callable[[], Any] | None = None,
+) -> int:
+    """Call a function in a fork that ends with 0, or as ``sys.exit`` says.
+
+    Args:
+        function: Its exceptions are printed.
+        streams: Open file descriptors by number: 0, 1, 2.
+        before: Called in the fork before the function.
+
+    Returns:
+        Process ID.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
@@ -57,12 +84,10 @@ def start(
         # stderr is line-buffered, as in any Python process.
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, closefd=False)  # noqa: SIM115
         sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _forget_fork_server()
         if before is not None:
             before()
-        sys.argv = ["tdx", *arguments]
-        main()
+        function()
+        code = 0
     except SystemExit as ended:
         code = ended.code
     except BaseException:

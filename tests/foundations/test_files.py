@@ -13,7 +13,14 @@ from typing import IO
 import pytest
 
 from tdx.errors import ArgumentError
-from tdx.files import atomic_folder, atomic_write, check_replaceable, is_stream, write_atomically
+from tdx.files import (
+    atomic_folder,
+    atomic_write,
+    check_replaceable,
+    is_stream,
+    make_folders,
+    write_atomically,
+)
 
 
 def _fail(file: IO[bytes]) -> None:
@@ -42,6 +49,47 @@ def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(target)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert target.read_text() == "old"
+
+
+def test_temporary_file_of_a_killed_write_goes_with_the_next_write(tmp_path: Path) -> None:
+    target = tmp_path / "a"
+    code = (
+        "import os, sys\nfrom tdx.files import atomic_write\n"
+        "with atomic_write(sys.argv[1]) as file:\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(target)], check=False)
+    (left,) = tmp_path.iterdir()
+    os.utime(left, (0, 0))
+    write_atomically(target, "new")
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_temporary_file_of_a_running_write_stays(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a") as file:
+        file.write(b"slow")
+        (part,) = tmp_path.iterdir()
+        os.utime(part, (0, 0))
+        write_atomically(tmp_path / "a", "quick")
+    assert (tmp_path / "a").read_text() == "slow"
+
+
+def test_empty_folder_that_a_killed_process_left_is_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    (tmp_path / "a").mkdir()
+    make_folders(tmp_path / "a")
+    assert flushed == [str(tmp_path)]
+    flushed.clear()
+    make_folders(tmp_path / "a" / "b")
+    assert flushed == [str(tmp_path), str(tmp_path / "a")]
+    flushed.clear()
+    make_folders(tmp_path / "a")
+    assert not flushed
 
 
 def test_permissions_of_the_old_file_are_preserved(tmp_path: Path) -> None:

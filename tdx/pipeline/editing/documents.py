@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tdx.errors import ArgumentError, OutputError, PipelineError, StorageError
-from tdx.files import atomic_write, make_folders, report_write_errors
+from tdx.files import UnsyncedError, atomic_write, make_folders, report_write_errors
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import Pipeline
 from tdx.settings import state_path
@@ -35,11 +35,16 @@ def write_json(path: Path, document: Any) -> None:
         raise StorageError(error.message, hint=error.hint) from error
 
 
+class UnreadableError(StorageError):
+    """The system cannot read a file, which may be intact."""
+
+
 def read_json(path: Path) -> Any:
     """Read plain data; ``None`` if the file does not exist.
 
     Raises:
-        StorageError: It cannot be read, or is not valid JSON.
+        UnreadableError: It cannot be read.
+        StorageError: It is not valid JSON.
     """
     try:
         return parse_json(read_limited(path), path)
@@ -49,7 +54,7 @@ def read_json(path: Path) -> Any:
         raise
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise StorageError(
+        raise UnreadableError(
             f"cannot read {path}: {reason}", hint="check its permissions, or remove it"
         ) from error
 
@@ -101,7 +106,13 @@ class Document:
             # Reading a pipe would block until something is written to it.
             raise PipelineError(f"{path} is not a regular file", hint="name a pipeline file")
         file = PipelineFile.load(path)
-        document = cls(path, _read_text(Path(path)))
+        try:
+            document = cls(path, _read_text(Path(path)))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            raise PipelineError(
+                f"cannot read {path}: {reason}", hint="check its permissions, and the disk"
+            ) from error
         document._stat = _read_stat(document.path)
         return document, file.pipeline
 
@@ -145,6 +156,7 @@ class Document:
         Raises:
             ChangedOnDiskError: Another program changed the file, and ``force`` is false.
             PipelineError: It cannot be written; the file on disk is unchanged.
+            UnsyncedError: It is written, but a power loss may bring the old file back.
         """
         state = self.disk_state()
         if self.base is None and self.path.exists() and not force:
@@ -161,7 +173,14 @@ class Document:
         else:
             file.update(pipeline)
         self._check_writable()
-        file.save(self.path)
+        try:
+            file.save(self.path)
+        except UnsyncedError:
+            self._accept_saved()
+            raise
+        self._accept_saved()
+
+    def _accept_saved(self) -> None:
         self._template = None
         self.accept_disk()
 
@@ -244,14 +263,27 @@ class RecentFiles:
         self.path = path or state_path() / RECENT_FILE
 
     def all(self) -> list[Path]:
-        """Return the files, latest first, existing or not; empty if the list is damaged."""
+        """Return the files, latest first, existing or not; empty if the list cannot be read."""
+        try:
+            return self._read()
+        except UnreadableError:
+            return []
+
+    def _read(self) -> list[Path]:
+        """Return the files; a damaged list is set aside.
+
+        Raises:
+            UnreadableError: The system cannot read the list.
+        """
         try:
             names = read_json(self.path)
-            if names is None:
-                return []
-            if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-                raise StorageError(f"{self.path} is not a list of files", hint="remove it")
+        except UnreadableError:
+            raise
         except StorageError:
+            names = False
+        if names is None:
+            return []
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             set_aside(self.path)
             return []
         return [Path(name) for name in names]
@@ -260,10 +292,10 @@ class RecentFiles:
         """Move a file to the top of the list.
 
         Raises:
-            StorageError: The list cannot be written.
+            StorageError: The list cannot be read or written.
         """
         path = Path(file).expanduser().absolute()
-        others = [each for each in self.all() if each != path]
+        others = [each for each in self._read() if each != path]
         write_json(self.path, [str(each) for each in [path, *others][:MAX_RECENT]])
 
 

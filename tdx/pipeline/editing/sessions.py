@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tdx.errors import StorageError, TdxError
+from tdx.files import make_folders
 from tdx.pipeline.conversions import from_flags, to_flags
-from tdx.pipeline.editing.documents import read_json, set_aside, write_json
+from tdx.pipeline.editing.documents import UnreadableError, read_json, set_aside, write_json
 from tdx.pipeline.editing.draft import Draft, DraftChange, DraftStage, Editor
 from tdx.pipeline.grammar import format_stage, parse_stage
 from tdx.pipeline.model import EnvConfig, Pipeline, RolloutConfig
@@ -296,6 +297,8 @@ class SessionStore:
                 if document is not None:
                     session = session_from_json(document["session"])
                     found.append(SavedSession(session, float(document["when"]), path))
+            except UnreadableError as error:
+                notices.append(f"skipped a session: {error}")
             except (StorageError, KeyError, TypeError, ValueError) as error:
                 set_aside(path)
                 notices.append(f"skipped a damaged session: {error} ({path.name}.broken)")
@@ -345,7 +348,7 @@ class SessionStore:
     def _locked(self, path: Path) -> int | None:
         """Acquire a lock; ``None`` if another process holds it, or locks are not supported."""
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folders(path.parent, 0o700)
             holder = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return None

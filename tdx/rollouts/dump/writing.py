@@ -18,7 +18,7 @@ from tensordict import TensorDictBase
 
 from tdx.confined_files import open_below, open_folder, unlink_below, write_below
 from tdx.errors import ArgumentError, StorageError
-from tdx.files import atomic_folder, make_folders, report_write_errors
+from tdx.files import UnsyncedError, atomic_folder, make_folders, report_write_errors
 from tdx.rollouts.dump.encoding import pack, unpack
 from tdx.rollouts.dump.entries import select_entries, select_storable
 from tdx.rollouts.dump.episodes import Columns
@@ -170,7 +170,13 @@ class DumpWriter:
         with report_write_errors(self.folder, full_hint=self._hint):
             self._describe()
             self.manifest.state = None
-            self.manifest.save_header(self._root, self._end)
+            try:
+                self.manifest.save_header(self._root, self._end)
+            except OSError as error:
+                if load_manifest(self._root, self.folder)[0].complete:
+                    raise UnsyncedError(self.folder, error) from error
+                raise
+        with suppress(OSError):
             remove_leftovers(self._root, None)
 
     def _describe(self) -> None:

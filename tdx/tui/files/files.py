@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from textual.binding import Binding
 
 from tdx.errors import TdxError
+from tdx.files import UnsyncedError
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document, RecentFiles
 from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SessionStore
@@ -222,6 +223,8 @@ class Files:
         except ChangedOnDiskError as error:
             self._ask_to_overwrite(document, str(error), then)
             return
+        except UnsyncedError as error:
+            self._app.notify(str(error), title="Saved", severity="warning", timeout=10)
         except TdxError as error:
             note = "; autosave has kept the edits" if self.autosave.is_available else ""
             self._app.notify(f"{error}{note}", title="Not saved", severity="error", timeout=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -11,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tdx.errors import StorageError
+from tdx.files import UnsyncedError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
-from tdx.pipeline.editing.documents import MAX_RECENT, RecentFiles
+from tdx.pipeline.editing.documents import MAX_RECENT, Document, RecentFiles
 from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
 
 HOLD = """
@@ -152,3 +154,59 @@ def test_a_damaged_list_of_recent_files_is_set_aside(tmp_path: Path, text: str) 
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let reading state files fail, as it does without free descriptors."""
+
+    def fail(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr("tdx.pipeline.editing.documents.read_limited", fail)
+
+
+def test_list_that_cannot_be_read_now_is_not_replaced(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    recent = RecentFiles(tmp_path / "recent.json")
+    recent.add("/a.yaml")
+    text = recent.path.read_text()
+    request.getfixturevalue("unreadable")
+    assert recent.all() == []
+    with pytest.raises(StorageError, match="too many open files"):
+        recent.add("/b.yaml")
+    assert recent.path.read_text() == text
+    assert os.listdir(tmp_path) == ["recent.json"]
+
+
+def test_session_that_cannot_be_read_now_is_not_set_aside(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    dead = SessionStore(tmp_path)
+    dead.keep(session("Pendulum-v1"))
+    dead.leave()
+    request.getfixturevalue("unreadable")
+    sessions, notices = SessionStore(tmp_path).left()
+    assert sessions == []
+    assert "too many open files" in notices[0]
+    assert not list(tmp_path.glob("*.broken"))
+
+
+def test_document_knows_a_save_that_may_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document, fsync = Document(tmp_path / "a.yaml"), os.fsync
+
+    def fail_for_folder(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(tmp_path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail_for_folder)
+        with pytest.raises(UnsyncedError, match="is written, but may be lost"):
+            document.save(Pipeline.of("Pendulum-v1"))
+    assert document.disk_state() == "same"
+    document.save(Pipeline.of("CartPole-v1"))
+    assert "CartPole-v1" in document.path.read_text()

@@ -1,0 +1,25 @@
+"""A sample of failing calls and power losses; ``tests.robustness.disk_faults`` runs all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.programs import require_program
+
+SAMPLE = (
+    ("rollout", "resume", "rollout --force", "shards"),
+    ("export hdf5", "export parquet", "first buffer save", "buffer save"),
+    ("freeze", "check --fix", "save in the app", "first config set"),
+)
+
+
+@pytest.mark.parametrize("names", SAMPLE)
+def test_failing_disk_leaves_the_old_or_the_new_state(names: tuple[str, ...]) -> None:
+    require_program("gcc")
+    options = [word for name in names for word in ("--only", name)]
+    command = (sys.executable, "-m", "tests.robustness.disk_faults", "--states", "3", *options)
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
