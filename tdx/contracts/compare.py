@@ -337,8 +337,8 @@ class _Comparison:
         for key, one in ours.items():
             other = theirs.get(key)
             if other is None:
-                names = ", ".join(map(display_key, theirs))
-                yield key, "spec", f"the target has no such key; it has {names}"
+                known = ", ".join(map(display_key, theirs))
+                yield key, "spec", f"the target has no such key; it has {known}"
                 continue
             yield from ((key, *each) for each in self._spec_change(one, other, env=env))
         if self.is_same_kind:

@@ -179,8 +179,8 @@ class Replayed:
         recorded: dict[Place, Values] = {}
         own: dict[Place, Values] = {}
         for place, records in self.values.items():
-            for side, found in ((1, recorded), (2, own)):
-                tensors = [record[side] for record in records]
+            sides = [one for _, one, _ in records], [other for _, _, other in records]
+            for tensors, found in zip(sides, (recorded, own), strict=True):
                 if len({(each.shape, each.dtype) for each in tensors}) == 1:
                     found[place] = Values.of(tensors)
         return recorded, own
@@ -206,7 +206,10 @@ def compare_records(
         group = [record for record in records if record[1].shape == shape]
         if all(one.dtype == other.dtype and torch.equal(one, other) for _, one, other in group):
             continue
-        sides = [torch.stack([record[side] for record in group]) for side in (1, 2)]
+        sides = (
+            torch.stack([one for _, one, _ in group]),
+            torch.stack([other for _, _, other in group]),
+        )
         ours, theirs = (
             Values(side, tuple(shape[1:]), str(side.dtype).removeprefix("torch.")) for side in sides
         )

@@ -254,7 +254,6 @@ def test_less_than_half_is_not_comparable() -> None:
             tdx.CallableTransform(
                 lambda data: data.set("observation", data["observation"] + hidden_noise())
             ),
-            tdx.DoubleToFloat(),
         )
 
     def hidden_noise() -> float:

@@ -89,10 +89,11 @@ def is_same_plain(one: Any, other: Any) -> bool:
         return len(one) == len(other) and all(map(is_same_plain, one, other))
     if isinstance(one, str) or isinstance(other, str) or one is None or other is None:
         return bool(one == other)
-    arrays = [np.asarray(value) for value in (one, other)]
-    if arrays[0].dtype.hasobject or arrays[1].dtype.hasobject:
+    first, second = np.asarray(one), np.asarray(other)
+    if first.dtype.hasobject or second.dtype.hasobject:
         return one is other
-    return np.array_equal(*arrays, equal_nan=arrays[0].dtype.kind == arrays[1].dtype.kind == "f")
+    is_float = first.dtype.kind == "f" and second.dtype.kind == "f"
+    return np.array_equal(first, second, equal_nan=is_float)
 
 
 def map_arrays(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -256,8 +256,8 @@ def returned_of(slot: Slot, method: Method, result: Any, rows: int) -> Any:
         *parts, infos = result
         return (*(_first_rows(plain_copy(part), rows) for part in parts), plain_copy(infos[:rows]))
     # The infos of a vector env are those of its sub-envs, which merge them again.
-    parts = result[:-1] if isinstance(result, tuple) else (result,)
-    return (*(_first_rows(plain_copy(part), rows) for part in parts), {})
+    values = result[:-1] if isinstance(result, tuple) else (result,)
+    return (*(_first_rows(plain_copy(value), rows) for value in values), {})
 
 
 def _first_rows(value: Any, rows: int) -> Any:
