@@ -329,7 +329,7 @@ def _contract(contract: Contract) -> list[Block]:
     from tdx.cli.views import count_text, fact
 
     steps = sum(segment.steps for segment in contract.inputs)
-    aside = f"{contract.kind}, seed {contract.seed}, {count_text(steps, 'golden step')}"
+    aside = f"{contract.kind}, seed {contract.seed}, {count_text(steps, 'reference step')}"
     rows = [
         [
             Cell("" if stage.index < 0 else str(stage.index), "dim"),

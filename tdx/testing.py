@@ -27,9 +27,9 @@ def assert_same_pipeline(
 
     Args:
         a: The reference, such as the env of the training.
-        b: The other env; it is not stepped.
-        steps: Number of golden steps.
-        seed: Seed of the golden steps.
+        b: The other env; reset it before you use it again.
+        steps: Number of reference steps.
+        seed: Seed of the reference steps.
         evaluation: The other env is used for evaluation: its statistics must not change.
 
     Raises:
@@ -52,7 +52,7 @@ def assert_matches_contract(
     """Assert that an env preprocesses as a contract does.
 
     Args:
-        env: The env; it is not stepped.
+        env: The env; reset it before you use it again.
         contract: The contract, or its folder.
         evaluation: The env is used for evaluation: its statistics must not change.
 
@@ -173,8 +173,11 @@ def _assert_same(expected: TensorDictBase, found: TensorDictBase, message: str) 
 def _raise(report: ContractReport) -> None:
     if report.same:
         return
-    lines = [f"{report.target} differs from {report.reference}"]
-    for each in report.differences:
+    is_different = report.verdict == "different"
+    what = "differs from" if is_different else "cannot be compared with"
+    lines = [f"{report.target} {what} {report.reference} ({report.coverage})", *report.excluded]
+    missed = () if report.evaluation else report.training_only
+    for each in (*report.differences, *missed):
         lines.append(f"{each.code} {each.kind}: {each.sentence}")
         if each.size is not None:
             lines.append(f"  {each.key} differs by up to {each.size:.4g}")

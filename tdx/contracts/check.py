@@ -64,7 +64,7 @@ def compare_target(
     """Check an env like :func:`check_contract`; also return what its stages did.
 
     Returns:
-        The report, and the observed env; ``None`` if it fails with the golden inputs.
+        The report, and the observed env; ``None`` if it fails with the recorded inputs.
     """
     report, target, replayed = _compare(
         env, contract, name, evaluation=evaluation, reference=reference
@@ -113,8 +113,8 @@ def diff_stacks(
         a: The reference, such as the env of the training.
         b: The other env, such as that of an evaluation.
         names: Names of both in the report.
-        seed: Seed of the golden steps.
-        steps: Number of golden steps.
+        seed: Seed of the reference steps.
+        steps: Number of reference steps.
         evaluation: The other env is used for evaluation: report statistics that change.
 
     Raises:
@@ -133,7 +133,7 @@ def diff_stacks(
 def _failed(
     contract: Contract, stack: Stack, names: tuple[str, str], error: TdxError
 ) -> ContractReport:
-    """Return the report of a target whose stage raises an error with the golden inputs."""
+    """Return the report of a target whose stage raises an error with the recorded inputs."""
     where = error.where
     index = where.stage if where.stage is not None else -1
     key = None if where.key is None else str(where.key)

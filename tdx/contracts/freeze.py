@@ -52,8 +52,8 @@ def freeze(
 
     Args:
         env: Env of any supported library with its wrappers, or an algorithm of Stable-Baselines3.
-        seed: Seed of the golden steps.
-        steps: Number of golden steps.
+        seed: Seed of the reference steps.
+        steps: Number of reference steps.
         compare: Parts to compare later: ``observation``, ``action``, ``reward`` and ``done``.
 
     Returns:

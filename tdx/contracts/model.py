@@ -160,7 +160,7 @@ class Contract:
     Args:
         kind: Kind of the stack, such as ``stable-baselines3``.
         env: Name of the env inside.
-        seed: Seed of the golden steps.
+        seed: Seed of the reference steps.
         libraries: Versions of the libraries.
         compare: Parts that are compared: observations and actions by default.
         stages: The env inside, then the stages.

@@ -1,4 +1,4 @@
-"""Record golden inputs, run a stack on them, and record what its stages write and keep."""
+"""Record recorded inputs, run a stack on them, and record what its stages write and keep."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _stack(records: Sequence[Entries]) -> Mapping[NestedKey, Tensor]:
 
 
 class Replay:
-    """Answers the calls of an env with golden inputs.
+    """Answers the calls of an env with recorded inputs.
 
     Args:
         segments: The inputs.
@@ -191,7 +191,7 @@ State = Mapping[int, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the stages of a stack did with golden inputs.
+    """What the stages of a stack did with recorded inputs.
 
     Args:
         values: Values by direction, stage and key.
@@ -256,7 +256,7 @@ class Layout:
 def run_inputs(
     stack: Stack, layout: Layout, inputs: Sequence[Segment], seed: int, *, learning: bool
 ) -> Run:
-    """Run a stack on golden inputs; its env is not stepped.
+    """Run a stack on recorded inputs; the results of its env are replaced.
 
     Args:
         stack: The stack.

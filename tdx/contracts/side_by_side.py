@@ -99,7 +99,7 @@ def _ignored_rows(ours: list[StageRecord], theirs: list[StageRecord]) -> list[St
 def _row(a: Contract, b: Contract, pair: Pair, report: ContractReport) -> StageRow:
     found = tuple(
         each
-        for each in (*report.differences, *report.follows)
+        for each in (*report.differences, *report.training_only, *report.follows)
         if (pair.b is not None and each.stage == pair.b.index)
         or (pair.b is None and pair.a is not None and each.reference_stage == pair.a.index)
     )
@@ -110,7 +110,8 @@ def _row(a: Contract, b: Contract, pair: Pair, report: ContractReport) -> StageR
 def _status(found: tuple[Difference, ...], report: ContractReport) -> RowStatus:
     if not found:
         return "same"
-    return "differs" if any(each in report.differences for each in found) else "follows"
+    causes = (*report.differences, *report.training_only)
+    return "differs" if any(each in causes for each in found) else "follows"
 
 
 def _key_rows(a: Contract, b: Contract, pair: Pair) -> Iterator[KeyRow]:

@@ -1,4 +1,4 @@
-"""Values of a key over golden steps, and how two of them differ."""
+"""Values of a key over reference steps, and how two of them differ."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ async def test_stages_are_side_by_side_and_the_first_difference_is_marked() -> N
         await app.press("C")
         assert "contract contract" in app.text(), "the contract here is offered"
         await app.press("enter")
-        assert "≠ 2 differences, 4 follow from them 12 golden steps" in shown(app, "head")
+        assert "≠ 2 differences, 4 follow from them 12 reference steps" in shown(app, "head")
         stages = shown(app, "list")
         for expected in (
             *("env GymEnv = env GymEnv", "▶ 0 ObservationNorm ≠ 0 ObservationNorm"),
@@ -259,7 +259,7 @@ async def test_freeze_asks_before_replacing_and_reports_learning_in_evaluation()
         await app.settle()
         assert any("exists and is not a contract" in notice for notice in app.notices)
         await compare(app, "contract")
-        assert "= same: Pendulum-v1 preprocesses as contract does" in shown(app, "head")
+        assert "= same: compared " in shown(app, "head")
         await app.press("e")
         assert "≠ 1 difference" in shown(app, "head")
         assert "as an evaluation" in shown(app, "head")
@@ -295,7 +295,7 @@ async def test_contract_that_is_being_frozen_is_offered_first() -> None:
         assert "comparing …" in shown(app, "head")
         slow.answer_all()
         await app.settle()
-        assert "= same: Pendulum-v1 preprocesses as contract does" in shown(app, "head")
+        assert "= same: compared " in shown(app, "head")
 
 
 async def test_failed_freeze_is_not_offered() -> None:

@@ -134,7 +134,7 @@ def diff_stacks(
         a: The reference: function, pipeline file or contract.
         b: The other one.
         output: Output format.
-        seed: Seed of the golden steps.
+        seed: Seed of the reference steps.
         allow_code: Allow importing the functions.
         html: File for an HTML report. ``None``: only the report on stdout.
         force: True to replace the HTML report.

@@ -347,7 +347,7 @@ def diff(
         if steps is not None:
             raise ArgumentError(
                 "--steps does not apply to stacks and contracts",
-                hint="leave it out: they are compared in a few golden steps",
+                hint="leave it out: they are compared in a few reference steps",
             )
         return diff_stacks(a, b, output, seed=seed, allow_code=allow_code, html=html, force=force)
     if seed is not None and steps is None:

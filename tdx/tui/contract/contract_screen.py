@@ -34,7 +34,7 @@ The stages of both sides are paired by what they do, each with the keys that are
 `←` marks an action on its way to the env. `▶` marks the first difference, `≠` a difference, `↳`
 what follows from an earlier one, `-` and `+` stages and keys of one side, `?` what is random, and
 `·` what does not change what a policy reads or does. The details show the values of both sides in
-one golden step."""
+one reference step."""
     BINDINGS = [
         Binding("escape,q", "back", "back", id="comparison.back", key_display="esc"),
         Binding("n", "next(1)", "go to the next difference", id="comparison.next"),
@@ -127,7 +127,7 @@ one golden step."""
             return
         mode = " · as an evaluation" if self._is_evaluation else ""
         style = "bold $success" if found.first is None else "bold $error"
-        aside = (f"  {found.steps} golden steps{mode}", "dim")
+        aside = (f"  {found.steps} reference steps{mode}", "dim")
         self._finish(found, Content.assemble((heading(found), style), aside))
 
     def _show_progress(self) -> None:
@@ -201,7 +201,7 @@ one golden step."""
         pane.query_one(Static).update(text)
 
     def action_step(self, by: int) -> None:
-        """Show the values of another golden step."""
+        """Show the values of another reference step."""
         key = None if self._line is None else self._line.key
         if key is not None and key.steps:
             self._step = max(0, min(self._step + by, len(key.steps) - 1))

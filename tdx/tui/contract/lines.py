@@ -144,8 +144,10 @@ def start_line(comparison: Comparison) -> int:
 
 def heading(comparison: Comparison) -> str:
     """Return the result in one line."""
+    if comparison.verdict == "not comparable":
+        return f"? not comparable: {comparison.coverage}"
     if comparison.first is None:
-        return f"= same: {comparison.target} preprocesses as {comparison.reference} does"
+        return f"= same: {comparison.coverage}"
     causes = comparison.causes
     follows = len(comparison.differences) - causes
     text = f"≠ {causes} difference{'' if causes == 1 else 's'}"
@@ -164,7 +166,7 @@ def details(comparison: Comparison, line: Line, step: int, width: int) -> Conten
     Args:
         comparison: The comparison.
         line: The line at the cursor.
-        step: Golden step whose values are shown.
+        step: Reference step whose values are shown.
         width: Available columns.
     """
     parts = list(_difference_parts(comparison, line))
@@ -236,7 +238,7 @@ def _difference_lines(each: DifferenceText, is_first: bool) -> Iterator[Content]
 
 
 def _value_lines(key: KeyValues, step: int, width: int) -> Iterator[Content]:
-    """Yield the values of both sides in a golden step; ``≠`` marks differences."""
+    """Yield the values of both sides in a reference step; ``≠`` marks differences."""
     if key.reason:
         yield Content("")
         yield Content.styled(key.reason, "$warning")

@@ -85,7 +85,7 @@ class KeyValues:
         is_inverse: True for actions on their way to the env.
         left: Shape and dtype in the contract. ``None``: it does not write the key.
         right: The same in the target.
-        steps: Name of each golden step.
+        steps: Name of each reference step.
         labels: Name of each element.
         a: Elements of each step in the contract; empty if it has none.
         b: The same in the target.
@@ -145,11 +145,13 @@ class Comparison:
     Args:
         reference: Name of the contract or of the first target.
         target: Name of the target.
-        steps: Number of golden steps.
+        steps: Number of reference steps.
         differences: Causes, the first one first, and then what follows from them.
         stages: The env and the stages.
         parts: Parts of the values that are compared, such as ``observation``.
         notes: What is excluded, or differs without an effect.
+        verdict: ``same``, ``different`` or ``not comparable``.
+        coverage: How much was compared, in words.
     """
 
     reference: str
@@ -159,6 +161,8 @@ class Comparison:
     stages: tuple[StageComparison, ...]
     parts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    verdict: str = "same"
+    coverage: str = ""
 
     @property
     def first(self) -> DifferenceText | None:

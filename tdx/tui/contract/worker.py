@@ -39,7 +39,7 @@ _MAX_TEXT = 200
 
 
 def compare_contract(request: CompareContract, job: Job) -> Comparison:
-    """Run the golden inputs of a contract through the chain, and compare stage by stage."""
+    """Run the recorded inputs of a contract through the chain, and compare stage by stage."""
     try:
         contract = _read_reference(request.reference, request.allow_code)
     except TdxError as error:
@@ -115,6 +115,7 @@ def _escape(value: Any) -> Any:
 def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Comparison:
     differences = (
         *(_describe_difference(each, True) for each in report.differences),
+        *(_describe_difference(each, True) for each in report.training_only),
         *(_describe_difference(each, False) for each in report.follows),
     )
     rows = side_by_side(a, b, report)
@@ -127,6 +128,8 @@ def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Compar
         tuple(_describe_row(row, a, b, report, padded) for row in rows),
         tuple(a.compare),
         (*(f"excluded: {each}" for each in report.excluded), *report.notes),
+        report.verdict,
+        str(report.coverage),
     )
 
 
@@ -162,7 +165,8 @@ def _has_other_shape(key: KeyRow) -> bool:
 def _describe_row(
     row: StageRow, a: Contract, b: Contract | None, report: ContractReport, padded: str
 ) -> StageComparison:
-    found = (_describe_difference(each, each in report.differences) for each in row.differences)
+    causes = (*report.differences, *report.training_only)
+    found = (_describe_difference(each, each in causes) for each in row.differences)
     is_paired = row.a is not None and row.b is not None
     return StageComparison(
         _describe_stage(row.a, a, a.compare, is_paired),
@@ -261,7 +265,7 @@ def _to_records(elements: Tensor | None, count: int) -> Records:
 
 
 def _name_steps(inputs: Sequence[Segment], count: int, *, is_inverse: bool) -> tuple[str, ...]:
-    """Name the records of a key: the reset and the steps of each golden episode."""
+    """Name the records of a key: the reset and the steps of each reference episode."""
     # A reward has no record of the reset, as an action has none.
     for starts in ([],) if is_inverse else (["reset"], []):
         names: list[str] = []
@@ -270,7 +274,7 @@ def _name_steps(inputs: Sequence[Segment], count: int, *, is_inverse: bool) -> t
             names += [f"{name} of episode {number}" for name in steps] if number else steps
         if len(names) == count:
             return tuple(names)
-    return tuple(f"record {at}" for at in range(count))
+    return tuple(f"call {at + 1}" for at in range(count))
 
 
 Picked = tuple[Tensor | None, Tensor | None, tuple[str, ...], str]
