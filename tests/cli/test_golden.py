@@ -153,7 +153,7 @@ def test_lineage_as_a_diagram(tdx: Tdx, golden: Golden) -> None:
     [
         ("check", *PENDULUM[2:]),
         ("list", "envs", "no such env"),
-        ("list", "transforms", "no such transform"),
+        ("list", "transforms", "zzqqxx"),
         ("diff", "same.yaml", "same.yaml"),
     ],
     ids=lambda arguments: " ".join(arguments[:2]),
