@@ -475,11 +475,12 @@ def test_statistics_of_the_sub_envs_that_both_have_are_compared() -> None:
     assert fresh.name == "NormalizeObservation"
 
 
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")
 def test_dtype_of_a_buffer_follows_from_the_stage_that_is_missing() -> None:
     def vector(cast: bool) -> Any:
         def make() -> gym.Env[Any, Any]:
-            env = made.Pendulum64()
-            return wrappers.DtypeObservation(env, np.float64) if cast else env
+            env = made.Pendulum64(np.float64)
+            return wrappers.DtypeObservation(env, np.float32) if cast else env
 
         return gym.vector.SyncVectorEnv([make])
 
