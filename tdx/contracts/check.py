@@ -94,7 +94,14 @@ def _compare(
         except TdxError as error:
             return _failed(contract, stack, names, error), None, None
     target = replace(target, notes=notes, recording=None)
-    report = compare_contracts(contract, target, names, replayed, evaluation=evaluation)
+    report = compare_contracts(
+        contract,
+        target,
+        names,
+        replayed,
+        evaluation=evaluation,
+        in_rows=[stage.index for stage in stack.stages if stage.rows is not None],
+    )
     return report, target, replayed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from tdx.contracts.values import Change, Tolerance, compare
 from tdx.errors import summarize_error
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
+_SAME_ENV = "create the env as in training: same id, arguments and wrappers inside"
 _CROSS_LIBRARY = Tolerance(1e-4, 1e-5)
 
 
@@ -33,6 +34,7 @@ def compare_contracts(
     replayed: Replayed | None = None,
     *,
     evaluation: bool = False,
+    in_rows: Collection[int] = (),
 ) -> ContractReport:
     """Compare a target with a contract; both have run on the same inputs.
 
@@ -43,8 +45,9 @@ def compare_contracts(
         replayed: What each stage of the target did with its recorded inputs. ``None``: compare
             what the stages of both made of the results of the env inside.
         evaluation: The target is used for evaluation: its statistics must not change.
+        in_rows: Stages that each sub-env of the target has.
     """
-    comparison = _Comparison(a, b, replayed, evaluation=evaluation)
+    comparison = _Comparison(a, b, replayed, evaluation=evaluation, in_rows=in_rows)
     comparison.run()
 
     def shown(differences: list[Difference]) -> tuple[Difference, ...]:
@@ -85,6 +88,7 @@ class _Comparison:
     b: Contract
     replayed: Replayed | None = None
     evaluation: bool = False
+    in_rows: Collection[int] = ()
     roots: list[Difference] = field(default_factory=list)
     follows: list[Difference] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -249,8 +253,7 @@ class _Comparison:
         """Compare the specs of the envs inside."""
         a, b = self.a.stage(-1), self.b.stage(-1)
         for key, kind, message in self._spec_changes(a, b, env=True):
-            hint = "create the env as in training: same id, arguments and wrappers inside"
-            self._add(Difference(kind, -1, -1, b.name, key, message, None, hint))
+            self._add(Difference(kind, -1, -1, b.name, key, message, None, _SAME_ENV))
 
     # Stages
 
@@ -266,24 +269,38 @@ class _Comparison:
                 yield self._moved(a, b)
             if a.name == b.name:
                 yield from self._arguments(a, b)
-            yield from compare_states(a, b, evaluation=self.evaluation)
+            in_rows = self._is_in_rows(a), b.index in self.in_rows
+            yield from compare_states(a, b, evaluation=self.evaluation, in_rows=in_rows)
             if self.is_same_kind and pair.status == "paired":
                 for key, kind, message in self._spec_changes(a, b, env=False):
                     yield Difference(kind, b.index, a.index, b.name, key, message)
+
+    def _is_in_rows(self, a: StageRecord) -> bool:
+        """Return True if each sub-env of the contract has a stage."""
+        forms = {} if self.a.recording is None else self.a.recording.forms
+        form = forms.get(a.index)
+        return form is not None and not form.is_batch and forms[max(forms)].is_batch
 
     def _missing(self, a: StageRecord) -> Difference:
         key = _first_key(a)
         learned = any(each.changes for each in a.state)
         what = "learned statistics" if learned else a.role
-        text = f"the target has no such stage ({what})"
+        text = "the target has no such stage"
+        # A stage without a known role has its name for a role.
+        text += f" ({what})" if what != a.name else ""
         inside = self.a.stage(a.index - 1)
         place = f"after {inside.place} of the contract" if a.index else "directly around the env"
         hint = f"add {a.name} to the target, {place}"
         size = self._end_size(key)
         if self.a.recording is not None and self.replayed is not None:
             effect = effect_of(self.a.recording, a.index)
-            text += f"; it changed {effect.changed:,} of {effect.calls:,} calls"
-            size, key = effect.size, key or effect.key
+            text += f"; it changed {effect.changed:,} of {effect.calls:,} recorded calls"
+            key = key or effect.key
+            if effect.shapes is not None:
+                before, after = (list(shape) for shape in effect.shapes)
+                text += f" and the shape of the {effect.key} from {before} to {after}"
+            is_of_key = key == effect.key or (key and part_of(self.a, key) == effect.key)
+            size = effect.size if is_of_key else None
         return Difference("missing stage", None, a.index, a.name, key, text, size, hint)
 
     def _extra(self, b: StageRecord) -> Difference:
@@ -317,6 +334,8 @@ class _Comparison:
                 kind = change.kind
                 text = f"{change.text}, for {text}"
             size = None if change is None else change.size
+            if change is None and self.replayed is not None:
+                key = None
             yield Difference(kind, b.index, a.index, b.name, key, text, size, hint)
 
     # Specs
@@ -421,8 +440,14 @@ class _Comparison:
                     part = "action" if lane == "inverse" else part_of(self.a, key)
                     if part in self.a.compare:
                         change = replayed.change((lane, index, key), a.tolerance)
-                        if change is not None:
-                            self._add_own(self._from_change(change, b, a, key))
+                        if change is None:
+                            continue
+                        difference = self._from_change(change, b, a, key)
+                        of_spec = change.kind in ("dtype", "spec")
+                        if of_spec and self._is_declared_otherwise(a, b, key):
+                            self.follows.append(difference)
+                        else:
+                            self._add_own(difference)
             if index in replayed.call_counts:
                 theirs, own, count = replayed.call_counts[index]
                 text = f"it makes {own} instead of {theirs} inner calls"
@@ -434,24 +459,56 @@ class _Comparison:
             paired = replayed.pairs.get(index)
             failure = Difference("spec", index, paired, b.name, _first_key(b), text)
             is_caused = any(
-                cause.stage is not None and cause.stage <= index for cause in self.roots
+                cause.stage <= index
+                if cause.stage is not None
+                else paired is not None and (cause.reference_stage or 0) <= paired
+                for cause in self.roots
             )
             (self.follows if is_caused else self.roots).append(failure)
         self._note_env(replayed)
+
+    def _is_declared_otherwise(self, a: StageRecord, b: StageRecord, key: str) -> bool:
+        """Return True if a stage writes the spec that a difference before it has made its own.
+
+        A vector env copies its results into a buffer of the declared dtype, for example.
+        """
+        one, other = a.spec(key), b.spec(key)
+        if one is None or other is None or (one.dtype, one.shape) == (other.dtype, other.shape):
+            return False
+        causes = [cause for cause in self.roots if cause.stage != b.index]
+        return any(self._explains(cause, "forward", a, b) for cause in causes)
 
     def _note_env(self, replayed: Replayed) -> None:
         assert self.a.recording is not None
         difference = replayed.env_difference()
         if difference is not None and self.a.recording.env_repeats:
-            self.notes.append(
-                f"the env inside does not repeat its recorded results ({difference}); the stages "
-                "got the recorded ones"
-            )
+            if any(self._is_unexplained(cause) for cause in self.roots):
+                text = (
+                    f"it does not repeat its recorded results ({difference}); a stage that reads "
+                    "its state can differ because of it"
+                )
+                name = self.b.stage(-1).name
+                self._add(Difference("value", -1, -1, name, None, text, None, _SAME_ENV))
+            else:
+                self.notes.append(
+                    f"the env inside does not repeat its recorded results ({difference}); the "
+                    "stages got the recorded ones"
+                )
         if replayed.rows < self.a.recording.rows:
             self.notes.append(
                 f"the contract has {self.a.recording.rows} recorded sub-envs, the target "
                 f"{replayed.rows}: the others are not compared"
             )
+
+    def _is_unexplained(self, cause: Difference) -> bool:
+        """Return True if a stage of the same class with the same arguments has other values."""
+        if cause.kind in ("missing stage", "order", "argument", "inner calls"):
+            return False
+        if cause.stage is None or cause.stage < 0 or cause.reference_stage is None:
+            return False
+        names = {self.a.stage(cause.reference_stage).name, self.b.stage(cause.stage).name}
+        has_state = any(cause.key == each.name for each in self.b.stage(cause.stage).state)
+        return len(names) == 1 and not has_state and not cause.kind.startswith("state")
 
     def _add_own(self, difference: Difference) -> None:
         """Add a difference of a stage that got its recorded inputs: it follows from no other."""

@@ -86,8 +86,9 @@ def freeze(
         )
         if recording is not None and not recording.env_repeats:
             notes = (*notes, "the env does not repeat itself; its recorded results are replayed")
+        in_rows = [stage.index for stage in stack.stages if stage.rows is not None]
     contract = replace(contract, notes=notes)
-    own = compare_contracts(contract, contract, ("contract", contract.env), again)
+    own = compare_contracts(contract, contract, ("contract", contract.env), again, in_rows=in_rows)
     if not own.same:
         first = own.first.sentence if own.first is not None else "; ".join(own.excluded)
         raise ArgumentError(

@@ -330,51 +330,77 @@ class Effect:
 
     Args:
         calls: Number of calls that it received.
-        changed: Number of those in which it returned or passed on something else.
-        size: Largest difference of an observation or action; ``None`` if shapes differ.
-        key: ``observation`` or ``action``, which it changed first. ``None``: neither.
+        changed: Number of those in which it returned or passed on something else, or made other
+            calls.
+        key: Part that it changed: ``observation``, ``action``, ``reward`` or ``done``. ``None``: it
+            changed none.
+        size: Largest difference of the key; ``None`` if it is not known.
+        shapes: Shapes of the key that it received and passed on, if they differ.
     """
 
     calls: int = 0
     changed: int = 0
-    size: float | None = None
     key: str | None = None
+    size: float | None = None
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 def effect_of(recording: Recording, level: int) -> Effect:
     """Return what a level changed in a recording."""
     effect = Effect()
+    changes: dict[str, list[tuple[Any, Any]]] = {}
+    is_changed = False
     for event in recording.walk():
         if event.level != level or not event.children:
             continue
-        effect.calls += 1
         inner = event.children[-1]
-        is_forwarded = len(event.children) == 1 and inner.method == event.method
-        sides = [(_observed(event), _observed(inner))]
+        received, returned = _result_parts(inner), _result_parts(event)
+        sides = {key: (received.get(key), value) for key, value in returned.items()}
         if event.takes_action and inner.takes_action:
-            sides.append((event.given, inner.given))
-        differs = not all(is_same_plain(*side) for side in sides)
-        effect.changed += differs or not is_forwarded
-        if effect.key is None and (differs or not is_forwarded):
-            is_action = len(sides) > 1 and is_same_plain(*sides[0])
-            effect.key = "action" if is_action else "observation"
-        for one, other in sides if differs else ():
-            size = _distance(one, other)
-            effect.size = size if size is None else max(size, effect.size or 0.0)
+            sides["action"] = event.given, inner.given
+        differing = {
+            key: (one, other)
+            for key, (one, other) in sides.items()
+            if not is_same_plain(one, other) or _dtype(one) != _dtype(other)
+        }
+        for key, side in differing.items():
+            changes.setdefault(key, []).append(side)
+        is_forwarded = len(event.children) == 1 and inner.method == event.method
+        is_changed |= bool(differing) or not is_forwarded
+        # A step of a VecEnv is two calls, which count as one.
+        if event.method != "step_async":
+            effect.calls += 1
+            effect.changed += is_changed
+            is_changed = False
+    order = ("observation", "action", "reward", "done")
+    effect.key = next((key for key in order if key in changes), None)
+    for one, other in changes.get(effect.key or "", ()):
+        if any(isinstance(side, dict | list | tuple) for side in (one, other)):
+            continue
+        arrays = np.asarray(one), np.asarray(other)
+        if any(array.dtype.kind not in "biuf" for array in arrays):
+            continue
+        if arrays[0].shape != arrays[1].shape:
+            effect.shapes = arrays[0].shape, arrays[1].shape
+            continue
+        difference = np.abs(arrays[0].astype(np.float64) - arrays[1].astype(np.float64))
+        effect.size = max(effect.size or 0.0, float(difference.max(initial=0.0)))
     return effect
 
 
-def _observed(event: Event) -> Any:
-    return event.returned[:-1] if isinstance(event.returned, tuple) else event.returned
+def _dtype(value: Any) -> Any:
+    return value.dtype if isinstance(value, np.ndarray) else None
 
 
-def _distance(one: Any, other: Any) -> float | None:
-    first = [value[0] if isinstance(value, tuple) and value else value for value in (one, other)]
-    arrays = [np.asarray(value) for value in first]
-    if arrays[0].shape != arrays[1].shape or any(a.dtype.kind not in "biuf" for a in arrays):
-        return None
-    difference = np.abs(arrays[0].astype(np.float64) - arrays[1].astype(np.float64))
-    return float(difference.max(initial=0.0))
+def _result_parts(event: Event) -> dict[str, Any]:
+    """Return the parts of a result of Gymnasium or Stable-Baselines3 without the infos."""
+    if not isinstance(event.returned, tuple):
+        return {"observation": event.returned}
+    observation, *rest = event.returned[:-1]
+    parts = {"observation": observation}
+    if rest:
+        parts |= {"reward": rest[0], "done": rest[1:]}
+    return parts
 
 
 def coverage_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from tdx.contracts.decoding import parse_tensors, tensors_to_bytes
 from tdx.contracts.model import StageRecord, StateRecord
 from tdx.contracts.report import Difference
 from tdx.contracts.roles import PASSIVE, role_of
-from tdx.contracts.values import format_number
+from tdx.contracts.values import digest, format_number
 from tdx.errors import ArgumentError, StorageError, Where
 from tdx.files import check_replaceable, report_write_errors, write_atomically
 from tdx.stacks import open_stack
@@ -84,7 +85,13 @@ def read_counts(state: Mapping[str, Any]) -> dict[str, float]:
 _RTOL = 1e-6
 
 
-def compare_states(a: StageRecord, b: StageRecord, *, evaluation: bool) -> Iterator[Difference]:
+def compare_states(
+    a: StageRecord,
+    b: StageRecord,
+    *,
+    evaluation: bool,
+    in_rows: tuple[bool, bool] = (False, False),
+) -> Iterator[Difference]:
     """Yield how the state of a target's stage differs from that of the contract.
 
     Statistics of rewards are left out: a policy does not read them.
@@ -93,8 +100,12 @@ def compare_states(a: StageRecord, b: StageRecord, *, evaluation: bool) -> Itera
         a: Stage of the contract.
         b: Stage of the target.
         evaluation: The target is used for evaluation: its statistics must not change.
+        in_rows: Whether each sub-env has the stage, so that the first dim of its state is that of
+            the sub-envs. Those that both have are compared.
     """
     ours, theirs = _compared(a), _compared(b)
+    if any(in_rows):
+        ours, theirs = _common_rows(ours, theirs, in_rows)
     key = next((name.partition(" ")[2] for name in (*a.writes, *b.writes)), None)
     found = _missing_or_fresh(a, b, ours, theirs, key)
     if found is None and a.name == b.name:
@@ -118,6 +129,34 @@ _STOP = (
 
 def _compared(stage: StageRecord) -> dict[str, StateRecord]:
     return {each.name: each for each in stage.state if not is_of_reward(each.name)}
+
+
+def _common_rows(
+    ours: dict[str, StateRecord], theirs: dict[str, StateRecord], in_rows: tuple[bool, bool]
+) -> tuple[dict[str, StateRecord], dict[str, StateRecord]]:
+    """Return both states with one row for each sub-env that both have."""
+    rows = min(
+        (
+            record.shape[0] if batched else 1
+            for side, batched in zip((ours, theirs), in_rows, strict=True)
+            for record in side.values()
+            if record.shape or not batched
+        ),
+        default=1,
+    )
+
+    def cut(state: dict[str, StateRecord], *, batched: bool) -> dict[str, StateRecord]:
+        kept: dict[str, StateRecord] = {}
+        for name, record in state.items():
+            value = record.value
+            if value is not None:
+                value = value[:rows] if batched else value[None]
+            shape = (rows, *(record.shape[1:] if batched else record.shape))
+            code = record.digest if value is None else digest(value)
+            kept[name] = replace(record, shape=shape, digest=code, value=value)
+        return kept
+
+    return cut(ours, batched=in_rows[0]), cut(theirs, batched=in_rows[1])
 
 
 def _missing_or_fresh(

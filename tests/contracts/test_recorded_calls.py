@@ -23,6 +23,7 @@ from stable_baselines3.common.vec_env import VecFrameStack
 import tdx
 from tdx.contracts import ContractReport
 from tdx.errors import ArgumentError, StorageError
+from tdx.inspection.values_report import inspect_values
 from tests.contracts import envs as made
 from tests.stacks.torchrl.chains import make_chain
 from tests.stacks.wrapper_recipes import ENVS, RECIPES, VECTOR_RECIPES, chosen, make_wrapped
@@ -266,6 +267,52 @@ def test_less_than_half_is_not_comparable() -> None:
 # Names
 
 
+def test_step_of_a_vec_env_counts_as_one_call() -> None:
+    def make(stack: bool) -> Any:
+        env = make_vec_env(made.pendulum, n_envs=2)
+        return VecFrameStack(env, 2) if stack else env
+
+    first = tdx.check_contract(make(False), tdx.freeze(make(True))).first
+    assert first is not None
+    assert "it changed 14 of 14 recorded calls" in first.message
+
+
+class NewSpaces(gym.Env[Any, Any]):
+    """Creates its spaces anew in each reset, and rewards two objectives."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+        self._make_space()
+
+    def _make_space(self) -> None:
+        self.action_space = spaces.Discrete(100)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._make_space()
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        observation = np.full(2, action / 100, np.float32)
+        return observation, np.array([1.0, action]), bool(action > 80), False, {}
+
+
+def test_random_actions_follow_the_seed_if_each_reset_creates_the_space() -> None:
+    def actions() -> list[Any]:
+        report = inspect_values(NewSpaces(), steps=30, seed=0)
+        (policy,) = (each for each in report.phases[-1].stages if each.kind == "policy")
+        return [value.to_dict() for value in policy.values]
+
+    assert actions() == actions()
+
+
+def test_reward_of_several_objectives_is_frozen() -> None:
+    contract = tdx.freeze(Halved(NewSpaces()), compare=("observation", "reward"))
+    report = tdx.check_contract(Halved(NewSpaces()), contract)
+    assert report.same
+    assert tdx.check_contract(Third(NewSpaces()), contract).verdict == "different"
+
+
 class Halved(gym.ObservationWrapper[Any, Any, Any]):
     def observation(self, observation: Any) -> Any:
         return (observation / 2).astype(np.float32)
@@ -309,7 +356,80 @@ def test_hint_for_the_innermost_stage_names_a_place_that_exists() -> None:
     first = tdx.check_contract(made.Pendulum64(), contract).first
     assert first is not None
     assert first.hint == "add Halved to the target, directly around the env"
-    assert "it changed 14 of 14 calls" in first.message
+    assert "it changed 14 of 14 recorded calls" in first.message
+
+
+def test_env_that_differs_is_named_before_the_stage_that_reads_it() -> None:
+    def make(name: str) -> gym.Env[Any, Any]:
+        return ImgObsWrapper(RGBImgPartialObsWrapper(gym.make(name, disable_env_checker=True)))
+
+    contract = tdx.freeze(make("MiniGrid-DoorKey-5x5-v0"))
+    report = tdx.check_contract(make("MiniGrid-Empty-5x5-v0"), contract)
+    assert [each.name for each in report.differences] == [
+        "MiniGrid-Empty-5x5-v0",
+        "RGBImgPartialObsWrapper",
+    ]
+    assert report.first is not None
+    assert "does not repeat its recorded results" in report.first.message
+    assert not report.notes
+
+
+def test_stage_that_fails_because_another_is_missing_is_no_cause() -> None:
+    class Pair(gym.ObservationWrapper[Any, Any, Any]):
+        def __init__(self, env: gym.Env[Any, Any]) -> None:
+            super().__init__(env)
+            self.observation_space = spaces.Box(-np.inf, np.inf, (1, 3), np.float32)
+
+        def observation(self, observation: Any) -> Any:
+            return observation[None]
+
+    def make(flat: bool) -> gym.Env[Any, Any]:
+        env: gym.Env[Any, Any] = Pair(made.pendulum())
+        env = wrappers.FlattenObservation(env) if flat else env
+        return wrappers.NormalizeObservation(env)
+
+    report = tdx.check_contract(make(False), tdx.freeze(make(True)))
+    assert [each.name for each in report.differences] == ["FlattenObservation"]
+
+
+def test_argument_without_effect_on_the_values_names_no_key() -> None:
+    def make(life: bool) -> gym.Env[Any, Any]:
+        env = gym.make("ALE/Pong-v5", frameskip=1)
+        return wrappers.AtariPreprocessing(env, terminal_on_life_loss=life)
+
+    first = tdx.check_contract(make(True), tdx.freeze(make(False))).first
+    assert first is not None
+    assert (first.kind, first.key) == ("argument", None)
+
+
+class Longer(gym.ObservationWrapper[Any, Any, Any]):
+    """Appends a number to the observation."""
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return np.append(observation, np.float32(1))
+
+
+def test_missing_stage_that_changes_shapes_has_no_size() -> None:
+    contract = tdx.freeze(Longer(made.pendulum()))
+    first = tdx.check_contract(made.pendulum(), contract).first
+    assert first is not None
+    assert first.message == (
+        "the target has no such stage; it changed 14 of 14 recorded calls and the shape of the "
+        "observation from [3] to [4]"
+    )
+    assert first.size is None
+
+
+def test_missing_reward_stage_names_the_reward() -> None:
+    contract = tdx.freeze(wrappers.ClipReward(made.pendulum(), -0.01, 0.0), compare=("reward",))
+    (missing,) = tdx.check_contract(made.pendulum(), contract).training_only
+    assert missing.key == "reward"
+    assert missing.size is not None
+    assert missing.size > 0
 
 
 # Vector envs
@@ -324,6 +444,49 @@ def test_rows_that_the_target_lacks_are_not_missed() -> None:
         report = tdx.check_contract(make(count), contract)
         assert report.verdict == "same"
         assert report.coverage.values == report.coverage.all_values
+
+
+def per_env(count: int, seed: int = 1, warm: int = 20, **settings: Any) -> gym.vector.VectorEnv:
+    """Return a vector env in which each sub-env normalizes with statistics of its own."""
+
+    def make() -> gym.Env[Any, Any]:
+        env = wrappers.NormalizeObservation(made.pendulum(), **settings)
+        env.reset(seed=seed)
+        for _ in range(warm):
+            env.step(np.zeros(1, np.float32))
+        return env
+
+    return gym.vector.SyncVectorEnv([make] * count)
+
+
+def test_statistics_of_the_sub_envs_that_both_have_are_compared() -> None:
+    contract = tdx.freeze(per_env(2))
+    for count in (1, 2, 3):
+        assert tdx.check_contract(per_env(count), contract).same
+        first = tdx.check_contract(per_env(count, seed=2), contract).first
+        assert first is not None
+        assert (first.kind, first.name, first.key) == (
+            "value",
+            "NormalizeObservation",
+            "obs_rms.mean",
+        )
+    fresh = tdx.check_contract(per_env(3, warm=0), contract).first
+    assert fresh is not None
+    assert fresh.name == "NormalizeObservation"
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered by casting:UserWarning")
+def test_dtype_of_a_buffer_follows_from_the_stage_that_is_missing() -> None:
+    def vector(cast: bool) -> Any:
+        def make() -> gym.Env[Any, Any]:
+            env = made.Pendulum64(np.float64)
+            return wrappers.DtypeObservation(env, np.float32) if cast else env
+
+        return gym.vector.SyncVectorEnv([make])
+
+    report = tdx.check_contract(vector(False), tdx.freeze(vector(True)))
+    assert differing(report) == [("missing stage", "DtypeObservation", "observation")]
+    assert [each.name for each in report.follows] == ["SyncVectorEnv"]
 
 
 # The law

@@ -221,8 +221,10 @@ def contract_view(report: ContractReport) -> View:
 
 def _difference(each: Difference) -> Iterator[Block]:
     code = Cell(f"{each.code} ", "bad")
-    yield Paragraph([code, Cell(f"{each.kind} ", "dim"), Cell(each.sentence, "name")])
-    if each.size is not None:
+    is_extra = each.kind == "missing stage" and each.stage is not None
+    kind = "extra stage" if is_extra else each.kind
+    yield Paragraph([code, Cell(f"{kind}: ", "dim"), Cell(each.sentence, "name")])
+    if each.size is not None and "differs by up to" not in each.message:
         text = f"{each.key} differs by up to {each.size:.4g}"
         yield Paragraph([Cell("size: ", "dim"), Cell(text)], indent=7)
     if each.hint:

@@ -60,6 +60,8 @@ class LevelStack(Stack):
         self.target, self.workers = target, workers
         self.levels = tuple(levels)
         self._pending_seed: int | None = None
+        self._space_seed: int | None = None
+        self._seeded_space: Any = None
         # A tracer may attach for each step.
         self._last_results: LastResults = {}
         self._builder = type(self).builder(self.levels, self.name)
@@ -246,12 +248,23 @@ class LevelStack(Stack):
         state = np.random.get_state()
         if seed is not None:
             self._pending_seed = seed
-            self.target.action_space.seed(seed)
+            self._space_seed, self._seeded_space = seed, self.target.action_space
+            self._seeded_space.seed(seed)
             np.random.seed(seed % 2**32)
         try:
             yield
         finally:
             np.random.set_state(state)
+
+    def sample_action(self) -> Any:
+        """Return a random action of the outermost level, which follows the seed."""
+        space = self.target.action_space
+        if self._space_seed is not None and space is not self._seeded_space:
+            # Some envs, such as those of highway-env, create their spaces anew in each reset.
+            self._space_seed += 1
+            self._seeded_space = space
+            space.seed(self._space_seed)
+        return space.sample()
 
     def take_seed(self) -> int | None:
         """Return the seed for the next reset, once."""

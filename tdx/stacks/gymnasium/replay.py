@@ -100,7 +100,9 @@ class _Base:
         observation, info = self._observation(entries), self._info(entries)
         if self._is_batch:
             return observation, reward, *flags, info
-        return observation, float(reward[0]), bool(flags[0][0]), bool(flags[1][0]), info
+        # The reward of a multi-objective env is a vector.
+        single = float(reward[0]) if reward.ndim == 1 else reward[0]
+        return observation, single, bool(flags[0][0]), bool(flags[1][0]), info
 
     def step_async(self, actions: Any) -> None:
         self._actions = actions

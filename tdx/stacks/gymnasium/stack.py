@@ -159,7 +159,7 @@ class GymnasiumDriver(LevelDriver):
         return self._check_result(result, "reset", "observation, info")[0]
 
     def _sample(self) -> Any:
-        return self._stack.target.action_space.sample()
+        return self._stack.sample_action()
 
     def _read(self, result: Any) -> tuple[Any, bool]:
         parts = "observation, reward, terminated, truncated, info"

@@ -306,8 +306,7 @@ class VecEnvDriver(LevelDriver):
         return env.reset()
 
     def _sample(self) -> Any:
-        env = self._stack.target
-        return np.array([env.action_space.sample() for _ in range(env.num_envs)])
+        return np.array([self._stack.sample_action() for _ in range(self._stack.target.num_envs)])
 
     def _read(self, result: Any) -> tuple[Any, bool]:
         return self._check_result(result, "step", "observation, reward, done, infos")[0], False
