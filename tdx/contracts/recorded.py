@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from tdx.contracts.report import Coverage
 from tdx.contracts.roles import PASSIVE, align, is_relevant, relevant_stages, role_of
 from tdx.contracts.states import is_statistic
 from tdx.contracts.values import Change, Tolerance, Values, compare, differing_elements
-from tdx.errors import TdxError
+from tdx.errors import EnvError, TdxError, summarize_error
 from tdx.stacks.observe import (
     Event,
     Levels,
@@ -74,7 +74,7 @@ def _record(stack: Stack, levels: Levels, seed: int, steps: int, *, learning: bo
     recorder = Recorder(levels, seed, MAX_ROWS)
     with restored(stack), _learning(stack, learning=learning), stack.seeded(seed):
         before = stack.state()
-        with recorder.recording():
+        with _located_errors(stack), recorder.recording():
             driver = stack.driver()
             driver.reset(seed)
             for step in range(steps):
@@ -85,6 +85,23 @@ def _record(stack: Stack, levels: Levels, seed: int, steps: int, *, learning: bo
         after = stack.state()
     recording = recorder.result(learning=learning)
     return replace(recording, start=_episode_state(stack, levels, before, after))
+
+
+@contextmanager
+def _located_errors(stack: Stack) -> Iterator[None]:
+    """Raise errors of an env or a wrapper in a block as errors that name the stage."""
+    try:
+        yield
+    except TdxError:
+        raise
+    except Exception as error:
+        located = stack.locate_error(error)
+        if located is None:
+            located = EnvError(f"the stack raised {summarize_error(error)}", hint=_TRACEBACK)
+        raise located from error
+
+
+_TRACEBACK = "correct the stage; --debug shows the traceback"
 
 
 def _learning(stack: Stack, *, learning: bool) -> AbstractContextManager[None]:
@@ -232,7 +249,11 @@ def replay(stack: Stack, recording: Recording, pairs: Mapping[int, int]) -> Repl
     levels = stack.observed_levels()
     assert levels is not None
     run = Replay(levels, recording, pairs)
-    with restored(stack), _learning(stack, learning=recording.learning):
+    with (
+        restored(stack),
+        _learning(stack, learning=recording.learning),
+        _located_errors(stack),
+    ):
         _start_alike(stack, recording, pairs)
         run.run()
     values = {
@@ -275,7 +296,7 @@ def prepare(stack: Stack, recording: Recording) -> None:
     """Seed and reset the env inside a stack, whose state wrappers may read."""
     levels = stack.observed_levels()
     assert levels is not None
-    with restored(stack), preserved_generators():
+    with restored(stack), preserved_generators(), _located_errors(stack):
         levels.begin(recording.seed)
 
 
