@@ -259,8 +259,6 @@ class WatchWriter(Writer):
             return "part"
         except TdxError as error:
             return f"torn: {error}"
-        if report.env != "CartPole-v1":
-            return "torn: an old record with another content"
         whole = (3, 6, 9)
         if report.steps == whole:
             return "new"

@@ -91,6 +91,17 @@ def read_dump_folder(folder: Path, read: Callable[[int], Content]) -> Content:
     raise replaced_dump(folder)
 
 
+def raise_if_unreadable(error: Exception) -> None:
+    """Raise an error again if the system could not read a file, which may be intact.
+
+    Args:
+        error: Error of reading a dump: that of the system, or one that it caused.
+    """
+    cause = error.__cause__ or error
+    if isinstance(cause, OSError) and cause.errno in SYSTEM_HINTS:
+        raise error
+
+
 def is_replaced(root: int, folder: Path) -> bool:
     """Return True if another process replaced or removed a folder since it was opened."""
     try:

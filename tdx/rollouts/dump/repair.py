@@ -31,6 +31,7 @@ from tdx.rollouts.dump.folder import (
     check_links,
     lock_for_writing,
     open_data,
+    raise_if_unreadable,
     read_state,
 )
 from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, parse_entry, read_lines
@@ -171,17 +172,22 @@ class _Repair:
         place = header_start(self._header.data)
         tracks: dict[str, Track] = {}
         partial: _Line | None = None
-        with suppress(FileNotFoundError, StorageError), open_data(self._root, INDEX) as file:
-            for fields, end in read_lines(file, place, INDEX):
-                entry = parse_entry(fields, tracks, self._manifest.batch_size)
-                line, place, partial = _Line(entry, place, end), end, None
-                if entry.chunk.partial:
-                    partial = line
-                    continue
-                for track in entry.tracks:
-                    tracks[track.name] = track
-                    setattr(self._manifest, track.name, track)
-                yield line
+        try:
+            with open_data(self._root, INDEX) as file:
+                for fields, end in read_lines(file, place, INDEX):
+                    entry = parse_entry(fields, tracks, self._manifest.batch_size)
+                    line, place, partial = _Line(entry, place, end), end, None
+                    if entry.chunk.partial:
+                        partial = line
+                        continue
+                    for track in entry.tracks:
+                        tracks[track.name] = track
+                        setattr(self._manifest, track.name, track)
+                    yield line
+        except FileNotFoundError:
+            pass
+        except StorageError as error:
+            raise_if_unreadable(error)
         if partial is not None:
             for track in partial.entry.tracks:
                 setattr(self._manifest, track.name, track)
@@ -225,7 +231,8 @@ class _Repair:
             return False
         try:
             read_state(self._root, state)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_if_unreadable(error)
             return True
         return False
 
@@ -357,7 +364,8 @@ def _intact_check(root: int, plan: ShardPlan, folder: Path, shard: int) -> int |
     try:
         _, end = plan.read_shard(root, folder, shard)
         problems = verify(folder / shard_name(shard)).problems
-    except StorageError:
+    except StorageError as error:
+        raise_if_unreadable(error)
         return None
     is_intact = all(each.kind in _NOT_REPAIRED for each in problems)
     return end.check if is_intact else None
@@ -367,6 +375,7 @@ def _is_listed(root: int, folder: Path, plan: ShardPlan, checks: dict[int, int])
     """Return True if the index of the shards lists the intact ones, or does not exist."""
     try:
         index = read_shard_index(root, folder, plan)
-    except StorageError:
+    except StorageError as error:
+        raise_if_unreadable(error)
         return False
     return index is None or {each.shard: each.check for each in index[1]} == checks
