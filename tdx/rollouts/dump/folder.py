@@ -310,6 +310,15 @@ def remove_leftovers(root: int, state: StateFile | None) -> None:
         if current is None:
             with suppress(OSError):
                 os.rmdir(STATE, dir_fd=root)
+    remove_temporary(root)
+
+
+def remove_temporary(root: int) -> None:
+    """Remove the temporary files of killed writers.
+
+    Args:
+        root: Descriptor of the dump's folder, which this process has locked.
+    """
     for path in list(_list_temporary(root)):
         with suppress(OSError):
             unlink_below(root, path)

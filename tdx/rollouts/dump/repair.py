@@ -33,6 +33,7 @@ from tdx.rollouts.dump.folder import (
     open_data,
     raise_if_unreadable,
     read_state,
+    remove_temporary,
 )
 from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, parse_entry, read_lines
 from tdx.rollouts.dump.manifest import Manifest, header_start, read_header
@@ -140,6 +141,7 @@ class _Repair:
                 self._cut()
             else:
                 self._describe()
+            remove_temporary(self._root)
 
     def result(self, verification: Verification) -> Repair:
         """Return what was kept and lost.
