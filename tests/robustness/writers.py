@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,6 +15,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from rerun.chunk import RrdReader
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import GymEnv, LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
@@ -26,6 +29,7 @@ from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import Session, SessionStore
 from tdx.profiling.saved import profile_from_json
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out, verify
+from tdx.rollouts.formats.rerun import check_complete
 from tdx.untrusted import parse_json
 from tests.cli.processes import call_main
 from tests.robustness.power_loss import Tree
@@ -242,6 +246,53 @@ class RepairWriter(Writer):
         return "new" if same else "torn: other steps than in an undisturbed repair"
 
 
+class TensorboardWriter(Writer):
+    """Exports event files, whose times differ in each run."""
+
+    def _compared(self, tree: Tree) -> Tree:
+        compared = super()._compared(tree)
+        for name in [name for name in compared if ".tfevents." in name]:
+            content = compared.pop(name)
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "events.tfevents").write_bytes(content or b"")
+                events = EventAccumulator(folder)
+                events.Reload()
+                points = [
+                    (tag, [(point.step, point.value) for point in events.Scalars(tag)])
+                    for tag in events.Tags()["scalars"]
+                ]
+            compared["events"] = repr(points).encode()
+        return compared
+
+
+class RerunWriter(Writer):
+    """Exports a recording of Rerun, which has times."""
+
+    def _compared(self, tree: Tree) -> Tree:
+        compared = super()._compared(tree)
+        name = "a.rerun"
+        if name in compared:
+            with tempfile.NamedTemporaryFile(suffix=".rrd") as file:
+                file.write(compared[name] or b"")
+                file.flush()
+                with suppress(TdxError):
+                    check_complete(Path(file.name))
+                    compared[name] = _read_rerun(Path(file.name))
+        return compared
+
+
+def _read_rerun(path: Path) -> bytes:
+    """Return the entities of a complete recording and its numbers."""
+    return b"".join(
+        sorted(
+            repr([chunk.entity_path, name, values]).encode()
+            for chunk in RrdReader(path).stream().to_chunks()
+            for name, values in chunk.to_record_batch().to_pydict().items()
+            if name in ("step", "Scalars:scalars")
+        )
+    )
+
+
 class WatchWriter(Writer):
     """Records a training, whose times differ in each run."""
 
@@ -339,9 +390,10 @@ def _damage(file: str) -> Work:
 
 _EXPORTS = (
     *("hdf5", "parquet", "zarr", "safetensors", "npz", "jsonl", "minari"),
-    *("tensorboard", "rerun"),
+    *("lerobot", "tensorboard", "rerun"),
 )
 _VIDEOS = ("mp4", "gif")
+_EXPORT_WRITERS = {"tensorboard": TensorboardWriter, "rerun": RerunWriter}
 
 
 def _export_writer(kind: str) -> Writer:
@@ -349,13 +401,17 @@ def _export_writer(kind: str) -> Writer:
     # Minari needs all flags.
     keys = "observation,action,reward,done,terminated,truncated"
     options = ("--keys", keys) if kind == "minari" else ()
+    more = ("--fps", "20") if kind == "lerobot" else ()
     old = _record_frames("first", 1) if is_video else _record("first", *options, seed=1)
     new = _record_frames("dump", 0) if is_video else _record("dump", *options)
-    return Writer(
+    return _EXPORT_WRITERS.get(kind, Writer)(
         f"export {kind}",
-        tdx("export", "dump", "--to", kind, "--out", f"a.{kind}", "--force"),
+        tdx("export", "dump", "--to", kind, "--out", f"a.{kind}", *more, "--force"),
         in_turn(
-            old, new, tdx("export", "first", "--to", kind, "--out", f"a.{kind}"), _remove("first")
+            old,
+            new,
+            tdx("export", "first", "--to", kind, "--out", f"a.{kind}", *more),
+            _remove("first"),
         ),
         stable=_without_times,
     )
