@@ -125,7 +125,7 @@ class watch:  # noqa: N801 - it is used like a function
         try:
             self._sink.end()
         except OSError as error:
-            self._warn(f"the last samples may be lost: {error}")
+            self._warn(str(error))
 
     @property
     def _is_tdx(self) -> bool:

@@ -15,7 +15,7 @@ from statistics import fmean, pvariance
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tdx.errors import ArgumentError, StorageError
-from tdx.files import atomic_write, is_stream, make_folders, report_write_errors
+from tdx.files import UnsyncedError, atomic_write, is_stream, make_folders, report_write_errors
 from tdx.serialization import Entries, Result
 from tdx.untrusted import parse_json
 
@@ -195,15 +195,18 @@ class JsonLines:
         """Close the file.
 
         Raises:
-            StorageError: A power failure may take the last records.
+            UnsyncedError: A power failure may take the last records.
         """
         if self._file is None:
             return
-        with self._report_errors(), self._file as file:
-            if self._is_torn:
-                file.truncate(self._size)
-            if not is_stream(self._path):
-                os.fsync(file.fileno())
+        with self._file as file:
+            try:
+                if self._is_torn:
+                    file.truncate(self._size)
+                if not is_stream(self._path):
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise UnsyncedError(self._path, error) from error
 
     def _report_errors(self) -> AbstractContextManager[None]:
         return report_write_errors(self._path, "pass another file", kind=StorageError)

@@ -261,3 +261,16 @@ def test_what_the_system_cannot_read_counts_as_intact(
             repair(dump)
         monkeypatch.undo()
         assert hash_tree(dump) == before
+
+
+def test_unreadable_result_is_said_to_be_repaired(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(damaged / "chunks.jsonl", -3)
+
+    def fail(*arguments: object) -> None:
+        raise StorageError("cannot read it: input/output error", hint="check the disk")
+
+    monkeypatch.setattr("tdx.rollouts.dump.repair.verify", fail)
+    with pytest.raises(StorageError, match="is repaired, but cannot be verified: cannot read it"):
+        repair(damaged)

@@ -15,7 +15,7 @@ from typing import IO, ClassVar, TypeVar
 
 from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
 from tdx.errors import ArgumentError, StorageError, TdxError
-from tdx.files import SYSTEM_HINTS
+from tdx.files import SYSTEM_HINTS, UnsyncedError
 from tdx.rollouts.dump.encoding import Fields
 from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import MAX_NESTING
@@ -367,6 +367,7 @@ class SetAside:
 
         Raises:
             FileNotFoundError: It does not exist.
+            UnsyncedError: It is moved, but a power loss may bring it back.
         """
         parent, _, last = file.rpartition("/")
         with open_subfolder(self._root, parent) as source:
@@ -374,8 +375,11 @@ class SetAside:
             name = self._choose_name(file).rpartition("/")[2]
             with open_subfolder(self._root, DAMAGED_FOLDER) as target:
                 os.rename(last, name, src_dir_fd=source, dst_dir_fd=target)
-                os.fsync(target)
-            os.fsync(source)
+                try:
+                    os.fsync(target)
+                    os.fsync(source)
+                except OSError as error:
+                    raise UnsyncedError(self.names[file], error) from error
 
     def _choose_name(self, file: str) -> str:
         """Return a new name for a file: ``damaged/1-manifest.json``."""

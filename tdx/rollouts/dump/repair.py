@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -86,7 +86,25 @@ def repair(path: str | Path, on_file: OnFile = ignore_progress) -> Repair:
         check_links(root, folder)
         job = _Repair(root, folder, on_file)
         job.run()
-    return job.result(verify(folder, on_file))
+    with _report_repaired(folder, job.has_changed):
+        return job.result(verify(folder, on_file))
+
+
+@contextmanager
+def _report_repaired(folder: Path, has_changed: bool) -> Iterator[None]:
+    """Say in errors of reading a dump that it was repaired before.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    try:
+        yield
+    except StorageError as error:
+        if not has_changed:
+            raise
+        raise StorageError(
+            f"{folder} is repaired, but cannot be verified: {error.message}", hint=error.hint
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +160,11 @@ class _Repair:
             else:
                 self._describe()
             remove_temporary(self._root)
+
+    @property
+    def has_changed(self) -> bool:
+        """True if something was damaged."""
+        return bool(self._aside.names or self._rewritten)
 
     def result(self, verification: Verification) -> Repair:
         """Return what was kept and lost.
@@ -345,8 +368,9 @@ def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
                 aside.move(SHARD_INDEX)
             for shard in set(committed) & set(lost):
                 aside.move(shard_name(shard))
-    verification = verify(folder, on_file)
-    whole = ShardedFolder(folder).whole_manifest()
+    with _report_repaired(folder, bool(aside.names)):
+        verification = verify(folder, on_file)
+        whole = ShardedFolder(folder).whole_manifest()
     goals = [plan.goal(shard) for shard in lost]
     return Repair(
         *(whole.steps, len(whole.chunks), len(whole.episodes)),
