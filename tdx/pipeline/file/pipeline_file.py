@@ -258,9 +258,11 @@ __all__ = ["PipelineFile"]
 
 def _suggest_read(path: Path, error: OSError) -> str:
     """Return the hint for a file that cannot be read; for a missing one, a similar name if any."""
-    if not isinstance(error, FileNotFoundError):
-        return SYSTEM_HINTS.get(error.errno or 0, "check its permissions")
     otherwise = "check the path; - reads standard input"
+    if isinstance(error, PermissionError):
+        return "check its permissions"
+    if not isinstance(error, FileNotFoundError):
+        return SYSTEM_HINTS.get(error.errno or 0, otherwise)
     try:
         files = [file.name for file in path.parent.iterdir() if file.suffix in PIPELINE_SUFFIXES]
     except OSError:
