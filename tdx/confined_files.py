@@ -86,8 +86,13 @@ def write_below(folder: int, name: str, data: str | bytes, *, sync: bool = True)
         raise
 
 
-def unlink_below(folder: int, name: str) -> None:
+def unlink_below(folder: int, name: str, *, sync: bool = False) -> None:
     """Remove a file or link below a folder.
+
+    Args:
+        folder: Descriptor of the folder.
+        name: Path relative to the folder.
+        sync: True to flush that to disk; without it, a power loss may bring the file back.
 
     Raises:
         FileNotFoundError: The file does not exist.
@@ -96,6 +101,8 @@ def unlink_below(folder: int, name: str) -> None:
     parents, _, last = name.rpartition("/")
     with open_subfolder(folder, parents) as inner:
         os.unlink(last, dir_fd=inner)
+        if sync:
+            os.fsync(inner)
 
 
 @contextmanager

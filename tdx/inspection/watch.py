@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -27,6 +28,10 @@ _LAST_STEPS = 64
 """Number of steps of a rollout whose values are recorded."""
 
 
+class WatchWarning(UserWarning):
+    """A record of ``tdx.watch`` could not be written."""
+
+
 class watch:  # noqa: N801 - it is used like a function
     """Record what each stage of an env does, in a sample of the steps of a block.
 
@@ -39,7 +44,8 @@ class watch:  # noqa: N801 - it is used like a function
     results instead, without times.
 
     Values, randomness and state do not change. A sample that would make the cost exceed
-    ``max_share`` of the time in the block is left out.
+    ``max_share`` of the time in the block is left out, and so is one that cannot be written: the
+    first of these is named in a warning, and the block goes on.
 
     Args:
         env: Env of tdx, Gymnasium, Stable-Baselines3 or TorchRL, as it is stepped in the block.
@@ -84,7 +90,7 @@ class watch:  # noqa: N801 - it is used like a function
         self._sink: Sink = sink_of(to)
         self._next = every
         self._started = self._spent = 0.0
-        self._is_inside = False
+        self._is_inside = self._has_warned = False
         self._checker: TraceChecker | None = None
         self._before: dict[str, Any] = {}
         self._names: list[str] = []
@@ -116,7 +122,10 @@ class watch:  # noqa: N801 - it is used like a function
             if name == "step" or self._is_tdx:
                 own.pop(name, None)
         own.update(self._before)
-        self._sink.end()
+        try:
+            self._sink.end()
+        except OSError as error:
+            self._warn(str(error))
 
     @property
     def _is_tdx(self) -> bool:
@@ -163,7 +172,7 @@ class watch:  # noqa: N801 - it is used like a function
     def _may_sample(self) -> bool:
         """Return True if a sample is due; one that is too expensive is skipped."""
         self._next = self.steps + self._every
-        if self.samples and self.share > self._max_share:
+        if (self.samples or self.skipped) and self.share > self._max_share:
             self.skipped += 1
             return False
         return True
@@ -195,11 +204,21 @@ class watch:  # noqa: N801 - it is used like a function
         begin: float,
         values: Mapping[tuple[str, str], Tensor] = MappingProxyType({}),
     ) -> None:
-        self.samples += 1
         elapsed = time.perf_counter() - self._started
-        states = tuple(self._states())
-        self._sink.write(WatchRecord(self.steps, elapsed, tuple(keys), states, values))
+        record = WatchRecord(self.steps, elapsed, tuple(keys), tuple(self._states()), values)
+        try:
+            self._sink.write(record)
+            self.samples += 1
+        except OSError as error:
+            self.skipped += 1
+            self._warn(f"the sample at step {self.steps} is not recorded: {error}")
         self._spent += time.perf_counter() - begin
+
+    def _warn(self, text: str) -> None:
+        """Warn once, rather than stop a training because its record cannot be written."""
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"{text}; the training goes on", WatchWarning, stacklevel=2)
 
     def _records_of(self, trace: StepTrace) -> Iterator[KeyRecord]:
         if self._checker is None:

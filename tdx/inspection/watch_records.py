@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, pvariance
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Protocol
 
 from tdx.errors import ArgumentError, StorageError
+from tdx.files import UnsyncedError, atomic_write, is_stream, make_folders, report_write_errors
 from tdx.serialization import Entries, Result
 from tdx.untrusted import parse_json
 
@@ -137,38 +141,80 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
+        self._size = 0
+        self._is_torn = False
 
     def begin(self, env: str, stages: Sequence[str]) -> None:
-        """Create the file.
+        """Create the file; an existing one stays if that fails.
 
         Raises:
             StorageError: It cannot be written.
+            OutputError: It is in place, but a power failure may bring the old one back.
         """
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("w", encoding="utf-8")
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise StorageError(
-                f"cannot write {self._path}: {reason}", hint="pass to=FILE"
-            ) from error
-        self._put({"format": FORMAT, "version": VERSION, "env": env, "stages": list(stages)})
+        head = _line({"format": FORMAT, "version": VERSION, "env": env, "stages": list(stages)})
+        with self._report_errors():
+            if is_stream(self._path):
+                self._file = self._path.open("wb", buffering=0)
+                self._append(head)
+                return
+            path = self._path.resolve()
+            make_folders(path.parent)
+            with ExitStack() as stack:
+                with atomic_write(path) as file:
+                    file.write(head)
+                    # Opening it by name afterwards could fail when the old file is gone.
+                    copy = os.fdopen(os.dup(file.fileno()), "wb", buffering=0)
+                    self._file = stack.enter_context(copy)
+                stack.pop_all()
+            self._size = len(head)
 
     def write(self, record: WatchRecord) -> None:
-        """Append a record."""
-        self._put(asdict(replace(record, values={})))
+        """Append a record.
 
-    def _put(self, data: Mapping[str, Any]) -> None:
-        assert self._file is not None
-        # JSON has no NaN.
-        self._file.write(json.dumps(_without_nan(data), ensure_ascii=False) + "\n")
-        self._file.flush()
+        Raises:
+            StorageError: It cannot be written; the records before it stay.
+        """
+        with self._report_errors():
+            self._append(_line(asdict(replace(record, values={}))))
+
+    def _append(self, line: bytes) -> None:
+        file = self._file
+        assert file is not None
+        if self._is_torn:
+            file.truncate(self._size)
+            file.seek(self._size)
+        self._is_torn = not is_stream(self._path)
+        rest = memoryview(line)
+        while rest:
+            rest = rest[file.write(rest) :]
+        self._is_torn = False
+        self._size += len(line)
 
     def end(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+        """Close the file.
+
+        Raises:
+            UnsyncedError: A power failure may take the last records.
+        """
+        if self._file is None:
+            return
+        with self._file as file:
+            try:
+                if self._is_torn:
+                    file.truncate(self._size)
+                if not is_stream(self._path):
+                    os.fsync(file.fileno())
+            except OSError as error:
+                raise UnsyncedError(self._path, error) from error
+
+    def _report_errors(self) -> AbstractContextManager[None]:
+        return report_write_errors(self._path, "pass another file", kind=StorageError)
+
+
+def _line(data: Mapping[str, Any]) -> bytes:
+    # JSON has no NaN.
+    return json.dumps(_without_nan(data), ensure_ascii=False).encode() + b"\n"
 
 
 def _without_nan(data: Any) -> Any:
@@ -331,7 +377,15 @@ def read_watch(path: str | Path) -> WatchReport:
 def _read_lines(path: str | Path) -> Iterator[Any]:
     """Yield the documents of a file; a last line that is still written is left out."""
     with Path(path).open("rb") as file:
-        for line in iter(lambda: file.readline(_MAX_LINE), b""):
+        for number, line in enumerate(iter(lambda: file.readline(_MAX_LINE), b""), 1):
+            if b"\0" in line:
+                # Zeros where a power failure took what was not flushed to the disk.
+                warnings.warn(
+                    f"{path} is damaged from line {number} on, as after a power failure; the "
+                    "samples before it are shown",
+                    stacklevel=3,
+                )
+                return
             if line.endswith(b"\n"):
                 yield parse_json(line, str(path))
 

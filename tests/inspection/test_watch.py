@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 import tdx
 from tdx.cli.process import run
 from tdx.errors import ArgumentError, StorageError
-from tdx.inspection.watch import watch
+from tdx.inspection.watch import WatchWarning, watch
 from tdx.inspection.watch_records import WatchReport, read_watch
 
 
@@ -343,3 +346,50 @@ def test_every_kind_of_normalizer_has_its_state_recorded(
     names = {each.name for each in read_watch(file).drifts if each.stage.startswith("0 ")}
     assert any("loc" in name for name in names), names
     assert any("scale" in name for name in names), names
+
+
+@contextmanager
+def small_files(size: int) -> Iterator[None]:
+    """Let writing behind a size fail, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_training_goes_on_if_samples_cannot_be_written(tmp_path: Path) -> None:
+    file, env = tmp_path / "watch.jsonl", native()
+    with watch(env, every=10, to=file, max_share=1) as watched:
+        env.rollout(20)
+        with small_files(file.stat().st_size + 20), pytest.warns(WatchWarning) as warned:
+            [env.rollout(20) for _ in range(3)]
+        env.rollout(20)
+    (warning,) = warned
+    assert re.fullmatch(
+        r"the sample at step 40 is not recorded: cannot write .*: file too large.*; "
+        "the training goes on",
+        str(warning.message),
+    )
+    assert (watched.steps, watched.samples, watched.skipped) == (100, 2, 3)
+    assert read_watch(file).steps == (20, 100)
+
+
+def test_full_disk_leaves_the_old_record(tmp_path: Path) -> None:
+    file = write(tmp_path / "watch.jsonl", HEAD, record(1, 0, 0, 0))
+    with (
+        small_files(20),
+        pytest.raises(StorageError, match="file too large"),
+        watch(native(), to=file),
+    ):
+        pass
+    assert read_watch(file).steps == (1,)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_samples_before_a_power_failure_are_shown(tmp_path: Path) -> None:
+    file = write(tmp_path / "watch.jsonl", HEAD, record(1, 0, 0, 0))
+    file.write_bytes(file.read_bytes() + bytes(4096) + b'0}\n{"step": 3}\n')
+    with pytest.warns(UserWarning, match="damaged from line 3 on"):
+        assert read_watch(file).steps == (1,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -520,3 +521,23 @@ def test_disabled_stages_keep_their_positions_during_edits() -> None:
     file.move(0, 1)
     assert [stage.name for stage in file.pipeline.transforms] == ["RewardClipping", "DoubleToFloat"]
     assert [name for _, name in off_of(file.text)] == ["InitTracker", "CatFrames", "RewardSum"]
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EACCES, "check its permissions"),
+        (errno.EIO, "check the disk, and the messages of the system"),
+        (errno.ENOENT, "check the path; - reads standard input"),
+    ],
+)
+def test_hint_for_a_file_that_cannot_be_read(
+    number: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("tdx.pipeline.file.pipeline_file.open", fail, raising=False)
+    with pytest.raises(PipelineError) as raised:
+        PipelineFile.load(tmp_path / "a.yaml")
+    assert raised.value.hint == hint

@@ -42,7 +42,7 @@ from tests.robustness.power_loss import (
 from tests.robustness.writers import Writer, make_writers
 
 _Item = TypeVar("_Item")
-_SAYS_NEW = re.compile(r"(was|were|is|are) (written|replaced|saved|complete)")
+_SAYS_NEW = re.compile(r"(was|were|is|are) (written|replaced|saved|complete|repaired)")
 _LEAKS = re.compile(r"Traceback \(most recent call last\)|unexpected \w|Fatal Python error")
 
 

@@ -10,9 +10,9 @@ import pytest
 from tests.programs import require_program
 
 SAMPLE = (
-    ("rollout", "resume", "rollout --force", "shards"),
+    ("rollout", "resume", "rollout --force", "shards", "repair"),
     ("export hdf5", "export parquet", "first buffer save", "buffer save"),
-    ("freeze", "check --fix", "save in the app", "first config set"),
+    ("freeze", "check --fix", "save in the app", "first config set", "watch"),
 )
 
 

@@ -6,21 +6,31 @@ import os
 import re
 import shutil
 import sys
+import tempfile
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from rerun.chunk import RrdReader
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensordict import TensorDict, TensorDictBase
 
-from tdx import LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
+from tdx import GymEnv, LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
 from tdx.data.saved_manifest import MANIFEST
-from tdx.errors import TdxError
+from tdx.errors import StorageError, TdxError
+from tdx.inspection.watch import WatchWarning, watch
+from tdx.inspection.watch_records import read_watch
 from tdx.pipeline.editing.documents import Document, RecentFiles
 from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import Session, SessionStore
+from tdx.profiling.saved import profile_from_json
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out, verify
+from tdx.rollouts.formats.rerun import check_complete
+from tdx.untrusted import parse_json
 from tests.cli.processes import call_main
 from tests.robustness.power_loss import Tree
 
@@ -204,6 +214,129 @@ class ShardWriter(DumpWriter):
         return [self.again]
 
 
+class RepairWriter(Writer):
+    """Repairs a dump, whose intact steps and replaced files stay in every state."""
+
+    _dump = "dump"
+    _data: TensorDictBase = TensorDict()
+
+    def remember(self, folder: Path, old: Tree, new: Tree) -> None:
+        """Keep both states."""
+        super().remember(folder, old, new)
+        self._data = open_dump(folder / self._dump).data[:].clone()
+
+    def state(self, folder: Path, tree: Tree) -> str:
+        """Return "old", "part" or "new", or say what is wrong."""
+        files = self._compared(tree)
+        if files == self._old:
+            return "old"
+        contents = set(files.values())
+        for name, content in self._old.items():
+            # Descriptions follow from the index.
+            if not name.endswith("meta.json") and content not in contents:
+                return f"lost: {name}"
+        try:
+            if verify(folder / self._dump).problems:
+                return "part"
+            same = _same(open_dump(folder / self._dump).data[:], self._data)
+        except TdxError:
+            return "part"
+        except Exception as error:
+            return f"torn: {type(error).__name__}: {error}"
+        return "new" if same else "torn: other steps than in an undisturbed repair"
+
+
+class TensorboardWriter(Writer):
+    """Exports event files, whose times differ in each run."""
+
+    def _compared(self, tree: Tree) -> Tree:
+        compared = super()._compared(tree)
+        for name in [name for name in compared if ".tfevents." in name]:
+            content = compared.pop(name)
+            with tempfile.TemporaryDirectory() as folder:
+                Path(folder, "events.tfevents").write_bytes(content or b"")
+                events = EventAccumulator(folder)
+                events.Reload()
+                points = [
+                    (tag, [(point.step, point.value) for point in events.Scalars(tag)])
+                    for tag in events.Tags()["scalars"]
+                ]
+            compared["events"] = repr(points).encode()
+        return compared
+
+
+class RerunWriter(Writer):
+    """Exports a recording of Rerun, which has times."""
+
+    def _compared(self, tree: Tree) -> Tree:
+        compared = super()._compared(tree)
+        name = "a.rerun"
+        if name in compared:
+            with tempfile.NamedTemporaryFile(suffix=".rrd") as file:
+                file.write(compared[name] or b"")
+                file.flush()
+                with suppress(TdxError):
+                    check_complete(Path(file.name))
+                    compared[name] = _read_rerun(Path(file.name))
+        return compared
+
+
+def _read_rerun(path: Path) -> bytes:
+    """Return the entities of a complete recording and its numbers."""
+    return b"".join(
+        sorted(
+            repr([chunk.entity_path, name, values]).encode()
+            for chunk in RrdReader(path).stream().to_chunks()
+            for name, values in chunk.to_record_batch().to_pydict().items()
+            if name in ("step", "Scalars:scalars")
+        )
+    )
+
+
+class WatchWriter(Writer):
+    """Records a training, whose times differ in each run."""
+
+    _file = "records/watch.jsonl"
+
+    def state(self, folder: Path, tree: Tree) -> str:
+        """Return "old", "part" or "new", or say what is wrong."""
+        if self._compared(tree) == self._old:
+            return "old"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                report = read_watch(folder / self._file)
+        except Warning:
+            return "part"
+        except TdxError as error:
+            return f"torn: {error}"
+        whole = (3, 6, 9)
+        if report.steps == whole:
+            return "new"
+        return "part" if set(report.steps) < set(whole) else f"torn: steps {report.steps}"
+
+
+def _watch(name: str) -> Work:
+    """Return a function that trains; its warnings are printed as errors of a command."""
+
+    def run() -> None:
+        env = GymEnv(name)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", WatchWarning)
+            with watch(env, every=3, to=WatchWriter._file, max_share=1) as watched:
+                tensordict = env.reset()
+                for _ in range(9):
+                    tensordict = env.step(env.rand_action(tensordict))["next"]
+                    tensordict = env.reset() if tensordict["done"].any() else tensordict
+        if watched.steps != 9:
+            raise AssertionError("the training did not go on")
+        messages = [str(each.message) for each in caught if each.category is WatchWarning]
+        if messages:
+            raise StorageError(messages[0], hint="")
+
+    return lambda: _report(run)
+
+
 def _same(one: TensorDictBase, other: TensorDictBase) -> bool:
     return one.shape == other.shape and bool((one == other).all())
 
@@ -255,8 +388,12 @@ def _damage(file: str) -> Work:
     return run
 
 
-_EXPORTS = ("hdf5", "parquet", "zarr", "safetensors", "npz", "jsonl", "minari")
+_EXPORTS = (
+    *("hdf5", "parquet", "zarr", "safetensors", "npz", "jsonl", "minari"),
+    *("lerobot", "tensorboard", "rerun"),
+)
 _VIDEOS = ("mp4", "gif")
+_EXPORT_WRITERS = {"tensorboard": TensorboardWriter, "rerun": RerunWriter}
 
 
 def _export_writer(kind: str) -> Writer:
@@ -264,13 +401,17 @@ def _export_writer(kind: str) -> Writer:
     # Minari needs all flags.
     keys = "observation,action,reward,done,terminated,truncated"
     options = ("--keys", keys) if kind == "minari" else ()
+    more = ("--fps", "20") if kind == "lerobot" else ()
     old = _record_frames("first", 1) if is_video else _record("first", *options, seed=1)
     new = _record_frames("dump", 0) if is_video else _record("dump", *options)
-    return Writer(
+    return _EXPORT_WRITERS.get(kind, Writer)(
         f"export {kind}",
-        tdx("export", "dump", "--to", kind, "--out", f"a.{kind}", "--force"),
+        tdx("export", "dump", "--to", kind, "--out", f"a.{kind}", *more, "--force"),
         in_turn(
-            old, new, tdx("export", "first", "--to", kind, "--out", f"a.{kind}"), _remove("first")
+            old,
+            new,
+            tdx("export", "first", "--to", kind, "--out", f"a.{kind}", *more),
+            _remove("first"),
         ),
         stable=_without_times,
     )
@@ -279,6 +420,19 @@ def _export_writer(kind: str) -> Writer:
 def _without_times(name: str, content: bytes) -> bytes:
     if name.endswith("metadata.json"):
         return re.sub(rb"\d\d\d\d-\d\d-\d\d[T ][^\"]*", b"", content)
+    return content
+
+
+def _profile(env: str, *options: str) -> Work:
+    return tdx("profile", env, "--steps", "8", "--repeat", "1", "--save", "profile.json", *options)
+
+
+def _name_profile(name: str, content: bytes) -> bytes:
+    """Return the env of a whole profile, whose times differ in each run."""
+    with suppress(TdxError):
+        document = parse_json(content, name)
+        if isinstance(document, dict):
+            return profile_from_json(document).subject.encode()
     return content
 
 
@@ -419,6 +573,50 @@ def make_writers() -> dict[str, Writer]:
             in_turn(*(_record("dump", "--shards", "2", "--shard", str(i)) for i in range(2))),
         ),
         *map(_export_writer, (*_EXPORTS, *_VIDEOS)),
+        DumpWriter(
+            "import",
+            tdx("import", "a.npz", "--out", "dump", "--force"),
+            in_turn(
+                _record("first"),
+                tdx("export", "first", "--to", "npz", "--out", "a.npz"),
+                _remove("first"),
+                _record("dump", seed=1),
+            ),
+        ),
+        DumpWriter(
+            "replay",
+            tdx("replay", "source", "-t", "StepCounter", "--out", "dump", "--force"),
+            in_turn(
+                tdx("rollout", "CartPole-v1", *_SIZE[:4], "--seed", "0", "--out", "source"),
+                _record("dump", seed=1),
+            ),
+        ),
+        RepairWriter(
+            "repair",
+            tdx("verify", "dump", "--repair"),
+            in_turn(_record("dump"), _damage("dump/data/observation.memmap")),
+        ),
+        RepairWriter(
+            "repair shards",
+            tdx("verify", "dump", "--repair"),
+            in_turn(
+                *(_record("dump", "--shards", "2", "--shard", str(i)) for i in range(2)),
+                _damage("dump/shards/00001/data/observation.memmap"),
+            ),
+        ),
+        WatchWriter("watch", _watch("CartPole-v1"), _watch("Pendulum-v1")),
+        WatchWriter("first watch", _watch("CartPole-v1")),
+        Writer(
+            "profile --save",
+            _profile("CartPole-v1", "--force"),
+            _profile("Pendulum-v1"),
+            stable=_name_profile,
+        ),
+        Writer(
+            "report",
+            tdx("report", "CartPole-v1", "--out", "chain.svg", "--force"),
+            tdx("report", "Pendulum-v1", "--out", "chain.svg"),
+        ),
         BufferWriter("first buffer save", _save_buffer(1)),
         BufferWriter("buffer save", _save_buffer(1), _save_buffer(0)),
         Writer(

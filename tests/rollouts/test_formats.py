@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import sys
@@ -450,3 +452,34 @@ def test_export_without_its_end_does_not_replace_another_one(
     with pytest.raises(OutputError, match=r"cannot write .*export"):
         export_dump(dump, target, to=name, force=True)
     assert hash_tree(tmp_path) == before
+
+
+def test_failed_zarr_export_leaves_no_thread_that_writes(
+    dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One chunk cannot be written while others are; these must not recreate the folder."""
+    needs("zarr")
+    from zarr.storage import LocalStore
+
+    write, running, failed = LocalStore.set, 0, []
+
+    async def fail_once(self: LocalStore, key: str, value: Any) -> None:
+        nonlocal running
+        if "/c/" not in key:
+            await write(self, key, value)
+        elif not failed:
+            failed.append(key)
+            await asyncio.sleep(0)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        else:
+            running += 1
+            await asyncio.sleep(0.2)
+            await write(self, key, value)
+            running -= 1
+
+    monkeypatch.setattr(LocalStore, "set", fail_once)
+    monkeypatch.setattr("tdx.rollouts.formats.zarr._CHUNK", 64)
+    with pytest.raises(OutputError, match="no space left"):
+        export_dump(dumps / "cart", tmp_path / "a.zarr", to="zarr")
+    assert (len(failed), running) == (1, 0)
+    assert list(tmp_path.iterdir()) == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -218,3 +221,56 @@ def test_command_reports_lost_chunks_and_steps(tdx: Tdx, damaged: Path) -> None:
     assert "lost       1 chunk, 8 steps" in repaired.out
     assert "set aside  damaged/1-manifest.json" in repaired.out
     assert "nothing to repair" in tdx("verify", str(damaged), "--repair").out
+
+
+def test_killed_repair_leaves_no_temporary_file(damaged: Path) -> None:
+    flip(damaged / "chunks.jsonl", -3)
+    temporary = damaged / f".chunks.jsonl.{16 * 'a'}.tmp"
+    temporary.write_text("{")
+    assert repair(damaged).lost_chunks == 1
+    assert not temporary.exists()
+
+
+@pytest.mark.parametrize("files", ["chunks.jsonl", "meta.json", ".state"])
+def test_what_the_system_cannot_read_counts_as_intact(
+    files: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files, or a broken disk, say nothing about the dump."""
+    with in_memory() as folder:
+        dump = Path(folder) / "dump"
+        if files == "meta.json":
+            for shard in range(2):
+                roll_out_shard(request("tdx/CartPole", goal=Goal(steps=8)), dump, 2, shard)
+        else:
+            with pytest.raises(CutError):
+                roll_out(
+                    request("tdx/CartPole", goal=Goal(steps=STEPS), chunk_steps=CHUNK_STEPS),
+                    dump,
+                    on_chunk=interrupt_after(2),
+                )
+        before = hash_tree(dump)
+        open_file = os.open
+
+        def fail(path: Any, *arguments: Any, **options: Any) -> int:
+            if str(path).endswith(files):
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), path)
+            return open_file(path, *arguments, **options)
+
+        monkeypatch.setattr(os, "open", fail)
+        with pytest.raises(OSError, match="oo many open files"):
+            repair(dump)
+        monkeypatch.undo()
+        assert hash_tree(dump) == before
+
+
+def test_unreadable_result_is_said_to_be_repaired(
+    damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(damaged / "chunks.jsonl", -3)
+
+    def fail(*arguments: object) -> None:
+        raise StorageError("cannot read it: input/output error", hint="check the disk")
+
+    monkeypatch.setattr("tdx.rollouts.dump.repair.verify", fail)
+    with pytest.raises(StorageError, match="is repaired, but cannot be verified: cannot read it"):
+        repair(damaged)

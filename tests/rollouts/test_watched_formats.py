@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,18 @@ def test_tensorboard_contains_scalars_and_images(pixels: Dump, batch: Dump, tmp_
     images.Reload()
     assert [each.step for each in images.Images("pixels")] == list(range(10))
     assert {(each.height, each.width) for each in images.Images("pixels")} == {(31, 40)}
+
+
+def test_full_disk_at_a_tensorboard_export_is_one_error(batch: Dump, tmp_path: Path) -> None:
+    """No other thread writes, whose traceback would be printed, or whose error would be lost."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(OutputError, match="file too large"):
+            export_dump(batch, tmp_path / "one", to="tensorboard")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["lerobot", "rerun", "tensorboard"])

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tdx.errors import ArgumentError, PipelineError, find_similar_names
-from tdx.files import PIPELINE_SUFFIXES, report_write_errors, write_atomically
+from tdx.files import PIPELINE_SUFFIXES, SYSTEM_HINTS, report_write_errors, write_atomically
 from tdx.pipeline.file.stage_lines import (
     StageBlock,
     StageLines,
@@ -93,7 +93,7 @@ class PipelineFile:
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise PipelineError(
-                f"cannot read {name}: {reason}", hint=_find_neighbor(Path(path), error)
+                f"cannot read {name}: {reason}", hint=_suggest_read(Path(path), error)
             ) from error
         return cls(text, name)
 
@@ -256,11 +256,13 @@ class PipelineFile:
 __all__ = ["PipelineFile"]
 
 
-def _find_neighbor(path: Path, error: OSError) -> str:
-    """Return the hint for a file that cannot be read: another file of a similar name, if any."""
-    otherwise = "- reads standard input"
+def _suggest_read(path: Path, error: OSError) -> str:
+    """Return the hint for a file that cannot be read; for a missing one, a similar name if any."""
+    otherwise = "check the path; - reads standard input"
+    if isinstance(error, PermissionError):
+        return "check its permissions"
     if not isinstance(error, FileNotFoundError):
-        return otherwise
+        return SYSTEM_HINTS.get(error.errno or 0, otherwise)
     try:
         files = [file.name for file in path.parent.iterdir() if file.suffix in PIPELINE_SUFFIXES]
     except OSError:

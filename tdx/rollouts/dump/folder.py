@@ -15,7 +15,7 @@ from typing import IO, ClassVar, TypeVar
 
 from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
 from tdx.errors import ArgumentError, StorageError, TdxError
-from tdx.files import SYSTEM_HINTS
+from tdx.files import SYSTEM_HINTS, UnsyncedError
 from tdx.rollouts.dump.encoding import Fields
 from tdx.serialization import Entries, Entry, Result
 from tdx.untrusted import MAX_NESTING
@@ -89,6 +89,17 @@ def read_dump_folder(folder: Path, read: Callable[[int], Content]) -> Content:
                 if not is_replaced(root, folder):
                     raise
     raise replaced_dump(folder)
+
+
+def raise_if_unreadable(error: Exception) -> None:
+    """Raise an error again if the system could not read a file, which may be intact.
+
+    Args:
+        error: Error of reading a dump: that of the system, or one that it caused.
+    """
+    cause = error.__cause__ or error
+    if isinstance(cause, OSError) and cause.errno in SYSTEM_HINTS:
+        raise error
 
 
 def is_replaced(root: int, folder: Path) -> bool:
@@ -299,6 +310,15 @@ def remove_leftovers(root: int, state: StateFile | None) -> None:
         if current is None:
             with suppress(OSError):
                 os.rmdir(STATE, dir_fd=root)
+    remove_temporary(root)
+
+
+def remove_temporary(root: int) -> None:
+    """Remove the temporary files of killed writers.
+
+    Args:
+        root: Descriptor of the dump's folder, which this process has locked.
+    """
     for path in list(_list_temporary(root)):
         with suppress(OSError):
             unlink_below(root, path)
@@ -347,6 +367,7 @@ class SetAside:
 
         Raises:
             FileNotFoundError: It does not exist.
+            UnsyncedError: It is moved, but a power loss may bring it back.
         """
         parent, _, last = file.rpartition("/")
         with open_subfolder(self._root, parent) as source:
@@ -354,8 +375,11 @@ class SetAside:
             name = self._choose_name(file).rpartition("/")[2]
             with open_subfolder(self._root, DAMAGED_FOLDER) as target:
                 os.rename(last, name, src_dir_fd=source, dst_dir_fd=target)
-                os.fsync(target)
-            os.fsync(source)
+                try:
+                    os.fsync(target)
+                    os.fsync(source)
+                except OSError as error:
+                    raise UnsyncedError(self.names[file], error) from error
 
     def _choose_name(self, file: str) -> str:
         """Return a new name for a file: ``damaged/1-manifest.json``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -31,7 +31,9 @@ from tdx.rollouts.dump.folder import (
     check_links,
     lock_for_writing,
     open_data,
+    raise_if_unreadable,
     read_state,
+    remove_temporary,
 )
 from tdx.rollouts.dump.index import Chunk, IndexEntry, Position, parse_entry, read_lines
 from tdx.rollouts.dump.manifest import Manifest, header_start, read_header
@@ -84,7 +86,25 @@ def repair(path: str | Path, on_file: OnFile = ignore_progress) -> Repair:
         check_links(root, folder)
         job = _Repair(root, folder, on_file)
         job.run()
-    return job.result(verify(folder, on_file))
+    with _report_repaired(folder, job.has_changed):
+        return job.result(verify(folder, on_file))
+
+
+@contextmanager
+def _report_repaired(folder: Path, has_changed: bool) -> Iterator[None]:
+    """Say in errors of reading a dump that it was repaired before.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    try:
+        yield
+    except StorageError as error:
+        if not has_changed:
+            raise
+        raise StorageError(
+            f"{folder} is repaired, but cannot be verified: {error.message}", hint=error.hint
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +159,12 @@ class _Repair:
                 self._cut()
             else:
                 self._describe()
+            remove_temporary(self._root)
+
+    @property
+    def has_changed(self) -> bool:
+        """True if something was damaged."""
+        return bool(self._aside.names or self._rewritten)
 
     def result(self, verification: Verification) -> Repair:
         """Return what was kept and lost.
@@ -171,17 +197,22 @@ class _Repair:
         place = header_start(self._header.data)
         tracks: dict[str, Track] = {}
         partial: _Line | None = None
-        with suppress(FileNotFoundError, StorageError), open_data(self._root, INDEX) as file:
-            for fields, end in read_lines(file, place, INDEX):
-                entry = parse_entry(fields, tracks, self._manifest.batch_size)
-                line, place, partial = _Line(entry, place, end), end, None
-                if entry.chunk.partial:
-                    partial = line
-                    continue
-                for track in entry.tracks:
-                    tracks[track.name] = track
-                    setattr(self._manifest, track.name, track)
-                yield line
+        try:
+            with open_data(self._root, INDEX) as file:
+                for fields, end in read_lines(file, place, INDEX):
+                    entry = parse_entry(fields, tracks, self._manifest.batch_size)
+                    line, place, partial = _Line(entry, place, end), end, None
+                    if entry.chunk.partial:
+                        partial = line
+                        continue
+                    for track in entry.tracks:
+                        tracks[track.name] = track
+                        setattr(self._manifest, track.name, track)
+                    yield line
+        except FileNotFoundError:
+            pass
+        except StorageError as error:
+            raise_if_unreadable(error)
         if partial is not None:
             for track in partial.entry.tracks:
                 setattr(self._manifest, track.name, track)
@@ -225,7 +256,8 @@ class _Repair:
             return False
         try:
             read_state(self._root, state)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            raise_if_unreadable(error)
             return True
         return False
 
@@ -336,8 +368,9 @@ def _repair_shards(folder: Path, on_file: OnFile) -> Repair:
                 aside.move(SHARD_INDEX)
             for shard in set(committed) & set(lost):
                 aside.move(shard_name(shard))
-    verification = verify(folder, on_file)
-    whole = ShardedFolder(folder).whole_manifest()
+    with _report_repaired(folder, bool(aside.names)):
+        verification = verify(folder, on_file)
+        whole = ShardedFolder(folder).whole_manifest()
     goals = [plan.goal(shard) for shard in lost]
     return Repair(
         *(whole.steps, len(whole.chunks), len(whole.episodes)),
@@ -357,7 +390,8 @@ def _intact_check(root: int, plan: ShardPlan, folder: Path, shard: int) -> int |
     try:
         _, end = plan.read_shard(root, folder, shard)
         problems = verify(folder / shard_name(shard)).problems
-    except StorageError:
+    except StorageError as error:
+        raise_if_unreadable(error)
         return None
     is_intact = all(each.kind in _NOT_REPAIRED for each in problems)
     return end.check if is_intact else None
@@ -367,6 +401,7 @@ def _is_listed(root: int, folder: Path, plan: ShardPlan, checks: dict[int, int])
     """Return True if the index of the shards lists the intact ones, or does not exist."""
     try:
         index = read_shard_index(root, folder, plan)
-    except StorageError:
+    except StorageError as error:
+        raise_if_unreadable(error)
         return False
     return index is None or {each.shard: each.check for each in index[1]} == checks

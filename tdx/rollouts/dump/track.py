@@ -216,7 +216,7 @@ class Track:
         """Remove the files of :meth:`write_descriptions`, before steps are added."""
         for name in self.descriptions(0):
             with suppress(FileNotFoundError):
-                unlink_below(root, name)
+                unlink_below(root, name, sync=True)
 
     # Reading
 

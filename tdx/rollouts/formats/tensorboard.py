@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, Any
 
 import numpy as np
 
@@ -15,9 +16,6 @@ from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import Array, to_array
 from tdx.rollouts.formats.interface import ExportColumn, ExportOptions
 from tdx.rollouts.formats.video import PixelFormat
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 MARK = "tdx.json"
 """File with the note, which marks the folder as an export."""
@@ -31,25 +29,64 @@ MAX_HISTOGRAMS = 50
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:
     """Write event files; what a long rollout leaves out is in the remarks."""
-    from torch.utils.tensorboard import SummaryWriter
-
     (target / MARK).write_text(json.dumps(source.note(name_columns(source.manifest))))
-    writer = SummaryWriter(str(target))
-    try:
+    with (target / f"events.out.tfevents.{int(time.time())}.tdx").open("wb") as file:
+        writer = _EventWriter(file)
         _write_episodes(source, writer)
         for column in name_columns(source.manifest):
             _write_column(source, column, writer)
-    finally:
-        writer.close()
     every = _spacing(source.steps, MAX_POINTS)
     return () if every == 1 else (f"curves have every {every}th step",)
+
+
+class _EventWriter:
+    """Writes events in the calling thread.
+
+    That of a ``SummaryWriter`` writes in a thread of its own, which prints a traceback when the
+    disk is full, and its file is named after the host.
+
+    Args:
+        file: The event file.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._records = RecordWriter(file)
+        # As wide as numbers are, and finer around 0.
+        edges = np.geomspace(1e-12, 1e20, 775)
+        self._bins = [*(-edges[::-1]).tolist(), 0.0, *edges.tolist()]
+        self._add(file_version="brain.Event:2")
+
+    def _add(self, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
+
+    def add_scalar(self, name: str, value: float, step: int) -> None:
+        """Add a point of a curve."""
+        from torch.utils.tensorboard.summary import scalar
+
+        self._add(step=step, summary=scalar(name, value))
+
+    def add_image(self, name: str, image: Array, step: int) -> None:
+        """Add an image, ``[H, W, 3]``."""
+        from torch.utils.tensorboard.summary import image as summarize
+
+        self._add(step=step, summary=summarize(name, image, dataformats="HWC"))
+
+    def add_histogram(self, name: str, values: Array, step: int) -> None:
+        """Add a histogram."""
+        from torch.utils.tensorboard.summary import histogram
+
+        self._add(step=step, summary=histogram(name, values, self._bins))
 
 
 def _spacing(steps: int, most: int) -> int:
     return max(1, math.ceil(steps / most))
 
 
-def _write_episodes(source: ExportSource, writer: SummaryWriter) -> None:
+def _write_episodes(source: ExportSource, writer: _EventWriter) -> None:
     """Write return and length of each finished episode at its last step."""
     for episode in source.episodes:
         if episode.finished:
@@ -59,7 +96,7 @@ def _write_episodes(source: ExportSource, writer: SummaryWriter) -> None:
             writer.add_scalar(f"episode/length{row}", episode.length, step)
 
 
-def _write_column(source: ExportSource, column: ExportColumn, writer: SummaryWriter) -> None:
+def _write_column(source: ExportSource, column: ExportColumn, writer: _EventWriter) -> None:
     name = format_key(normalize_key(column.path)).replace(".", "/")
     dims, start = 1 + len(source.batch_size), 0
     histograms = _spacing(source.steps, MAX_HISTOGRAMS)
@@ -70,7 +107,7 @@ def _write_column(source: ExportSource, column: ExportColumn, writer: SummaryWri
             every = _spacing(source.steps, MAX_IMAGES)
             for step in range(-start % every, len(rows), every):
                 image = pixels.convert(rows[step, 0], start + step, column.path)
-                writer.add_image(name, image, start + step, dataformats="HWC")
+                writer.add_image(name, image, start + step)
         else:
             array = to_array(rows, splits_complex=True).reshape(len(rows), source.rows, -1)
             _write_curves(name, array, start, source, writer)
@@ -83,7 +120,7 @@ def _write_column(source: ExportSource, column: ExportColumn, writer: SummaryWri
 
 
 def _write_curves(
-    name: str, array: Array, start: int, source: ExportSource, writer: SummaryWriter
+    name: str, array: Array, start: int, source: ExportSource, writer: _EventWriter
 ) -> None:
     """Write a curve for each number of an entry, ``[n, rows, numbers]``."""
     if array.shape[2] > MAX_NUMBERS:

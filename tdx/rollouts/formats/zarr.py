@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
+import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Condition
 from typing import Any
 
 import numpy as np
@@ -43,8 +46,57 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     """Write one array per entry, time first, and the note as an attribute of the group."""
     import zarr
 
+    with _open_store(target) as store:
+        group = zarr.open_group(store, mode="w", zarr_format=3)
+        _write_columns(source, group)
+    return ()
+
+
+@contextmanager
+def _open_store(target: Path) -> Iterator[Any]:
+    """Yield a store for a folder, to which nothing writes any more when the block ends.
+
+    After an error, zarr leaves its other writes running in their threads; they would recreate a
+    folder that is being removed.
+    """
+    from zarr.storage import LocalStore
+
+    changed = Condition()
+    pending, is_open = 0, True
+
+    class Store(LocalStore):
+        async def set(self, key: str, value: Any) -> None:
+            with writing():
+                await super().set(key, value)
+
+        async def set_if_not_exists(self, key: str, value: Any) -> None:
+            with writing():
+                await super().set_if_not_exists(key, value)
+
+    @contextmanager
+    def writing() -> Iterator[None]:
+        nonlocal pending
+        with changed:
+            if not is_open:
+                raise OSError(errno.ECANCELED, os.strerror(errno.ECANCELED), str(target))
+            pending += 1
+        try:
+            yield
+        finally:
+            with changed:
+                pending -= 1
+                changed.notify_all()
+
+    try:
+        yield Store(target)
+    finally:
+        with changed:
+            is_open = False
+            changed.wait_for(lambda: not pending)
+
+
+def _write_columns(source: ExportSource, group: Any) -> None:
     columns = name_grouped_columns(source)
-    group = zarr.open_group(str(target), mode="w", zarr_format=3)
     for column in columns:
         track, steps = source.track(column.track)
         dtype, shape = track.leaves[column.path]
@@ -59,7 +111,6 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
                 array[start : start + len(block)] = block
             start += len(block)
     group.attrs[NOTE] = source.note(columns)
-    return ()
 
 
 def _align_blocks(blocks: Iterator[Array], steps: int) -> Iterator[Array]:

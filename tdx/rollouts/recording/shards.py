@@ -418,7 +418,7 @@ def remove_stale_index(folder: Path) -> None:
             listing = list_shards(root, folder, plan.count)
             if len(listing.committed) < plan.count:
                 with suppress(FileNotFoundError):
-                    unlink_below(root, SHARD_INDEX)
+                    unlink_below(root, SHARD_INDEX, sync=True)
 
 
 def complete_shards(folder: Path) -> ShardListing:
