@@ -18,7 +18,7 @@ from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.contract.contract_screen import ContractScreen
 from tdx.tui.contract.lines import details, list_lines, start_line
-from tdx.tui.contract.messages import CompareContract, Comparison, FreezeContract
+from tdx.tui.contract.messages import CompareContract, Comparison, FreezeContract, StageText
 from tdx.tui.contract.worker import compare_contract
 from tests.test_imports import HEAVY, loaded_by
 from tests.tui import wrapped_env
@@ -189,6 +189,20 @@ def test_missing_stage_lists_the_keys_that_it_changes(compared: list[str]) -> No
     note = "writes reward, not compared: the contract compares observation and action"
     assert (note in text) is not is_compared
     assert ("missing stage" in text) is is_compared
+    assert [each.name for each in causes(found)] == (["RewardClipping"] if is_compared else [])
+    if is_compared:
+        pipeline = Pipeline.of("Pendulum-v1", FRAMES)
+        found = run(CompareContract(pipeline, "contract", evaluation=True))
+        assert causes(found) == []
+        line = next(
+            line for line in list_lines(found) if "RewardClipping" in line.render(200).plain
+        )
+        assert "belongs to training only" in details(found, line, 0, 120).plain
+
+
+def causes(found: Comparison) -> list[StageText]:
+    """Return the stages of the contract that differ."""
+    return [each.a for each in found.stages if each.status == "differs" and each.a is not None]
 
 
 def test_rewards_are_named_by_their_steps() -> None:

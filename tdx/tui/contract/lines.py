@@ -219,7 +219,8 @@ def _unlisted_lines(comparison: Comparison, stage: StageComparison) -> Iterator[
 
 _STATUS_TEXTS = {
     "same": "= the same on both sides",
-    "not compared": "· not compared: it changes nothing that a policy reads or does",
+    "not compared": "· not compared: it changes nothing that a policy reads or does, or belongs to "
+    "training only",
 }
 
 

@@ -114,7 +114,7 @@ def _escape(value: Any) -> Any:
 
 def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Comparison:
     differences = (
-        *(_describe_difference(each, True) for each in report.differences),
+        *(_describe_difference(each, True) for each in report.causes),
         *(_describe_difference(each, False) for each in report.follows),
     )
     rows = side_by_side(a, b, report)
@@ -162,7 +162,7 @@ def _has_other_shape(key: KeyRow) -> bool:
 def _describe_row(
     row: StageRow, a: Contract, b: Contract | None, report: ContractReport, padded: str
 ) -> StageComparison:
-    found = (_describe_difference(each, each in report.differences) for each in row.differences)
+    found = (_describe_difference(each, each in report.causes) for each in row.differences)
     is_paired = row.a is not None and row.b is not None
     return StageComparison(
         _describe_stage(row.a, a, a.compare, is_paired),
