@@ -144,6 +144,8 @@ def start_line(comparison: Comparison) -> int:
 
 def heading(comparison: Comparison) -> str:
     """Return the result in one line."""
+    if comparison.first is None and not comparison.is_enough:
+        return f"? not comparable: {comparison.coverage}"
     if comparison.first is None:
         return f"= same: {comparison.target} preprocesses as {comparison.reference} does"
     causes = comparison.causes

@@ -127,6 +127,8 @@ def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Compar
         tuple(_describe_row(row, a, b, report, padded) for row in rows),
         tuple(a.compare),
         (*(f"excluded: {each}" for each in report.excluded), *report.notes),
+        str(report.coverage),
+        report.coverage.is_enough,
     )
 
 
