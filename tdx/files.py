@@ -264,7 +264,8 @@ def make_folders(path: str | Path, mode: int = 0o777) -> None:
     """
     folder = Path(path)
     if not folder.is_dir():
-        if folder.parent != folder:
+        # Below a file, the folder itself is what fails: "not a directory", not "file exists".
+        if folder.parent != folder and not folder.parent.is_file():
             make_folders(folder.parent)
         try:
             folder.mkdir(mode)

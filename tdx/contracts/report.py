@@ -176,8 +176,12 @@ class ContractReport(Result):
     @property
     def first(self) -> Difference | None:
         """The first difference in the order of the data flow; stages of a training come last."""
-        missed = () if self.evaluation else self.training_only
-        return next(iter((*self.differences, *missed)), None)
+        return next(iter(self.causes), None)
+
+    @property
+    def causes(self) -> tuple[Difference, ...]:
+        """Differences with a cause of their own; an evaluation does not miss those of training."""
+        return self.differences if self.evaluation else (*self.differences, *self.training_only)
 
     @property
     def exit_code(self) -> ExitCode:

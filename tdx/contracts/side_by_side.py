@@ -41,7 +41,8 @@ class StageRow:
         a: Stage of the contract. ``None``: it does not have it.
         b: Stage of the target. ``None``: it does not have it.
         status: ``differs`` if a difference has its cause here, ``follows`` if all follow from
-            earlier ones, ``not compared`` for stages that change nothing that a policy reads.
+            earlier ones, ``not compared`` for stages that change nothing that a policy reads, and
+            for those of training only that an evaluation does not have.
         differences: What differs here.
         keys: Keys that are compared after the stage.
     """
@@ -99,19 +100,28 @@ def _ignored_rows(ours: list[StageRecord], theirs: list[StageRecord]) -> list[St
 def _row(a: Contract, b: Contract, pair: Pair, report: ContractReport) -> StageRow:
     found = tuple(
         each
-        for each in (*report.differences, *report.training_only, *report.follows)
+        for each in (*report.causes, *report.follows)
         if (pair.b is not None and each.stage == pair.b.index)
         or (pair.b is None and pair.a is not None and each.reference_stage == pair.a.index)
     )
     keys = tuple(_key_rows(a, b, pair))
-    return StageRow(pair.a, pair.b, _status(found, report), found, keys)
+    status = _status(found, report)
+    if (
+        not found
+        and pair.b is None
+        and any(
+            pair.a is not None and each.reference_stage == pair.a.index
+            for each in report.training_only
+        )
+    ):
+        status = "not compared"
+    return StageRow(pair.a, pair.b, status, found, keys)
 
 
 def _status(found: tuple[Difference, ...], report: ContractReport) -> RowStatus:
     if not found:
         return "same"
-    causes = (*report.differences, *report.training_only)
-    return "differs" if any(each in causes for each in found) else "follows"
+    return "differs" if any(each in report.causes for each in found) else "follows"
 
 
 def _key_rows(a: Contract, b: Contract, pair: Pair) -> Iterator[KeyRow]:

@@ -373,8 +373,8 @@ def assemble_env(
 
 def _append_stage(chain: Compose, pipeline: Pipeline, index: int, resolver: ValueResolver) -> None:
     try:
-        # Not `append`, which would add the stages of a nested chain: an entry of the pipeline is one
-        # stage, so that its index is the same everywhere.
+        # Not `append`, which would add the stages of a nested chain: an entry of the pipeline is
+        # one stage, so that its index is the same everywhere.
         chain.insert(len(chain), resolver.build_transform(pipeline.transforms[index]))
     except TdxError as error:
         raise with_location(error, pipeline, index) from error.__cause__

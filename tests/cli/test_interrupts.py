@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.processes import start
+from tests.processes import becomes_true
 
 TIMEOUT_SECONDS = 300.0
 PARALLEL = ("--env", "CartPole-v1", "--num-envs", "2", "--batching", "parallel", "--t", "RewardSum")
@@ -40,7 +40,20 @@ def make():
         except KeyboardInterrupt:
             pass
 """
-MOMENTS = [round(random.Random(seed).uniform(0.05, 2.0), 2) for seed in range(3)]
+STARTED = """
+import pathlib
+
+import gymnasium
+
+
+def make():
+    pathlib.Path("started").touch()
+    return gymnasium.make("Pendulum-v1")
+"""
+MOMENTS = (0.05, 0.3, 0.9, 1.8)
+"""Processor time of a command and its workers at Ctrl-C, in seconds: how far it gets in a second
+depends on the load.
+"""
 
 
 class Interrupted:
@@ -66,6 +79,20 @@ class Interrupted:
             assert time.monotonic() < limit
             time.sleep(0.02)
 
+    def wait_for_work(self, seconds: float) -> None:
+        """Wait until the session has used an amount of processor time, or the command has ended."""
+        self.wait(lambda: self.has_ended or self.processor_time() >= seconds)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the command has ended; its process is not collected yet."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2][0] == "Z"
+
+    def processor_time(self) -> float:
+        """Return the processor time of all running processes of the session, in seconds."""
+        ticks = sum(int(ticks) for line in self.others() for ticks in line.split()[13:15])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def press(self) -> tuple[int, str]:
         """Send SIGINT; return the exit code and stderr."""
         os.kill(self.pid, signal.SIGINT)
@@ -82,7 +109,7 @@ class Interrupted:
             return os.waitstatus_to_exitcode(status[0]), file.read()
 
     def others(self) -> list[str]:
-        """Return the running processes of the session."""
+        """Return the lines in ``/proc`` of the running processes of the session."""
         return [line for line in _processes() if line.split()[5:6] == [str(self.pid)]]
 
     def end(self) -> None:
@@ -123,7 +150,7 @@ def test_interrupt_at_any_time_exits_with_130(
     interrupted: Callable[..., Interrupted], command: str, moment: float
 ) -> None:
     process = interrupted(*COMMANDS[command])
-    time.sleep(moment)
+    process.wait_for_work(moment)
     code, err = process.press()
     # The check may finish before the signal, which then ends the process at once.
     assert code == 130 or (command == "check" and code in (0, -signal.SIGINT))
@@ -133,32 +160,33 @@ def test_interrupt_at_any_time_exits_with_130(
     process.wait(lambda: process.others() == [])
 
 
-def test_message_on_a_terminal_is_on_its_own_line() -> None:
-    """Interrupt with increasing delays: nothing is printed before Python has started."""
-    outputs = map(output_of_terminal, (0.5, 2.0, 8.0, 30.0))
-    assert next(filter(None, outputs)).endswith(b"\r\x1b[Kinterrupted\r\n")
+@pytest.fixture
+def without_haste(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a command all the time that it needs to end after Ctrl-C."""
+    monkeypatch.setattr("tdx.cli.runtime.GRACE_SECONDS", TIMEOUT_SECONDS)
 
 
-def output_of_terminal(moment: float) -> bytes:
-    """Interrupt a command after ``moment`` seconds; return what its terminal received."""
+@pytest.mark.usefixtures("without_haste")
+def test_message_on_a_terminal_is_on_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(".")
+    Path("started.py").write_text(STARTED)
     terminal, stderr = os.openpty()
-    arguments = ("inspect", "values", "--env", "Pendulum-v1", *LONG)
+    arguments = ("inspect", "values", "--env", "started:make", "--allow-code", *LONG)
     with open(os.devnull, "r+b") as nothing:
         child = start(arguments, {0: nothing.fileno(), 1: nothing.fileno(), 2: stderr}, os.setsid)
     os.close(stderr)
-    time.sleep(moment)
+    assert becomes_true(Path("started").exists)
     os.kill(child, signal.SIGINT)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 130
-    try:
-        return os.read(terminal, 10_000)
-    except OSError:
-        # Linux raises an error if the other end was closed without any output.
-        return b""
-    finally:
-        os.close(terminal)
+    assert os.read(terminal, 10_000).endswith(b"\r\x1b[Kinterrupted\r\n")
+    os.close(terminal)
 
 
+@pytest.mark.usefixtures("without_haste")
 def test_interrupt_before_the_first_chunk_does_not_suggest_resume(
     interrupted: Callable[..., Interrupted], tmp_path: Path
 ) -> None:

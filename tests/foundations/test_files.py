@@ -92,6 +92,15 @@ def test_empty_folder_that_a_killed_process_left_is_flushed(
     assert not flushed
 
 
+@pytest.mark.parametrize("folder", ["file/a", "file/a/b"])
+def test_a_folder_below_a_file_is_refused_as_such(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        make_folders(tmp_path / folder)
+    with pytest.raises(FileExistsError):
+        make_folders(tmp_path / "file")
+
+
 def test_permissions_of_the_old_file_are_preserved(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.write_text("old")

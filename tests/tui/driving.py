@@ -22,7 +22,7 @@ from tdx.tui.preferences import Preferences
 from tdx.tui.screens.bars import HintState
 from tdx.tui.screens.main import MainScreen
 from tdx.tui.tab_body import TabBody
-from tests.tui.idle import wait_for_idle
+from tests.tui.idle import until, wait_for_idle
 from tests.tui.inline_backend import InlineBackend
 
 
@@ -93,18 +93,12 @@ class Driver:
                 await asyncio.wait_for(turned.wait(), 1.0)
 
     async def settle(self) -> None:
-        """Wait until the app is idle."""
+        """Wait until the app is idle: the chain is inspected and checked, all tabs are drawn."""
         if self.app.is_running:
             await self.delivered()
         await wait_for_idle()
-        for _ in range(400):
-            seen, revision = self.app.workspace.status, self.app.workspace.editor.revision
-            known = seen.revision == revision and (seen.checked == revision or not seen.overview)
-            if self.app.workspace.draft.env is None or known or seen.problems.get(None):
-                break
-            await asyncio.sleep(0.01)
-        while not all(tab.is_up_to_date for tab in self.app.query(TabBody)):
-            await asyncio.sleep(0.01)
+        await until(lambda: not (self.app.is_running and self.app.workspace._tasks))
+        await until(lambda: all(tab.is_up_to_date for tab in self.app.query(TabBody)))
         if self.app.is_running:
             await self.delivered()
         await wait_for_idle()
@@ -112,13 +106,11 @@ class Driver:
     async def inspected(self) -> None:
         """Wait until the worker has inspected the current chain, however long it takes."""
         workspace = self.app.workspace
-        while workspace.status.revision != workspace.editor.revision:
-            await asyncio.sleep(0.01)
+        await until(lambda: workspace.status.revision == workspace.editor.revision)
 
     async def notified(self, message: str) -> None:
         """Wait until a notification has come."""
-        while message not in self.notices:
-            await asyncio.sleep(0.01)
+        await until(lambda: message in self.notices)
 
     @property
     def stages(self) -> list[str]:
@@ -192,7 +184,6 @@ async def driven(
         driver = Driver(app, pilot)
         driver.notices = notices
         (main,) = (each for each in app.screen_stack if isinstance(each, MainScreen))
-        while not main.is_filled:
-            await asyncio.sleep(0.01)
+        await until(lambda: main.is_filled)
         await driver.settle()
         yield driver

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar
 
 from textual.pilot import Pilot
+
+from tests.processes import PATIENCE
 
 LONGEST_WAIT = 1.0
 """Seconds after which an app that is never idle, such as one that plays, counts as idle."""
@@ -63,6 +65,20 @@ async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = LONGEST_WAIT)
     """
     assert IdleSelector.current is not None
     await IdleSelector.current.wait()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds.
+
+    Args:
+        condition: Polled between the turns of the event loop.
+
+    Raises:
+        TimeoutError: :data:`~tests.processes.PATIENCE` ran out, as only a hang makes it.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 async def resize(pilot: Pilot[Any], width: int, height: int) -> None:

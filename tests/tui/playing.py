@@ -30,6 +30,7 @@ from tdx.tui.live.rollouts import Rollouts
 from tdx.tui.live.worker import LivePlayer
 from tdx.tui.workspace import Workspace
 from tests.tui.driving import Driver
+from tests.tui.idle import until
 from tests.tui.inline_backend import InlineBackend
 
 Make = Callable[[Pipeline], EnvBase | StackEnv]
@@ -131,15 +132,14 @@ class Live(Driver):
         """Wait until all commands are executed and nothing is running."""
         await self.delivered()
         await self.drawn()
-        for _ in range(10_000):
-            tab = self.tab
-            running = tab.session.state is not None and tab.session.state.status == "running"
-            if not running and not tab.session.connection.overdue():
-                break
-            await asyncio.sleep(0.001)
-        while not self.tab.is_up_to_date:
-            await asyncio.sleep(0.001)
+        await until(self._is_paused)
+        await until(lambda: self.tab.is_up_to_date)
         await self.drawn()
+
+    def _is_paused(self) -> bool:
+        session = self.tab.session
+        running = session.state is not None and session.state.status == "running"
+        return not running and not session.connection.overdue()
 
     async def drawn(self) -> None:
         """Wait until the screen is up to date."""
@@ -212,9 +212,7 @@ async def playing(
         live = Live(app, pilot)
         if whole:
             await live.press("3")
-        for _ in range(10_000):
-            if env is None or live.tab.session.state is not None or live.note.startswith("✕"):
-                break
-            await asyncio.sleep(0.001)
+        session = live.tab.session
+        await until(lambda: env is None or session.state is not None or live.note.startswith("✕"))
         await live.settle()
         yield live

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from tdx.stacks.building import build_stack
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.contract.contract_screen import ContractScreen
-from tdx.tui.contract.lines import details, list_lines, start_line
-from tdx.tui.contract.messages import CompareContract, Comparison, FreezeContract
+from tdx.tui.contract.lines import details, heading, list_lines, start_line
+from tdx.tui.contract.messages import CompareContract, Comparison, FreezeContract, StageText
 from tdx.tui.contract.worker import compare_contract
 from tests.test_imports import HEAVY, loaded_by
 from tests.tui import wrapped_env
@@ -189,6 +190,30 @@ def test_missing_stage_lists_the_keys_that_it_changes(compared: list[str]) -> No
     note = "writes reward, not compared: the contract compares observation and action"
     assert (note in text) is not is_compared
     assert ("missing stage" in text) is is_compared
+    assert [each.name for each in causes(found)] == (["RewardClipping"] if is_compared else [])
+    if is_compared:
+        pipeline = Pipeline.of("Pendulum-v1", FRAMES)
+        found = run(CompareContract(pipeline, "contract", evaluation=True))
+        assert causes(found) == []
+        line = next(
+            line for line in list_lines(found) if "RewardClipping" in line.render(200).plain
+        )
+        assert "belongs to training only" in details(found, line, 0, 120).plain
+
+
+def causes(found: Comparison) -> list[StageText]:
+    """Return the stages of the contract that differ."""
+    return [each.a for each in found.stages if each.status == "differs" and each.a is not None]
+
+
+def test_a_comparison_of_too_little_is_no_answer() -> None:
+    freeze(*CHAIN)
+    found = run(CompareContract(Pipeline.of("Pendulum-v1", *CHAIN), "contract"))
+    assert found.is_same
+    assert found.coverage.startswith("compared 3 of 3 stages, ")
+    too_little = replace(found, is_enough=False)
+    assert not too_little.is_same
+    assert heading(too_little) == f"? not comparable: {found.coverage}"
 
 
 def test_rewards_are_named_by_their_steps() -> None:

@@ -23,6 +23,7 @@ from tests.inspection.live.stages import (
     writes_nan,
     writes_too_much,
 )
+from tests.tui.idle import until
 from tests.tui.playing import Live, playing
 
 COUNTED = "StepCounter(max_steps=5)"
@@ -31,6 +32,12 @@ COUNTED = "StepCounter(max_steps=5)"
 async def steps(app: Live, count: int) -> None:
     """Make a number of steps."""
     await app.press("n", f"text:{count}", "enter")
+
+
+def is_running(app: Live) -> bool:
+    """Return True while the session makes steps by itself."""
+    state = app.tab.session.state
+    return state is not None and state.status == "running"
 
 
 async def test_session_resets_steps_runs_and_pauses() -> None:
@@ -47,9 +54,8 @@ async def test_session_resets_steps_runs_and_pauses() -> None:
         await app.press("r")
         assert app.tab.session.state.last == 2
         await app.pilot.press("space")
-        await app.pilot.pause(0.1)
-        assert app.tab.session.state.status == "running"
-        assert "pause" in app.text("#live-run")
+        await until(lambda: is_running(app) and app.player.session.tracer.steps > 10)
+        await until(lambda: "pause" in app.text("#live-run"))
         await app.press("space")
         made = app.tab.session.state.steps
         assert made > 2
@@ -462,7 +468,7 @@ async def test_nan_and_spec_violations_are_flagged() -> None:
 async def test_session_restarts_after_an_edit_and_continues() -> None:
     async with playing(COUNTED) as app:
         await app.pilot.press("space")
-        await app.pilot.pause(0.05)
+        await until(lambda: is_running(app))
         app.app.workspace.select(0)
         draft = app.app.workspace.draft
         app.app.workspace.edit("remove", draft.remove(0))
@@ -524,8 +530,7 @@ async def test_worker_is_killed_by_key_and_restarts() -> None:
 async def test_dead_worker_is_reported() -> None:
     async with playing(COUNTED) as app:
         app.backend.end("the worker process ended")
-        await app.pilot.pause(0.05)
-        assert app.note.startswith("✕ the worker process ended")
+        await until(lambda: app.note.startswith("✕ the worker process ended"))
         assert "restart" in app.note
         assert "ended" in app.text("#live-head")
         await app.press("s")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from textual.pilot import Pilot
@@ -15,15 +14,10 @@ from tdx.pipeline.editing import Draft
 from tdx.tui.app import TdxApp
 from tdx.tui.backend.client import ProcessBackend
 from tdx.tui.live.live_tab import LiveTab
+from tests.tui.idle import until
 
 HANGS = "tests.tui.hanging:HangsAtStep3"
 STUCK = "tests.tui.hanging:SticksAtStep3"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    while not condition():
-        await asyncio.sleep(0.02)
 
 
 def note_of(tab: LiveTab) -> str:

@@ -66,6 +66,16 @@ class Watched:
         return state
 
 
+def test_a_view_that_a_later_one_replaced_is_pushed_before_the_worker_is_killed() -> None:
+    watched = Watched(tick=100_000_000)
+    watched.send(SetPanes(cells=1), Run(), turns=4)
+    assert watched.counts["trace"] > 1
+    while watched.player.push_completed():
+        pass
+    late = {value.view.index for topic, value in watched.seen.items() if topic.startswith("late ")}
+    assert {*late, watched.seen["trace"].index} == set(range(watched.player.session.last + 1))
+
+
 def test_running_call_is_recorded_from_its_own_beginning() -> None:
     record, seen = ActivityRecord(), list[tuple[str, int]]()
     begins: list[float] = []

@@ -126,7 +126,7 @@ one reference step."""
             self._finish(None, Content.styled(f"✕ {problem.message}{hint}", "$text-error"))
             return
         mode = " · as an evaluation" if self._is_evaluation else ""
-        style = "bold $success" if found.first is None else "bold $error"
+        style = "bold $success" if found.is_same else "bold $error"
         aside = (f"  {found.steps} reference steps{mode}", "dim")
         self._finish(found, Content.assemble((heading(found), style), aside))
 

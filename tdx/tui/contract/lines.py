@@ -144,7 +144,7 @@ def start_line(comparison: Comparison) -> int:
 
 def heading(comparison: Comparison) -> str:
     """Return the result in one line."""
-    if comparison.verdict == "not comparable":
+    if comparison.first is None and not comparison.is_enough:
         return f"? not comparable: {comparison.coverage}"
     if comparison.first is None:
         return f"= same: {comparison.coverage}"
@@ -221,7 +221,8 @@ def _unlisted_lines(comparison: Comparison, stage: StageComparison) -> Iterator[
 
 _STATUS_TEXTS = {
     "same": "= the same on both sides",
-    "not compared": "· not compared: it changes nothing that a policy reads or does",
+    "not compared": "· not compared: it changes nothing that a policy reads or does, or belongs to "
+    "training only",
 }
 
 

@@ -150,8 +150,8 @@ class Comparison:
         stages: The env and the stages.
         parts: Parts of the values that are compared, such as ``observation``.
         notes: What is excluded, or differs without an effect.
-        verdict: ``same``, ``different`` or ``not comparable``.
-        coverage: How much was compared, in words.
+        coverage: How much of the contract was compared, in words.
+        is_enough: False if that is too little for an answer.
     """
 
     reference: str
@@ -161,8 +161,13 @@ class Comparison:
     stages: tuple[StageComparison, ...]
     parts: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    verdict: str = "same"
     coverage: str = ""
+    is_enough: bool = True
+
+    @property
+    def is_same(self) -> bool:
+        """True if enough was compared, and nothing differs."""
+        return self.first is None and self.is_enough
 
     @property
     def first(self) -> DifferenceText | None:

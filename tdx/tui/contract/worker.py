@@ -114,8 +114,7 @@ def _escape(value: Any) -> Any:
 
 def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Comparison:
     differences = (
-        *(_describe_difference(each, True) for each in report.differences),
-        *(_describe_difference(each, True) for each in report.training_only),
+        *(_describe_difference(each, True) for each in report.causes),
         *(_describe_difference(each, False) for each in report.follows),
     )
     rows = side_by_side(a, b, report)
@@ -128,8 +127,8 @@ def _describe(a: Contract, b: Contract | None, report: ContractReport) -> Compar
         tuple(_describe_row(row, a, b, report, padded) for row in rows),
         tuple(a.compare),
         (*(f"excluded: {each}" for each in report.excluded), *report.notes),
-        report.verdict,
         str(report.coverage),
+        report.coverage.is_enough,
     )
 
 
@@ -165,8 +164,7 @@ def _has_other_shape(key: KeyRow) -> bool:
 def _describe_row(
     row: StageRow, a: Contract, b: Contract | None, report: ContractReport, padded: str
 ) -> StageComparison:
-    causes = (*report.differences, *report.training_only)
-    found = (_describe_difference(each, each in causes) for each in row.differences)
+    found = (_describe_difference(each, each in report.causes) for each in row.differences)
     is_paired = row.a is not None and row.b is not None
     return StageComparison(
         _describe_stage(row.a, a, a.compare, is_paired),

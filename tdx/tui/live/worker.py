@@ -114,7 +114,8 @@ class LivePlayer:
         self._view_time = self._plot_time = -1.0
         self._interval = VIEW_INTERVAL
         self._stale = True
-        self._pushed: set[int] = set()
+        self._pushed_late: set[int] = set()
+        self._displayed: int | None = None
         self._step_times: deque[float] = deque(maxlen=100)
         self.replay: Replay | None = None
         self._is_replaying = self.is_earlier = False
@@ -143,6 +144,7 @@ class LivePlayer:
     def resume(self, request: RunSession, push: Push) -> None:
         """Continue after another session was shown."""
         self._push = push
+        self._pushed_late.clear()
         self._last_command = 0
         self.panes, self._stale = SetPanes(), True
         self._due_time, self._view_time = self._clock(), -1.0
@@ -364,12 +366,13 @@ class LivePlayer:
         if not panes.cells:
             return False
         recent = range(max(session.first, session.last + 1 - MAX_LATE_TRACES), session.last + 1)
-        self._pushed.intersection_update(recent)
-        missing = set(recent) - self._pushed
+        self._pushed_late.intersection_update(recent)
+        # The app gets the latest view of a topic only, so earlier ones may not have arrived.
+        missing = set(recent) - self._pushed_late - {self._displayed}
         if not missing:
             return False
         index = max(missing)
-        self._pushed.add(index)
+        self._pushed_late.add(index)
         images: tuple[ImageView, ...] = ()
         if panes.width and panes.height:
             images = session.images(index, row=self.row, width=panes.width, height=panes.height)
@@ -417,7 +420,7 @@ class LivePlayer:
         earlier = None if replay is None else replay.find_earlier(self.shown)
         view = session.view(self.shown, against=self.reference, earlier=earlier, row=self.row)
         self._push("trace", view)
-        self._pushed.add(view.index)
+        self._displayed = view.index
         if panes.width and panes.height:
             size = {"width": panes.width, "height": panes.height}
             self._push("images", session.images(self.shown, row=self.row, **size))

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,10 +23,17 @@ from tdx.envs.batched import ParallelEnv
 from tests.envs.mocks import FaultyEnv
 
 
+class HangingEnv(FaultyEnv):
+    def _go_wrong(self, prefix):
+        if self.fault == f"{prefix}hang":
+            print("hangs", flush=True)
+        super()._go_wrong(prefix)
+
+
 def main():
     fault, at, method = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     print("imported", flush=True)
-    env = ParallelEnv(2, partial(FaultyEnv, fault, at), mp_start_method=method)
+    env = ParallelEnv(2, partial(HangingEnv, fault, at), mp_start_method=method)
     print("made", flush=True)
     while True:
         env.rollout(3)
@@ -95,17 +101,17 @@ def test_ctrl_c_in_a_rollout_ends_all_processes_without_traceback(
     assert nothing_runs(program)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.8])
-def test_ctrl_c_while_the_workers_start(start: Start, seconds: float) -> None:
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 5])
+def test_ctrl_c_while_the_workers_start(start: Start, processes: int) -> None:
+    """The program starts the resource tracker, the fork server and two workers."""
     program = start("imported")
-    time.sleep(seconds)
+    assert becomes_true(lambda: len(session_members(program.pid)) >= processes)
     assert interrupt(program) == (130, "")
     assert nothing_runs(program)
 
 
 def test_ctrl_c_while_a_worker_hangs(start: Start) -> None:
-    program = start("made", fault="hang", method="fork")
-    time.sleep(0.5)
+    program = start("hangs", fault="hang", method="fork")
     assert interrupt(program) == (130, "")
     assert nothing_runs(program)
 
@@ -119,7 +125,6 @@ def test_workers_end_with_a_parent_that_is_killed(start: Start, method: str) -> 
 
 
 def test_a_worker_that_hangs_ends_with_its_parent_too(start: Start) -> None:
-    program = start("made", fault="hang", method="fork")
-    time.sleep(0.5)
+    program = start("hangs", fault="hang", method="fork")
     program.kill()
     assert nothing_runs(program)

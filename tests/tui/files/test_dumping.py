@@ -21,12 +21,12 @@ from tdx.tui.backend.requests import (
     report_dump,
 )
 from tests.tui.files.filing import Filer, filing
+from tests.tui.idle import until
 
 
 async def made(app: Filer) -> None:
     """Wait for the end of the dump."""
-    while app.app.files.dump_job.is_running:
-        await asyncio.sleep(0.02)
+    await until(lambda: not app.app.files.dump_job.is_running)
     await app.settle()
 
 
@@ -117,13 +117,12 @@ async def test_progress_of_a_folder_of_shards_is_shown(tmp_path: Path) -> None:
     async with filing(tmp_path) as app:
         await app.press("ctrl+o")
         app.app.screen.query_one("#path-input").value = str(folder)  # type: ignore[attr-defined]
-        await app.settle()
-        assert "Enter shows its progress" in app.text("#path-note")
+        await until(lambda: "Enter shows its progress" in app.text("#path-note"))
         await app.press("enter")
-        await app.settle()
-        assert "complete 2 of 2 shards 0 running 0 failed 20 of 20 steps" in app.text("#watch-note")
+        progress = "complete 2 of 2 shards 0 running 0 failed 20 of 20 steps"
+        await until(lambda: progress in app.text("#watch-note"))
         await app.press("escape")
         (folder / "manifest.json").write_text("{")
         app.app.files.watch_dump(str(folder))
         await app.settle()
-        assert "is not valid JSON" in app.text("#watch-note")
+        await until(lambda: "is not valid JSON" in app.text("#watch-note"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
-from textual.command import CommandPalette
+from textual.command import CommandList, CommandPalette
 
 from tdx.pipeline import PipelineFile
 from tdx.pipeline.editing import Draft
@@ -13,6 +12,7 @@ from tdx.tui.app import TdxApp
 from tdx.tui.preferences import Preferences
 from tdx.tui.screens.main import MainScreen
 from tests.tui.files.filing import StillBackend, storage_in
+from tests.tui.idle import until
 
 WANTED = {"save", "save_as", "open", "recent", "new", "reload", "restore", "dump"}
 PROFILE = {"measure", "cancel", "sort", "invert", "mode", "settings", "memory", "base"}
@@ -30,28 +30,26 @@ async def test_palette_keymap_and_quitting(file: Path, tmp_path: Path) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         main = app.screen_stack[0]
         assert isinstance(main, MainScreen)
-        while not main.is_filled:
-            await asyncio.sleep(0.01)
+        await until(lambda: main.is_filled)
         ids = set(app.binding_ids())
         assert {f"file.{name}" for name in WANTED} <= ids
         assert {f"profile.{name}" for name in PROFILE} <= ids
         assert {"dump.cancel", "dump.back"} <= ids
         assert not [each for each in app._notifications if each.title.endswith("Settings")]
         await pilot.press("down", "c", "f5")
-        await pilot.pause()
-        assert file.read_text().count("RewardSum") == 2
+        await until(lambda: file.read_text().count("RewardSum") == 2)
         await pilot.press("ctrl+p")
-        await pilot.pause()
+        await until(lambda: isinstance(app.screen, CommandPalette))
         await pilot.press(*"saveunderanother")
-        assert isinstance(app.screen, CommandPalette)
-        await pilot.pause(0.3)
+        commands = app.screen.query_one(CommandList)
+        await until(lambda: commands.option_count == 1)
         await pilot.press("down", "enter")
-        await pilot.pause(0.1)
-        assert app.screen.query("#path-input")
-        await pilot.press("escape", "d", "ctrl+q")
-        await pilot.pause()
-        assert app.screen.query("#ask-keep")
+        await until(lambda: bool(app.screen.query("#path-input")))
+        await pilot.press("escape")
+        await until(lambda: app.screen is main)
+        await pilot.press("d", "ctrl+q")
+        await until(lambda: bool(app.screen.query("#ask-keep")))
         await pilot.press("k")
-        await pilot.pause()
+        await until(lambda: not app.is_running)
     assert app.return_value is None
     assert len(list((tmp_path / "sessions").glob("*.json"))) == 1

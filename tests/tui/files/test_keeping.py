@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,16 +9,16 @@ import pytest
 from tdx.errors import StorageError
 from tdx.pipeline.editing.sessions import SessionStore
 from tests.tui.files.filing import TEXT, Filer, filing
+from tests.tui.idle import until
 
 
 async def kept(app: Filer) -> None:
-    """Wait until the edits are stored."""
-    await asyncio.sleep(0.15)
-    for _ in range(100):
-        writing = app.app.files.autosave._writing
-        if writing is not None and writing.done():
-            return
-        await asyncio.sleep(0.01)
+    """Wait until the autosave has written the latest edit, or has failed to."""
+    await app.settle()
+    autosave = app.app.files.autosave
+    await until(lambda: autosave._timer is None)
+    writing = autosave._writing
+    await until(lambda: writing is not None and writing.done())
 
 
 async def killed(state: Path, file: Path | None) -> None:
