@@ -155,4 +155,6 @@ def _failed(
         error.hint,
     )
     coverage = Coverage(0, len(relevant_stages(contract)), 0, 0)
-    return ContractReport(*names, len(stack.stages), contract.steps, coverage, (found,))
+    return ContractReport(
+        *names, len(stack.stages), contract.steps, coverage, (found,), compare=contract.compare
+    )

@@ -66,6 +66,7 @@ def compare_contracts(
         notes=tuple(dict.fromkeys((*comparison.notes, *_bookkeeping(a, b), *a.notes, *b.notes))),
         training_only=shown(of_training),
         evaluation=evaluation,
+        compare=a.compare,
     )
 
 

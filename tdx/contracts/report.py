@@ -142,10 +142,11 @@ class ContractReport(Result):
         notes: What else differs without an effect, and what is not compared.
         training_only: Stages that belong to a training, and that the target does not have.
         evaluation: True if the target is used for evaluation, where they are not missed.
+        compare: Parts that were compared, such as ``observation``.
     """
 
     json_entries: ClassVar[Entries] = (
-        *("reference", "target", "verdict", "same", "stages", "steps", "coverage"),
+        *("reference", "target", "verdict", "same", "compare", "stages", "steps", "coverage"),
         *("differences", "follows", "training_only", "excluded", "notes"),
     )
 
@@ -160,6 +161,7 @@ class ContractReport(Result):
     notes: tuple[str, ...] = ()
     training_only: tuple[Difference, ...] = ()
     evaluation: bool = False
+    compare: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

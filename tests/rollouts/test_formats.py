@@ -461,7 +461,8 @@ def test_failed_zarr_export_leaves_no_thread_that_writes(
     needs("zarr")
     from zarr.storage import LocalStore
 
-    write, running, failed = LocalStore.set, 0, []
+    write, running = LocalStore.set, 0
+    failed: list[str] = []
 
     async def fail_once(self: LocalStore, key: str, value: Any) -> None:
         nonlocal running

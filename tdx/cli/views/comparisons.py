@@ -194,7 +194,8 @@ def contract_view(report: ContractReport) -> View:
         aside = f"{count_text(report.stages, 'stage')}, {steps}"
         found: list[Block] = [Heading(f"{report.reference} → {report.target}", aside, level=1)]
         if report.verdict == "same":
-            text = f": the target preprocesses as the contract does; {report.coverage}"
+            parts = ", ".join(report.compare)
+            text = f": the target preprocesses as the contract does ({parts}); {report.coverage}"
             found.append(Paragraph([Cell("same", "good"), Cell(text)]))
         elif report.verdict == "not comparable":
             text = f": {report.coverage}, which is too little for an answer"
