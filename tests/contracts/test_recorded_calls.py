@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import VecFrameStack
 
 import tdx
 from tdx.contracts import ContractReport
-from tdx.errors import ArgumentError, StorageError
+from tdx.errors import ArgumentError, StorageError, TdxError
 from tdx.inspection.values_report import inspect_values
 from tests.contracts import envs as made
 from tests.stacks.torchrl.chains import make_chain
@@ -262,6 +262,28 @@ def test_less_than_half_is_not_comparable() -> None:
 
     with pytest.raises(ArgumentError, match="compared 0 of"):
         tdx.freeze(make())
+
+
+class Failing(gym.ObservationWrapper[Any, Any, Any]):
+    """Fails in its fourth call."""
+
+    calls = 0
+
+    def observation(self, observation: Any) -> Any:
+        self.calls += 1
+        if self.calls > 3:
+            raise ValueError("the camera is gone")
+        return observation
+
+
+def test_stage_that_fails_while_it_is_recorded_or_replayed_is_named() -> None:
+    with pytest.raises(TdxError, match=r"ValueError in a step: the camera is gone") as caught:
+        tdx.freeze(Failing(made.pendulum()))
+    assert (caught.value.where.stage, caught.value.where.transform) == (3, "Failing")
+    report = tdx.check_contract(Failing(made.pendulum()), tdx.freeze(made.pendulum()))
+    assert report.first is not None
+    assert report.first.name == "Failing"
+    assert "the camera is gone" in report.first.message
 
 
 # Names
