@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,22 +37,39 @@ def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[s
     """
     import rerun
 
-    recording = rerun.RecordingStream("tdx", recording_id=source.name)
-    recording.save(target)
-    try:
-        recording.log("pipeline", rerun.TextDocument(_describe(source)), static=True)
-        episodes = EpisodeLookup(source.episodes, source.rows)
-        for track in {each.track: None for each in name_columns(source.manifest)}:
-            columns = [each for each in name_columns(source.manifest) if each.track == track]
-            for start, leaves in source.blocks(track):
-                for column in columns:
-                    clock = episodes if track == DATA else None
-                    _send(recording, source, column, start, leaves[column.path], clock)
-        recording.flush()
-    finally:
-        recording.disconnect()
+    with _file_in_memory(target) as path:
+        recording = rerun.RecordingStream("tdx", recording_id=source.name)
+        recording.save(path)
+        try:
+            recording.log("pipeline", rerun.TextDocument(_describe(source)), static=True)
+            episodes = EpisodeLookup(source.episodes, source.rows)
+            for track in {each.track: None for each in name_columns(source.manifest)}:
+                columns = [each for each in name_columns(source.manifest) if each.track == track]
+                for start, leaves in source.blocks(track):
+                    for column in columns:
+                        clock = episodes if track == DATA else None
+                        _send(recording, source, column, start, leaves[column.path], clock)
+            recording.flush()
+        finally:
+            recording.disconnect()
     notes = {note for _, pixels in _pixels(source) for note in pixels.notes}
     return tuple(sorted(notes))
+
+
+@contextmanager
+def _file_in_memory(target: Path) -> Iterator[str]:
+    """Yield the path of a file in memory, and write its content to a file after the block.
+
+    A thread of the SDK writes, which hangs or ends without a word if a write fails: on a full disk,
+    for example. The viewer holds a whole recording in memory as well.
+    """
+    if sys.platform != "linux":
+        yield str(target)
+        return
+    with os.fdopen(os.memfd_create("rerun"), "rb") as memory:
+        yield f"/proc/self/fd/{memory.fileno()}"
+        with target.open("wb") as file:
+            shutil.copyfileobj(memory, file, 2**20)
 
 
 def check_complete(path: Path) -> None:
