@@ -21,6 +21,7 @@ from tdx.rollouts.dump.progress import read_progress
 from tdx.rollouts.dump.shard_plan import ShardPlan
 from tdx.rollouts.dump.writing import ignore_progress
 from tdx.rollouts.recording.shards import ShardJob
+from tests.programs import require_program
 from tests.rollouts.recordings import hash_tree, request
 
 SHARDS = 3
@@ -91,6 +92,8 @@ def test_missing_ray_cluster_is_reported(
 def test_slurm_records_the_same_dump(
     tmp_path: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # submitit starts and reads its jobs with it.
+    require_program("tail")
     local = functools.partial(SlurmEngine, cluster="local")
     monkeypatch.setitem(ENGINES, "slurm", local)
     # Each shard starts two processes.
