@@ -92,7 +92,7 @@ def test_missing_ray_cluster_is_reported(
 def test_slurm_records_the_same_dump(
     tmp_path: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # submitit starts and reads its jobs with it.
+    # submitit reads the logs of its jobs with it.
     require_program("tail")
     local = functools.partial(SlurmEngine, cluster="local")
     monkeypatch.setitem(ENGINES, "slurm", local)
