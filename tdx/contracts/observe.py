@@ -357,6 +357,3 @@ def _wanted(layout: Layout, lane: str, written: Mapping[NestedKey, Any]) -> list
         for key, name in names.items()
         if name not in layout.actions and name.partition(".")[0] != "info"
     ]
-
-
-RunStack = Callable[[bool], Run]
