@@ -107,6 +107,7 @@ async def test_step_error_is_consistent_until_it_is_fixed(arm: Any) -> None:
 async def test_edit_that_restarts_the_session_clears_its_error(arm: Any) -> None:
     async with playing("RewardSum", env="arm_step:Arm", make=make, whole=True) as app:
         await app.press("s", "escape", "down", "d")
+        await restarted(app)
         assert app.app.workspace.errors.all() == ()
 
 
