@@ -10,8 +10,8 @@ import sys
 
 import lazy_loader
 
-from tdx import compiler_import
-from tdx.html_repr import set_html_renderer
+from tdx.foundation import compiler_import
+from tdx.foundation.html_repr import set_html_renderer
 
 __version__ = "0.1.0"
 
@@ -43,7 +43,7 @@ _RENAMED = {
 def __getattr__(name: str) -> object:
     if name not in _RENAMED:
         return _load(name)
-    from tdx.errors import RenamedNameError, UnknownNameError
+    from tdx.foundation.errors import RenamedNameError, UnknownNameError
 
     # ``hasattr`` needs an AttributeError, but ``from tdx import ...`` would replace one by an error
     # without the hint.

@@ -24,11 +24,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import cloudpickle
 
-from tdx.child_processes import adopt_environ, safe_path
 from tdx.envs.batched.process_options import resolve_start_method, usable_cores
 from tdx.envs.batched.worker import delay_interrupts, end_with_parent, ignore_interrupts
 from tdx.envs.batched.worker_pool import prepare_fork_server
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
     WorkerError,
@@ -37,6 +36,7 @@ from tdx.errors import (
     install_extra,
     summarize_error,
 )
+from tdx.foundation.processes import adopt_environ, safe_path
 
 Item = TypeVar("Item")
 Returned = TypeVar("Returned")

@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from tdx.cli.views import Block, Cell, Code, Column, Heading, Paragraph, Table, escape_blocks
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 
 if TYPE_CHECKING:
     from tdx.contracts import Contract
@@ -260,8 +260,8 @@ def _pipeline(pipeline: Pipeline) -> list[Block]:
 
 
 def _spec(spec: TensorSpec) -> list[Block]:
+    from tdx.foundation.keys import format_key
     from tdx.inspection.leaf import SpecText, leaf_spec, shape_text
-    from tdx.keys import format_key
     from tdx.specs import Composite
 
     facts = f"shape {shape_text(tuple(spec.shape))}  device {spec.device}"
@@ -318,8 +318,8 @@ def _dump(dump: Dump) -> list[Block]:
 
 
 def _entry(spec: Mapping[str, Any]) -> list[Cell]:
+    from tdx.foundation.keys import format_key
     from tdx.inspection.leaf import shape_text
-    from tdx.keys import format_key
 
     text = f"{shape_text(spec['shape'])}  {spec['dtype']}"
     return [Cell(spec["part"], "dim"), Cell(format_key(tuple(spec["key"]))), Cell(text)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tdx import errors
-from tdx.errors import TdxError
+from tdx.foundation import errors
+from tdx.foundation.errors import TdxError
 
 
 def test_error_codes_are_unique() -> None:

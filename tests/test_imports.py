@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tdx
-from tdx.errors import UnknownNameError
+from tdx.foundation.errors import UnknownNameError
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "tensordict", "torchvision", "textual", "gymnasium", "numpy", "torchrl"}
@@ -39,7 +39,7 @@ def loaded_by(code: str, *arguments: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("code", ["import tdx", "import tdx.cli", "import tdx.errors"])
+@pytest.mark.parametrize("code", ["import tdx", "import tdx.cli", "import tdx.foundation.errors"])
 def test_import_loads_no_heavy_modules(code: str) -> None:
     assert not loaded_by(code) & HEAVY
 

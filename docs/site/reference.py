@@ -309,7 +309,7 @@ def public_names() -> dict[str, list[str]]:
         if not isinstance(node, ast.ImportFrom) or node.module is None:
             continue
         package = node.module.partition(".")[0]
-        package = "errors" if package == "keys" else package
+        package = "errors" if package == "foundation" else package
         names = [alias.name for alias in node.names if alias.name not in transforms]
         found.setdefault(package, []).extend(names)
     missing = {package for package, names in found.items() if names} - set(API_PAGES)

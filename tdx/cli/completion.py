@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from tdx import __version__
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 
 if TYPE_CHECKING:
     from tdx.pipeline.transform_info import Type
@@ -86,7 +86,7 @@ def complete_name(incomplete: str) -> list[Completion]:
 
 def complete_export(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx export``, without loading those of plugins."""
-    from tdx.plugins import find_plugins
+    from tdx.foundation.plugins import find_plugins
     from tdx.rollouts.formats.interface import BUILTIN_FORMATS
 
     known = [(each.name, each.title) for each in BUILTIN_FORMATS]
@@ -233,8 +233,8 @@ def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names(folder: Any) -> list[str]:
-    from tdx.confined_files import open_below, open_folder
-    from tdx.untrusted import parse_json
+    from tdx.foundation.confined_files import open_below, open_folder
+    from tdx.foundation.untrusted import parse_json
 
     try:
         with open_folder(folder) as root, os.fdopen(open_below(root, "chunks.jsonl"), "rb") as file:
@@ -370,8 +370,8 @@ def _read_cache() -> dict[str, list[str]]:
 
 
 def _write_cache(stored: Mapping[str, list[str]]) -> None:
-    from tdx.errors import ArgumentError
-    from tdx.files import write_atomically
+    from tdx.foundation.errors import ArgumentError
+    from tdx.foundation.files import write_atomically
 
     path = _cache_path()
     with contextlib.suppress(OSError, ArgumentError):

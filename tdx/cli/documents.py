@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from tdx.cli.runtime import SCHEMA_VERSION
-from tdx.errors import ErrorEntries, UnknownNameError, did_you_mean
+from tdx.foundation.errors import ErrorEntries, UnknownNameError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +224,13 @@ def _transform() -> Document:
 
 
 def _config() -> Document:
-    from tdx.settings import Settings
+    from tdx.foundation.settings import Settings
 
     return Document(Settings)
 
 
 def _setting() -> Document:
-    from tdx.settings import SettingValue
+    from tdx.foundation.settings import SettingValue
 
     return Document(SettingValue)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tdx.cli.options import PipelineOptions
 from tdx.cli.pipelines import read_pipeline, with_target
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.inspection.diff import DiffSide, PipelineSide
 from tdx.rollouts import Dump, open_dump
 

@@ -14,11 +14,12 @@ from tdx.cli.output import terminal_text, terminal_width
 from tdx.cli.runtime import raw_stream, third_party_code
 from tdx.cli.views import Block, Cell, Heading, Paragraph
 from tdx.cli.views.specs import comparison_table, spec_table
-from tdx.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.keys import format_key
+from tdx.foundation.text import escape_control_characters
 from tdx.inspection.envs import Suggestion, get_env_leaves, suggest_stages
 from tdx.inspection.leaf import INPUT_PARTS, LeafSpec, SpecText
 from tdx.inspection.spec_report import inspect_spec
-from tdx.keys import format_key
 from tdx.pipeline import (
     EnvConfig,
     Pipeline,
@@ -30,7 +31,6 @@ from tdx.pipeline import (
     write_pipeline,
 )
 from tdx.pipeline.transform_info import strip_markup
-from tdx.text import escape_control_characters
 
 if TYPE_CHECKING:
     from tdx.inspection.stack_import import StackImport

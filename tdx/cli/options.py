@@ -12,8 +12,8 @@ from typing import Annotated, Any, TextIO, TypeAlias, TypeVar
 import typer
 
 from tdx.cli.completion import complete_device, complete_env, complete_stage, complete_target
-from tdx.errors import TdxError, UnknownNameError, did_you_mean
-from tdx.untrusted import MAX_ENVS, MAX_SECONDS
+from tdx.foundation.errors import TdxError, UnknownNameError, did_you_mean
+from tdx.foundation.untrusted import MAX_ENVS, MAX_SECONDS
 
 Function: TypeAlias = Callable[..., int | None]
 """A command; its docstring is the help text. It returns the exit code; ``None``: 0."""
@@ -444,7 +444,7 @@ def configured_values(names: Sequence[str], *, tolerant: bool = False) -> dict[s
     """
     if not names:
         return {}
-    from tdx.settings import load_settings
+    from tdx.foundation.settings import load_settings
 
     try:
         settings = load_settings()

@@ -27,8 +27,13 @@ from tdx.cli.views import (
     View,
     escape_blocks,
 )
-from tdx.files import check_replaceable, make_folders, report_write_errors, write_atomically
-from tdx.text import escape_control_characters, escape_json
+from tdx.foundation.files import (
+    check_replaceable,
+    make_folders,
+    report_write_errors,
+    write_atomically,
+)
+from tdx.foundation.text import escape_control_characters, escape_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

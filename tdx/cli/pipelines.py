@@ -15,8 +15,8 @@ import typer
 from tdx.cli.completion import cached_names
 from tdx.cli.options import PipelineOptions, TargetOptions, configured_values
 from tdx.cli.runtime import third_party_code
-from tdx.errors import ArgumentError, PipelineError, TdxError
-from tdx.files import PIPELINE_SUFFIXES
+from tdx.foundation.errors import ArgumentError, PipelineError, TdxError
+from tdx.foundation.files import PIPELINE_SUFFIXES
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -370,8 +370,8 @@ def complete_stored_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _policy_keys(env: EnvBase) -> list[str]:
+    from tdx.foundation.keys import format_key
     from tdx.inspection.plan_report import policy_keys
-    from tdx.keys import format_key
 
     return [format_key(key) for key in policy_keys(env)]
 

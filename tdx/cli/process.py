@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import typer
 
-from tdx.child_processes import environment_variable, safe_path
 from tdx.cli.runtime import (
     SCHEMA_VERSION,
     InterruptWatch,
@@ -29,7 +28,7 @@ from tdx.cli.runtime import (
     reliable_sigint,
 )
 from tdx.cli.typer_internals import TyperException, unknown_option
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     ExitCode,
     OutputError,
@@ -38,9 +37,10 @@ from tdx.errors import (
     UnknownNameError,
     find_similar_names,
 )
-from tdx.files import SYSTEM_HINTS
-from tdx.text import escape_control_characters
-from tdx.untrusted import ALLOW_DOWNLOAD
+from tdx.foundation.files import SYSTEM_HINTS
+from tdx.foundation.processes import environment_variable, safe_path
+from tdx.foundation.text import escape_control_characters
+from tdx.foundation.untrusted import ALLOW_DOWNLOAD
 
 if TYPE_CHECKING:
     from tdx.cli.options import Color
@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
         arguments: Arguments after ``tdx``.
 
     Returns:
-        Exit code of the process, one of :class:`tdx.errors.ExitCode`.
+        Exit code of the process, one of :class:`tdx.foundation.errors.ExitCode`.
     """
     style = ErrorStyle.from_arguments(arguments)
     _configure_headless_rendering()
@@ -289,7 +289,7 @@ def show_error(error: TdxError, style: ErrorStyle) -> None:
 
 
 def show_unexpected_error(error: Exception, style: ErrorStyle) -> int:
-    """Write an error that is not a :class:`~tdx.errors.TdxError`; return its exit code."""
+    """Write an error that is not a ``TdxError``; return its exit code."""
     name = type(error).__name__
     message = f"unexpected {name}: {error}" if str(error) else f"unexpected {name}"
     hint = "report this as a bug" if style.debug else "--debug shows the traceback"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tdx.cli.options import PipelineOptions
 from tdx.cli.output import STDOUT, check_target, write_file
 from tdx.cli.runtime import report_interrupt
-from tdx.errors import ArgumentError, EnvError
+from tdx.foundation.errors import ArgumentError, EnvError
 
 if TYPE_CHECKING:
     from tdx.cli.views.profile import Extras

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from tdx.cli.runtime import raw_stream
 from tdx.cli.views import duration_text
-from tdx.text import escape_control_characters
+from tdx.foundation.text import escape_control_characters
 
 if TYPE_CHECKING:
     from tdx.rollouts import Progress, ShardProgress

@@ -17,8 +17,8 @@ from select import select
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
-from tdx.errors import EnvError, ExitCode
-from tdx.text import escape_control_characters, escape_json
+from tdx.foundation.errors import EnvError, ExitCode
+from tdx.foundation.text import escape_control_characters, escape_json
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec

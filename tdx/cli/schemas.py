@@ -11,8 +11,8 @@ from inspect import get_annotations, getattr_static, getdoc, getmodule
 from pathlib import PurePath
 from typing import Any, NotRequired, get_args, get_origin, get_type_hints, is_typeddict
 
+from tdx.foundation.serialization import Entry, Result
 from tdx.pipeline.transform_info import markdown, parse_argument_help
-from tdx.serialization import Entry, Result
 
 Schema = dict[str, Any]
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -14,7 +14,7 @@ import typer
 
 from tdx.cli.options import OutputOptions, choice_parser, complete_members, integer_option
 from tdx.cli.runtime import report_interrupt
-from tdx.errors import ArgumentError, ExitCode, TdxError
+from tdx.foundation.errors import ArgumentError, ExitCode, TdxError
 
 if TYPE_CHECKING:
     from tdx.rollouts import DumpRequest, ShardedRollout

@@ -11,7 +11,7 @@ import typer
 from tdx.cli.options import OutputOptions, choice_parser, complete_members, integer_option
 from tdx.cli.profile_runs import INTERRUPTED, ProfileFiles, ProfileRequest, raise_error
 from tdx.cli.shard_runs import EngineName
-from tdx.errors import ArgumentError, ExitCode
+from tdx.foundation.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from tdx.profiling.sweep import SweepResult

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tdx.text import escape_control_characters, is_printable
+from tdx.foundation.text import escape_control_characters, is_printable
 
 TESTED_VERSIONS = ">=0.15.4,<0.30"
 """Releases of Typer that the tests run with: the lowest and the newest one."""

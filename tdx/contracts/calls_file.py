@@ -18,9 +18,9 @@ from torch import Tensor
 from tdx.contracts.decoding import damaged
 from tdx.contracts.observe import MAX_ROWS
 from tdx.contracts.values import digest
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import parse_json, validate_shape
 from tdx.stacks.observe import MAX_EVENTS, OPAQUE, Event, LevelForm, Method, Recording
-from tdx.untrusted import parse_json, validate_shape
 
 MAX_ARRAY_BYTES = 2**30
 """Size of all arrays together, after they are unpacked."""

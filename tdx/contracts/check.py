@@ -12,7 +12,7 @@ from tdx.contracts.observe import STEPS
 from tdx.contracts.recorded import Replayed, pair_levels, prepare, replay
 from tdx.contracts.report import ContractReport, Coverage, Difference
 from tdx.contracts.roles import relevant_stages
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tdx.contracts.report import (
 from tdx.contracts.roles import PASSIVE, STACK, TRAINING, Pair, align, part_of, relevant_stages
 from tdx.contracts.states import compare_states
 from tdx.contracts.values import Change, Tolerance, compare
-from tdx.errors import summarize_error
+from tdx.foundation.errors import summarize_error
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
 _SAME_ENV = "create the env as in training: same id, arguments and wrappers inside"

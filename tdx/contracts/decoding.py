@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
-from tdx.errors import StorageError, get_first_line
-from tdx.untrusted import MAX_NESTING, MAX_STAGES, validate_shape
+from tdx.foundation.errors import StorageError, get_first_line
+from tdx.foundation.untrusted import MAX_NESTING, MAX_STAGES, validate_shape
 
 if TYPE_CHECKING:
     from torch import Tensor

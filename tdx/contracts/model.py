@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tdx.contracts.values import EXACT, Tolerance, Values
-from tdx.html_repr import repr_html
-from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.html_repr import repr_html
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
 
 if TYPE_CHECKING:
     from tdx.stacks.observe import Recording

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from tdx.contracts.model import DONE_KEYS, Lane, Place, Segment, key_name
 from tdx.contracts.values import Values
-from tdx.errors import EnvError, TdxError, summarize_error
+from tdx.foundation.errors import EnvError, TdxError, summarize_error
+from tdx.foundation.keys import NestedKey
 from tdx.inspection.leaf import LeafSpec, composite_leaves
-from tdx.keys import NestedKey
 from tdx.stacks.observe import preserved_generators
 from tdx.stacks.replay import Entries, StateKeeper, base_key, to_rows
 

@@ -17,7 +17,7 @@ from tdx.contracts.report import Coverage
 from tdx.contracts.roles import PASSIVE, align, is_relevant, relevant_stages, role_of
 from tdx.contracts.states import is_statistic
 from tdx.contracts.values import Change, Tolerance, Values, compare, differing_elements
-from tdx.errors import EnvError, TdxError, summarize_error
+from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.stacks.observe import (
     Event,
     Levels,

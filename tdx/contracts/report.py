@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from tdx.errors import ExitCode
-from tdx.serialization import Entries, Result
+from tdx.foundation.errors import ExitCode
+from tdx.foundation.serialization import Entries, Result
 
 Kind = Literal[
     "missing stage",

@@ -13,10 +13,10 @@ from tdx.contracts.model import StageRecord, StateRecord
 from tdx.contracts.report import Difference
 from tdx.contracts.roles import PASSIVE, role_of
 from tdx.contracts.values import digest, format_number
-from tdx.errors import ArgumentError, StorageError, Where
-from tdx.files import check_replaceable, report_write_errors, write_atomically
+from tdx.foundation.errors import ArgumentError, StorageError, Where
+from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
+from tdx.foundation.untrusted import MAX_POLICY_BYTES, read_limited
 from tdx.stacks import open_stack
-from tdx.untrusted import MAX_POLICY_BYTES, read_limited
 
 if TYPE_CHECKING:
     from torch import Tensor

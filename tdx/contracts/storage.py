@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.confined_files import open_below, open_folder
 from tdx.contracts.calls_file import decode_recording, encode_recording
 from tdx.contracts.decoding import Fields, damaged, parse_tensors, tensors_to_bytes
 from tdx.contracts.model import (
@@ -32,11 +31,12 @@ from tdx.contracts.model import (
     parse_key_name,
 )
 from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
-from tdx.errors import ArgumentError, PipelineError, StorageError
-from tdx.files import atomic_folder, report_write_errors
+from tdx.foundation.confined_files import open_below, open_folder
+from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
+from tdx.foundation.files import atomic_folder, report_write_errors
+from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_PIPELINE_BYTES
 from tdx.pipeline.file.yaml_codec import apply_style, dump_yaml, load_yaml
 from tdx.stacks.observe import Recording
-from tdx.untrusted import MAX_HEADER_BYTES, MAX_PIPELINE_BYTES
 
 DOCUMENT, NUMBERS, CALLS = "contract.yaml", "golden.safetensors", "calls.json"
 _VERSIONS = (1, VERSION)

@@ -15,10 +15,10 @@ from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction
-from tdx.errors import ArgumentError, ChainError, StoredDataError
-from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.errors import ArgumentError, ChainError, StoredDataError
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.tensordicts import new_tensordict, read, write
 from tdx.specs import Composite
-from tdx.tensordicts import new_tensordict, read, write
 
 
 class AutoResetTransform(Transform):

@@ -21,8 +21,8 @@ from tdx.core.meter import base_parts
 from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.callable_transform import CallableTransform
 from tdx.core.transforms.kernels import ChunkKernel, DictStep, implements_together, owner
-from tdx.errors import ChainError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ChainError
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 
 # Specs

@@ -25,10 +25,10 @@ from tdx.core.envs.spec_violations import (
 )
 from tdx.core.tracing.walk import is_plain
 from tdx.core.transforms import Compose, Transform
-from tdx.errors import ChainError, TdxError, Where, get_first_line
-from tdx.keys import NestedKey, split_key
+from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
+from tdx.foundation.keys import NestedKey, split_key
+from tdx.foundation.tensordicts import logged_reads, new_tensordict, read
 from tdx.specs import Composite, TensorSpec
-from tdx.tensordicts import logged_reads, new_tensordict, read
 
 
 def find_stage_violations(

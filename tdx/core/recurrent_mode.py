@@ -6,7 +6,7 @@ from contextlib import ContextDecorator
 from contextvars import ContextVar
 from typing import Literal, Self
 
-from tdx.errors import UnknownNameError, did_you_mean
+from tdx.foundation.errors import UnknownNameError, did_you_mean
 
 RecurrentMode = bool | Literal["recurrent", "sequential"] | None
 

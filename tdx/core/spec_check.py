@@ -23,8 +23,8 @@ from tdx.core.envs.spec_violations import (
     spec_leaves,
     unique_violations,
 )
-from tdx.errors import ArgumentError, get_first_line
-from tdx.keys import NestedKey, sibling_key, split_key
+from tdx.foundation.errors import ArgumentError, get_first_line
+from tdx.foundation.keys import NestedKey, sibling_key, split_key
 from tdx.specs import NonTensor, TensorSpec
 
 STEPS = 3

@@ -22,9 +22,9 @@ from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.callable_transform import TensorDictFunction
 from tdx.core.transforms.compose import as_transform
 from tdx.core.transforms.kernels import DictStep
-from tdx.errors import ArgumentError, TdxError
-from tdx.keys import NestedKey
-from tdx.tensordicts import (
+from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import (
     TensorDictFactory,
     flat_entries,
     make_tensordict_factory,

@@ -12,9 +12,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import CallableTransform, Compose, TimeBehavior, Transform
-from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey
-from tdx.tensordicts import read, write
+from tdx.foundation.errors import ArgumentError, ChainError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import read, write
 
 Pairs = tuple[tuple[NestedKey, NestedKey], ...]
 

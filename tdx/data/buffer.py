@@ -31,9 +31,9 @@ from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
 from tdx.data.writers import RoundRobinWriter, Writer
 from tdx.data.written_order import WrittenOrder, find_time_dim, to_time_first
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
-from tdx.tensordicts import read
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import read
 
 Stage = Transform | Callable[[TensorDictBase], TensorDictBase]
 

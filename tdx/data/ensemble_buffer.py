@@ -21,7 +21,7 @@ from tdx.data.ensembles import (
     resolve_members,
 )
 from tdx.data.list_storage import collate
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 Collate = Callable[[Any], Any]
 Buffer = TypeVar("Buffer", bound=ReplayBuffer)

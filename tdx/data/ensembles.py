@@ -14,7 +14,7 @@ from tdx.core.transforms import Transform
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.writers import Writer
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 
 
 def resolve_members(index: Any, count: int) -> int | list[int]:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, Where
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
 
 TRAJECTORY_KEYS: tuple[NestedKey, ...] = (("collector", "traj_ids"), "episode")
 

@@ -11,7 +11,7 @@ from tensordict import TensorDict, TensorDictBase, is_tensorclass
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 
 @dataclass(frozen=True)

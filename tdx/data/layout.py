@@ -11,9 +11,9 @@ import torch
 from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from tdx.errors import ArgumentError, Where
-from tdx.keys import format_key, normalize_key
-from tdx.tensordicts import new_tensordict
+from tdx.foundation.errors import ArgumentError, Where
+from tdx.foundation.keys import format_key, normalize_key
+from tdx.foundation.tensordicts import new_tensordict
 
 Path = tuple[str, ...]
 Leaves = dict[Path, Tensor]

@@ -17,7 +17,7 @@ from tdx.data.forms import as_entries
 from tdx.data.layout import Layout, leaves_of
 from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
-from tdx.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
 
 
 class LazyTensorStorage(TensorStorage):

@@ -15,7 +15,7 @@ from tdx.data.lazy_storages import LazyTensorStorage
 from tdx.data.saved import Saved
 from tdx.data.snapshots import TensorRows, check_room, fill
 from tdx.data.storage import Storage, as_rows, check_rows, is_single
-from tdx.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
 
 
 class ListStorage(Storage):

@@ -12,7 +12,7 @@ from tdx.core.transforms.validation import check_integer
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.writers import Writer
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 
 def build_part(part: Any, kind: type, default: Callable[[], Any] | None = None) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.writers import REDUCTIONS
-from tdx.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
 
 WEIGHT = "priority_weight"
 

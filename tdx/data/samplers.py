@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tdx.data.saved_manifest import load_state, save_state
 from tdx.data.storage import Storage
-from tdx.errors import ArgumentError, ChainError, StorageError
+from tdx.foundation.errors import ArgumentError, ChainError, StorageError
 
 SAMPLER_FILE = "sampler.json"
 

@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.confined_files import open_below, open_folder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
 from tdx.data.saved_manifest import (
     MANIFEST,
@@ -31,9 +30,10 @@ from tdx.data.saved_manifest import (
     manifest_text,
     parse_manifest,
 )
-from tdx.errors import StorageError
-from tdx.files import UnsyncedError, make_folders
-from tdx.untrusted import MAX_HEADER_BYTES
+from tdx.foundation.confined_files import open_below, open_folder, unlink_below, write_below
+from tdx.foundation.errors import StorageError
+from tdx.foundation.files import UnsyncedError, make_folders
+from tdx.foundation.untrusted import MAX_HEADER_BYTES
 
 _TEMPORARY = re.compile(rf"[.]{re.escape(MANIFEST)}[.][0-9a-f]{{16}}[.]tmp")
 _DATA = re.compile(r"\d{3,}-[0-9a-f]{16}[.]bin")

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.confined_files import open_below, open_folder, write_below
 from tdx.data.layout import Layout, Path
-from tdx.errors import StorageError
-from tdx.files import make_folders
-from tdx.untrusted import MAX_HEADER_BYTES, MAX_NESTING, parse_json, validate_shape
+from tdx.foundation.confined_files import open_below, open_folder, write_below
+from tdx.foundation.errors import StorageError
+from tdx.foundation.files import make_folders
+from tdx.foundation.untrusted import MAX_HEADER_BYTES, MAX_NESTING, parse_json, validate_shape
 
 
 def save_state(folder: str | os.PathLike[str], name: str, state: dict[str, Any]) -> None:

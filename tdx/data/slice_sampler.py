@@ -15,9 +15,9 @@ from tdx.data.episodes import EpisodeBoundaries, Episodes
 from tdx.data.samplers import Sampler
 from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
-from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey, normalize_key, sibling_key
-from tdx.tensordicts import read, write
+from tdx.foundation.errors import ArgumentError, ChainError
+from tdx.foundation.keys import NestedKey, normalize_key, sibling_key
+from tdx.foundation.tensordicts import read, write
 
 MASK = ("collector", "mask")
 Span = bool | int | Sequence[bool | int]

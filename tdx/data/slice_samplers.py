@@ -13,7 +13,7 @@ from tdx.data.samplers import SamplerWithoutReplacement
 from tdx.data.slice_sampler import Plan, SliceSampler, Span
 from tdx.data.storage import Storage
 from tdx.data.tensor_storage import TensorStorage
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 
 
 class SliceSamplerWithoutReplacement(SliceSampler):

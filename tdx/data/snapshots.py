@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tdx.data.layout import Layout, Leaves
 from tdx.data.saved import Saved
-from tdx.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
 
 
 class TensorRows(Protocol):

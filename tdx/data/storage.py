@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.data.saved import Saved, load, save
 from tdx.data.snapshots import TensorRows, restore_storage, snapshot
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 _SAVED_KINDS = "use a storage of tensors or a ListStorage, or implement as_tensors and load_saved"
 

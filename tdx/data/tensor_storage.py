@@ -23,8 +23,8 @@ from tdx.data.saved import Saved
 from tdx.data.snapshots import TensorRows, fill, parse_state
 from tdx.data.storage import Storage, as_rows, check_rows, is_single
 from tdx.data.written_order import to_written_order
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 
 
 class TensorStorage(Storage):

@@ -16,9 +16,9 @@ from tdx.data.prioritized_sampler import PrioritizedSampler
 from tdx.data.storage import Storage
 from tdx.data.writers import reduce_elements
 from tdx.data.written_order import to_time_first
-from tdx.errors import ChainError
-from tdx.keys import NestedKey, normalize_key
-from tdx.tensordicts import read, write
+from tdx.foundation.errors import ChainError
+from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.tensordicts import read, write
 
 
 class TensorDictReplayBuffer(ReplayBuffer):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tdx.data.saved_manifest import load_state, save_state
 from tdx.data.storage import Storage
-from tdx.errors import ArgumentError, ChainError, StorageError
-from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.errors import ArgumentError, ChainError, StorageError
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
 
 WRITER_FILE = "writer.json"
 REDUCTIONS = ("max", "min", "mean", "median", "sum")

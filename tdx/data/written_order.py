@@ -6,8 +6,8 @@ from typing import Any
 
 from tdx.data.forms import map_tree
 from tdx.data.storage import Storage
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 
 
 class WrittenOrder:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 
 class MarlGroupMapType(Enum):

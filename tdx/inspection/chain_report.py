@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.serialization import Entries, Result
 from tdx.inspection.chain import (
     ChainFlow,
     KeyFlow,
@@ -20,8 +22,6 @@ from tdx.inspection.chain import (
 )
 from tdx.inspection.leaf import INPUT_PARTS, OUTPUT_PARTS, composite_leaves
 from tdx.inspection.spec_report import EnvFacts
-from tdx.keys import NestedKey
-from tdx.serialization import Entries, Result
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:

@@ -6,11 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from tdx.errors import ChainError, CheckError, DeviceError, EnvError, ExitCode, TdxError, Where
+from tdx.foundation.errors import (
+    ChainError,
+    CheckError,
+    DeviceError,
+    EnvError,
+    ExitCode,
+    TdxError,
+    Where,
+)
+from tdx.foundation.serialization import Entries, Entry, Result, key_entry
 from tdx.inspection.lint.linter import LintFinding, build_lint_context, lint, rules_of
 from tdx.inspection.lint.rule import Fix, Severity
 from tdx.pipeline.build import count_env_stages
-from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from torch import nn

@@ -15,9 +15,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TextIO
 
-from tdx.child_processes import python_command, safe_path
-from tdx.errors import TdxError, install_extra
-from tdx.serialization import Entries, Entry, Result
+from tdx.foundation.errors import TdxError, install_extra
+from tdx.foundation.processes import python_command, safe_path
+from tdx.foundation.serialization import Entries, Entry, Result
 
 Status = Literal["ok", "warn", "fail"]
 REQUIRED = {
@@ -296,7 +296,7 @@ def check_folders() -> Iterator[Diagnosis]:
     """Check the folders that tdx writes to, and the configuration file."""
     from platformdirs import user_cache_path
 
-    from tdx.settings import FILE_VARIABLE, config_path, load_settings
+    from tdx.foundation.settings import FILE_VARIABLE, config_path, load_settings
 
     path = config_path()
     yield _folder("config", path.parent, f"{FILE_VARIABLE}=FILE puts it elsewhere")

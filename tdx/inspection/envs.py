@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
+from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.serialization import Entries, Result
 from tdx.inspection.leaf import LeafSpec
-from tdx.keys import NestedKey, format_key
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig
-from tdx.serialization import Entries, Result
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from tdx.keys import NestedKey
-from tdx.serialization import Entries, Entry, Result, key_entry
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.specs import Composite, TensorSpec

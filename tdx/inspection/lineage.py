@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from tdx.errors import KeyNotFoundError, did_you_mean
+from tdx.foundation.errors import KeyNotFoundError, did_you_mean
+from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.serialization import Entries, Entry, Result, key_entry
 from tdx.inspection.chain import ChainFlow, Direction, KeyFlow, StageFlow
 from tdx.inspection.leaf import LeafSpec, Part
-from tdx.keys import NestedKey, format_key
-from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.inspection.leaf import LeafSpec

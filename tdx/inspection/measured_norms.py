@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms.running_norm import RunningNorm
-from tdx.errors import ArgumentError
-from tdx.keys import format_key
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import format_key
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import StageConfig
 from tdx.stacks.building import build_env

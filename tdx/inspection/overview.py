@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdx.errors import ChainError, TdxError, Where
+from tdx.foundation.errors import ChainError, TdxError, Where
 from tdx.inspection.chain import StageFlow, analyze_chain
 from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.inspection.lineage import Lineage, trace_flow

@@ -11,10 +11,10 @@ from tdx.core.plan import Plan, PlanStage, Version, plan_of
 from tdx.core.plan.build import When, program_of
 from tdx.core.planned.keyed_policy import keyed_policy
 from tdx.core.planned.workers import policy_reason
-from tdx.errors import KeyNotFoundError, did_you_mean
+from tdx.foundation.errors import KeyNotFoundError, did_you_mean
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.serialization import Entries, Entry, Result, keys_entry
 from tdx.inspection.lineage import FlowNode, NodeKind
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
-from tdx.serialization import Entries, Entry, Result, keys_entry
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase

@@ -5,10 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 
-from tdx.inspection.doctor import Diagnosis, ImportProbe, probe_imports
-from tdx.inspection.lint.linter import all_rules
-from tdx.pipeline.catalog import load_catalog, load_plugin_transform
-from tdx.plugins import (
+from tdx.foundation.plugins import (
     GROUPS,
     VARIABLE,
     all_plugins,
@@ -17,6 +14,9 @@ from tdx.plugins import (
     disabled_plugins,
     load_plugins,
 )
+from tdx.inspection.doctor import Diagnosis, ImportProbe, probe_imports
+from tdx.inspection.lint.linter import all_rules
+from tdx.pipeline.catalog import load_catalog, load_plugin_transform
 from tdx.stacks.kinds import plugin_kinds
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.inspection.live.stack_env import StackEnv
-from tdx.keys import NestedKey, format_key, split_key
 from tdx.stacks.native import seed_run
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from tdx.errors import KeyNotFoundError, did_you_mean
+from tdx.foundation.errors import KeyNotFoundError, did_you_mean
+from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.serialization import Entries, Entry, Result, key_entry
 from tdx.inspection.leaf import PARTS, Field, KnownLeaves, LeafSpec, Part, composite_leaves
-from tdx.keys import NestedKey, format_key
-from tdx.serialization import Entries, Entry, Result, key_entry
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import EnvError, ExitCode, TdxError, Where
+from tdx.foundation.errors import EnvError, ExitCode, TdxError, Where
 from tdx.inspection.check_report import Check, CheckReport, Finding, check_env
 from tdx.inspection.lint.linter import LintFinding, all_rules, lint, list_notes
 from tdx.inspection.lint.stack_context import StackContext

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.keys import format_key
 from tdx.inspection.leaf import LeafSpec, composite_leaves
-from tdx.keys import format_key
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
 from tdx.stacks.conversion import (
     ConvertedStack,

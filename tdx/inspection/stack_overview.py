@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.inspection.chain import analyze_chain
 from tdx.inspection.leaf import composite_leaves
 from tdx.inspection.lineage import inspect_keys

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.inspection.leaf import Domain, LeafSpec
 from tdx.inspection.spec_report import KeyChange, StageReport, inspect_spec
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, format_stage, parse_stage
-from tdx.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

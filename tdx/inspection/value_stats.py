@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.serialization import Entries, Entry, Result, key_entry, keys_entry
 from tdx.inspection.leaf import LeafSpec
-from tdx.keys import NestedKey
-from tdx.serialization import Entries, Entry, Result, key_entry, keys_entry
 
 if TYPE_CHECKING:
     from torch import Tensor

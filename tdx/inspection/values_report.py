@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.inspection.leaf import LeafSpec, leaf_spec
 from tdx.inspection.value_stats import (
     Numbers,
@@ -17,8 +19,6 @@ from tdx.inspection.value_stats import (
     ValueViolation,
     count_outside,
 )
-from tdx.keys import NestedKey, format_key
-from tdx.serialization import Entries, Entry, Result
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from tdx.core.chain import chain_stages
 from tdx.core.tracing import StepTrace, TraceChecker, list_passages
 from tdx.core.tracing.passages import PassageId
 from tdx.core.transforms.running_norm import RunningNorm
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.value_stats import Numbers, RunningStats, count_outside
 from tdx.inspection.watch_records import KeyRecord, Sink, StateRecord, WatchRecord, sink_of
-from tdx.keys import NestedKey, format_key
 from tdx.stacks import open_stack
 
 _MAX_VALUES = 16

@@ -14,10 +14,16 @@ from pathlib import Path
 from statistics import fmean, pvariance
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Protocol
 
-from tdx.errors import ArgumentError, StorageError
-from tdx.files import UnsyncedError, atomic_write, is_stream, make_folders, report_write_errors
-from tdx.serialization import Entries, Result
-from tdx.untrusted import parse_json
+from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.files import (
+    UnsyncedError,
+    atomic_write,
+    is_stream,
+    make_folders,
+    report_write_errors,
+)
+from tdx.foundation.serialization import Entries, Result
+from tdx.foundation.untrusted import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor

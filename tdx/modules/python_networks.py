@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 States = tuple[Tensor, ...]
 

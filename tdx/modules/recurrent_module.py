@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from tdx.core.recurrent_mode import recurrent_mode
 from tdx.core.transforms import Compose
-from tdx.errors import ArgumentError, KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, normalize_key
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, Where
+from tdx.foundation.keys import NestedKey, format_key, join_keys, normalize_key
 from tdx.specs import Unbounded
 from tdx.transforms.episode.init_tracker import InitTracker
 from tdx.transforms.episode.tensordict_primer import TensorDictPrimer

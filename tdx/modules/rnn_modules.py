@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import nn
 
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.modules.python_networks import GRU, LSTM, rebuild_network
 from tdx.modules.recurrent_module import RecurrentModule, build_network, check_backend
 

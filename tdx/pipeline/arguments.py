@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     ChainError,
     CodeNotAllowedError,

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tdx.errors import ChainError, TdxError, Where, summarize_error
-from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.errors import ChainError, TdxError, Where, summarize_error
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.untrusted import MAX_ALL_REPEATS
 from tdx.pipeline.arguments import (
     BoundStage,
     ValueResolver,
@@ -24,7 +25,6 @@ from tdx.pipeline.model import Pipeline
 from tdx.pipeline.policies import parse_policy
 from tdx.pipeline.references import find_stage_references
 from tdx.pipeline.values import FileArguments, StageConfig
-from tdx.untrusted import MAX_ALL_REPEATS
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs, TransformedEnv

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tdx.errors import summarize_error
+from tdx.foundation.errors import summarize_error
+from tdx.foundation.plugins import Plugin, find_plugins, load_plugins
+from tdx.foundation.serialization import to_plain
 from tdx.pipeline.transform_info import Catalog, TransformInfo
-from tdx.plugins import Plugin, find_plugins, load_plugins
-from tdx.serialization import to_plain
 
 CATALOG_FILE = Path(__file__).with_name("catalog.json")
 _PACKAGE = Path(__file__).parent.parent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from tdx.errors import PipelineError
+from tdx.foundation.errors import PipelineError
 from tdx.pipeline.grammar import parse_stage, parse_value
 from tdx.pipeline.transform_info import Type
 from tdx.pipeline.values import SPECS, TENSOR, Call, CodeReference, Dtype, Value

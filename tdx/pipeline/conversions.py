@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NoReturn, cast
 
-from tdx.errors import PipelineError, Where, did_you_mean
+from tdx.foundation.errors import PipelineError, Where, did_you_mean
+from tdx.foundation.untrusted import MAX_PIPELINE_BYTES
 from tdx.pipeline.arguments import bind_stage, is_transform_call
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.declarations import dotted_name
@@ -27,7 +28,6 @@ from tdx.pipeline.grammar import (
 from tdx.pipeline.model import VERSION, Batching, EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.policies import parse_policy
 from tdx.pipeline.values import TENSOR, Call, CodeReference, Dtype, StageConfig, Value
-from tdx.untrusted import MAX_PIPELINE_BYTES
 
 _ENV_SWITCHES = {"from_pixels", "pixels_only"}
 _MAX_DIGITS = 30

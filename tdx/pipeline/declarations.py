@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.pipeline.transform_info import (
     Parameter,
     ParameterKind,
@@ -28,7 +28,7 @@ class Definition:
     """Definition that a name refers to.
 
     Args:
-        dotted: Full name, such as ``tdx.keys.NestedKey`` or ``torch.Tensor``.
+        dotted: Full name, such as ``tdx.foundation.keys.NestedKey`` or ``torch.Tensor``.
         node: The class, or the value of an alias. ``None``: defined outside the package.
         module: Module that contains ``node``.
     """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     CodeNotAllowedError,
     DeviceError,
@@ -21,13 +21,13 @@ from tdx.errors import (
     explain_call_error,
     summarize_error,
 )
+from tdx.foundation.untrusted import MAX_ENVS, MAX_WORKERS
 from tdx.pipeline.arguments import ValueResolver, allow_current_folder
 from tdx.pipeline.coercion import coerce_untyped
 from tdx.pipeline.limits import find_env_excess
 from tdx.pipeline.model import EnvConfig
 from tdx.pipeline.references import find_env_references
 from tdx.pipeline.values import CodeReference
-from tdx.untrusted import MAX_ENVS, MAX_WORKERS
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase
@@ -229,7 +229,7 @@ def check_device(device: str) -> None:
 
 def available_devices() -> list[str]:
     """Return the names of the devices of this machine, the CPU first."""
-    from tdx.accelerators import list_devices
+    from tdx.foundation.accelerators import list_devices
 
     return ["cpu", *map(str, list_devices())]
 

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tdx.foundation.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 from tdx.pipeline.catalog import CATALOG_FILE, format_catalog, load_catalog
 from tdx.pipeline.declarations import read_declarations
 from tdx.pipeline.model import BATCHINGS, VERSION
 from tdx.pipeline.policies import ACTIVATIONS, OUTPUT_ACTIVATIONS
 from tdx.pipeline.transform_info import COMPOSE, Parameter, TransformInfo, Type
 from tdx.pipeline.values import DTYPES, SPECS
-from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

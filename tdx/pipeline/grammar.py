@@ -18,7 +18,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from tdx.errors import PipelineError, Where, did_you_mean
+from tdx.foundation.errors import PipelineError, Where, did_you_mean
+from tdx.foundation.untrusted import MAX_INTEGER_BITS, MAX_NESTING, MAX_PIPELINE_BYTES
 from tdx.pipeline.values import (
     DTYPES,
     TENSOR,
@@ -29,7 +30,6 @@ from tdx.pipeline.values import (
     StageConfig,
     Value,
 )
-from tdx.untrusted import MAX_INTEGER_BITS, MAX_NESTING, MAX_PIPELINE_BYTES
 
 _CODE_STAGE = re.compile(r"\s*([A-Za-z_][\w.]*:[A-Za-z_][\w.]*)\s*(?=\(|$)")
 _CONSTANTS: Mapping[str, Value] = {
@@ -105,7 +105,7 @@ def check_integer(value: int) -> int:
     """Refuse an integer that no argument can take, before it is converted or printed.
 
     Raises:
-        PipelineError: It has more than :data:`~tdx.untrusted.MAX_INTEGER_BITS` bits.
+        PipelineError: It has more than :data:`~tdx.foundation.untrusted.MAX_INTEGER_BITS` bits.
     """
     if value.bit_length() > MAX_INTEGER_BITS:
         raise PipelineError(_TOO_LARGE, hint=_FLOAT)

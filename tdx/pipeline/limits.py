@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from tdx.errors import ArgumentError, TdxError
-from tdx.untrusted import MAX_REPEATS, MAX_SIZE
+from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.untrusted import MAX_REPEATS, MAX_SIZE
 
 if TYPE_CHECKING:
     from tdx.pipeline.arguments import BoundStage

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from tdx.html_repr import repr_html
+from tdx.foundation.html_repr import repr_html
 from tdx.pipeline.grammar import parse_stage
 from tdx.pipeline.values import CodeReference, StageConfig, Value
 

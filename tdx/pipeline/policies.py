@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal, get_args
 
-from tdx.errors import CodeNotAllowedError, PipelineError, TdxError, did_you_mean
+from tdx.foundation.errors import CodeNotAllowedError, PipelineError, TdxError, did_you_mean
 from tdx.pipeline.grammar import format_arguments, format_value, parse_stage, quote
 from tdx.pipeline.values import CodeReference, DictKey, Value
 

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from tdx.errors import CodeNotAllowedError, TdxError
+from tdx.foundation.errors import CodeNotAllowedError, TdxError
+from tdx.foundation.untrusted import ALLOW_DOWNLOAD
 from tdx.pipeline.values import Call, CodeReference, FileArguments, Value
-from tdx.untrusted import ALLOW_DOWNLOAD
 
 if TYPE_CHECKING:
     from tdx.pipeline.arguments import BoundStage

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tdx.errors import UnknownNameError, did_you_mean
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.errors import UnknownNameError, did_you_mean
+from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.plugins import explain_missing
+from tdx.foundation.serialization import json_field
 from tdx.pipeline.grammar import format_value
 from tdx.pipeline.values import Value
-from tdx.plugins import explain_missing
-from tdx.serialization import json_field
 
 # fmt: off
 TypeName = Literal[

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.serialization import Result
 from tdx.profiling.compare import (
     TOTAL_LABEL,
     compare_profiles,
@@ -16,7 +17,6 @@ from tdx.profiling.compare import (
 )
 from tdx.profiling.interleaved import MIN_SHARE
 from tdx.profiling.result import Mode, ModeProfile, Profile, Row
-from tdx.serialization import Result
 
 CALIBRATION_RUNS = 4
 FIGURE = "p50"

@@ -10,7 +10,7 @@ from tdx.core.chain import stage_specs
 from tdx.core.plan.build import Program, program_of
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import FileArguments

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 from tdx.profiling.interleaved import MIN_SHARE
 from tdx.profiling.result import Mode, ModeProfile, Profile, Row, Statistics
 

@@ -16,7 +16,7 @@ from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS, Part
 from tdx.core.transforms import Transform
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.profiling.clock import ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.parallel import CallTimes

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from tdx import accelerators
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose
-from tdx.errors import TdxError
+from tdx.foundation import accelerators
+from tdx.foundation.errors import TdxError
 from tdx.profiling.machine import quiet_environment
 from tdx.profiling.result import Mode, ModeProfile, Numbers
 from tdx.profiling.run import ProfilePlan, profile_env, rollout_mode

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from tdx import __version__
-from tdx.accelerators import current_accelerator
+from tdx.foundation.accelerators import current_accelerator
 
 PACKAGES = ("torch", "tensordict", "gymnasium", "numpy")
 

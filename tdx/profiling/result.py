@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tdx.core.meter import UNATTRIBUTED, Lane, Part
-from tdx.errors import ArgumentError
-from tdx.html_repr import repr_html
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.html_repr import repr_html
 from tdx.profiling.machine import Machine
 from tdx.profiling.processor import ProcessorUse, describe_preemption
 

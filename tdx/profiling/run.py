@@ -14,7 +14,7 @@ import torch
 from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
-from tdx.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.profiling.clock import Clock, ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.parallel import CallTimes

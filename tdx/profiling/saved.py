@@ -12,7 +12,10 @@ from typing import Any, Literal, NotRequired, TypedDict, get_args
 import numpy as np
 
 from tdx.core.meter import Lane, Part
-from tdx.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.serialization import from_plain, to_plain
+from tdx.foundation.text import escape_json
+from tdx.foundation.untrusted import parse_json, read_limited
 from tdx.profiling.machine import Machine
 from tdx.profiling.processor import ProcessorUse
 from tdx.profiling.result import (
@@ -27,9 +30,6 @@ from tdx.profiling.result import (
     Row,
     Settings,
 )
-from tdx.serialization import from_plain, to_plain
-from tdx.text import escape_json
-from tdx.untrusted import parse_json, read_limited
 
 SCHEMA_VERSION = 1
 """Increased when old documents can no longer be read."""

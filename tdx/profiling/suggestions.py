@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.pipeline import Pipeline
 from tdx.profiling.candidates import Candidate, find_candidates
 from tdx.profiling.interleaved import Contender, TimeDifference, measure_interleaved

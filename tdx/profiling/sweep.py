@@ -18,7 +18,7 @@ from tdx.core.envs import EnvBase
 from tdx.core.meter import UNATTRIBUTED
 from tdx.core.planned.columns import step_bytes
 from tdx.engines import Engine, find_engine
-from tdx.errors import DeviceError, TdxError, summarize_error
+from tdx.foundation.errors import DeviceError, TdxError, summarize_error
 from tdx.pipeline import Pipeline
 from tdx.pipeline.envs import check_device
 from tdx.profiling.machine import (

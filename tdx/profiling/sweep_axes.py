@@ -7,7 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 
-from tdx.errors import ArgumentError, PipelineError, TdxError, UnknownNameError, did_you_mean
+from tdx.foundation.errors import (
+    ArgumentError,
+    PipelineError,
+    TdxError,
+    UnknownNameError,
+    did_you_mean,
+)
 from tdx.pipeline import Dtype, Pipeline, StageConfig, format_value, load_catalog, parse_value
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.model import BATCHINGS

@@ -11,8 +11,8 @@ import numpy as np
 
 from tdx import __version__
 from tdx.core.meter import UNATTRIBUTED
+from tdx.foundation.serialization import to_plain
 from tdx.profiling.result import ModeProfile, Profile, Row
-from tdx.serialization import to_plain
 
 WHOLE_STEP = "whole step"
 

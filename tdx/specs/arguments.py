@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, SpecError, SpecIndexError, get_first_line
+from tdx.foundation.errors import ArgumentError, SpecError, SpecIndexError, get_first_line
 
 Shape = int | Sequence[int] | torch.Size
 View = Callable[[Tensor], Tensor]

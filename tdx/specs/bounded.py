@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import SpecError
+from tdx.foundation.errors import SpecError
 from tdx.specs.arguments import Device, View, as_device, as_dtype, as_size, replace_unknown_sizes
 from tdx.specs.intervals import (
     WIDE_UNSIGNED,

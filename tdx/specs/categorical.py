@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import SpecError, SpecIndexError
+from tdx.foundation.errors import SpecError, SpecIndexError
 from tdx.specs.arguments import (
     Device,
     View,

@@ -8,8 +8,8 @@ from typing import Any, Self
 import torch
 from tensordict import TensorDictBase
 
-from tdx.errors import SpecError
-from tdx.keys import NestedKey, split_key
+from tdx.foundation.errors import SpecError
+from tdx.foundation.keys import NestedKey, split_key
 from tdx.specs import composite_shapes as shapes_of
 from tdx.specs import composite_values as values_of
 from tdx.specs.arguments import Device, Names, as_device, as_size, is_dtype

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from tdx.errors import AttributeKeyError, KeyNotFoundError, SpecError, did_you_mean
-from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
+from tdx.foundation.errors import AttributeKeyError, KeyNotFoundError, SpecError, did_you_mean
+from tdx.foundation.keys import NestedKey, format_key, join_keys, normalize_key, split_key
 from tdx.specs.arguments import Names
 from tdx.specs.spec import TensorSpec
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tdx.errors import SpecError
+from tdx.foundation.errors import SpecError
 from tdx.specs.arguments import Names, expand_ellipsis, index_names, parse_index, size_from_args
 
 

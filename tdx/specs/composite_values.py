@@ -14,8 +14,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from tdx.errors import SpecError
-from tdx.keys import NestedKey, format_key, split_key
+from tdx.foundation.errors import SpecError
+from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.specs.composite_entries import Specs, entries_of, prefix_error_key
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import SpecError
+from tdx.foundation.errors import SpecError
 from tdx.specs.arguments import replace_unknown_sizes
 from tdx.specs.spaces import Box, indent
 

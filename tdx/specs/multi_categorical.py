@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import SpecError
+from tdx.foundation.errors import SpecError
 from tdx.specs.arguments import (
     Device,
     View,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tensordict import NonTensorData, NonTensorStack, is_non_tensor
 
-from tdx.errors import SpecError
+from tdx.foundation.errors import SpecError
 from tdx.specs.arguments import Device, as_device, as_size, ends_with
 from tdx.specs.spec import TensorSpec
 

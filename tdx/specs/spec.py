@@ -9,9 +9,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from tdx.errors import CheckError, SpecError
-from tdx.html_repr import repr_html
-from tdx.keys import NestedKey
+from tdx.foundation.errors import CheckError, SpecError
+from tdx.foundation.html_repr import repr_html
+from tdx.foundation.keys import NestedKey
 from tdx.specs.arguments import (
     TORCH_FUNCTIONS,
     Device,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import SpecError, SpecIndexError
+from tdx.foundation.errors import SpecError, SpecIndexError
 from tdx.specs.arguments import (
     Device,
     check_dimension,

@@ -12,8 +12,8 @@ import torch
 from tensordict import LazyStackedTensorDict, lazy_stack
 from torch import Tensor
 
-from tdx.errors import SpecError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import SpecError
+from tdx.foundation.keys import NestedKey
 from tdx.specs.arguments import TORCH_FUNCTIONS
 from tdx.specs.bounded import Unbounded
 from tdx.specs.composite import Composite

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import ArgumentError, EnvError, TdxError, summarize_error
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError, summarize_error
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.build import build_env as build_pipeline_env
 from tdx.pipeline.build import check_arguments

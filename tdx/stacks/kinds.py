@@ -9,8 +9,8 @@ from functools import cache, partial
 from types import FunctionType, MethodType
 from typing import Any, Protocol
 
-from tdx.errors import ArgumentError, EnvError, summarize_error
-from tdx.plugins import Group, Plugin, disable_plugin, disabled_plugins, load_plugins
+from tdx.foundation.errors import ArgumentError, EnvError, summarize_error
+from tdx.foundation.plugins import Group, Plugin, disable_plugin, disabled_plugins, load_plugins
 from tdx.stacks.sources import attributes_of
 from tdx.stacks.stack import Stack, is_stack
 

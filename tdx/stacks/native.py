@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tdx.html_repr import repr_html
-from tdx.keys import NestedKey
+from tdx.foundation.html_repr import repr_html
+from tdx.foundation.keys import NestedKey
 from tdx.stacks.stack import Direction, Stack, StageInfo
 from tdx.stacks.tracer import OnTrace
 

@@ -30,8 +30,8 @@ from tdx.core.transforms import Compose, Transform
 from tdx.core.transforms.kernels import ArrayForm, ArrayKernel, Chunk
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_wrappers
 from tdx.stacks.gymnasium.measuring import several_threads_error
 from tdx.stacks.sources import instance_dict

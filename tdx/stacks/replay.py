@@ -18,7 +18,7 @@ from tensordict import TensorDict, TensorDictBase, is_tensor_collection
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.stacks.sources import instance_dict
 
 Method = Literal["reset", "step"]

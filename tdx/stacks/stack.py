@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeGuard
 
-from tdx.errors import ArgumentError, TdxError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.keys import NestedKey
 
 if TYPE_CHECKING:
     from torch import Tensor

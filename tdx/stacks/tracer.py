@@ -19,7 +19,7 @@ from tdx.core.tracing import (
     parse_stop,
 )
 from tdx.core.tracing.stops import AnyOf, Steps
-from tdx.errors import EnvError, TdxError
+from tdx.foundation.errors import EnvError, TdxError
 
 if TYPE_CHECKING:
     from tdx.core import StepTrace

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms.episodes import stored_window
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.transforms.observation.cat_frames import CatFrames
 
 __all__ = ["cat_frames"]

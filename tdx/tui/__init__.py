@@ -54,11 +54,11 @@ def open_app(pipeline: Pipeline | None = None, *, allow_code: bool = False) -> i
 
     query = GraphicsQuery()
     try:
+        from tdx.foundation.settings import state_path
+        from tdx.foundation.text import escape_control_characters
         from tdx.pipeline.editing import Draft
         from tdx.pipeline.editing.documents import RecentFiles
         from tdx.pipeline.editing.sessions import SessionStore
-        from tdx.settings import state_path
-        from tdx.text import escape_control_characters
         from tdx.tui.app import TdxApp
         from tdx.tui.files.files import Storage
         from tdx.tui.preferences import load_preferences

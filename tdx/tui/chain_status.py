@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from tdx.foundation.keys import format_key
 from tdx.inspection.check_report import Finding
 from tdx.inspection.leaf import LeafSpec, shape_text
 from tdx.inspection.overview import ChainOverview, Problem, StageOverview
-from tdx.keys import format_key
 from tdx.pipeline.editing import Draft, DraftStage
 from tdx.pipeline.editing.stack_draft import StackDraft, WrapperStage
 from tdx.pipeline.grammar import format_arguments

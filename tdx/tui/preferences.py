@@ -11,8 +11,8 @@ from textual.color import Color, ColorParseError
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 from textual.theme import Theme
 
-from tdx.errors import ArgumentError, TdxError, did_you_mean, find_similar_names
-from tdx.settings import load_keymap, load_settings, load_themes
+from tdx.foundation.errors import ArgumentError, TdxError, did_you_mean, find_similar_names
+from tdx.foundation.settings import load_keymap, load_settings, load_themes
 
 
 def _theme_variables(line: str, key: str, back: str) -> dict[str, str]:

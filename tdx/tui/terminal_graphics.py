@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tdx.errors import TdxError
-from tdx.settings import load_settings
+from tdx.foundation.errors import TdxError
+from tdx.foundation.settings import load_settings
 
 Protocol = Literal["kitty", "sixel"]
 QUERY = b"\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\\x1b[16t\x1b[c"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tdx.tensordicts import new_tensordict, read, write
+from tdx.foundation.tensordicts import new_tensordict, read, write
 from tests.benchmarks.bare import make_env
 from tests.benchmarks.bars import (
     CHAIN_6_STEP,

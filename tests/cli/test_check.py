@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
-from tdx.errors import ExitCode
+from tdx.foundation.errors import ExitCode
 from tdx.inspection.explanations import all_explanations
 from tdx.pipeline import PipelineFile
 from tests.cli.conftest import WIDTHS, assert_complete, assert_fits

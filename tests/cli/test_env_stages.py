@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import ActionScaling, Compose, GymEnv, RewardScaling, StepCounter, TransformedEnv
-from tdx.errors import ExitCode
+from tdx.foundation.errors import ExitCode
 from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.pipeline import Pipeline
 from tdx.transforms import Transform

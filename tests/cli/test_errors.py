@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control.pendulum import PendulumEnv
 
-from tdx.errors import EnvError
+from tdx.foundation.errors import EnvError
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tdx.cli.runtime import third_party_code
-from tdx.errors import EnvError
+from tdx.foundation.errors import EnvError
 from tests.cli.processes import run
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from tdx.cli.commands.inspect import ImageFormat
 from tdx.cli.options import CheckFormat, Color, DiagramFormat, Format, OutputOptions
 from tdx.cli.output import markdown, render_view
 from tdx.cli.views import Cell, Code, Column, Heading, Paragraph, Table, View
-from tdx.text import is_printable
+from tdx.foundation.text import is_printable
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Outcome, Tdx

@@ -158,7 +158,7 @@ def test_link_to_a_folder_is_refused(tmp_path: Path, dump: Path, kind: str) -> N
     (tmp_path / "real").mkdir()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "real")
-    from tdx.errors import ArgumentError
+    from tdx.foundation.errors import ArgumentError
 
     with pytest.raises(ArgumentError, match="is a symbolic link to"):
         export_dump(dump, link, to=kind, keys=keys, force=True)

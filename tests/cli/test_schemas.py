@@ -17,11 +17,11 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from tdx.cli.documents import DOCUMENTS, document_schema
 from tdx.cli.schemas import SchemaBuilder
 from tdx.cli.views.dumps import sharded_view
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.serialization import Entries, Entry, Result, key_entry, to_plain
 from tdx.inspection.watch import watch
-from tdx.keys import NestedKey
 from tdx.rollouts import open_dump
 from tdx.rollouts.recording.sharded_rollout import ShardedRollout, ShardFailure
-from tdx.serialization import Entries, Entry, Result, key_entry, to_plain
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Tdx

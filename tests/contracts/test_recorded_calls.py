@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import VecFrameStack
 
 import tdx
 from tdx.contracts import ContractReport
-from tdx.errors import ArgumentError, StorageError, TdxError
+from tdx.foundation.errors import ArgumentError, StorageError, TdxError
 from tdx.inspection.values_report import inspect_values
 from tests.contracts import envs as made
 from tests.stacks.torchrl.chains import make_chain

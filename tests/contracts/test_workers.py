@@ -16,7 +16,7 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecNormalize
 
 import tdx
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.stacks import open_stack
 from tests.contracts import envs as made
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tdx import LazyMemmapStorage, LazyTensorStorage, ReplayBuffer, TensorDictReplayBuffer
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tests.data.stored import batched
 from tests.transforms.fixed_rollouts import assert_same
 

@@ -17,7 +17,7 @@ from tdx import (
     Storage,
     TensorDictReplayBuffer,
 )
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tests.data.stored import rollout
 from tests.transforms.fixed_rollouts import assert_same
 

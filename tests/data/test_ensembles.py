@@ -28,7 +28,7 @@ from tdx import (
     TensorStorage,
     WriterEnsemble,
 )
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tests.data.stored import rollout
 
 

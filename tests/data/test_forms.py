@@ -25,7 +25,7 @@ from tdx import (
     TensorDictReplayBuffer,
     TensorStorage,
 )
-from tdx.errors import ArgumentError, ChainError, StorageError
+from tdx.foundation.errors import ArgumentError, ChainError, StorageError
 from tests.data.stored import batched, rollout
 from tests.transforms.fixed_rollouts import assert_same
 

@@ -17,7 +17,7 @@ from tdx import (
     SliceSampler,
     TensorDictReplayBuffer,
 )
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 
 def frames(N: int = 3, **arguments: Any) -> CatFrames:

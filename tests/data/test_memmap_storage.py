@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from tdx import LazyMemmapStorage, ReplayBuffer
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 from tests.data.stored import rollout
 
 SMALL_FILES = """
 import resource, signal, torch
 from tdx import LazyMemmapStorage, ReplayBuffer
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 buffer = ReplayBuffer(storage=LazyMemmapStorage(10_000))

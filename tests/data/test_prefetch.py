@@ -18,7 +18,7 @@ from tdx import (
     SamplerWithoutReplacement,
     SliceSampler,
 )
-from tdx.errors import ChainError
+from tdx.foundation.errors import ChainError
 from tests.data.stored import rollout
 
 

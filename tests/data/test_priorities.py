@@ -25,7 +25,7 @@ from tdx import (
     TensorDictReplayBuffer,
 )
 from tdx.data.prioritized_sampler import SegmentTree
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tests.data.stored import rollout
 
 

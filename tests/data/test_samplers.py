@@ -13,7 +13,7 @@ from tdx import (
     SamplerWithoutReplacement,
     SliceSampler,
 )
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tests.data.stored import rollout
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tdx import LazyTensorStorage, ReplayBuffer, SamplerWithoutReplacement
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 from tests.data.stored import rollout
 from tests.transforms.fixed_rollouts import assert_same
 

@@ -20,7 +20,7 @@ from tdx import (
     SliceSampler,
     Storage,
 )
-from tdx.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
 from tests.data.stored import batched, rollout
 from tests.transforms.fixed_rollouts import assert_same
 

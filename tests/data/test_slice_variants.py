@@ -21,7 +21,7 @@ from tdx import (
     TensorDictReplayBuffer,
     set_recurrent_mode,
 )
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tests.data.stored import batched, rollout
 
 MASK = ("collector", "mask")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDictBase
 
 from tdx import LazyTensorStorage, ListStorage, ReplayBuffer, SliceSampler
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.data.stored import batched, rollout
 
 

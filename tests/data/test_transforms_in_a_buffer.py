@@ -34,7 +34,7 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.data.stored import batched, rollout
 from tests.transforms.fixed_rollouts import assert_same
 

@@ -21,7 +21,7 @@ from tdx import (
     TensorDictRoundRobinWriter,
     Writer,
 )
-from tdx.errors import ArgumentError, ChainError, StorageError
+from tdx.foundation.errors import ArgumentError, ChainError, StorageError
 
 
 def ranked(*values: float) -> TensorDict:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdx.errors import EnvError, EnvNotFoundError
+from tdx.foundation.errors import EnvError, EnvNotFoundError
 from tdx.inspection.check_report import CheckReport, check_pipeline
 from tdx.pipeline import Pipeline, PipelineFile
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from tdx import CartPoleEnv, StepCounter, TransformedEnv
-from tdx.errors import KeyNotFoundError
+from tdx.foundation.errors import KeyNotFoundError
+from tdx.foundation.keys import NestedKey
 from tdx.inspection.chain import KeyFlow
 from tdx.inspection.chain_report import ChainReport, inspect_chain
 from tdx.inspection.lineage import KeyVersion, Lineage, inspect_keys
-from tdx.keys import NestedKey
 from tdx.pipeline import EnvConfig, Pipeline, build_env
 
 CHAIN = (

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tdx.foundation.keys import format_key
 from tdx.inspection.overview import EnvCache, inspect_overview
 from tdx.inspection.spec_report import inspect_spec
-from tdx.keys import format_key
 from tdx.pipeline import Pipeline, build_env
 
 ROOT = Path(__file__).parents[2]

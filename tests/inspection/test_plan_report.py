@@ -14,8 +14,8 @@ from tdx import (
     StepCounter,
     TransformedEnv,
 )
+from tdx.foundation.keys import format_key
 from tdx.inspection.plan_report import inspect_plan
-from tdx.keys import format_key
 from tests.envs.mocks import TwoGroupsEnv
 
 

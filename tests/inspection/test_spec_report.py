@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from tdx.errors import KeyNotFoundError
+from tdx.foundation.errors import KeyNotFoundError
+from tdx.foundation.keys import NestedKey
 from tdx.inspection import leaf
 from tdx.inspection.spec_report import KeyChange, SpecReport, inspect_spec
-from tdx.keys import NestedKey
 from tdx.pipeline import Pipeline, build_env
 from tdx.specs import TensorSpec
 

@@ -20,7 +20,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 import tdx
 from tdx.cli.process import run
-from tdx.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
 from tdx.inspection.watch import WatchWarning, watch
 from tdx.inspection.watch_records import WatchReport, read_watch
 

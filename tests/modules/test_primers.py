@@ -26,7 +26,7 @@ from tdx import (
     set_recurrent_mode,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 PENDULUM = partial(GymEnv, "Pendulum-v1")
 

@@ -22,7 +22,7 @@ from tdx import (
     get_primers_from_module,
     set_recurrent_mode,
 )
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.transforms import Compose, InitTracker, TensorDictPrimer
 
 PAIRS = [

@@ -14,8 +14,8 @@ from tensordict.nn import TensorDictModule, TensorDictSequential
 from torch import nn
 
 from tdx import GRUModule, LSTMModule, recurrent_mode, set_recurrent_mode
-from tdx.errors import ArgumentError, KeyNotFoundError, TdxError, UnknownNameError
-from tdx.keys import join_keys
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, TdxError, UnknownNameError
+from tdx.foundation.keys import join_keys
 
 Make = Callable[..., Any]
 BOTH = pytest.mark.parametrize("make", [GRUModule, LSTMModule], ids=["gru", "lstm"])

@@ -9,7 +9,7 @@ import pytest
 import torchrl.modules
 
 from tdx import Compose, GymEnv, TransformedEnv
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tests.parity.twins import ORACLE
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tdx.errors import ArgumentError, TdxError, UnknownNameError
+from tdx.foundation.errors import ArgumentError, TdxError, UnknownNameError
 from tdx.pipeline import (
     Call,
     Catalog,

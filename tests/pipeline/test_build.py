@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tdx.core.transforms import Compose
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     ChainError,
     CodeNotAllowedError,

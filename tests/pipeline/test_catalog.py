@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tdx.errors import UnknownNameError
+from tdx.foundation.errors import UnknownNameError
+from tdx.foundation.serialization import to_plain
 from tdx.pipeline import load_catalog
 from tdx.pipeline.catalog import format_catalog
 from tdx.pipeline.declarations import read_declarations
 from tdx.pipeline.generate import find_stale, public_transforms, update_stub
 from tdx.pipeline.transform_info import TransformInfo, Type
-from tdx.serialization import to_plain
 
 FILES = {
     "keys.py": """

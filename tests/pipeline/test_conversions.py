@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdx.errors import PipelineError
+from tdx.foundation.errors import PipelineError
 from tdx.pipeline import (
     EnvConfig,
     Pipeline,

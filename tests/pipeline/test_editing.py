@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdx.errors import ArgumentError, PipelineError, TdxError
+from tdx.foundation.errors import ArgumentError, PipelineError, TdxError
 from tdx.inspection.lint.rule import move_stage
 from tdx.pipeline import (
     EnvConfig,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdx.errors import PipelineError
+from tdx.foundation.errors import PipelineError
 from tdx.pipeline import (
     Call,
     Dtype,

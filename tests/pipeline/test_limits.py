@@ -9,6 +9,13 @@ from typing import Any
 import pytest
 
 from tdx import EnvConfig, Pipeline, PipelineFile, TdxError
+from tdx.foundation.untrusted import (
+    MAX_ENVS,
+    MAX_NESTING,
+    MAX_PIPELINE_BYTES,
+    MAX_STAGES,
+    MAX_VALUES,
+)
 from tdx.pipeline import (
     build_env,
     check_arguments,
@@ -21,7 +28,6 @@ from tdx.pipeline import (
 )
 from tdx.pipeline.envs import plan_env
 from tdx.pipeline.policies import parse_policy
-from tdx.untrusted import MAX_ENVS, MAX_NESTING, MAX_PIPELINE_BYTES, MAX_STAGES, MAX_VALUES
 
 DEEP = 20_000
 HEAD = "version: 1\nenv: Pendulum-v1\n"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdx.errors import ArgumentError, PipelineError
+from tdx.foundation.errors import ArgumentError, PipelineError
 from tdx.pipeline import (
     EnvConfig,
     Pipeline,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tdx.cli.process import run
-from tdx.errors import CodeNotAllowedError
+from tdx.foundation.errors import CodeNotAllowedError
 from tdx.pipeline import Pipeline, build_env, check_arguments, read_pipeline, write_pipeline
 from tdx.pipeline.editing.forms import set_argument, set_env_field
 from tdx.pipeline.model import EnvConfig

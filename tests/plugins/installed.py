@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import tdx.plugins
+import tdx.foundation.plugins
+from tdx.foundation.plugins import find_plugins
 from tdx.inspection.explanations import all_explanations
 from tdx.inspection.lint import linter
 from tdx.inspection.lint.linter import all_rules
 from tdx.pipeline import load_catalog
-from tdx.plugins import find_plugins
 from tdx.rollouts.formats.interface import plugin_exporters
 from tdx.stacks import kinds
 
@@ -45,7 +45,7 @@ def install_example(folder: Path) -> None:
 
 _CACHES = (
     find_plugins,
-    tdx.plugins._has_entries,
+    tdx.foundation.plugins._has_entries,
     load_catalog,
     all_rules,
     linter._plugin_rules,
@@ -61,7 +61,7 @@ def installed(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TDX_PLUGINS", "1")
         patch.syspath_prepend(str(folder))
-        patch.setattr(tdx.plugins, "_DISABLED", {})
+        patch.setattr(tdx.foundation.plugins, "_DISABLED", {})
         _clear_caches()
         try:
             yield

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tdx.errors import UnknownNameError
+from tdx.foundation.errors import UnknownNameError
+from tdx.foundation.plugins import disabled_plugins
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.plugin_check import check_plugins
 from tdx.pipeline import Pipeline, build_env, load_catalog
-from tdx.plugins import disabled_plugins
 from tdx.rollouts.formats.interface import export_formats, find_format, plugin_exporters
 from tests.plugins.installed import install, installed
 
@@ -133,7 +133,7 @@ def test_stack_kind_that_raises_is_skipped(tmp_path: Path) -> None:
         "    def open(target): ...\n"
     )
     install(tmp_path, {"tdx.stacks": {"toy": "toy_plugin:Kind"}}, source)
-    from tdx.errors import ArgumentError
+    from tdx.foundation.errors import ArgumentError
     from tdx.stacks import open_stack
 
     with (

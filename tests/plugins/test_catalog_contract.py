@@ -16,8 +16,8 @@ import pytest
 from torch import Tensor
 
 from tdx import GymEnv, RewardSum, SerialEnv, Transform
+from tdx.foundation.keys import NestedKey
 from tdx.inspection.transform_example import find_example
-from tdx.keys import NestedKey
 from tdx.pipeline import build_env, load_catalog
 from tdx.pipeline.arguments import ValueResolver
 from tdx.testing import assert_env_specs, assert_transform_contract

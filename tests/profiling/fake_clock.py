@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.profiling.result import ModeProfile
 from tdx.specs import Bounded, Composite, Unbounded
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import Transform
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Bounded, Composite, Unbounded
 from tests.profiling.fake_clock import FakeClock
 

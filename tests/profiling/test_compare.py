@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tdx.errors import ArgumentError, TdxError, UnknownNameError
+from tdx.foundation.errors import ArgumentError, TdxError, UnknownNameError
 from tdx.profiling.calibration import calibrate
 from tdx.profiling.compare import (
     TOTAL_LABEL,

@@ -18,7 +18,7 @@ from tdx import (
     RewardSum,
     TransformedEnv,
 )
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 
 def chained() -> TransformedEnv:

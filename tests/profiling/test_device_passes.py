@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from tdx import Compose, GymEnv, TransformedEnv
 from tdx.core.meter import TRANSFERS, base_parts
-from tdx.errors import DeviceError, ExitCode
+from tdx.foundation.errors import DeviceError, ExitCode
 from tdx.profiling import run
 from tdx.profiling.clock import ClockMeter
 from tdx.profiling.passes.accelerator import (

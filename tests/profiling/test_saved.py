@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.profiling.result import Profile
 from tdx.profiling.saved import (
     decode_samples,

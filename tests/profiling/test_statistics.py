@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.profiling.result import compute_noise, compute_percentiles, compute_statistics
 from tests.profiling.sample_profile import mode_profile
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from tdx.engines import ENGINES
-from tdx.errors import ArgumentError, TdxError, UnknownNameError, WorkerError
+from tdx.foundation.errors import ArgumentError, TdxError, UnknownNameError, WorkerError
 from tdx.pipeline import Dtype, Pipeline
 from tdx.profiling import sweep as sweeping
 from tdx.profiling.result import Profile

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tdx import GymEnv, accelerators
+from tdx import GymEnv
+from tdx.foundation import accelerators
 from tdx.profiling.passes import accelerator, choice
 from tdx.profiling.passes.accelerator import TorchAccelerator, TraceEvent
 from tdx.profiling.passes.choice import find_accelerator

@@ -12,10 +12,10 @@ from gymnasium import spaces
 
 from tdx.envs import EnvBase
 from tdx.envs.gym.registry import find_env
+from tdx.foundation.keys import NestedKey
 from tdx.inspection.check_report import check_pipeline
 from tdx.inspection.leaf import LeafSpec
 from tdx.inspection.spec_report import SpecReport, inspect_spec
-from tdx.keys import NestedKey
 from tdx.pipeline import EnvConfig, Pipeline, build_env
 from tests.real_envs.ids import ATARI, MUJOCO, alternating_params, batched_params
 

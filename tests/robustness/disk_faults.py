@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import torch
 
-from tdx.errors import ExitCode
+from tdx.foundation.errors import ExitCode
 from tests.robustness.interposer import (
     ERRORS_OF,
     Call,

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdx.errors import ExitCode
+from tdx.foundation.errors import ExitCode
 from tests.cli.processes import start
 from tests.robustness.cases import Case, make_case
 from tests.robustness.seeds import make_seeds

@@ -24,7 +24,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 from tdx.pipeline.model import Batching
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, resume, roll_out, verify
 

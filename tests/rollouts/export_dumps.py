@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import Pipeline, open_dump, write_pipeline
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.rollouts import Goal, Manifest
 from tdx.rollouts.dump.entries import list_keys
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys

@@ -14,7 +14,7 @@ import pytest
 
 from tdx import ArgumentError, open_dump
 from tdx.engines import ENGINES, SlurmEngine
-from tdx.errors import MissingPackageError, OutputError, TdxError, WorkerError
+from tdx.foundation.errors import MissingPackageError, OutputError, TdxError, WorkerError
 from tdx.rollouts import Goal, roll_out_shard, roll_out_shards
 from tdx.rollouts.dump.folder import LockedError
 from tdx.rollouts.dump.progress import read_progress

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.model import EnvConfig
 from tdx.rollouts import open_dump, replay, verify

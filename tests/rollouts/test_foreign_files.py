@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 
 from tdx import import_dump, open_dump
-from tdx.errors import ArgumentError, StorageError, UnknownNameError
+from tdx.foundation.errors import ArgumentError, StorageError, UnknownNameError
 from tdx.rollouts import look_at, verify
 
 STEPS = 30

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tdx import import_dump
-from tdx.errors import StorageError, TdxError
+from tdx.foundation.errors import StorageError, TdxError
 
 STEPS = 20
 

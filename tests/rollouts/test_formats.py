@@ -19,7 +19,7 @@ import torch
 from gymnasium import spaces
 
 from tdx import Dump, export_dump, import_dump, open_dump
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
     OutputError,

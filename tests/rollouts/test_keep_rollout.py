@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tdx import EnvConfig, Pipeline, build_env, keep_rollout, open_dump, record_dump
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.rollouts import verify
 from tests.rollouts.recordings import same
 

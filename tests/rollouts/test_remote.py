@@ -12,7 +12,7 @@ import pytest
 from tdx import ArgumentError, StorageError, export_dump, open_dump
 from tdx.cli.process import run
 from tdx.engines import ENGINES
-from tdx.errors import MissingPackageError, TdxError, WorkerError
+from tdx.foundation.errors import MissingPackageError, TdxError, WorkerError
 from tdx.rollouts import Goal, fetch_dump, roll_out, roll_out_shard, roll_out_to_url
 from tdx.rollouts.dump import remote as remote_files
 from tdx.rollouts.dump.remote import RemoteDump

@@ -29,7 +29,7 @@ from tdx import (
     import_dump,
     open_dump,
 )
-from tdx.confined_files import open_folder
+from tdx.foundation.confined_files import open_folder
 from tdx.pipeline import parse_stage
 from tdx.rollouts import (
     DumpRequest,

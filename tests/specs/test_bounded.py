@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tdx.errors import ArgumentError, SpecError
+from tdx.foundation.errors import ArgumentError, SpecError
 from tdx.specs import (
     Binary,
     Bounded,

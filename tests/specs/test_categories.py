@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tdx.errors import SpecError
+from tdx.foundation.errors import SpecError
 from tdx.specs import Binary, Categorical, CategoricalBox, MultiCategorical, MultiOneHot, OneHot
 
 MASK = torch.tensor([True, False, True])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tdx.errors import KeyNotFoundError, SpecError
+from tdx.foundation.errors import KeyNotFoundError, SpecError
 from tdx.specs import Composite, Unbounded
 from tdx.specs.composite_entries import MISSING, CompositeEntries
 

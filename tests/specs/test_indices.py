@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tdx.errors import SpecIndexError
+from tdx.foundation.errors import SpecIndexError
 from tdx.specs import (
     Binary,
     Bounded,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tdx.errors import CheckError, SpecError
+from tdx.foundation.errors import CheckError, SpecError
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tests.specs import kinds
 

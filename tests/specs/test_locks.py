@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from tdx.errors import SpecError
+from tdx.foundation.errors import SpecError
 from tdx.specs import Composite, Unbounded
 from tests.specs import kinds
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tensordict import NonTensorData, NonTensorStack
 
-from tdx.errors import SpecError
+from tdx.foundation.errors import SpecError
 from tdx.specs import Bounded, Categorical, Choice, Composite, NonTensor, Unbounded
 
 

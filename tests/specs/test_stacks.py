@@ -9,7 +9,7 @@ import pytest
 import torch
 from tensordict import LazyStackedTensorDict
 
-from tdx.errors import KeyNotFoundError, SpecError
+from tdx.foundation.errors import KeyNotFoundError, SpecError
 from tdx.specs import (
     Bounded,
     Categorical,

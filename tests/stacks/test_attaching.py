@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tdx.core import StepTrace
-from tdx.errors import ArgumentError, ChainError, EnvError
+from tdx.foundation.errors import ArgumentError, ChainError, EnvError
 from tdx.stacks import open_stack
 from tests.stacks.bad_envs import Forwarding, Guarded, Slotted, SoftReset, pendulum
 

@@ -12,7 +12,7 @@ import pytest
 
 import tdx
 from tdx.cli.process import run
-from tdx.errors import EnvError, TdxError
+from tdx.foundation.errors import EnvError, TdxError
 from tdx.stacks import open_stack
 from tests.stacks import bad_envs, bad_stacks
 from tests.stacks.bad_envs import pendulum

@@ -13,7 +13,7 @@ from gymnasium import wrappers
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
 import tdx
-from tdx.errors import ArgumentError, EnvError
+from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.inspection.stack_overview import inspect_stack
 from tdx.inspection.values_report import inspect_state
 from tdx.stacks import open_stack

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium import wrappers
 
-from tdx.errors import ArgumentError, EnvError
+from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Counterpart, Missing

@@ -13,7 +13,7 @@ from gymnasium import wrappers
 from tensordict import TensorDict
 
 import tdx
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.stacks import StackTracer, open_stack
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tdx
 from tdx.cli.process import run
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.stacks import kinds, open_stack
 from tests.plugins.installed import install, installed
 from tests.stacks import toy_package

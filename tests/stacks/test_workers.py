@@ -17,7 +17,7 @@ from gymnasium.vector.async_vector_env import _async_worker
 import tdx
 from tdx.cli.process import run as run_command
 from tdx.core import StepTrace
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.stacks import open_stack
 from tests.stacks.worker_envs import make_failing, make_long, make_row, make_without_tdx
 

@@ -7,7 +7,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs import EnvBase
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Bounded, Categorical, MultiCategorical
 
 # Outputs of a network: batches round differently from single images.

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx import ActionChunkTransform, LazyTensorStorage, ReplayBuffer, TransformedEnv
-from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tests.transforms.envs import RowsEnv
 
 

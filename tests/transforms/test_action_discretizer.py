@@ -21,7 +21,13 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError, UnknownNameError
+from tdx.foundation.errors import (
+    ArgumentError,
+    ChainError,
+    KeyNotFoundError,
+    TdxError,
+    UnknownNameError,
+)
 from tdx.specs import (
     Bounded,
     Categorical,

@@ -20,7 +20,7 @@ from tdx import (
     TransformedEnv,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ChainError, KeyNotFoundError, TdxError
+from tdx.foundation.errors import ChainError, KeyNotFoundError, TdxError
 from tdx.specs import Binary, Categorical, Composite, MultiCategorical, OneHot
 from tdx.transforms import Transform
 from tests.transforms.action_envs import MaskedRowsEnv, MatrixRowsEnv

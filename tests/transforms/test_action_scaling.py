@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx import ActionScaling, Bounded, TransformedEnv
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tests.transforms.envs import RowsEnv
 
 ACTIONS = torch.tensor([[-1.0, 0.0], [0.5, 1.0]])

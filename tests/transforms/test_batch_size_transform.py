@@ -24,7 +24,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, ChainError, TdxError
+from tdx.foundation.errors import ArgumentError, ChainError, TdxError
 from tdx.specs import Composite
 from tdx.transforms import Transform
 from tests.transforms.envs import RowsEnv

@@ -11,7 +11,7 @@ from tensordict import TensorDict
 
 from tdx import BurnInTransform, Compose, GRUModule, TransformedEnv, set_recurrent_mode
 from tdx.data import LazyTensorStorage, ReplayBuffer
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same
 from tests.transforms.reset_envs import Adding, sequences

@@ -25,8 +25,8 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, ChainError, DeviceError, KeyNotFoundError
-from tdx.keys import normalize_key
+from tdx.foundation.errors import ArgumentError, ChainError, DeviceError, KeyNotFoundError
+from tdx.foundation.keys import normalize_key
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 

@@ -17,7 +17,7 @@ from tdx import (
     TransformedEnv,
     Unbounded,
 )
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 

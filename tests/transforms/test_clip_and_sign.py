@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx import Bounded, ClipTransform, GymEnv, SignTransform, TransformedEnv, Unbounded
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tests.transforms.envs import RowsEnv
 
 

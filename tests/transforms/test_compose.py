@@ -19,7 +19,7 @@ from tdx import (
     TransformedEnv,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, ChainError, TdxError
+from tdx.foundation.errors import ArgumentError, ChainError, TdxError
 from tdx.transforms import Transform
 from tests.transforms.envs import RowsEnv
 

@@ -20,7 +20,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ChainError, EnvError, KeyNotFoundError
+from tdx.foundation.errors import ChainError, EnvError, KeyNotFoundError
 from tests.transforms.envs import RowsEnv
 
 

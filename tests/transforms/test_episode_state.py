@@ -18,7 +18,7 @@ from tdx import (
     StepCounter,
     TransformedEnv,
 )
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.transforms import Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import FixedActions, assert_same, entries, fixed_rollout

@@ -18,8 +18,8 @@ from tdx import (
     TransformedEnv,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
-from tdx.keys import normalize_key
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.foundation.keys import normalize_key
 from tdx.transforms import Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv
 

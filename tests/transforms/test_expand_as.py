@@ -13,7 +13,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, KeyNotFoundError, TdxError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, TdxError
 from tdx.specs import Composite
 from tdx.transforms import Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv

@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx import FiniteTensorDictCheck, ObservationNorm, TransformedEnv
-from tdx.errors import SpecError
+from tdx.foundation.errors import SpecError
 from tests.transforms.envs import RowsEnv
 
 

@@ -12,7 +12,7 @@ from tdx import (
     FlattenAction,
     TransformedEnv,
 )
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.specs import Bounded, Unbounded
 from tests.transforms.action_envs import MatrixRowsEnv
 

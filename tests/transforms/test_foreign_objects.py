@@ -15,7 +15,7 @@ from torch import nn
 
 from tdx import Compose, GymEnv, LazyTensorStorage, ReplayBuffer, RewardSum, TransformedEnv
 from tdx.core.transforms.callable_transform import foreign_library
-from tdx.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.pipeline import Pipeline, build_env
 
 

@@ -31,7 +31,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.transforms import Transform
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout

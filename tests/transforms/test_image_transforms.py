@@ -28,7 +28,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.transforms import Transform
 from tdx.transforms.image.resize import INTERPOLATIONS, Interpolation
 from tests.transforms.envs import RowsEnv

@@ -32,7 +32,13 @@ from tdx import (
     Unbounded,
     UnsqueezeTransform,
 )
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError, UnknownNameError
+from tdx.foundation.errors import (
+    ArgumentError,
+    ChainError,
+    KeyNotFoundError,
+    TdxError,
+    UnknownNameError,
+)
 from tdx.transforms import Transform
 from tests.transforms.action_envs import MaskedRowsEnv
 from tests.transforms.envs import RowsEnv

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx import Bounded, Composite, LineariseRewards, Unbounded
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 
 def test_bounds_of_a_weight_of_zero() -> None:

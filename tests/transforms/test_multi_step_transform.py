@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx import LazyTensorStorage, MultiStepTransform, PendulumEnv, ReplayBuffer, TransformedEnv
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
 
 
 def steps(count: int, ends: tuple[int, ...] = ()) -> TensorDict:

@@ -19,7 +19,7 @@ from tdx import (
     StepCounter,
     TransformedEnv,
 )
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, StoredDataError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, StoredDataError
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout
 

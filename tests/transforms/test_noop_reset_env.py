@@ -24,7 +24,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.specs import Categorical, Composite
 from tests.envs.mocks import CountingEnv
 from tests.transforms.envs import RowsEnv

@@ -19,7 +19,7 @@ from tdx import (
     VideoRecorder,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, ChainError, EnvError
+from tdx.foundation.errors import ArgumentError, ChainError, EnvError
 from tests.transforms.counted_envs import CountedRowsEnv
 from tests.transforms.envs import RowsEnv
 

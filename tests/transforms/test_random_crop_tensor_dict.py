@@ -16,7 +16,7 @@ from tdx import (
     SamplerWithoutReplacement,
     TransformedEnv,
 )
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 
 
 def sequences(batch: int = 50, steps: int = 6) -> TensorDict:

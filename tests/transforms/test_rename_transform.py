@@ -20,7 +20,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import fixed_rollout
 

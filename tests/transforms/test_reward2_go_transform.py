@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from tdx import BinarizeReward, Compose, GymEnv, Reward2GoTransform, StepCounter, TransformedEnv
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
 from tdx.specs import Binary
 from tdx.transforms import Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv

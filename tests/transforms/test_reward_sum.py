@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx import Compose, RewardSum, StepCounter, TransformedEnv, check_env_specs
-from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tests.transforms.envs import RowsEnv
 
 

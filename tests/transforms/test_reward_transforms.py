@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tdx import BinarizeReward, Bounded, RewardClipping, RewardScaling, TransformedEnv, Unbounded
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.specs import TensorSpec
 from tdx.specs.bounded import clamp_spec
 from tdx.transforms import ObservationTransform, Transform

@@ -25,7 +25,7 @@ from tdx import (
     UnsqueezeTransform,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, SpecError
+from tdx.foundation.errors import ArgumentError, SpecError
 from tdx.transforms import TimeBehavior, Transform
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import assert_same

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tdx import GymEnv, ObservationNorm, RewardClipping, RewardScaling, TransformedEnv
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.specs import Bounded, Unbounded
 
 REWARDS = torch.tensor([-3.0, 0.1, 0.7, 4.0], dtype=torch.float64)

@@ -18,7 +18,7 @@ from tdx import (
     TerminateTransform,
     TransformedEnv,
 )
-from tdx.errors import ArgumentError, KeyNotFoundError, StoredDataError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, StoredDataError
 from tdx.transforms import FrameSkipTransform, NoopResetEnv, Timer, TrajCounter, Transform
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import assert_same, fixed_rollout

@@ -26,7 +26,7 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.core.transforms.spec_maps import sum_spec
-from tdx.errors import ChainError
+from tdx.foundation.errors import ChainError
 from tdx.specs import (
     Binary,
     Categorical,

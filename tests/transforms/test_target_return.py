@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 
 from tdx import GymEnv, RenameTransform, StepCounter, TargetReturn, TransformedEnv, Unbounded
-from tdx.errors import ArgumentError, KeyNotFoundError, UnknownNameError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, UnknownNameError
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import fixed_rollout
 

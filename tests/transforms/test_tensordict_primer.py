@@ -18,7 +18,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tests.transforms.envs import GroupsEnv, RowsEnv
 
 # Primers

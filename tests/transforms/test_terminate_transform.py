@@ -15,7 +15,7 @@ from tdx import (
     TransformedEnv,
     check_env_specs,
 )
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.specs import Categorical
 from tests.envs.mocks import CountingEnv
 from tests.transforms.envs import GroupsEnv, RowsEnv

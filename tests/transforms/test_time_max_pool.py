@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tdx import Bounded, Composite, TimeMaxPool, TransformedEnv
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import fixed_rollout
 

@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from tdx import GymEnv, SerialEnv, StepCounter, Timer, TransformedEnv, check_env_specs
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tests.transforms.envs import RowsEnv
 
 

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from tdx import EnvCreator, ParallelEnv, RenameTransform, SerialEnv, TrajCounter, TransformedEnv
 from tdx.core.envs import EnvBase
-from tdx.errors import ChainError, KeyNotFoundError
+from tdx.foundation.errors import ChainError, KeyNotFoundError
 from tests.transforms.envs import GroupsEnv, RowsEnv
 
 

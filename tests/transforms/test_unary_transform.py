@@ -19,7 +19,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.transforms.envs import RowsEnv
 
 

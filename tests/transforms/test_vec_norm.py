@@ -26,7 +26,7 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.core.transforms import statistics
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, WorkerError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError, WorkerError
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import FixedActions, assert_same, entries, fixed_rollout
 

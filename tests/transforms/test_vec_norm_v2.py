@@ -19,7 +19,7 @@ from tdx import (
     check_env_specs,
 )
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, ChainError, KeyNotFoundError
 from tests.transforms.envs import RowsEnv
 from tests.transforms.fixed_rollouts import fixed_rollout
 

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tdx import StepCounter, TransformedEnv, VideoFolder, VideoRecorder
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tests.transforms.envs import RowsEnv
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.tui.backend.messages import Job, Request
 from tdx.tui.backend.worker import register_handler
 

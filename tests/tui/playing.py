@@ -14,7 +14,7 @@ from textual.app import ComposeResult
 from textual.screen import Screen
 
 from tdx.envs import EnvBase
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.inspection.live.stack_env import StackEnv
 from tdx.inspection.overview import Problem
 from tdx.pipeline import Pipeline, build_env

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.widgets import Checkbox, Input, OptionList, Select
 
-from tdx.errors import Where
+from tdx.foundation.errors import Where
 from tdx.inspection.check_report import Finding
 from tdx.inspection.overview import StageOverview
 from tdx.pipeline import Pipeline, PipelineFile

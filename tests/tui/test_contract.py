@@ -11,7 +11,7 @@ from textual.widgets import OptionList
 
 import tdx
 from tdx.contracts.storage import is_contract
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft
 from tdx.stacks.building import build_stack

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx import Stack, Transform, open_stack
+from tdx import NestedKey, Stack, Transform, open_stack
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.inspection.lint.context import LintContext
 from tdx.inspection.lint.rule import Violation, remove_stage, rule
-from tdx.keys import NestedKey
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.interface import ExportOptions, Format
 from tdx.specs import Bounded, TensorSpec

@@ -20,7 +20,7 @@ from typer.main import get_command
 
 from tdx import __version__
 from tdx.cli.typer_internals import FastCommand, FastGroup, use_zsh_descriptions
-from tdx.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
+from tdx.foundation.errors import ExitCode, TdxError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     from tdx.cli.options import Function, Functions
@@ -165,7 +165,7 @@ def _output_defaults(parameters: Collection[str | None], *, tolerant: bool) -> d
 
 def _warn_of_broken_settings() -> None:
     """Print a notice to stderr if the settings cannot be read."""
-    from tdx.settings import load_settings
+    from tdx.foundation.settings import load_settings
 
     try:
         load_settings()

@@ -54,8 +54,8 @@ def list_envs(output: OutputOptions, search: Search = None, missing: All = False
     from tdx.cli.output import write_view
     from tdx.cli.runtime import third_party_code
     from tdx.cli.views.catalog import envs_view
+    from tdx.foundation.text import escape_control_characters
     from tdx.inspection.envs import find_envs
-    from tdx.text import escape_control_characters
 
     words = " ".join(search or ())
     with third_party_code():

@@ -22,7 +22,7 @@ from tdx.cli.options import (
     split_list,
 )
 from tdx.cli.runtime import json_text, write_verbatim
-from tdx.errors import ArgumentError, PipelineError
+from tdx.foundation.errors import ArgumentError, PipelineError
 
 if TYPE_CHECKING:
     from tdx.cli.views.check import FixEntries

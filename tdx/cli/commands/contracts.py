@@ -19,7 +19,7 @@ from tdx.cli.options import (
     TargetOptions,
     split_list,
 )
-from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     from tdx.contracts import Contract, ContractReport

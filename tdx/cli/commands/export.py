@@ -15,7 +15,7 @@ from tdx.cli.completion import (
     complete_import,
 )
 from tdx.cli.options import Functions, OutputOptions, integer_option, split_list
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
     from tdx.rollouts import Progress

@@ -24,7 +24,7 @@ from tdx.cli.options import (
     integer_option,
 )
 from tdx.cli.pipelines import PolicyName, complete_key, complete_policy_key
-from tdx.errors import ArgumentError, ExitCode
+from tdx.foundation.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from tdx.inspection.diff import DiffSide
@@ -232,7 +232,7 @@ def inspect_state(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import open_stack, read_pipeline
     from tdx.cli.views.values import state_view
-    from tdx.files import check_replaceable
+    from tdx.foundation.files import check_replaceable
     from tdx.inspection.values_report import inspect_state
 
     if export is not None:
@@ -269,8 +269,8 @@ def inspect_plan(
     from tdx.cli.output import write_view
     from tdx.cli.pipelines import load_policy, open_env, read_pipeline
     from tdx.cli.views.plan import plan_diagram, plan_view
+    from tdx.foundation.keys import normalize_key
     from tdx.inspection.plan_report import inspect_plan
-    from tdx.keys import normalize_key
     from tdx.stacks.native import format_stages
 
     config = read_pipeline(pipeline)

@@ -29,7 +29,7 @@ from tdx.cli.profile_runs import (
     try_advice,
 )
 from tdx.cli.sweep_runs import On, Sweeps, Workers, check_engine, show_sweep
-from tdx.errors import ArgumentError, ExitCode, UnknownNameError, did_you_mean
+from tdx.foundation.errors import ArgumentError, ExitCode, UnknownNameError, did_you_mean
 
 if TYPE_CHECKING:
     from tdx.profiling.passes.choice import PassName

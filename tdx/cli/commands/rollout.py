@@ -24,8 +24,8 @@ from tdx.cli.options import (
 from tdx.cli.pipelines import PolicyName, complete_stored_keys
 from tdx.cli.runtime import report_interrupt
 from tdx.cli.shard_runs import ShardOptions, check_sharding, resume_sharded, roll_out_sharded
-from tdx.errors import ArgumentError, ExitCode, TdxError
-from tdx.untrusted import MAX_WORKERS
+from tdx.foundation.errors import ArgumentError, ExitCode, TdxError
+from tdx.foundation.untrusted import MAX_WORKERS
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline

@@ -11,7 +11,7 @@ import typer
 
 from tdx.cli.options import DebugOptions, DialogOptions, Functions, OutputOptions, PipelineOptions
 from tdx.cli.runtime import json_text
-from tdx.errors import ArgumentError, ExitCode
+from tdx.foundation.errors import ArgumentError, ExitCode
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline
@@ -164,7 +164,7 @@ def config_path(debug: DebugOptions) -> None:
 
     TDX_CONFIG=lab.toml tdx config path
     """
-    from tdx.settings import config_path
+    from tdx.foundation.settings import config_path
 
     print(config_path())
 
@@ -178,7 +178,7 @@ def config_show(output: OutputOptions) -> None:
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.setup import config_view
-    from tdx.settings import load_settings
+    from tdx.foundation.settings import load_settings
 
     write_view(config_view(load_settings()), output)
 
@@ -191,7 +191,7 @@ def config_init(debug: DebugOptions, force: Force = False) -> None:
     tdx config init --force
     """
     from tdx.cli.output import write_file
-    from tdx.settings import config_path, config_template
+    from tdx.foundation.settings import config_path, config_template
 
     path = config_path()
     write_file(path, config_template(), force=force, create_folder=True)
@@ -199,7 +199,7 @@ def config_init(debug: DebugOptions, force: Force = False) -> None:
 
 
 def _complete_setting(incomplete: str) -> list[tuple[str, str]]:
-    from tdx.settings import SETTINGS
+    from tdx.foundation.settings import SETTINGS
 
     return [(each.name, each.help) for each in SETTINGS if each.name.startswith(incomplete)]
 
@@ -207,7 +207,7 @@ def _complete_setting(incomplete: str) -> list[tuple[str, str]]:
 def _complete_value(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the values of the setting on the command line, if it has a limited number."""
     from tdx.cli.completion import complete_device
-    from tdx.settings import SETTINGS
+    from tdx.foundation.settings import SETTINGS
 
     name = ctx.params.get("name")
     if name == "device":
@@ -234,7 +234,7 @@ def config_get(output: OutputOptions, name: SettingName) -> None:
     """
     from tdx.cli.output import write_view
     from tdx.cli.views.setup import setting_view
-    from tdx.settings import load_settings
+    from tdx.foundation.settings import load_settings
 
     write_view(setting_view(load_settings().find(name)), output)
 
@@ -247,7 +247,7 @@ def config_set(debug: DebugOptions, name: SettingName, value: NewValue) -> None:
     tdx config set theme tdx-light
     """
     from tdx.cli.output import write_file
-    from tdx.settings import config_path, edited_file, find_setting
+    from tdx.foundation.settings import config_path, edited_file, find_setting
 
     path = config_path()
     write_file(path, edited_file(name, value), force=True, create_folder=True)
@@ -268,7 +268,7 @@ def config_edit(debug: DebugOptions) -> None:
     import subprocess
 
     from tdx.cli.output import write_file
-    from tdx.settings import config_path, config_template, load_settings
+    from tdx.foundation.settings import config_path, config_template, load_settings
 
     path = config_path()
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")

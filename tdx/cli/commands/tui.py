@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdx.cli.options import DebugOptions, Functions, PipelineOptions, TargetOptions, integer_option
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline

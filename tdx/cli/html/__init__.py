@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from tdx.text import escape_control_characters
+from tdx.foundation.text import escape_control_characters
 
 _FOLDER = Path(__file__).parent
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypedDict
 
-from tdx.text import escape_control_characters
+from tdx.foundation.text import escape_control_characters
 
 Style = Literal["", "added", "changed", "gone", "dim", "name", "good", "bad", "title", "heading"]
 

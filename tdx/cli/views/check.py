@@ -25,11 +25,11 @@ from tdx.cli.views import (
     View,
     count_text,
 )
-from tdx.errors import Where
+from tdx.foundation.errors import Where
+from tdx.foundation.keys import format_key
 from tdx.inspection.check_report import Check, CheckReport, Finding
 from tdx.inspection.explanations import Explanation, explain_code
 from tdx.inspection.lint.rule import Severity
-from tdx.keys import format_key
 
 if TYPE_CHECKING:
     from tdx.inspection.check_report import CheckReport, Finding

@@ -19,8 +19,8 @@ from tdx.cli.views import (
     duration_text,
     stage_list,
 )
+from tdx.foundation.keys import format_key
 from tdx.inspection.leaf import shape_text
-from tdx.keys import format_key
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.dump.reading import EntryStatistics, Histogram, Listed, Overview, summarize
 from tdx.rollouts.formats.interface import Exported, ExportedEntry

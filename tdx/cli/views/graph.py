@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from tdx.cli.html import arrow, box, label, svg_image, text_width
 from tdx.cli.output import mermaid_label
 from tdx.cli.views import Block, Cell, Paragraph, Style, count_text
+from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.text import escape_control_characters
 from tdx.inspection.chain import StageFlow
 from tdx.inspection.chain_report import ChainReport
 from tdx.inspection.leaf import LeafSpec, SpecText, shape_text
-from tdx.keys import NestedKey, format_key
-from tdx.text import escape_control_characters
 
 MAX_WIDTH = 100
 """Columns of a diagram in a wide terminal or a pipe."""

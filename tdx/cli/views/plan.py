@@ -20,8 +20,8 @@ from tdx.cli.views import (
     stage_list,
 )
 from tdx.core.plan import PlanStage, Version
+from tdx.foundation.keys import format_key
 from tdx.inspection.plan_report import PlanReport
-from tdx.keys import format_key
 
 _STAGE_TITLES = ("stage", "runs", "time", "reads", "writes", "drops", "inverse", "why")
 _VERSION_TITLES = ("version", "written by", "read by")

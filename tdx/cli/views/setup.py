@@ -18,7 +18,7 @@ from tdx.cli.views import (
     View,
     count_text,
 )
-from tdx.settings import Settings, SettingValue
+from tdx.foundation.settings import Settings, SettingValue
 
 if TYPE_CHECKING:
     from tdx.inspection.doctor import Diagnosis, DoctorReport, Status

@@ -10,8 +10,8 @@ from tensordict import TensorDictBase
 
 from tdx.core.envs.spec_attributes import SpecsAttribute
 from tdx.core.envs.spec_violations import SpecViolation
-from tdx.html_repr import repr_html
-from tdx.keys import NestedKey
+from tdx.foundation.html_repr import repr_html
+from tdx.foundation.keys import NestedKey
 
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]
 

@@ -15,10 +15,10 @@ from tensordict import (
 )
 from torch import Tensor
 
-from tdx.errors import EnvError, Where
-from tdx.keys import NestedKey, normalize_key, parent_key, sibling_key, split_key
+from tdx.foundation.errors import EnvError, Where
+from tdx.foundation.keys import NestedKey, normalize_key, parent_key, sibling_key, split_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
-from tdx.tensordicts import read, write
 
 
 def complete_done_spec(spec: Composite) -> None:

@@ -34,8 +34,8 @@ from tdx.core.envs.spec_attributes import (
 )
 from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.envs.step_mdp import advance, step_anywhere
-from tdx.errors import ArgumentError, EnvError
-from tdx.tensordicts import (
+from tdx.foundation.errors import ArgumentError, EnvError
+from tdx.foundation.tensordicts import (
     is_step_result,
     mark_step_result,
     new_tensordict,

@@ -15,11 +15,18 @@ from tdx.core.envs.done_flags import (
     default_input_spec,
     default_output_spec,
 )
-from tdx.errors import DeviceError, KeyNotFoundError, SpecError
-from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, split_key, unique_keys
+from tdx.foundation.errors import DeviceError, KeyNotFoundError, SpecError
+from tdx.foundation.keys import (
+    NestedKey,
+    format_key,
+    normalize_key,
+    sibling_key,
+    split_key,
+    unique_keys,
+)
+from tdx.foundation.tensordicts import new_tensordict
 from tdx.specs import Categorical, Composite, TensorSpec
 from tdx.specs.arguments import as_device
-from tdx.tensordicts import new_tensordict
 
 _SIDES = {
     "full_observation_spec": ("output_spec", "observation"),

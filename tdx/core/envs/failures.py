@@ -6,8 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tdx.core.envs.env_base import EnvBase
-from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line, summarize_error
-from tdx.keys import NestedKey
+from tdx.foundation.errors import (
+    ChainError,
+    EnvError,
+    TdxError,
+    Where,
+    get_first_line,
+    summarize_error,
+)
+from tdx.foundation.keys import NestedKey
 
 ENV_ERROR_HINT = "the error comes from the env; --debug or the __cause__ shows where it was raised"
 _STAGE = "_tdx_stage"

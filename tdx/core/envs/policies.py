@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.rollout_request import Policy
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, split_key
-from tdx.tensordicts import new_tensordict, read
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, format_key, split_key
+from tdx.foundation.tensordicts import new_tensordict, read
 
 _OVER_TENSORDICTS = ("td", "tensordict")
 

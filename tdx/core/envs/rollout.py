@@ -16,9 +16,9 @@ from tdx.core.envs.failures import env_failure, with_step
 from tdx.core.envs.policies import ActionCheck, as_policy, first_nan, nan_error
 from tdx.core.envs.rollout_request import Callback, Policy, RolloutRequest
 from tdx.core.meter import LOOP, Meter, Part
-from tdx.errors import ArgumentError, EnvError, Where
-from tdx.keys import NestedKey, normalize_key, split_key
-from tdx.tensordicts import read
+from tdx.foundation.errors import ArgumentError, EnvError, Where
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.tensordicts import read
 
 
 @dataclass(slots=True)

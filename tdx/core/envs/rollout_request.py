@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tensordict import TensorDictBase
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 

@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, overload
 import torch
 
 from tdx.core.envs.env_specs import EnvSpecs, only_key
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 
 

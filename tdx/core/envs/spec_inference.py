@@ -9,8 +9,8 @@ import torch
 from tensordict import TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from tdx.errors import SpecError
-from tdx.keys import NestedKey, format_key, normalize_key, sibling_key, split_key
+from tdx.foundation.errors import SpecError
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_key, split_key
 from tdx.specs import Categorical, Composite, NonTensor, TensorSpec, Unbounded
 
 _FLAGS = ("done", "terminated", "truncated")

@@ -10,8 +10,9 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.errors import CheckError, Where
-from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.errors import CheckError, Where
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.tensordicts import tensor_keys
 from tdx.specs import (
     Bounded,
     BoundedContinuous,
@@ -23,7 +24,6 @@ from tdx.specs import (
     UnboundedContinuous,
     UnboundedDiscrete,
 )
-from tdx.tensordicts import tensor_keys
 
 ViolationCode = Literal[
     "action",

@@ -7,9 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import torch
 from tensordict import LazyStackedTensorDict, TensorDictBase
 
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, normalize_key, split_key
-from tdx.tensordicts import is_step_result, mark_step_result, new_tensordict, unstack_parts
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.tensordicts import (
+    is_step_result,
+    mark_step_result,
+    new_tensordict,
+    unstack_parts,
+)
 
 
 def step_anywhere(

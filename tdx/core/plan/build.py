@@ -18,7 +18,7 @@ from tdx.core.plan.worker_chunks import stepwise_reason
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import owner
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite
 from tdx.specs.non_tensor import NonTensor
 

@@ -23,7 +23,7 @@ from tdx.core.meter import Part
 from tdx.core.transforms import Transform
 from tdx.core.transforms.images import LinearImage, Matrix
 from tdx.core.transforms.kernels import implements_together
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.keys import NestedKey, normalize_key
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Real = np.float32

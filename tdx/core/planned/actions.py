@@ -33,13 +33,13 @@ from tdx.core.planned.columns import as_tensordict, flatten
 from tdx.core.planned.keyed_policy import KeyedPolicy
 from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Transform
-from tdx.errors import TdxError, Where
-from tdx.keys import NestedKey
+from tdx.foundation.errors import TdxError, Where
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import new_tensordict, read
 from tdx.specs import TensorSpec
 from tdx.specs.bounded import Bounded
 from tdx.specs.categorical import Categorical, OneHot
 from tdx.specs.multi_categorical import Binary
-from tdx.tensordicts import new_tensordict, read
 
 
 class InversePath:

@@ -23,7 +23,7 @@ from tdx.core.planned.actions import ActionBlock, ActionSource, OpenLoopActions,
 from tdx.core.planned.columns import CollectedSteps, as_tensordict, flatten, stack_leaves
 from tdx.core.planned.immediate import ImmediateStages
 from tdx.core.transforms.kernels import StepLimit
-from tdx.keys import NestedKey, sibling_key, split_key
+from tdx.foundation.keys import NestedKey, sibling_key, split_key
 
 Stop = Literal["any", "never"]
 

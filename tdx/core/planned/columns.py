@@ -14,9 +14,9 @@ from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.rollout import stack_steps
 from tdx.core.transforms.kernels import Chunk, Columns, new_output_column, shift_column
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, normalize_key, split_key
-from tdx.tensordicts import new_tensordict, read
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.tensordicts import new_tensordict, read
 
 
 @dataclass(slots=True)

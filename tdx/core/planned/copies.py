@@ -16,7 +16,7 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 _HINT = "remove it, or pass planned=False to the env"
 _tensors: ContextVar[Sequence[Tensor]] = ContextVar("tensors of a copy that is unpickled")

@@ -87,8 +87,8 @@ from tdx.core.planned.keyed_policy import KeyedPolicy, keyed_policy
 from tdx.core.planned.stages import CompiledStages, compiled_stages, run_deferred
 from tdx.core.planned.workers import Run, run_in_workers
 from tdx.core.transformed_env import TransformedEnv
-from tdx.errors import ArgumentError, TdxError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.keys import NestedKey
 
 
 def rollout(

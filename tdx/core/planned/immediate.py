@@ -30,8 +30,8 @@ from tdx.core.transforms.kernels import (
     DictStep,
     implements_together,
 )
-from tdx.errors import EnvError
-from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.errors import EnvError
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
 
 _Values = list[Any]
 

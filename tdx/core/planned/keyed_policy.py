@@ -16,9 +16,9 @@ from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import ActionCheck, TensorPolicy, as_policy, is_public_class
 from tdx.core.planned.columns import as_tensordict
 from tdx.core.planned.copies import pack, unpack
-from tdx.errors import ArgumentError, TdxError, summarize_error
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
-from tdx.tensordicts import read
+from tdx.foundation.errors import ArgumentError, TdxError, summarize_error
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.tensordicts import read
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

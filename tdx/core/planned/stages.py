@@ -23,8 +23,8 @@ from tdx.core.plan.build import PlanCache, Program
 from tdx.core.planned.columns import CollectedSteps
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, Columns, owner
-from tdx.errors import DeviceError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import DeviceError
+from tdx.foundation.keys import NestedKey
 
 _Move = tuple[NestedKey, NestedKey, Callable[[Tensor], Tensor]]
 

@@ -28,8 +28,8 @@ from tdx.core.planned.columns import as_tensordict, flatten, group_dims
 from tdx.core.planned.copies import pack
 from tdx.core.planned.keyed_policy import KeyedPolicy, check_policy_copy
 from tdx.core.transforms import Transform
-from tdx.errors import ArgumentError, EnvError, TdxError, Where
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
+from tdx.foundation.keys import NestedKey
 
 Memory = list[dict[str, dict[NestedKey, Any]]]
 """Episode memory of each stage: entries ``[*B, ...]``, or lists of them, by attribute and key."""

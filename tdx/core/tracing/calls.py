@@ -16,8 +16,8 @@ from tdx.core.tracing.traces import (
     ValueVersion,
     Versions,
 )
-from tdx.keys import NestedKey
-from tdx.tensordicts import Structure, read, restore_structure
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import Structure, read, restore_structure
 
 Outcome = Literal["returned", "raised", "settled"]
 Entries = dict[NestedKey, Any]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.tracing.traces import Direction, Kind, StageTrace, StepTrace, ValueVersion
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 
 PassageId = tuple[Kind, int, Direction]
 

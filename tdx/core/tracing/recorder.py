@@ -18,9 +18,9 @@ from tdx.core.envs.failures import noted_key
 from tdx.core.envs.spec_violations import get_entry
 from tdx.core.tracing.calls import CallLog, Entries, Overwritten
 from tdx.core.tracing.traces import Direction, Hook, Place, ValueVersion
-from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
-from tdx.keys import NestedKey
-from tdx.tensordicts import (
+from tdx.foundation.errors import ChainError, EnvError, TdxError, Where, get_first_line
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import (
     flat_entries,
     note_structure,
     plain_entries,

@@ -12,8 +12,8 @@ from tdx.core.chain import StageSpecs, stage_specs
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.spec_violations import Phase, SpecViolation, check_value, spec_leaves
 from tdx.core.tracing.traces import StageTrace, StepTrace, Versions
-from tdx.errors import SpecError
-from tdx.keys import NestedKey, format_key, split_key
+from tdx.foundation.errors import SpecError
+from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.specs import Composite, NonTensor, TensorSpec
 
 Leaves = dict[NestedKey, TensorSpec]

@@ -15,7 +15,7 @@ from tdx.core.tracing.stops import (
     Stop,
     Truncated,
 )
-from tdx.errors import ArgumentError, did_you_mean
+from tdx.foundation.errors import ArgumentError, did_you_mean
 
 _WORDS: dict[str, Callable[[], Stop]] = {
     "done": Done,

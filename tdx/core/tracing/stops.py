@@ -17,8 +17,8 @@ from torch import Tensor
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.tracing.spec_violations import TraceChecker
 from tdx.core.tracing.traces import StageTrace, StepTrace, ValueVersion
-from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, did_you_mean
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 
 
 class StoppableRun(Protocol):

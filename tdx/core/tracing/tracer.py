@@ -30,8 +30,8 @@ from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
 from tdx.core.tracing.traces import DeferredTrace, Hook, Place, StepTrace, TraceHistory
 from tdx.core.tracing.walk import GIVEN, KEPT, TracedWalk, policy_place
-from tdx.errors import ArgumentError, EnvError, TdxError
-from tdx.tensordicts import new_tensordict, note_structure
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError
+from tdx.foundation.tensordicts import new_tensordict, note_structure
 
 OnStep = Callable[[StepTrace], Any]
 _HOOKS = ("_completed_step", "_completed_reset")

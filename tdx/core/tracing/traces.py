@@ -12,8 +12,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import Transform
-from tdx.errors import ArgumentError, KeyNotFoundError, TdxError, did_you_mean
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, TdxError, did_you_mean
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 
 Direction = Literal["forward", "inverse"]
 Hook = Literal["reset", "step"]

@@ -20,9 +20,9 @@ from tdx.core.tracing.recorder import Recorder
 from tdx.core.tracing.traces import Direction, Kind, Place
 from tdx.core.transformed_env import EagerProgram, TransformedEnv
 from tdx.core.transforms import Compose, Transform
-from tdx.errors import SpecError
-from tdx.keys import NestedKey, normalize_key
-from tdx.tensordicts import new_tensordict, read, write
+from tdx.foundation.errors import SpecError
+from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.tensordicts import new_tensordict, read, write
 
 
 def stage_place(index: int, stage: Transform, added: Iterable[NestedKey]) -> Place:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tensordict import TensorDictBase
 
 from tdx.core.transforms.transform import Transform
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 TensorDictFunction = Callable[[TensorDictBase], TensorDictBase]
 

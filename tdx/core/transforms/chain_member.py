@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import nn
 
-from tdx.errors import ChainError
+from tdx.foundation.errors import ChainError
 
 if TYPE_CHECKING:
     from tdx.core.envs import EnvBase

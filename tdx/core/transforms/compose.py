@@ -18,9 +18,9 @@ from tdx.core.transforms.callable_transform import (
     foreign_library,
 )
 from tdx.core.transforms.transform import Transform
-from tdx.errors import ArgumentError, ChainError, StageIndexError, TdxError
-from tdx.html_repr import repr_html
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, ChainError, StageIndexError, TdxError
+from tdx.foundation.html_repr import repr_html
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite
 
 

@@ -10,9 +10,9 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.envs.done_flags import expand_mask
-from tdx.errors import KeyNotFoundError, StoredDataError, Where
-from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
-from tdx.tensordicts import read
+from tdx.foundation.errors import KeyNotFoundError, StoredDataError, Where
+from tdx.foundation.keys import NestedKey, format_key, join_keys, normalize_key, split_key
+from tdx.foundation.tensordicts import read
 
 FLAGS = ("done", "terminated", "truncated")
 

@@ -21,10 +21,10 @@ from tdx.core.transforms.spec_maps import (
     require_some_keys,
 )
 from tdx.core.transforms.transform import Transform
-from tdx.errors import ChainError, SpecError, Where
-from tdx.keys import NestedKey, format_key, parent_key
+from tdx.foundation.errors import ChainError, SpecError, Where
+from tdx.foundation.keys import NestedKey, format_key, parent_key
+from tdx.foundation.tensordicts import read
 from tdx.specs import Binary, BoundedContinuous, Composite, MultiOneHot, OneHot, TensorSpec
-from tdx.tensordicts import read
 
 
 class ObservationTransform(Transform):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 
 Matrix = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -27,9 +27,9 @@ from tdx.core.transforms.spec_maps import (
     without_keys,
 )
 from tdx.core.transforms.transform import Transform
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
-from tdx.tensordicts import read, write
 
 
 class JoinTransform(Transform):

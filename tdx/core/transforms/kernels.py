@@ -25,9 +25,9 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask, nearest_mask
 from tdx.core.envs.failures import note_key
 from tdx.core.transforms.spec_maps import KeyPairs, missing_key_error
-from tdx.errors import ArgumentError, KeyNotFoundError, StoredDataError
-from tdx.keys import NestedKey, split_key
-from tdx.tensordicts import read, write
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, StoredDataError
+from tdx.foundation.keys import NestedKey, split_key
+from tdx.foundation.tensordicts import read, write
 
 Kernel = Callable[[Any], Any]
 Entries = Mapping[str, Any]

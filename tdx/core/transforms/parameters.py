@@ -16,8 +16,8 @@ from tdx.core.transforms.kernels import Array, ArrayForm, ArrayKernel, quiet
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.transform import Transform
 from tdx.core.transforms.validation import check_finite, check_number
-from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, ChainError
+from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
 
 SMALLEST_SCALE = 1e-6

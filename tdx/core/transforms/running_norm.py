@@ -13,8 +13,8 @@ from torch import Tensor
 from tdx.core.transforms.kernels import TimeBehavior
 from tdx.core.transforms.statistics import Lock, RunningStatistics, float_dtype
 from tdx.core.transforms.validation import check_positive
-from tdx.errors import ChainError, Where
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ChainError, Where
+from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec, Unbounded
 
 

@@ -22,8 +22,8 @@ from tdx.core.transforms.kernels import (
     flat_pairs,
 )
 from tdx.core.transforms.transform import Transform
-from tdx.keys import NestedKey
-from tdx.tensordicts import new_tensordict, read, write
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import new_tensordict, read, write
 
 _SUMMABLE = (torch.float32, torch.float64, torch.int32, torch.int64)
 

@@ -8,7 +8,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     ChainError,
     KeyNotFoundError,
@@ -16,7 +16,7 @@ from tdx.errors import (
     Where,
     find_similar_names,
 )
-from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.specs import (
     Binary,
     Bounded,

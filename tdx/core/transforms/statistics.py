@@ -29,10 +29,10 @@ from tdx.core.transforms.kernels import (
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, output_keys
 from tdx.core.transforms.transform import Transform
-from tdx.errors import ChainError, Where
-from tdx.keys import NestedKey, split_key
+from tdx.foundation.errors import ChainError, Where
+from tdx.foundation.keys import NestedKey, split_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite
-from tdx.tensordicts import read, write
 
 Lock = AbstractContextManager[Any]
 

@@ -34,10 +34,10 @@ from tdx.core.transforms.spec_maps import (
     require_uniform,
     unlocked_copy,
 )
-from tdx.errors import ArgumentError, KeyNotFoundError
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError
+from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.tensordicts import read
 from tdx.specs import Composite, TensorSpec
-from tdx.tensordicts import read
 
 _DATA_HOOKS = ("_call", "_step", "_reset", "forward")
 

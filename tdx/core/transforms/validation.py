@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     UnknownNameError,
     did_you_mean,

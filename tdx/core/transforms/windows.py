@@ -28,10 +28,10 @@ from tdx.core.transforms.kernels import (
     owner,
 )
 from tdx.core.transforms.scan import follow_device, reset_rows
-from tdx.errors import KeyNotFoundError, Where
-from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key
+from tdx.foundation.errors import KeyNotFoundError, Where
+from tdx.foundation.keys import NestedKey, format_key, join_keys, normalize_key, split_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite
-from tdx.tensordicts import read, write
 
 
 class WindowTransform(ObservationTransform):

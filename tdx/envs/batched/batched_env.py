@@ -18,10 +18,10 @@ from tdx.core.envs.spec_violations import SpecViolation
 from tdx.envs.batched.env_creator import CreateEnv, EnvFactory, create_env_factories
 from tdx.envs.batched.metadata import EnvKeys, EnvMetaData, SpecsOnlyEnv
 from tdx.envs.batched.shared_memory import TensorLayout, has_fixed_shape
-from tdx.errors import ArgumentError, EnvError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, EnvError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import plain_entries, read
 from tdx.specs import Composite, StackedComposite
-from tdx.tensordicts import plain_entries, read
 
 _PARTS = {
     "output_spec": ("full_observation_spec", "full_reward_spec", "full_done_spec"),

@@ -13,8 +13,8 @@ from tdx.envs.batched import protocol
 from tdx.envs.batched.chunk_runner import Report, entry_views
 from tdx.envs.batched.shared_memory import Field, TensorBlock
 from tdx.envs.batched.worker_pool import WorkerPool
-from tdx.errors import TdxError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import TdxError
+from tdx.foundation.keys import NestedKey
 
 
 class ChunkPool:

@@ -35,7 +35,7 @@ from tdx.core.planned.workers import (
 from tdx.envs.batched import protocol
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.batched.shared_memory import Field, TensorBlock
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 
 Layout = list[tuple[NestedKey, Field]]
 

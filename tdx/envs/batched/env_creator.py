@@ -13,11 +13,11 @@ import cloudpickle
 import torch
 from torch import Tensor, nn
 
-from tdx.child_processes import safe_path
 from tdx.core.envs import EnvBase
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.shared_memory import Field, TensorBlock
-from tdx.errors import ArgumentError, KeyNotFoundError, WorkerError, did_you_mean
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, WorkerError, did_you_mean
+from tdx.foundation.processes import safe_path
 
 CreateEnv = Callable[..., EnvBase] | EnvBase
 

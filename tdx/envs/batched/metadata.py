@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from tdx.core.envs import EnvBase
 from tdx.core.planned.actions import uses_global_generator
-from tdx.errors import EnvError, Where
-from tdx.keys import NestedKey, normalize_key, split_key, unique_keys
+from tdx.foundation.errors import EnvError, Where
+from tdx.foundation.keys import NestedKey, normalize_key, split_key, unique_keys
+from tdx.foundation.tensordicts import make_tensordict_factory, new_tensordict, plain_entries, read
 from tdx.specs import Composite
-from tdx.tensordicts import make_tensordict_factory, new_tensordict, plain_entries, read
 
 
 @dataclass(frozen=True)

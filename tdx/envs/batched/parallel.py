@@ -25,9 +25,9 @@ from tdx.envs.batched.process_options import (
 from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.batched.shared_memory import BatchBuffers, ValueEntries
 from tdx.envs.batched.worker_pool import WorkerPool
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
-from tdx.tensordicts import read
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import read
 
 
 class ParallelEnv(BatchedEnv):

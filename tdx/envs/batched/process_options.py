@@ -7,7 +7,7 @@ import multiprocessing
 import os
 from dataclasses import dataclass
 
-from tdx.errors import ArgumentError, did_you_mean
+from tdx.foundation.errors import ArgumentError, did_you_mean
 
 
 @dataclass(frozen=True)

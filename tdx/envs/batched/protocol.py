@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.envs.failures import ENV_ERROR_HINT
-from tdx.errors import EnvError, TdxError, WorkerError
+from tdx.foundation.errors import EnvError, TdxError, WorkerError
 
 STEP = b"s"
 RESET = b"r"

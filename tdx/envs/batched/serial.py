@@ -18,8 +18,8 @@ from tdx.core.planned.collectors import RawRows
 from tdx.envs.batched.batched_env import BatchedEnv
 from tdx.envs.batched.env_creator import CreateEnv
 from tdx.envs.batched.metadata import EnvMetaData, TensorDictBuilder, is_method, stack_rows
-from tdx.keys import NestedKey
-from tdx.tensordicts import read
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import read
 
 
 class SerialEnv(BatchedEnv):

@@ -23,10 +23,10 @@ from tdx.envs.batched.metadata import (
     flat_items,
     stack_rows,
 )
-from tdx.errors import WorkerError, get_first_line
-from tdx.keys import NestedKey, sibling_key
+from tdx.foundation.errors import WorkerError, get_first_line
+from tdx.foundation.keys import NestedKey, sibling_key
+from tdx.foundation.tensordicts import read
 from tdx.specs import Choice, Composite, NonTensor, TensorSpec
-from tdx.tensordicts import read
 
 ValueEntries = dict[NestedKey, Any]
 WriteReport = tuple[list[NestedKey], ValueEntries]

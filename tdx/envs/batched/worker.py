@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tdx.child_processes import adopt_environ
 from tdx.core import TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.core.planned.actions import uses_global_generator
@@ -27,6 +26,7 @@ from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.env_state import restore_env_state, save_env_state
 from tdx.envs.batched.metadata import EnvMetaData, is_method
 from tdx.envs.batched.shared_memory import RowBuffers
+from tdx.foundation.processes import adopt_environ
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from tdx.child_processes import safe_path
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.batched import protocol
 from tdx.envs.batched.env_creator import EnvFactory
 from tdx.envs.batched.metadata import EnvMetaData
 from tdx.envs.batched.process_options import ProcessOptions, describe_workers
 from tdx.envs.batched.worker import WorkerSettings, delay_interrupts, run_worker
-from tdx.errors import ArgumentError, TdxError, WorkerError, WorkerTimeoutError
+from tdx.foundation.errors import ArgumentError, TdxError, WorkerError, WorkerTimeoutError
+from tdx.foundation.processes import safe_path
 
 _STARTING = "startup"
 _CREATING = "env construction"

@@ -17,8 +17,8 @@ from tdx.core.planned.immediate import ImmediateStages
 from tdx.envs.gym.conversion import Raw
 from tdx.envs.gym.single_env import RawEnv, reward_rows
 from tdx.envs.gym.values import WrongValueError
-from tdx.keys import NestedKey
-from tdx.tensordicts import new_tensordict
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import new_tensordict
 
 EndedRow = tuple[int, bool, bool]
 """Index of an env, ``terminated`` and ``truncated``."""

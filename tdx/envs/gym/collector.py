@@ -18,7 +18,7 @@ from tdx.core.transforms.kernels import ArrayForm, StepLimit
 from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow, RowSettings
 from tdx.envs.gym.policy_loops import step_env_with_policy, step_envs_with_policy
 from tdx.envs.gym.single_env import NEVER, RawEnv
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,17 @@ from tdx.envs.gym.values import (
     WrongValueError,
     to_array,
 )
-from tdx.errors import EnvError, KeyNotFoundError, SpecError, TdxError, Where, summarize_error
-from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.errors import (
+    EnvError,
+    KeyNotFoundError,
+    SpecError,
+    TdxError,
+    Where,
+    summarize_error,
+)
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.tensordicts import read
 from tdx.specs import Composite
-from tdx.tensordicts import read
 
 Raw = tuple[Any, Any, Any, Any, dict[str, Any]]
 

@@ -23,7 +23,7 @@ from tdx.envs.gym.providers import find_requirement, install_hint, is_installed
 from tdx.envs.gym.registry import find_env, find_replacement_hint
 from tdx.envs.gym.vector import make_vector_env
 from tdx.envs.gym.wrappers import AnyEnv, CheckedValues
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     EnvError,
     MissingPackageError,

@@ -20,8 +20,8 @@ from tdx.envs.gym.registry import available_envs
 from tdx.envs.gym.single_env import PendingSeed, SingleEnv, StepFields
 from tdx.envs.gym.vector import VectorEnvRows, autoreset_mode_of, mode_name
 from tdx.envs.gym.wrappers import AnyEnv, FrameSkip, RenderedPixels
-from tdx.errors import ArgumentError, SpecError, Where
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.errors import ArgumentError, SpecError, Where
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.specs import Composite
 
 _PROBE_STEPS = 3

@@ -11,10 +11,10 @@ from tensordict import NonTensorStack, TensorDictBase
 
 from tdx.envs.gym.numeric_spaces import tensor_dtype
 from tdx.envs.gym.spaces import encode_object
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.tensordicts import write
 from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
-from tdx.tensordicts import write
 
 Info = Mapping[str, Any]
 

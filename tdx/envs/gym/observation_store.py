@@ -14,8 +14,8 @@ from tdx.core.planned.immediate import iter_rows
 from tdx.core.transforms.kernels import Array, ArrayForm
 from tdx.envs.gym.conversion import Conversion, EntryForm, EntryPart
 from tdx.envs.gym.values import WrongValueError, find_lost_number
-from tdx.keys import NestedKey
-from tdx.tensordicts import new_tensordict
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import new_tensordict
 
 Put = Callable[[int, Any], Any]
 Read = Callable[[], dict[NestedKey, Any]]

@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.core.planned.actions import PolicyActions
 from tdx.envs.gym.chunk_recorder import ChunkRecorder, EndedRow, RowSettings
 from tdx.envs.gym.single_env import RawEnv, reward_rows
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 
 NO_ENTRIES: Mapping[NestedKey, Tensor] = {}
 

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from tdx.errors import ArgumentError, summarize_error
+from tdx.foundation.errors import ArgumentError, summarize_error
 
 _LOG = logging.getLogger(__name__)
 

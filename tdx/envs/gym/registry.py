@@ -22,7 +22,7 @@ from tdx.envs.gym.providers import (
     install_hint,
     load_installed,
 )
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     EnvNotFoundError,
     MissingPackageError,
@@ -30,7 +30,7 @@ from tdx.errors import (
     find_similar_names,
     summarize_error,
 )
-from tdx.files import write_atomically
+from tdx.foundation.files import write_atomically
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec

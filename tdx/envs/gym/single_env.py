@@ -23,8 +23,8 @@ from tdx.envs.gym.observation_store import (
     stack_entries,
 )
 from tdx.envs.gym.values import WrongValueError, as_numbers, cast_numbers, wrong_value_error
-from tdx.errors import TdxError
-from tdx.tensordicts import make_tensordict_factory, read
+from tdx.foundation.errors import TdxError
+from tdx.foundation.tensordicts import make_tensordict_factory, read
 
 Step = Callable[[Any], Raw]
 StepFields = Callable[[TensorDictBase], tuple[dict[str, Any], Any]]

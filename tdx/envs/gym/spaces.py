@@ -28,8 +28,8 @@ from tdx.envs.gym.values import (
     require_mapping,
     wrong_value_error,
 )
+from tdx.foundation.tensordicts import new_tensordict, read
 from tdx.specs import Composite, NonTensor
-from tdx.tensordicts import new_tensordict, read
 
 _CPU = torch.device("cpu")
 _ONE = torch.Size([])

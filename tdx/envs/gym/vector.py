@@ -16,7 +16,6 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 
-from tdx.child_processes import safe_path
 from tdx.core.planned.columns import as_tensordict
 from tdx.envs.gym.autoreset import (
     RESETS_ROWS,
@@ -30,9 +29,10 @@ from tdx.envs.gym.infos import merge_final_info
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.single_env import PendingSeed, RawEnv, create_raw_env, reward_rows
 from tdx.envs.gym.values import WrongValueError
-from tdx.errors import EnvError, TdxError, Where
-from tdx.keys import NestedKey, normalize_key
-from tdx.tensordicts import new_tensordict, read, write
+from tdx.foundation.errors import EnvError, TdxError, Where
+from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.processes import safe_path
+from tdx.foundation.tensordicts import new_tensordict, read, write
 
 Rows = np.ndarray[Any, np.dtype[np.bool_]]
 

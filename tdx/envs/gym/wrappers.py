@@ -20,7 +20,7 @@ from tdx.envs.gym.values import (
     require_mapping,
     to_array,
 )
-from tdx.errors import ArgumentError, EnvError
+from tdx.foundation.errors import ArgumentError, EnvError
 
 AnyEnv = gymnasium.Env[Any, Any]
 

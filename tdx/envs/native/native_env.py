@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tdx.core.chain import declares
 from tdx.core.envs import EnvBase
-from tdx.errors import ArgumentError, EnvError
-from tdx.keys import NestedKey
-from tdx.tensordicts import new_tensordict, read
+from tdx.foundation.errors import ArgumentError, EnvError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import new_tensordict, read
 
 
 class NativeEnv(EnvBase):

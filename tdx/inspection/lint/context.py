@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.inspection.lineage import VersionRecord, VersionTracker
-from tdx.keys import NestedKey, normalize_key, split_key
 from tdx.pipeline.arguments import bind_stage
 from tdx.pipeline.coercion import coerce, parse_or_none
 from tdx.pipeline.grammar import parse_value

@@ -9,7 +9,8 @@ from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import UnknownNameError, did_you_mean, summarize_error
+from tdx.foundation.errors import UnknownNameError, did_you_mean, summarize_error
+from tdx.foundation.plugins import Plugin, disable_plugin, load_plugins
 from tdx.inspection.lint.context import KeySpecs, LintContext, LintStage
 from tdx.inspection.lint.rule import Rule, Violation
 from tdx.inspection.lint.rules import (
@@ -26,7 +27,6 @@ from tdx.inspection.lint.rules import (
 )
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.policies import parse_policy
-from tdx.plugins import Plugin, disable_plugin, load_plugins
 
 if TYPE_CHECKING:
     from torch import nn

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
-from tdx.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
     from tdx.inspection.lint.context import LintContext

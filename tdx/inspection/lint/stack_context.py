@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 
 if TYPE_CHECKING:
     from torch import Tensor

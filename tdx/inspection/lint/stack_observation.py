@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from tdx.core import StepTrace, ValueVersion
+from tdx.foundation.keys import NestedKey
 from tdx.inspection.leaf import KnownLeaves, composite_leaves
 from tdx.inspection.lint.linter import LintFinding, lint, list_notes
 from tdx.inspection.lint.stack_context import (
@@ -19,7 +20,6 @@ from tdx.inspection.lint.stack_context import (
     ValueRange,
     step_limit,
 )
-from tdx.keys import NestedKey
 
 if TYPE_CHECKING:
     from tdx.core import TransformedEnv

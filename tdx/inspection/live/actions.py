@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.live.arrays import unravel_row
-from tdx.keys import NestedKey, format_key
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.inspection.live.arrays import RowSelector, as_array
 from tdx.inspection.live.views import EnvCell, EpisodeView, PlotView
-from tdx.keys import NestedKey, format_key, split_key
 
 if TYPE_CHECKING:
     from tensordict import TensorDictBase

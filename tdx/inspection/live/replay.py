@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError
+from tdx.foundation.keys import format_key
 from tdx.inspection.live.histories import build_plot
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.views import PlotView
-from tdx.keys import format_key
 
 if TYPE_CHECKING:
     from tdx.core.tracing import StepTrace

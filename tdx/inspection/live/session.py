@@ -14,7 +14,7 @@ import torch
 
 from tdx.core.tracing import Probe, StepTrace, Stop, TraceChecker, TraceHistory, Tracer, parse_stop
 from tdx.core.tracing.stop_parser import keys_of
-from tdx.errors import ArgumentError, KeyNotFoundError, did_you_mean
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, did_you_mean
 from tdx.inspection.live.arrays import find_images
 from tdx.inspection.live.histories import (
     Array,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from tdx.core.envs.rollout_request import Policy
     from tdx.envs import EnvBase
-    from tdx.keys import NestedKey
+    from tdx.foundation.keys import NestedKey
 
 LiveTracer = Tracer | LiveStackTracer
 MAX_TRACES = 5_000

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tdx.core.tracing import Place, Probe, StepTrace, TraceHistory
 from tdx.core.tracing.traces import Hook
-from tdx.errors import ArgumentError, Where
-from tdx.keys import NestedKey, split_key
+from tdx.foundation.errors import ArgumentError, Where
+from tdx.foundation.keys import NestedKey, split_key
 from tdx.specs import Composite
 from tdx.stacks import Stack, StackTracer
 from tdx.stacks.tracer import Driver

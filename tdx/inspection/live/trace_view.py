@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdx.core.tracing import list_passages
+from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.live.arrays import (
     RowSelector,
     as_array,
@@ -24,7 +25,6 @@ from tdx.inspection.live.views import (
     TraceView,
     ValueView,
 )
-from tdx.keys import NestedKey, format_key
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tdx.errors import ArgumentError, OutputError, PipelineError, StorageError
-from tdx.files import UnsyncedError, atomic_write, make_folders, report_write_errors
+from tdx.foundation.errors import ArgumentError, OutputError, PipelineError, StorageError
+from tdx.foundation.files import UnsyncedError, atomic_write, make_folders, report_write_errors
+from tdx.foundation.settings import state_path
+from tdx.foundation.untrusted import parse_json, read_limited
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import Pipeline
-from tdx.settings import state_path
-from tdx.untrusted import parse_json, read_limited
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.pipeline.editing.forms import list_env_fields
 from tdx.pipeline.model import DisabledStage, EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.values import StageConfig

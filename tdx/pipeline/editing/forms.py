@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, Literal
 
-from tdx.errors import ArgumentError, PipelineError, TdxError
+from tdx.foundation.errors import ArgumentError, PipelineError, TdxError
 from tdx.pipeline.arguments import find_argument_errors, name_arguments
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.coercion import MismatchError, coerce

@@ -6,8 +6,14 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from tdx.errors import ArgumentError, PipelineError, find_similar_names
-from tdx.files import PIPELINE_SUFFIXES, SYSTEM_HINTS, report_write_errors, write_atomically
+from tdx.foundation.errors import ArgumentError, PipelineError, find_similar_names
+from tdx.foundation.files import (
+    PIPELINE_SUFFIXES,
+    SYSTEM_HINTS,
+    report_write_errors,
+    write_atomically,
+)
+from tdx.foundation.untrusted import MAX_PIPELINE_BYTES
 from tdx.pipeline.file.stage_lines import (
     StageBlock,
     StageLines,
@@ -31,7 +37,6 @@ from tdx.pipeline.file.yaml_codec import load_yaml, too_long_error
 from tdx.pipeline.file.yaml_format import read_pipeline, write_pipeline
 from tdx.pipeline.model import DisabledStage, Pipeline
 from tdx.pipeline.values import StageConfig
-from tdx.untrusted import MAX_PIPELINE_BYTES
 
 STDIN = "-"
 

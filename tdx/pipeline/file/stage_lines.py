@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from tdx.errors import PipelineError
+from tdx.foundation.errors import PipelineError
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.grammar import format_stage, parse_stage
 from tdx.pipeline.model import DisabledStage

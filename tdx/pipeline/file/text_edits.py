@@ -8,7 +8,7 @@ from contextlib import suppress
 from difflib import SequenceMatcher
 from typing import Any
 
-from tdx.errors import PipelineError
+from tdx.foundation.errors import PipelineError
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.file.stage_lines import (
     find_section,

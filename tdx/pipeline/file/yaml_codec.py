@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import PipelineError, Where, get_first_line
+from tdx.foundation.errors import PipelineError, Where, get_first_line
+from tdx.foundation.untrusted import MAX_NESTING, MAX_PIPELINE_BYTES, MAX_VALUES
 from tdx.pipeline.grammar import check_integer, format_value, parse_value, quote, shorten
 from tdx.pipeline.values import Call, CodeReference, DictKey, Dtype, Value
-from tdx.untrusted import MAX_NESTING, MAX_PIPELINE_BYTES, MAX_VALUES
 
 if TYPE_CHECKING:
     from ruamel.yaml import YAML

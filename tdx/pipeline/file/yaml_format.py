@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any, NoReturn, cast
 
-from tdx.errors import PipelineError, TdxError, Where, did_you_mean
+from tdx.foundation.errors import PipelineError, TdxError, Where, did_you_mean
+from tdx.foundation.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.file.stage_lines import (
     insert_disabled_stages,
@@ -26,7 +27,6 @@ from tdx.pipeline.grammar import format_stage, format_value, parse_stage, shorte
 from tdx.pipeline.model import BATCHINGS, VERSION, CheckConfig, EnvConfig, Pipeline, RolloutConfig
 from tdx.pipeline.policies import make_mlp_policy, parse_mlp_settings, parse_policy
 from tdx.pipeline.values import FileArguments, StageConfig, Value
-from tdx.untrusted import MAX_ENVS, MAX_SECONDS, MAX_STAGES
 
 _MAX_TEXT_LENGTH = 1_000
 _MAX_INTEGER = 2**63 - 1

@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from tdx import accelerators
 from tdx.core.envs import EnvBase
 from tdx.core.envs.env_specs import available_device
+from tdx.foundation import accelerators
 from tdx.profiling.passes.observer import parse_part_index
 
 TraceKind = Literal["part", "launch", "kernel", "copy", "fill"]

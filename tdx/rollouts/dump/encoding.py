@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import StorageError
-from tdx.untrusted import parse_json, validate_shape
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import parse_json, validate_shape
 
 MAX_COUNT = 2**48
 """Largest number of steps, bytes or episodes."""

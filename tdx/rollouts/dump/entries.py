@@ -12,12 +12,12 @@ from torch import Tensor
 
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, Where
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.errors import ArgumentError, Where
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.serialization import to_plain
+from tdx.foundation.tensordicts import new_tensordict
 from tdx.rollouts.dump.encoding import Fields
-from tdx.serialization import to_plain
 from tdx.specs import Composite, NonTensor, TensorSpec
-from tdx.tensordicts import new_tensordict
 
 Parts = tuple[str, ...]
 """Key of an entry as a tuple of names."""

@@ -15,10 +15,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.envs import EnvBase
-from tdx.errors import StorageError
-from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.errors import StorageError
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.serialization import Entries, Entry, Result, to_plain
 from tdx.rollouts.dump.encoding import DAMAGED, Fields
-from tdx.serialization import Entries, Entry, Result, to_plain
 
 MAX_ROWS = 2**24
 """Largest number of batch elements that is accepted."""

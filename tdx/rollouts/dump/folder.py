@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, ClassVar, TypeVar
 
-from tdx.confined_files import open_below, open_folder, open_subfolder, unlink_below, write_below
-from tdx.errors import ArgumentError, StorageError, TdxError
-from tdx.files import SYSTEM_HINTS, UnsyncedError
+from tdx.foundation.confined_files import (
+    open_below,
+    open_folder,
+    open_subfolder,
+    unlink_below,
+    write_below,
+)
+from tdx.foundation.errors import ArgumentError, StorageError, TdxError
+from tdx.foundation.files import SYSTEM_HINTS, UnsyncedError
+from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.foundation.untrusted import MAX_NESTING
 from tdx.rollouts.dump.encoding import Fields
-from tdx.serialization import Entries, Entry, Result
-from tdx.untrusted import MAX_NESTING
 
 MANIFEST = "manifest.json"
 INDEX = "chunks.jsonl"
@@ -33,7 +39,7 @@ POLICY_COPY = "policy"
 POLICY_COPIES = frozenset(f"{POLICY_COPY}{suffix}" for suffix in (".safetensors", ".npy", ".json"))
 """Names that the copy of a policy's file can have."""
 TEMPORARY_FILE = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
-"""Name of an unfinished file; see :mod:`tdx.files`."""
+"""Name of an unfinished file; see :mod:`tdx.foundation.files`."""
 _MAX_FILES = 100_000
 _ATTEMPTS = 10
 _NOT_OURS = "tdx did not write it; do not use dumps from a source that you do not trust"

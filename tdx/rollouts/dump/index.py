@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, ClassVar, overload
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
+from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.foundation.untrusted import parse_json
 from tdx.rollouts.dump.encoding import DAMAGED, Fields, is_crc32, read_seal, seal
 from tdx.rollouts.dump.episodes import Columns, line_columns, parse_line_columns
 from tdx.rollouts.dump.folder import RAW, TRACKS, StateFile, write_all
 from tdx.rollouts.dump.track import Track
-from tdx.serialization import Entries, Entry, Result
-from tdx.untrusted import parse_json
 
 _NONE = -1
 

@@ -12,8 +12,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from tdx.confined_files import open_folder, write_below
-from tdx.errors import StorageError
+from tdx.foundation.confined_files import open_folder, write_below
+from tdx.foundation.errors import StorageError
+from tdx.foundation.serialization import to_plain
+from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json
 from tdx.rollouts.dump.encoding import DAMAGED, Fields, read_seal, seal
 from tdx.rollouts.dump.entries import parse_spec_entries
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys, check_row_count
@@ -38,8 +40,6 @@ from tdx.rollouts.dump.index import (
     read_lines,
 )
 from tdx.rollouts.dump.track import Track
-from tdx.serialization import to_plain
-from tdx.untrusted import MAX_HEADER_BYTES, parse_json
 
 FORMAT, VERSION = "tdx-dump", 2
 SHARDS_FORMAT = "tdx-shards"

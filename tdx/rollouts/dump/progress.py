@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
+from tdx.foundation.serialization import Result
 from tdx.rollouts.dump.folder import LockedError, lock_for_writing, open_dump_folder
 from tdx.rollouts.dump.manifest import Goal, Manifest
 from tdx.rollouts.dump.shard_plan import ShardPlan, is_sharded, list_shards, shard_name
 from tdx.rollouts.dump.writing import Progress
-from tdx.serialization import Result
 
 
 @dataclass(frozen=True, slots=True)

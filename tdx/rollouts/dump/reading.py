@@ -12,9 +12,10 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.errors import StorageError, TdxError
-from tdx.html_repr import repr_html
-from tdx.keys import NestedKey, format_key, split_key
+from tdx.foundation.errors import StorageError, TdxError
+from tdx.foundation.html_repr import repr_html
+from tdx.foundation.keys import NestedKey, format_key, split_key
+from tdx.foundation.serialization import Entries, Entry, Result, key_entry, to_plain
 from tdx.pipeline import Pipeline, format_stage, read_pipeline
 from tdx.rollouts.dump.entries import list_keys, list_skipped
 from tdx.rollouts.dump.episodes import Episode
@@ -23,7 +24,6 @@ from tdx.rollouts.dump.manifest import Goal, Manifest, load_manifest
 from tdx.rollouts.dump.remote import fetch_dump, is_url
 from tdx.rollouts.dump.shard_plan import is_sharded
 from tdx.rollouts.dump.sharded import RecentlyUsed, ShardedFolder, ShardedSteps
-from tdx.serialization import Entries, Entry, Result, key_entry, to_plain
 
 _BINS = 20
 _MAX_VALUES = 2_000_000

@@ -15,19 +15,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from tdx.confined_files import open_below, open_folder
-from tdx.errors import (
+from tdx.foundation.confined_files import open_below, open_folder
+from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
     StorageError,
     get_first_line,
     summarize_error,
 )
-from tdx.files import atomic_folder
+from tdx.foundation.files import atomic_folder
+from tdx.foundation.settings import cache_path
 from tdx.rollouts.dump.folder import INDEX, MANIFEST, SHARD_INDEX, SHARDS
 from tdx.rollouts.dump.shard_plan import shard_name
 from tdx.rollouts.dump.verification import verify
-from tdx.settings import cache_path
 
 _MAX_FILES = 1_000_000
 _BLOCK = 2**22

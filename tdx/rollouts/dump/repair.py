@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from tdx.confined_files import open_subfolder, write_below
-from tdx.errors import StorageError
-from tdx.files import report_write_errors
+from tdx.foundation.confined_files import open_subfolder, write_below
+from tdx.foundation.errors import StorageError
+from tdx.foundation.files import report_write_errors
+from tdx.foundation.untrusted import parse_json
 from tdx.rollouts.dump.encoding import Fields, pack, seal
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import (
@@ -57,7 +58,6 @@ from tdx.rollouts.dump.verification import (
     policy_problems,
     verify,
 )
-from tdx.untrusted import parse_json
 
 _NOT_REPAIRED = ("spec", "episodes")
 """Problems of what was recorded, rather than of how it is stored."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from tdx.data.saved import Saved
 from tdx.data.snapshots import TensorRows
 from tdx.data.storage import Storage
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.rollouts.dump.reading import Dump, open_dump
 
 

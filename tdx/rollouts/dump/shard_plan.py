@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tdx.confined_files import open_subfolder, write_below
-from tdx.errors import ArgumentError, StorageError
+from tdx.foundation.confined_files import open_subfolder, write_below
+from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline import read_pipeline, write_pipeline
 from tdx.rollouts.dump.encoding import DAMAGED, Fields, seal
 from tdx.rollouts.dump.episodes import EpisodeIndex
@@ -36,7 +37,6 @@ from tdx.rollouts.dump.folder import (
 from tdx.rollouts.dump.index import ChunkList, Position, read_lines
 from tdx.rollouts.dump.manifest import SHARDS_FORMAT, Goal, Manifest, load_manifest, read_header
 from tdx.rollouts.dump.track import Track
-from tdx.serialization import Entries, Entry, Result
 
 VERSION = 1
 MAX_SHARDS = 100_000

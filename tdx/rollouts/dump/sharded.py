@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.errors import StorageError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import StorageError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import new_tensordict
 from tdx.rollouts.dump.entries import list_keys
 from tdx.rollouts.dump.episodes import Episode, EpisodeIndex
 from tdx.rollouts.dump.folder import (
@@ -48,7 +49,6 @@ from tdx.rollouts.dump.shard_plan import (
     shard_name,
 )
 from tdx.rollouts.dump.track import Track
-from tdx.tensordicts import new_tensordict
 
 _MAX_OPEN = 128
 """Number of shards that are kept open: a process has a limited number of memory maps."""

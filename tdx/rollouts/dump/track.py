@@ -20,14 +20,14 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from tdx.confined_files import open_below, open_subfolder, unlink_below, write_below
 from tdx.data.layout import Layout, Leaves
-from tdx.errors import ArgumentError, StorageError, Where, get_first_line
-from tdx.keys import format_key, normalize_key
+from tdx.foundation.confined_files import open_below, open_subfolder, unlink_below, write_below
+from tdx.foundation.errors import ArgumentError, StorageError, Where, get_first_line
+from tdx.foundation.keys import format_key, normalize_key
+from tdx.foundation.untrusted import MAX_NESTING
 from tdx.rollouts.dump.encoding import DAMAGED, DTYPES, MAX_COUNT, Fields
 from tdx.rollouts.dump.entries import LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
 from tdx.rollouts.dump.folder import open_data, write_all
-from tdx.untrusted import MAX_NESTING
 
 _DESCRIPTION = "meta.json"
 _BLOCK = 2**20

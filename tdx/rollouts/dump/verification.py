@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.keys import format_key, split_key
+from tdx.foundation.keys import format_key, split_key
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.rollouts.dump.entries import Parts, describe_violation
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys
 from tdx.rollouts.dump.folder import (
@@ -32,7 +33,6 @@ from tdx.rollouts.dump.manifest import Manifest, load_manifest
 from tdx.rollouts.dump.shard_plan import is_sharded, shard_name
 from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.track import Track
-from tdx.serialization import Entries, Entry, Result
 
 BLOCK = 2**23
 """Number of bytes that are read at a time."""

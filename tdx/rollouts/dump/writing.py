@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from tensordict import TensorDictBase
 
-from tdx.confined_files import open_below, open_folder, unlink_below, write_below
-from tdx.errors import ArgumentError, StorageError
-from tdx.files import UnsyncedError, atomic_folder, make_folders, report_write_errors
+from tdx.foundation.confined_files import open_below, open_folder, unlink_below, write_below
+from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.files import UnsyncedError, atomic_folder, make_folders, report_write_errors
 from tdx.rollouts.dump.encoding import pack, unpack
 from tdx.rollouts.dump.entries import select_entries, select_storable
 from tdx.rollouts.dump.episodes import Columns

@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from tdx.confined_files import open_folder
 from tdx.engines import map_in_processes
-from tdx.errors import (
+from tdx.foundation.confined_files import open_folder
+from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
     OutputError,
@@ -22,6 +22,7 @@ from tdx.errors import (
     get_first_line,
     install_extra,
 )
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.rollouts.dump.folder import replaced_dump
 from tdx.rollouts.dump.index import Chunk
 from tdx.rollouts.dump.reading import Dump, DumpSummary, open_dump, summarize
@@ -61,7 +62,6 @@ from tdx.rollouts.formats.interface import (
 )
 from tdx.rollouts.formats.jsonl import write_lines
 from tdx.rollouts.formats.targets import check_export_target, check_no_link, replace_atomically
-from tdx.serialization import Entries, Entry, Result
 
 _PARALLEL_BYTES = 2**28
 """Size of a sharded dump from which starting processes is worth its time."""

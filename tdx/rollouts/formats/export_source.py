@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import StorageError, UnknownNameError, did_you_mean
-from tdx.keys import format_key, normalize_key
+from tdx.foundation.errors import StorageError, UnknownNameError, did_you_mean
+from tdx.foundation.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts, key_names
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA, RAW, open_data

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, StorageError
+from tdx.foundation.errors import ArgumentError, StorageError
+from tdx.foundation.untrusted import MAX_ENVS, parse_json, validate_shape
 from tdx.rollouts.dump.manifest import Manifest
-from tdx.untrusted import MAX_ENVS, parse_json, validate_shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 DEFLATE_RATIO = 1100

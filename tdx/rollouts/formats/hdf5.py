@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import MAX_NESTING
 from tdx.rollouts.dump.folder import write_all
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
@@ -31,7 +32,6 @@ from tdx.rollouts.formats.files import (
     to_array,
 )
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
-from tdx.untrusted import MAX_NESTING
 
 if TYPE_CHECKING:
     import h5py

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 from tdx.pipeline import EnvConfig, Pipeline, write_pipeline
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import EpisodeIndex, EpisodeKeys

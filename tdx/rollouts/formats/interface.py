@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
-from tdx.plugins import Plugin, explain_missing, load_plugins
-from tdx.serialization import Entries, Entry, Result
+from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.foundation.plugins import Plugin, explain_missing, load_plugins
+from tdx.foundation.serialization import Entries, Entry, Result
 
 if TYPE_CHECKING:
     from tdx.rollouts.formats.files import Array, FileColumn

@@ -16,7 +16,13 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import (
+    MAX_HEADER_BYTES,
+    check_claimed_bytes,
+    parse_json,
+    validate_shape,
+)
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.dump.manifest import Manifest
@@ -31,7 +37,6 @@ from tdx.rollouts.formats.files import (
 )
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions
 from tdx.rollouts.formats.parquet import name_index_columns
-from tdx.untrusted import MAX_HEADER_BYTES, check_claimed_bytes, parse_json, validate_shape
 
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:

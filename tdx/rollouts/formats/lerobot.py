@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA

@@ -17,8 +17,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from tdx.errors import ArgumentError
-from tdx.keys import format_key, normalize_key
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import format_key, normalize_key
 from tdx.pipeline import read_pipeline
 from tdx.rollouts.dump.encoding import DTYPES
 from tdx.rollouts.dump.entries import Parts

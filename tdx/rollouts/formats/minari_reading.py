@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.manifest import Manifest
 from tdx.rollouts.formats.files import (
@@ -34,7 +35,6 @@ from tdx.rollouts.formats.minari import (
     flatten_arrays,
     ignore_warnings,
 )
-from tdx.untrusted import parse_json, read_limited, validate_shape
 
 if TYPE_CHECKING:
     from minari.dataset.minari_storage import MinariStorage

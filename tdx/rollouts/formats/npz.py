@@ -12,7 +12,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import validate_shape
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,
@@ -28,7 +29,6 @@ from tdx.rollouts.formats.files import (
     to_array,
 )
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions
-from tdx.untrusted import validate_shape
 
 
 def write(source: ExportSource, target: Path, options: ExportOptions) -> tuple[str, ...]:

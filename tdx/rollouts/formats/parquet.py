@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns
 from tdx.rollouts.formats.files import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from tdx.errors import OutputError
+from tdx.foundation.errors import OutputError
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import EpisodeLookup, ExportSource, name_columns

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import parse_json, validate_shape
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import FORGED, MAX_COLUMNS, Array, FileColumn, parse_note, to_array
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportColumn, ExportOptions
-from tdx.untrusted import parse_json, validate_shape
 
 _NAMES = {
     torch.bool: "BOOL",

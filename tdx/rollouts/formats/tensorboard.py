@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from tdx.keys import format_key, normalize_key
+from tdx.foundation.keys import format_key, normalize_key
 from tdx.rollouts.dump.folder import DATA
 from tdx.rollouts.formats.export_source import ExportSource, name_columns
 from tdx.rollouts.formats.files import Array, to_array

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, MissingPackageError, install_extra
-from tdx.files import atomic_path
-from tdx.keys import format_key, normalize_key
+from tdx.foundation.errors import ArgumentError, MissingPackageError, install_extra
+from tdx.foundation.files import atomic_path
+from tdx.foundation.keys import format_key, normalize_key
 from tdx.rollouts.dump.entries import Parts
 from tdx.rollouts.dump.episodes import Episode
 from tdx.rollouts.dump.folder import DATA

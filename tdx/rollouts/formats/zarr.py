@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import parse_json, read_limited, validate_shape
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
     FREE_BYTES,
@@ -36,7 +37,6 @@ from tdx.rollouts.formats.files import (
 )
 from tdx.rollouts.formats.hdf5 import chunk_shape, name_grouped_columns
 from tdx.rollouts.formats.interface import NOTE, ColumnReader, ExportOptions
-from tdx.untrusted import parse_json, read_limited, validate_shape
 
 _CHUNK = 2**22
 """Number of bytes in a chunk before compression."""

@@ -18,8 +18,15 @@ from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, StorageError, TdxError, did_you_mean, get_first_line
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.errors import (
+    ArgumentError,
+    StorageError,
+    TdxError,
+    did_you_mean,
+    get_first_line,
+)
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.untrusted import check_claimed_bytes, parse_json, validate_shape
 from tdx.pipeline.values import Value
 from tdx.rollouts.dump.reading import open_dump
 from tdx.rollouts.policies.mlp_files import ACTIVATION_MODULES, Mlp, read_mlp
@@ -33,7 +40,6 @@ from tdx.specs import (
     TensorSpec,
     UnboundedContinuous,
 )
-from tdx.untrusted import check_claimed_bytes, parse_json, validate_shape
 
 _MAX_HEADER_BYTES = 10_000
 _SAVE_AS = "save an array [T, ...] or [*B, T, ...]"

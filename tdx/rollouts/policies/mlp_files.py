@@ -15,12 +15,12 @@ import torch
 from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 
-from tdx.errors import ArgumentError, PipelineError, StorageError
-from tdx.files import check_replaceable, report_write_errors, write_atomically
-from tdx.keys import Keys, normalize_key
+from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
+from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
+from tdx.foundation.keys import Keys, normalize_key
+from tdx.foundation.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 from tdx.pipeline.policies import OutputActivation, make_mlp_policy
 from tdx.pipeline.values import Value
-from tdx.untrusted import MAX_HEADER_BYTES, parse_json, validate_shape
 
 ACTIVATION_MODULES: Mapping[str, type[nn.Module]] = {
     "relu": nn.ReLU,

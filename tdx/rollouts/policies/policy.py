@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tdx.confined_files import open_below, open_folder, write_below
 from tdx.envs import ActionSequence, EnvBase
-from tdx.errors import ArgumentError, PipelineError, StorageError, TdxError, get_first_line
+from tdx.foundation.confined_files import open_below, open_folder, write_below
+from tdx.foundation.errors import (
+    ArgumentError,
+    PipelineError,
+    StorageError,
+    TdxError,
+    get_first_line,
+)
+from tdx.foundation.untrusted import MAX_POLICY_BYTES
 from tdx.pipeline import CodeReference
 from tdx.pipeline.arguments import ValueResolver
 from tdx.pipeline.policies import PolicySource, parse_policy
@@ -32,7 +39,6 @@ from tdx.rollouts.policies.loaders import (
     read_actions,
     read_dump_actions,
 )
-from tdx.untrusted import MAX_POLICY_BYTES
 
 if TYPE_CHECKING:
     from tdx.pipeline import Pipeline

@@ -18,10 +18,10 @@ from tdx.core import TransformedEnv
 from tdx.data.layout import Layout
 from tdx.envs import EnvBase
 from tdx.envs.batched.env_state import restore_env_state, save_env_state
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.serialization import to_plain
 from tdx.rollouts.dump.entries import flatten_tensors, unflatten_tensors
 from tdx.rollouts.recording.raw_envs import RecordingEnv
-from tdx.serialization import to_plain
 
 STATE_FIELDS = frozenset(
     ("steps", "rng", "device_rng", "chain", "memory", "env", "root", "groups", "raw_root")

@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 from tensordict import TensorDictBase
 
-from tdx.confined_files import open_folder
 from tdx.core import TransformedEnv
 from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import ActionSequence, EnvBase
-from tdx.errors import ArgumentError, StorageError, Where
-from tdx.files import atomic_folder, report_write_errors
-from tdx.keys import format_key, normalize_key
+from tdx.foundation.confined_files import open_folder
+from tdx.foundation.errors import ArgumentError, StorageError, Where
+from tdx.foundation.files import atomic_folder, report_write_errors
+from tdx.foundation.keys import format_key, normalize_key
 from tdx.pipeline import Pipeline, StageConfig, format_stage
 from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import describe_specs

@@ -12,8 +12,8 @@ from tdx.core.envs.done_flags import reset_masks
 from tdx.core.envs.rollout import StepLayout
 from tdx.data.layout import Leaves
 from tdx.envs import EnvBase
-from tdx.errors import EnvError, StorageError
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.errors import EnvError, StorageError
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.rollouts.dump.encoding import DAMAGED
 from tdx.rollouts.dump.entries import (
     Parts,

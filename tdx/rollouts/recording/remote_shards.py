@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tdx.engines import find_engine
-from tdx.errors import StorageError, TdxError, WorkerError, summarize_error
+from tdx.foundation.errors import StorageError, TdxError, WorkerError, summarize_error
 from tdx.rollouts.dump.folder import INDEX, MANIFEST, SHARD_INDEX, SHARDS
 from tdx.rollouts.dump.remote import RemoteDump, list_shard_files
 from tdx.rollouts.dump.shard_plan import shard_name

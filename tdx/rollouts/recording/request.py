@@ -15,7 +15,8 @@ import torch
 from tdx.core import TransformedEnv
 from tdx.core.planned.columns import chunk_steps_for
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.foundation.errors import ArgumentError, UnknownNameError, did_you_mean
+from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.pipeline import Pipeline, write_pipeline
 from tdx.pipeline.build import check_arguments
 from tdx.pipeline.envs import make_env
@@ -38,7 +39,6 @@ from tdx.rollouts.policies.policy import (
     check_policy,
     load_policy,
 )
-from tdx.serialization import Entries, Entry, Result
 from tdx.stacks.building import build_env, convert_to_env
 
 

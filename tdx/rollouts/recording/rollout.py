@@ -12,7 +12,7 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx.core import TransformedEnv
-from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
+from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
 from tdx.pipeline import Pipeline, read_pipeline
 from tdx.rollouts.dump.encoding import DAMAGED, MAX_COUNT
 from tdx.rollouts.dump.entries import FiniteCheck

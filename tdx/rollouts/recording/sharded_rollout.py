@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from tdx.engines import Engine, find_engine
-from tdx.errors import ArgumentError, EnvError, TdxError
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError
+from tdx.foundation.serialization import Result
 from tdx.pipeline import Pipeline
 from tdx.rollouts.dump.folder import LockedError, lock_for_writing
 from tdx.rollouts.dump.manifest import Goal
@@ -28,7 +29,6 @@ from tdx.rollouts.recording.shards import (
     record_shard,
     remove_stale_index,
 )
-from tdx.serialization import Result
 
 OnShards = Callable[[ShardProgress], None]
 _RETRIES = 2

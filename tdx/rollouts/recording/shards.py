@@ -19,10 +19,16 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from tdx.confined_files import open_folder, open_subfolder, unlink_below, write_below
 from tdx.core import TransformedEnv
-from tdx.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
-from tdx.files import atomic_folder, make_folders, remove_path, report_write_errors, sync_path
+from tdx.foundation.confined_files import open_folder, open_subfolder, unlink_below, write_below
+from tdx.foundation.errors import ArgumentError, EnvError, StorageError, TdxError, summarize_error
+from tdx.foundation.files import (
+    atomic_folder,
+    make_folders,
+    remove_path,
+    report_write_errors,
+    sync_path,
+)
 from tdx.pipeline import check_arguments, read_pipeline, write_pipeline
 from tdx.rollouts.dump.folder import (
     MANIFEST,

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.stacks.gymnasium.capture import (
     Below,
     Entries,

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 
 _IMMUTABLE = frozenset({bool, int, float, complex, str, bytes, NoneType, *np.sctypeDict.values()})
 _IMMUTABLE -= {np.object_, np.void}

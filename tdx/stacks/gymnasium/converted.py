@@ -19,8 +19,8 @@ from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.registry import find_env
 from tdx.envs.gym.single_env import reward_array
 from tdx.envs.gym.spaces import codec_of
-from tdx.errors import ArgumentError, EnvError, summarize_error
-from tdx.keys import format_key
+from tdx.foundation.errors import ArgumentError, EnvError, summarize_error
+from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.values import Value
 from tdx.stacks.conversion import (

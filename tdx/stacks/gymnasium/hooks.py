@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.stacks.sources import instance_dict
 
 METHODS = ("reset", "step")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from tdx.core import StageSpecs
-from tdx.errors import EnvError, SpecError, TdxError, Where, get_first_line
-from tdx.html_repr import repr_html
+from tdx.foundation.errors import EnvError, SpecError, TdxError, Where, get_first_line
+from tdx.foundation.html_repr import repr_html
 from tdx.specs import Binary, Composite
 from tdx.stacks.gymnasium.calls import (
     Call,

@@ -9,7 +9,7 @@ from threading import get_ident
 from typing import Any
 
 from tdx.core.meter import Lane, Meter, Part, Work
-from tdx.errors import EnvError
+from tdx.foundation.errors import EnvError
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.workers import Workers

@@ -15,7 +15,7 @@ from tdx.core.tracing.passages import is_same
 from tdx.envs.gym import conversion  # noqa: F401 - registers the codecs of Dict and Tuple
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
-from tdx.keys import NestedKey, split_key
+from tdx.foundation.keys import NestedKey, split_key
 from tdx.specs import Composite, TensorSpec, Unbounded
 from tdx.stacks.gymnasium.capture import Entries, SharedPaths
 from tdx.stacks.gymnasium.levels import Level, arguments_of

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tdx.core.meter import Meter
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import (
     THIN_WRAPPERS,

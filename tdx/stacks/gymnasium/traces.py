@@ -15,8 +15,9 @@ from torch import Tensor
 
 from tdx.core.tracing import DeferredTrace, StageTrace, StepTrace, ValueVersion
 from tdx.core.tracing.passages import is_same
-from tdx.errors import ChainError, EnvError, TdxError, Where, get_first_line
-from tdx.keys import NestedKey, split_key
+from tdx.foundation.errors import ChainError, EnvError, TdxError, Where, get_first_line
+from tdx.foundation.keys import NestedKey, split_key
+from tdx.foundation.tensordicts import new_tensordict
 from tdx.stacks.gymnasium.calls import Call, Events, read_calls
 from tdx.stacks.gymnasium.capture import Entries
 from tdx.stacks.gymnasium.levels import Level
@@ -30,7 +31,6 @@ from tdx.stacks.gymnasium.snapshots import (
     result_entries,
     stack_rows,
 )
-from tdx.tensordicts import new_tensordict
 
 
 class _Lane:

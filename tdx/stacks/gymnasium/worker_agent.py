@@ -26,7 +26,7 @@ import cloudpickle
 import gymnasium
 import numpy as np
 
-from tdx.errors import get_first_line
+from tdx.foundation.errors import get_first_line
 from tdx.stacks.gymnasium.calls import Call, CallRecorder, Events, read_calls
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level, core_of, env_name, list_wrappers, place_of_error

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 
 from tdx.core.meter import Lane, Meter, Part, WorkerCalls
-from tdx.errors import ArgumentError, get_first_line
+from tdx.foundation.errors import ArgumentError, get_first_line
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.worker_agent import AGENT, MISSING, Stamps, WorkerOwner, report_path
 from tdx.stacks.sources import attributes_of

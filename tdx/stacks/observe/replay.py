@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tdx.errors import EnvError, summarize_error
-from tdx.keys import NestedKey
+from tdx.foundation.errors import EnvError, summarize_error
+from tdx.foundation.keys import NestedKey
 from tdx.stacks.observe.events import (
     Event,
     LevelForm,

@@ -18,8 +18,8 @@ from tdx.envs import EnvBase, GymWrapper
 from tdx.envs.gym.autoreset import AutoresetMode
 from tdx.envs.gym.numeric_spaces import Layout
 from tdx.envs.gym.spaces import codec_of
-from tdx.errors import ArgumentError
-from tdx.keys import format_key
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import format_key
 from tdx.stacks.conversion import (
     ConvertedStack,
     ConvertedStage,

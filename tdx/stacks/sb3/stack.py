@@ -18,7 +18,7 @@ from torch import Tensor
 from tdx.core.meter import Lane, Meter
 from tdx.envs import EnvBase, GymWrapper
 from tdx.envs.gym.autoreset import AutoresetMode
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.measuring import LANES, measured_levels

@@ -14,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.tracing import StageTrace
-from tdx.keys import NestedKey, split_key
+from tdx.foundation.keys import NestedKey, split_key
 from tdx.stacks.gymnasium.calls import (
     Call,
     CallRecorder,

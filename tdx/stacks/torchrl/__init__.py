@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from tdx.errors import MissingPackageError, install_extra
+from tdx.foundation.errors import MissingPackageError, install_extra
 
 if TYPE_CHECKING:
     from tdx.envs import EnvBase

@@ -14,8 +14,8 @@ from torchrl import envs as rl
 
 from tdx.core import TransformedEnv
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.specs import Composite
 from tdx.stacks.gymnasium.hooks import replaced_methods
 from tdx.stacks.torchrl.specs import convert_from_torchrl, convert_to_torchrl

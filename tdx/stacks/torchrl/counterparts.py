@@ -17,7 +17,7 @@ from torch import Tensor
 from torchrl.data import tensor_specs
 from torchrl.envs import transforms as rl
 
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.keys import NestedKey, normalize_key
 from tdx.pipeline import StageConfig
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.grammar import parse_value

@@ -9,8 +9,8 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase as TorchRLEnvBase
 
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError
-from tdx.keys import normalize_key
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import normalize_key
 from tdx.specs import Categorical, MultiCategorical
 from tdx.stacks.torchrl.specs import convert_to_torchrl
 

@@ -8,8 +8,8 @@ from typing import Any
 from torchrl.data import tensor_specs as rl
 
 from tdx import specs as ours
-from tdx.errors import SpecError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import SpecError
+from tdx.foundation.keys import NestedKey
 
 Convert = Callable[[Any], Any]
 

@@ -16,8 +16,8 @@ from torchrl import envs as rl
 
 from tdx.core.chain import chain_stages
 from tdx.envs import EnvBase
-from tdx.errors import ArgumentError, EnvError, TdxError, Where
-from tdx.keys import format_key
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError, Where
+from tdx.foundation.keys import format_key
 from tdx.pipeline import EnvConfig
 from tdx.pipeline.model import Batching
 from tdx.stacks.conversion import ConvertedStack, ConvertedStage, Entries, Missing, RandomStream

@@ -9,10 +9,10 @@ from torch import Tensor
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.episodes import require_time_order
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, join_keys, normalize_key
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, join_keys, normalize_key
+from tdx.foundation.tensordicts import read
 from tdx.specs import Composite
-from tdx.tensordicts import read
 
 ACTION_CHUNK_KEY: NestedKey = ("vla_action", "chunk")
 """Default key of chunks of actions."""

@@ -19,8 +19,8 @@ from tdx.core.transforms.families import (
 )
 from tdx.core.transforms.spec_maps import with_entries
 from tdx.core.transforms.validation import check_choice
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key
+from tdx.foundation.errors import ArgumentError, ChainError, Where
+from tdx.foundation.keys import NestedKey, format_key
 from tdx.specs import (
     Categorical,
     Composite,

@@ -12,10 +12,10 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.families import action_leaf
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import map_leaves, require_keys
-from tdx.errors import ChainError, Where
-from tdx.keys import NestedKey, format_key
+from tdx.foundation.errors import ChainError, Where
+from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.tensordicts import read
 from tdx.specs import Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, TensorSpec
-from tdx.tensordicts import read
 
 Maskable = Categorical | MultiCategorical | MultiOneHot | OneHot
 

@@ -11,8 +11,8 @@ from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ActionTransform, action_leaf, has_range, shared_bounds
 from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform, require_floating
 from tdx.core.transforms.spec_maps import map_bounds
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, ChainError, Where
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Bounded, Composite, TensorSpec
 
 

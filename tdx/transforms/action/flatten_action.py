@@ -11,10 +11,10 @@ from torch import Tensor
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ActionTransform, action_leaf, batch_dims_of
 from tdx.core.transforms.spec_maps import unlocked_copy
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key
+from tdx.foundation.errors import ArgumentError, ChainError, Where
+from tdx.foundation.keys import NestedKey, format_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, TensorSpec
-from tdx.tensordicts import read, write
 
 
 class FlattenAction(ActionTransform):

@@ -13,7 +13,7 @@ from tdx.core.envs.env_specs import available_device
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, Columns
 from tdx.core.transforms.spec_maps import map_leaves, require_keys, unlocked_copy
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite, TensorSpec
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from tdx.core.transforms import TimeBehavior
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.transforms.casting.dtype_cast_transform import DTypeCastTransform
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import require_keys
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
+from tdx.foundation.errors import ArgumentError, ChainError, Where
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.specs import Composite, TensorSpec
 
 OUTPUT_PARTS = ("full_observation_spec", "full_reward_spec")

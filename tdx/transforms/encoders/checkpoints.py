@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, EnvError, TdxError, UnknownNameError, did_you_mean
-from tdx.files import atomic_path
+from tdx.foundation.errors import ArgumentError, EnvError, TdxError, UnknownNameError, did_you_mean
+from tdx.foundation.files import atomic_path
+from tdx.foundation.untrusted import MAX_POLICY_BYTES
 from tdx.transforms.encoders.resnet import ResNetName, empty_resnet, resnet_of
-from tdx.untrusted import MAX_POLICY_BYTES
 
 R3M_URL = "https://pytorch.s3.amazonaws.com/models/rl/r3m/{file}"
 FILE_ENDINGS = (".pt", ".pth")

@@ -19,10 +19,10 @@ from tdx.core.transforms.spec_maps import (
     unlocked_copy,
 )
 from tdx.core.transforms.validation import check_choice, check_integer
-from tdx.errors import ArgumentError, Where
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, Where
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, TensorSpec, Unbounded
-from tdx.tensordicts import read, write
 from tdx.transforms.encoders.checkpoints import (
     checkpoint_file,
     fetch_checkpoint,

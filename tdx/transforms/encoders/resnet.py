@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from tdx.errors import ArgumentError, Where
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, Where
+from tdx.foundation.keys import NestedKey
 
 ResNetName = Literal["resnet18", "resnet34", "resnet50"]
 RESNETS: tuple[ResNetName, ...] = get_args(ResNetName)

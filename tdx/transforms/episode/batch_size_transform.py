@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
-from tdx.errors import ArgumentError, ChainError
+from tdx.foundation.errors import ArgumentError, ChainError
 from tdx.specs import Composite
 
 ReshapeFunction = Callable[[TensorDictBase], TensorDictBase]

@@ -14,8 +14,15 @@ from tdx.core.transforms import StoredDataTransform, TimeBehavior
 from tdx.core.transforms.episodes import require_time_order
 from tdx.core.transforms.spec_maps import normalize_keys
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, join_keys, normalize_key, split_key, unique_keys
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import (
+    NestedKey,
+    format_key,
+    join_keys,
+    normalize_key,
+    split_key,
+    unique_keys,
+)
 
 
 class BurnInTransform(StoredDataTransform):

@@ -11,10 +11,10 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import missing_key_error, require_free_key, with_entries
-from tdx.errors import ChainError, EnvError, StoredDataError, Where
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.errors import ChainError, EnvError, StoredDataError, Where
+from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Categorical, Composite, TensorSpec, Unbounded
-from tdx.tensordicts import read, write
 
 
 class EndOfLifeTransform(Transform):

@@ -9,10 +9,10 @@ from torch import Tensor
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.spec_maps import missing_key_error, output_keys, with_entries
-from tdx.errors import ArgumentError, TdxError, Where
-from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.errors import ArgumentError, TdxError, Where
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, TensorSpec
-from tdx.tensordicts import read, write
 
 
 class ExpandAs(Transform):

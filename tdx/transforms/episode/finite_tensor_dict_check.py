@@ -6,8 +6,8 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
-from tdx.errors import SpecError, Where
-from tdx.keys import format_key, normalize_key
+from tdx.foundation.errors import SpecError, Where
+from tdx.foundation.keys import format_key, normalize_key
 
 
 class FiniteTensorDictCheck(Transform):

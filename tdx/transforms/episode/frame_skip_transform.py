@@ -16,10 +16,10 @@ from tdx.core.transforms import Compose, TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.spec_maps import sum_dtype, sum_spec, unlocked_copy
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ChainError, StoredDataError, Where
-from tdx.keys import NestedKey, split_key, unique_keys
+from tdx.foundation.errors import ChainError, StoredDataError, Where
+from tdx.foundation.keys import NestedKey, split_key, unique_keys
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, StackedComposite, TensorSpec
-from tdx.tensordicts import read, write
 
 if TYPE_CHECKING:
     from tdx.core.envs import EnvBase

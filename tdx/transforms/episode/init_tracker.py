@@ -15,9 +15,9 @@ from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
 from tdx.core.transforms.validation import check_name
-from tdx.keys import NestedKey, format_key, join_keys
+from tdx.foundation.keys import NestedKey, format_key, join_keys
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite
-from tdx.tensordicts import read, write
 
 
 class InitTracker(Transform):

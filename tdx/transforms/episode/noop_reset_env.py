@@ -13,10 +13,10 @@ from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ChainError
-from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.errors import ChainError
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.tensordicts import read
 from tdx.specs import Composite
-from tdx.tensordicts import read
 
 if TYPE_CHECKING:
     from tdx.core.envs import EnvBase

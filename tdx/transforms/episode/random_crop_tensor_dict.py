@@ -9,9 +9,9 @@ from torch import Tensor
 from tdx.core.transforms import StoredDataTransform, TimeBehavior
 from tdx.core.transforms.episodes import require_time_order
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, normalize_key
-from tdx.tensordicts import read
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.tensordicts import read
 
 
 class RandomCropTensorDict(StoredDataTransform):

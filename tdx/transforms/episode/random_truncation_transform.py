@@ -12,10 +12,10 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, with_entries
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError, StoredDataError, Where
-from tdx.keys import NestedKey, normalize_key, sibling_key, split_key
+from tdx.foundation.errors import ArgumentError, StoredDataError, Where
+from tdx.foundation.keys import NestedKey, normalize_key, sibling_key, split_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Categorical, Composite, TensorSpec
-from tdx.tensordicts import read, write
 
 
 class RandomTruncationTransform(Transform):

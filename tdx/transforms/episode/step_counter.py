@@ -17,10 +17,10 @@ from tdx.core.transforms.episodes import StoredGroup, steps_since_start, stored_
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, StepLimit
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
 from tdx.core.transforms.validation import check_integer, check_name
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, format_key, join_keys
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, format_key, join_keys
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Bounded, Composite, TensorSpec
-from tdx.tensordicts import read, write
 
 
 class StepCounter(RunningTransform):

@@ -16,10 +16,10 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import init_reset_states
 from tdx.core.transforms.spec_maps import broadcasts_to, with_entries
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, normalize_key, sibling_key
+from tdx.foundation.errors import ArgumentError, ChainError, Where
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, sibling_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, NonTensor, TensorSpec
-from tdx.tensordicts import read, write
 
 DefaultValue = (
     float | Tensor | Callable[..., Any] | Mapping[NestedKey, float | Callable[[], Any]] | None

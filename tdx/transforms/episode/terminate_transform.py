@@ -12,10 +12,10 @@ from torch import Tensor
 from tdx.core.envs.env_specs import DoneGroup, done_groups
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import missing_key_error, require_composite, with_entries
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, normalize_key, split_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Categorical, Composite
-from tdx.tensordicts import read, write
 
 
 class TerminateTransform(Transform):

@@ -12,10 +12,10 @@ from torch import Tensor
 from tdx.core.envs.env_specs import batched_shape
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import require_free_key, with_entries
-from tdx.errors import ArgumentError, StoredDataError, Where
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, StoredDataError, Where
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import write
 from tdx.specs import Composite, Unbounded
-from tdx.tensordicts import write
 
 
 class Timer(Transform):

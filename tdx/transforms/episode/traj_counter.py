@@ -14,10 +14,10 @@ from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import missing_key_error, require_free_key, with_entries
 from tdx.core.transforms.statistics import Lock
-from tdx.errors import ChainError, StoredDataError, Where
-from tdx.keys import NestedKey, format_key, normalize_key, parent_key, sibling_key
+from tdx.foundation.errors import ChainError, StoredDataError, Where
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, parent_key, sibling_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Bounded, Composite, TensorSpec
-from tdx.tensordicts import read, write
 
 
 class TrajCounter(Transform):

@@ -16,7 +16,7 @@ from tdx.core.transforms.images import (
     crop_matrix,
     image_size,
 )
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
 
 MOST_CHANNELS = max(LIKELY_CHANNELS)

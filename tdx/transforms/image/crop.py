@@ -17,8 +17,8 @@ from tdx.core.transforms.images import (
 )
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import LinearImage, channels_last, check_channels_first
 from tdx.core.transforms.spec_maps import map_bounds
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
 
 GRAY = (0.2989, 0.587, 0.114)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import normalize_keys, require_free_key, with_entries
-from tdx.errors import ArgumentError, ChainError, EnvError, StoredDataError, Where
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, ChainError, EnvError, StoredDataError, Where
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
 
 

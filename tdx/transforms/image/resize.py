@@ -13,7 +13,7 @@ from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import LinearImage, Matrix, check_channels_first, image_size
 from tdx.core.transforms.spec_maps import map_bounds
 from tdx.core.transforms.validation import check_choice
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
 
 Interpolation = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]

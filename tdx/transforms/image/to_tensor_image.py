@@ -11,8 +11,8 @@ from torch import Tensor
 from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.images import LinearImage
 from tdx.core.transforms.spec_maps import map_bounds
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
 
 FRACTION = 1 / 255

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tdx.core.transforms import ObservationTransform, TimeBehavior
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, split_key
-from tdx.tensordicts import read
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, split_key
+from tdx.foundation.tensordicts import read
 
 
 class VideoLogger(Protocol):

@@ -10,8 +10,8 @@ from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import KeyFilter
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
 from tdx.core.transforms.spec_maps import normalize_keys, require_keys, without_keys
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, split_key, unique_keys
+from tdx.foundation.errors import ArgumentError, ChainError, Where
+from tdx.foundation.keys import NestedKey, format_key, split_key, unique_keys
 from tdx.specs import Composite
 
 

@@ -17,10 +17,10 @@ from tdx.core.transforms.spec_maps import (
     require_keys,
     unlocked_copy,
 )
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, parent_key
+from tdx.foundation.errors import ArgumentError, ChainError, Where
+from tdx.foundation.keys import NestedKey, format_key, parent_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite
-from tdx.tensordicts import read, write
 
 
 class RenameTransform(Transform):

@@ -11,7 +11,7 @@ from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import KeyFilter
 from tdx.core.transforms.kernels import Chunk, ChunkKernel, DictStep, Entries
 from tdx.core.transforms.spec_maps import normalize_keys, output_keys, require_keys, without_keys
-from tdx.keys import NestedKey, normalize_key, split_key, unique_keys
+from tdx.foundation.keys import NestedKey, normalize_key, split_key, unique_keys
 from tdx.specs import Composite
 
 FLAGS = {"done", "terminated", "truncated"}

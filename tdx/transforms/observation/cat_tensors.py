@@ -11,8 +11,8 @@ from torch import Tensor
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.joins import JoinTransform
 from tdx.core.transforms.spec_maps import normalize_keys
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey, format_key, split_key
+from tdx.foundation.errors import ArgumentError, ChainError, Where
+from tdx.foundation.keys import NestedKey, format_key, split_key
 from tdx.specs import Composite
 
 

@@ -10,8 +10,8 @@ from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.parameters import ScalarTransform
 from tdx.core.transforms.spec_maps import clamped, require_some_keys
 from tdx.core.transforms.validation import check_number, check_range
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.specs.intervals import clip
 

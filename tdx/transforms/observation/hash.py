@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdx.errors import ArgumentError, ChainError, Where
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, ChainError, Where
+from tdx.foundation.keys import NestedKey
 from tdx.transforms.observation.unary_transform import UnaryTransform
 
 

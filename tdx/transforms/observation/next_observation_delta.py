@@ -14,10 +14,10 @@ from tdx.core.transforms.compose import upstream
 from tdx.core.transforms.kernels import Chunk, ChunkKernel
 from tdx.core.transforms.scan import reset_rows
 from tdx.core.transforms.spec_maps import map_leaves, missing_key_error, normalize_keys
-from tdx.errors import ArgumentError, ChainError, StoredDataError, Where
-from tdx.keys import NestedKey, join_keys, normalize_key
+from tdx.foundation.errors import ArgumentError, ChainError, StoredDataError, Where
+from tdx.foundation.keys import NestedKey, join_keys, normalize_key
+from tdx.foundation.tensordicts import delete, read, write
 from tdx.specs import Bounded, Composite, TensorSpec, Unbounded
-from tdx.tensordicts import delete, read, write
 
 
 class NextObservationDelta(Transform):

@@ -13,10 +13,10 @@ from tdx.core.transforms.parameters import SMALLEST_SCALE, AffineTransform
 from tdx.core.transforms.running_norm import RunningNorm
 from tdx.core.transforms.spec_maps import broadcasts_to, missing_key_error
 from tdx.core.transforms.validation import check_integer
-from tdx.errors import ArgumentError, ChainError
-from tdx.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.errors import ArgumentError, ChainError
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
+from tdx.foundation.tensordicts import read
 from tdx.specs import Composite
-from tdx.tensordicts import read
 
 
 class ObservationNorm(AffineTransform, ObservationTransform):

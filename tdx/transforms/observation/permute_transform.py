@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ShapeTransform
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 
 
 class PermuteTransform(ShapeTransform):

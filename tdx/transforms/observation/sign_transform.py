@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import map_bounds, require_some_keys
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.families import ShapeTransform
 from tdx.core.transforms.validation import check_dim
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
 
 

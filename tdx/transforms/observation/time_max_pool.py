@@ -11,7 +11,7 @@ from tdx.core.transforms import TimeBehavior
 from tdx.core.transforms.episodes import Window
 from tdx.core.transforms.validation import check_integer
 from tdx.core.transforms.windows import WindowTransform
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Binary, Bounded, MultiOneHot, OneHot, TensorSpec
 
 

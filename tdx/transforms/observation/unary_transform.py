@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tdx.core.transforms import TimeBehavior, Transform
 from tdx.core.transforms.spec_maps import map_leaves, require_keys
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.tensordicts import read
 from tdx.specs import Composite, NonTensor, TensorSpec, Unbounded
-from tdx.tensordicts import read
 
 
 class UnaryTransform(Transform):

@@ -18,9 +18,9 @@ from tdx.core.transforms.statistics import (
     leaf_spec,
     loc_and_scale,
 )
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, normalize_key
-from tdx.tensordicts import read
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, normalize_key
+from tdx.foundation.tensordicts import read
 from tdx.transforms.observation.observation_norm import ObservationNorm, fixed_norm
 from tdx.transforms.observation.vec_norm_v2 import VecNormV2
 

@@ -22,10 +22,10 @@ from tdx.core.transforms.statistics import (
     float_dtype,
     leaf_spec,
 )
-from tdx.errors import ArgumentError, StoredDataError, Where
-from tdx.keys import NestedKey, join_keys, normalize_key
+from tdx.foundation.errors import ArgumentError, StoredDataError, Where
+from tdx.foundation.keys import NestedKey, join_keys, normalize_key
+from tdx.foundation.tensordicts import read, write
 from tdx.specs import Composite, TensorSpec, Unbounded
-from tdx.tensordicts import read, write
 from tdx.transforms.observation.observation_norm import ObservationNorm, fixed_norm
 
 _CARRIED = ("_vecnorm_loc", "_vecnorm_var", "_vecnorm_count")

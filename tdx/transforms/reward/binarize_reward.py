@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tdx.core.transforms import RewardTransform, TimeBehavior
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Binary, TensorSpec
 
 

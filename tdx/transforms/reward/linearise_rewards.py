@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tdx.core.transforms import RewardTransform, TimeBehavior
 from tdx.core.transforms.validation import check_finite
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
 from tdx.specs import Bounded, TensorSpec, Unbounded
 
 

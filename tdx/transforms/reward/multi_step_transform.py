@@ -12,9 +12,9 @@ from tdx.core.transforms import StoredDataTransform, TimeBehavior
 from tdx.core.transforms.episodes import require_time_order
 from tdx.core.transforms.spec_maps import normalize_keys
 from tdx.core.transforms.validation import check_integer, check_number
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, join_keys, normalize_key
-from tdx.tensordicts import read
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, join_keys, normalize_key
+from tdx.foundation.tensordicts import read
 
 DONE_KEYS = ("done", "terminated", "truncated")
 

@@ -13,9 +13,9 @@ from tdx.core.transforms import StoredDataTransform, TimeBehavior
 from tdx.core.transforms.episodes import episode_starts
 from tdx.core.transforms.spec_maps import sum_dtype
 from tdx.core.transforms.validation import check_finite
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, join_keys, normalize_key, split_key
-from tdx.tensordicts import read
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, join_keys, normalize_key, split_key
+from tdx.foundation.tensordicts import read
 
 
 class Reward2GoTransform(StoredDataTransform):

@@ -10,7 +10,7 @@ from tdx.core.transforms import RewardTransform, TimeBehavior
 from tdx.core.transforms.parameters import ScalarTransform
 from tdx.core.transforms.spec_maps import clamped
 from tdx.core.transforms.validation import check_range
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tdx.specs import TensorSpec
 from tdx.specs.intervals import clip
 

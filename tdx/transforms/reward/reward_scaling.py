@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tdx.core.transforms import RewardTransform, TimeBehavior
 from tdx.core.transforms.parameters import AffineTransform
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 
 
 class RewardScaling(AffineTransform, RewardTransform):

@@ -13,10 +13,17 @@ from tdx.core.transforms import RunningTransform, TimeBehavior
 from tdx.core.transforms.episodes import stored_group_of
 from tdx.core.transforms.kernels import ChunkKernel
 from tdx.core.transforms.spec_maps import missing_key_error, sum_dtype, with_entries
-from tdx.errors import ArgumentError, KeyNotFoundError
-from tdx.keys import NestedKey, format_key, join_keys, normalize_key, sibling_key, split_key
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError
+from tdx.foundation.keys import (
+    NestedKey,
+    format_key,
+    join_keys,
+    normalize_key,
+    sibling_key,
+    split_key,
+)
+from tdx.foundation.tensordicts import delete, read
 from tdx.specs import Composite, TensorSpec, Unbounded
-from tdx.tensordicts import delete, read
 
 
 class RewardSum(RunningTransform):

@@ -15,10 +15,10 @@ from tdx.core.transforms.episodes import stored_group_of
 from tdx.core.transforms.spec_maps import sum_dtype, with_entries
 from tdx.core.transforms.statistics import leaf_spec
 from tdx.core.transforms.validation import check_choice, check_number
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey, join_keys, normalize_key, sibling_key
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey, join_keys, normalize_key, sibling_key
+from tdx.foundation.tensordicts import read
 from tdx.specs import Composite, TensorSpec, Unbounded
-from tdx.tensordicts import read
 
 
 class TargetReturn(RunningTransform):

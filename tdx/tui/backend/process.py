@@ -16,7 +16,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
-from tdx.child_processes import python_command
+from tdx.foundation.processes import python_command
 from tdx.tui.backend.activity import ActivityRecord
 
 TAIL_BYTES = 64 * 1024

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
+from tdx.foundation.keys import NestedKey
 from tdx.inspection.check_report import Finding, check_pipeline
 from tdx.inspection.lineage import Lineage, inspect_keys
 from tdx.inspection.overview import ChainOverview, EnvCache, inspect_overview
-from tdx.keys import NestedKey
 from tdx.pipeline.model import Pipeline
 from tdx.pipeline.values import StageConfig
 from tdx.tui.backend.messages import Job, Request

@@ -20,7 +20,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.inspection.overview import Problem, find_user_line
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import (

@@ -16,7 +16,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing.forms import (
     FormField,

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
+from tdx.foundation.keys import format_key
 from tdx.inspection.leaf import LeafSpec, domain_text, shape_text
 from tdx.inspection.overview import Problem
-from tdx.keys import format_key
 from tdx.pipeline.conversions import to_command
 from tdx.pipeline.editing.documents import list_presets
 from tdx.pipeline.editing.draft import Draft, IndexedDraft

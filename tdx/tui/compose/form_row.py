@@ -12,8 +12,8 @@ from textual.suggester import Suggester
 from textual.widget import Widget
 from textual.widgets import Button, Checkbox, Input, Select, Static
 
+from tdx.foundation.keys import format_key
 from tdx.inspection.leaf import INPUT_PARTS
-from tdx.keys import format_key
 from tdx.pipeline.editing import DraftStage
 from tdx.pipeline.editing.forms import FormField
 from tdx.pipeline.transform_info import strip_markup

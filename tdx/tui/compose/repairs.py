@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import SuspendNotSupported
 
-from tdx.keys import format_key
+from tdx.foundation.keys import format_key
 from tdx.pipeline.editing.draft import DraftStage
 from tdx.pipeline.editing.stack_draft import WrapperStage
 from tdx.pipeline.values import CodeReference, StageConfig

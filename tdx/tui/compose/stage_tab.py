@@ -17,8 +17,8 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Static
 from textual.worker import Worker, WorkerError
 
-from tdx.errors import TdxError
-from tdx.keys import format_key
+from tdx.foundation.errors import TdxError
+from tdx.foundation.keys import format_key
 from tdx.pipeline.catalog import load_catalog
 from tdx.pipeline.editing.forms import (
     FormField,

@@ -17,11 +17,11 @@ from tdx.contracts.model import Contract, Segment, StageRecord
 from tdx.contracts.side_by_side import KeyRow, StageRow, side_by_side
 from tdx.contracts.storage import check_target, is_contract
 from tdx.contracts.values import Values, differing_elements, format_number
-from tdx.errors import ArgumentError, StorageError, TdxError
+from tdx.foundation.errors import ArgumentError, StorageError, TdxError
+from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.file.pipeline_file import PipelineFile
 from tdx.pipeline.model import EnvConfig, Pipeline
 from tdx.stacks.building import build_stack
-from tdx.text import escape_control_characters
 from tdx.tui.backend.messages import Job
 from tdx.tui.contract.messages import (
     MAX_ELEMENTS,

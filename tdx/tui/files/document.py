@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from textual.screen import ModalScreen
 from textual.timer import Timer
 
-from tdx.errors import TdxError, summarize_error
-from tdx.files import write_atomically
+from tdx.foundation.errors import TdxError, summarize_error
+from tdx.foundation.files import write_atomically
+from tdx.foundation.settings import state_path
 from tdx.pipeline.editing.documents import Document
 from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import SavedSession, Session, SessionStore
-from tdx.settings import state_path
 from tdx.tui.screens.dialogs import Choice, ChoiceScreen, QuestionScreen, Reply, TextScreen
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, ProgressBar, Static, Switch
 
+from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.model import Pipeline
-from tdx.text import escape_control_characters
 from tdx.tui.backend.client import RequestError, Ticket
 from tdx.tui.backend.requests import DumpProgress, DumpResult, DumpRollout, DumpState, FollowDump
 from tdx.tui.files.path_screen import suggest_name

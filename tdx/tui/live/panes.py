@@ -12,9 +12,9 @@ from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Static
 
+from tdx.foundation.keys import format_key
 from tdx.inspection.live.views import EnvCell, TraceView
 from tdx.inspection.overview import Problem
-from tdx.keys import format_key
 from tdx.tui.chain_status import ENV
 from tdx.tui.live.history import EnvStrip, EpisodeList, Timeline
 from tdx.tui.live.images import ImagePane

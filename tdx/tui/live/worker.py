@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tdx.core.chain import chain_stages
-from tdx.errors import ArgumentError, KeyNotFoundError, TdxError, Where
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError, TdxError, Where
+from tdx.foundation.keys import format_key
 from tdx.inspection.live.actions import action_fields, build_action, target_row
 from tdx.inspection.live.replay import Replay
 from tdx.inspection.live.session import LiveSession
 from tdx.inspection.live.stack_env import LiveStackTracer, StackEnv
 from tdx.inspection.live.views import ImageView, PlotView, StageNumbers
 from tdx.inspection.overview import Problem, find_user_line, format_traceback
-from tdx.keys import format_key
 from tdx.stacks.building import load_policy
 from tdx.tui.backend.activity import ActivityRecord
 from tdx.tui.backend.messages import with_app_hint

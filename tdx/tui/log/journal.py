@@ -11,7 +11,7 @@ from datetime import datetime
 from heapq import merge
 from typing import Literal
 
-from tdx.text import is_printable
+from tdx.foundation.text import is_printable
 from tdx.tui.backend.messages import WorkerEvent
 
 MAX_LINE_LENGTH = 2_000

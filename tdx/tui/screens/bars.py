@@ -18,7 +18,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Static
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 from tdx.pipeline.editing.documents import read_json, write_json
 from tdx.tui.chain_status import ChainStatus, ErrorStore
 from tdx.tui.keyboard import InputQueue

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from tdx.child_processes import python_command
-from tdx.errors import ArgumentError, ExitCode, MissingPackageError, install_extra
+from tdx.foundation.errors import ArgumentError, ExitCode, MissingPackageError, install_extra
+from tdx.foundation.processes import python_command
 
 if TYPE_CHECKING:
     from tdx.tui.serving.server import AppServer

@@ -13,8 +13,8 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from tdx.foundation.keys import split_key
 from tdx.inspection.spec_report import KeyChange
-from tdx.keys import split_key
 from tdx.tui.chain_status import ENV
 from tdx.tui.specs.lineage_pane import LineagePane
 from tdx.tui.specs.tree import (

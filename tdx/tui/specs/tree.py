@@ -9,10 +9,10 @@ from typing import Literal
 
 from textual.content import Content
 
+from tdx.foundation.keys import format_key, split_key
 from tdx.inspection.chain import Direction
 from tdx.inspection.leaf import INPUT_PARTS, PARTS, LeafSpec, domain_text
 from tdx.inspection.spec_report import KeyChange
-from tdx.keys import format_key, split_key
 from tdx.tui.chain_status import ENV, ChainStatus, compact_shape, truncate_middle
 from tdx.tui.workspace import Workspace
 

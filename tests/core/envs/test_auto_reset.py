@@ -23,7 +23,7 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, ChainError, StoredDataError
+from tdx.foundation.errors import ArgumentError, ChainError, StoredDataError
 
 
 class SelfResetting(EnvBase):

@@ -10,7 +10,7 @@ import torch
 from tdx import PendulumEnv, StepCounter, UnsqueezeTransform
 from tdx.core.chain import ChainSpecs
 from tdx.core.envs.env_specs import EnvSpecs
-from tdx.errors import ChainError, KeyNotFoundError, SpecError
+from tdx.foundation.errors import ChainError, KeyNotFoundError, SpecError
 from tdx.specs import Composite, Unbounded
 
 

@@ -12,7 +12,7 @@ from tensordict import TensorDict
 
 from tdx import Composite, ParallelEnv, RewardSum, SerialEnv, TransformedEnv, Unbounded
 from tdx.core.envs import EnvBase
-from tdx.errors import EnvError
+from tdx.foundation.errors import EnvError
 from tdx.rollouts.recording.raw_envs import RecordingEnv
 
 CHANGES: dict[str, tuple[str, str]] = {

@@ -32,7 +32,7 @@ from tdx import (
     UnsqueezeTransform,
     VecNorm,
 )
-from tdx.keys import NestedKey
+from tdx.foundation.keys import NestedKey
 from tests.core.chains import HONEST, STAGES
 
 

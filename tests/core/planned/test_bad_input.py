@@ -17,7 +17,7 @@ from tdx import (
     EnvBase,
     EnvError,
 )
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tests.core.planned.failing import BAD_STEP, BASES, Constant, Plain, both, chained, until_error
 from tests.core.planned.test_law import compared
 

@@ -13,7 +13,7 @@ from tensordict import TensorDict, assert_close
 
 from tdx.core.envs import EnvBase
 from tdx.envs.batched import EnvCreator, ParallelEnv, SerialEnv
-from tdx.errors import ArgumentError, EnvError
+from tdx.foundation.errors import ArgumentError, EnvError
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv, NoisyEnv, Noted, TensorClassEnv, TwoGroupsEnv, WordsEnv
 

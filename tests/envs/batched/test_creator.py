@@ -9,7 +9,7 @@ import torch
 
 from tdx.core.envs import EnvBase
 from tdx.envs.batched import EnvCreator
-from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv
 

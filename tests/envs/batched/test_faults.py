@@ -17,7 +17,13 @@ from tdx.core.envs import EnvBase
 from tdx.core.envs.failures import ENV_ERROR_HINT
 from tdx.envs.batched import ParallelEnv
 from tdx.envs.gym import GymWrapper
-from tdx.errors import ArgumentError, EnvError, EnvNotFoundError, WorkerError, WorkerTimeoutError
+from tdx.foundation.errors import (
+    ArgumentError,
+    EnvError,
+    EnvNotFoundError,
+    WorkerError,
+    WorkerTimeoutError,
+)
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.gym.mocks import FailingEnv
 from tests.envs.mocks import CountingEnv, FaultyEnv

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 
 from tdx.envs.batched import SerialEnv
-from tdx.errors import EnvError
+from tdx.foundation.errors import EnvError
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv, TwoGroupsEnv
 

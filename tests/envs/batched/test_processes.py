@@ -27,8 +27,8 @@ from tdx.envs.batched import ParallelEnv, SerialEnv
 from tdx.envs.batched.chunk_pool import ChunkPool
 from tdx.envs.batched.process_options import resolve_process_count, split_rows
 from tdx.envs.gym import GymWrapper
-from tdx.errors import ArgumentError, EnvError, WorkerError
-from tdx.keys import NestedKey
+from tdx.foundation.errors import ArgumentError, EnvError, WorkerError
+from tdx.foundation.keys import NestedKey
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.batched.test_faults import one_faulty
 from tests.envs.mocks import CountingEnv, FaultyEnv, TwoGroupsEnv

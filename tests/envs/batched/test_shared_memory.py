@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tdx.envs.batched.shared_memory import Field, TensorBlock
-from tdx.errors import WorkerError
+from tdx.foundation.errors import WorkerError
 
 DTYPES = [torch.bool, torch.uint8, torch.float16, torch.float64, torch.complex64]
 

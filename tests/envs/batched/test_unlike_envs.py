@@ -24,7 +24,7 @@ from tdx import (
 )
 from tdx.core.envs import EnvBase
 from tdx.envs.batched import SerialEnv
-from tdx.errors import ChainError, EnvError
+from tdx.foundation.errors import ChainError, EnvError
 from tdx.specs import Bounded, Stacked, StackedComposite
 from tests.envs.batched.conftest import MakeBatch
 from tests.envs.mocks import CountingEnv, WideEnv

@@ -8,7 +8,7 @@ import gymnasium
 import pytest
 
 from tdx.envs.gym import GymEnv
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.pipeline import Pipeline, build_env, from_python, to_python
 from tdx.pipeline.model import EnvConfig
 from tests.envs.gym.mocks import SpaceEnv

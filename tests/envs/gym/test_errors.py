@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from tdx import PendulumEnv, RewardSum, SerialEnv, TransformedEnv
 from tdx.core.envs import EnvBase
 from tdx.envs.gym import GymEnv, GymWrapper, providers
-from tdx.errors import (
+from tdx.foundation.errors import (
     ArgumentError,
     EnvError,
     EnvNotFoundError,

@@ -10,7 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from tdx import Composite, NonTensor, Unbounded
 from tdx.envs.gym import GymEnv, GymWrapper, default_info_dict_reader
-from tdx.errors import ArgumentError, SpecError
+from tdx.foundation.errors import ArgumentError, SpecError
 from tests.envs.gym.mocks import CountEnv, InfoEnv
 
 KEYS = {"score", "lives", "alive", "position", ("nested", "speed"), "name"}

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from tdx.envs.gym import GymEnv, GymWrapper
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tests.envs.gym.mocks import SpaceEnv
 
 

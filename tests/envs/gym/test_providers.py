@@ -14,7 +14,7 @@ import pytest
 from tdx.envs.gym import providers, registry
 from tdx.envs.gym.providers import Provider
 from tdx.envs.gym.registry import find_env, survey_envs, write_cache
-from tdx.errors import EnvNotFoundError, MissingPackageError
+from tdx.foundation.errors import EnvNotFoundError, MissingPackageError
 from tdx.inspection.doctor import _check_envs
 from tdx.inspection.envs import find_envs
 

@@ -15,7 +15,7 @@ from tdx import EnvBase, RewardSum, TransformedEnv
 from tdx.core.plan import plan_of
 from tdx.envs.gym import GymEnv, GymWrapper
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode, create_without_autoreset
-from tdx.errors import EnvError
+from tdx.foundation.errors import EnvError
 from tests.envs.gym.mocks import CountEnv
 
 # Gymnasium 1.0 has no modes: only what tdx creates is reset in rows.

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from tdx import EnvBase, ParallelEnv, RewardScaling, RewardSum, SerialEnv, TransformedEnv
 from tdx.core.spec_check import check_env_specs
 from tdx.envs.gym import GymEnv, GymWrapper
-from tdx.errors import EnvError
+from tdx.foundation.errors import EnvError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.model import EnvConfig
 from tdx.rollouts import open_dump, verify

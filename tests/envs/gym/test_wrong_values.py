@@ -16,7 +16,7 @@ from tdx.core.spec_check import check_env_specs
 from tdx.envs import EnvBase, ParallelEnv, SerialEnv
 from tdx.envs.gym import GymEnv, GymWrapper
 from tdx.envs.gym.values import WrongValueError, describe, to_array
-from tdx.errors import EnvError, ExitCode
+from tdx.foundation.errors import EnvError, ExitCode
 from tests.envs.gym.mocks import FAULTS, SpaceEnv, WrongValuesEnv
 
 AT = 5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tdx.errors import MissingPackageError, TdxError
+from tdx.foundation.errors import MissingPackageError, TdxError
 from tdx.inspection.explanations import all_explanations
 from tdx.inspection.lint.linter import (
     LintFinding,

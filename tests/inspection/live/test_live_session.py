@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tdx import CartPoleEnv, PendulumEnv, StepCounter
-from tdx.errors import ArgumentError, KeyNotFoundError
+from tdx.foundation.errors import ArgumentError, KeyNotFoundError
 from tdx.inspection.live.actions import action_fields, build_action
 from tdx.inspection.live.histories import SeriesBuffer, build_plot
 from tdx.inspection.live.session import LiveSession

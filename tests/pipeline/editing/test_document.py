@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdx.errors import PipelineError
+from tdx.foundation.errors import PipelineError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing.documents import ChangedOnDiskError, Document
 from tdx.pipeline.editing.draft import Draft, describe_changes

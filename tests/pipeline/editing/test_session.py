@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 from tdx.pipeline import Pipeline
 from tdx.pipeline.editing import Draft, Editor
 from tdx.pipeline.editing.sessions import Session, session_from_json, session_to_json

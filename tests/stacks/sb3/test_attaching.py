@@ -22,7 +22,7 @@ from stable_baselines3.common.vec_env import (
 
 import tdx
 from tdx.core import StepTrace
-from tdx.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.stacks import open_stack
 from tests.stacks.sb3.envs import (
     Images,

@@ -23,7 +23,7 @@ from stable_baselines3.common.vec_env import (
     VecTransposeImage,
 )
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.stacks import open_stack
 from tdx.stacks.conversion import Convertible, Missing

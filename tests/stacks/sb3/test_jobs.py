@@ -16,7 +16,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnvWrapper
 import tdx
 from tdx.cli.process import run
 from tdx.core import StepTrace
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.inspection.values_report import inspect_values
 from tdx.stacks import open_stack
 from tests.stacks.sb3.envs import Images, make_classic, make_images, replaced_methods

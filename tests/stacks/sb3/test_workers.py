@@ -15,7 +15,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNorm
 import tdx
 from tdx.cli.process import run as run_command
 from tdx.core import StepTrace
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.stacks import open_stack
 from tests.stacks.sb3.envs import assert_equal, run
 from tests.stacks.worker_envs import make_long, make_row, make_slow, make_without_tdx

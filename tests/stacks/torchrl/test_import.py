@@ -11,7 +11,7 @@ import torch
 import torchrl.data as data
 import torchrl.envs as rl
 
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.inspection.stack_import import StackImport, import_stack
 from tdx.pipeline import format_stage
 from tdx.stacks import open_stack

@@ -14,7 +14,7 @@ from tdx import (
     SliceSampler,
     TransformedEnv,
 )
-from tdx.errors import ArgumentError, ChainError, TdxError
+from tdx.foundation.errors import ArgumentError, ChainError, TdxError
 from tdx.transforms import Transform
 from tests.transforms.contract.examples import example_of, made, rows_of
 from tests.transforms.contract.test_places import stored_data

@@ -10,9 +10,9 @@ import torch
 from tensordict import TensorDictBase
 
 from tdx import TransformedEnv
-from tdx.errors import TdxError
-from tdx.keys import NestedKey, join_keys, split_key
-from tdx.tensordicts import read
+from tdx.foundation.errors import TdxError
+from tdx.foundation.keys import NestedKey, join_keys, split_key
+from tdx.foundation.tensordicts import read
 from tdx.transforms import Transform
 from tests.transforms.contract.examples import NAMES, made, rows_of
 from tests.transforms.fixed_rollouts import ROUNDED, entries, fixed_rollout

@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from tdx import Compose, ParallelEnv, SerialEnv, TransformedEnv
 from tdx.core.envs import EnvBase
-from tdx.errors import TdxError
+from tdx.foundation.errors import TdxError
 from tdx.transforms import TimeBehavior, Transform
 from tests.transforms.contract.examples import (
     example_of,

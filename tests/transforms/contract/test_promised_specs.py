@@ -7,7 +7,7 @@ import torch
 
 from tdx import TransformedEnv, check_env_specs
 from tdx.core.envs import EnvBase
-from tdx.keys import normalize_key
+from tdx.foundation.keys import normalize_key
 from tdx.pipeline import load_catalog
 from tdx.specs import Composite
 from tests.transforms.contract.examples import (

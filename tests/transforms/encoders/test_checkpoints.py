@@ -18,7 +18,7 @@ from torch import Tensor
 from torchvision.models import ResNet18_Weights, ResNet50_Weights
 
 from tdx import Compose, GymEnv, InitTracker, R3MTransform, TransformedEnv
-from tdx.errors import ArgumentError, EnvError, ExitCode, TdxError, UnknownNameError
+from tdx.foundation.errors import ArgumentError, EnvError, ExitCode, TdxError, UnknownNameError
 from tests.transforms.encoders.checkpoints import in_r3m_layout, network, saved, without_head
 
 State = dict[str, Tensor]

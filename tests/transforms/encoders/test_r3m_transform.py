@@ -23,7 +23,13 @@ from tdx import (
     Unbounded,
     check_env_specs,
 )
-from tdx.errors import ArgumentError, ChainError, KeyNotFoundError, TdxError, UnknownNameError
+from tdx.foundation.errors import (
+    ArgumentError,
+    ChainError,
+    KeyNotFoundError,
+    TdxError,
+    UnknownNameError,
+)
 from tests.transforms.encoders.checkpoints import network, saved
 from tests.transforms.envs import GroupsEnv, RowsEnv
 from tests.transforms.fixed_rollouts import fixed_rollout

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tdx import open_dump, record_shards
-from tdx.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError
 from tdx.pipeline import Pipeline
 from tdx.tui.backend.client import Ticket
 from tdx.tui.backend.messages import Job

@@ -92,7 +92,7 @@ class Terminal:
 
 def edits(folder: Path) -> tuple[list[str], list[str]]:
     """Return the effective and the undone edits in the stored session."""
-    from tdx.errors import StorageError
+    from tdx.foundation.errors import StorageError
     from tdx.pipeline.editing.documents import read_json
     from tdx.pipeline.editing.sessions import session_from_json
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 from tdx.pipeline.editing.sessions import SessionStore
 from tests.tui.files.filing import TEXT, Filer, filing
 from tests.tui.idle import until

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from tdx.errors import did_you_mean, find_similar_names
+from tdx.foundation.errors import did_you_mean, find_similar_names
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.inspection.lint.context import ENV, LintContext, LintStage, StageVersion
 from tdx.inspection.lint.rule import (
     Edit,
@@ -16,7 +17,6 @@ from tdx.inspection.lint.rule import (
     remove_stage,
     rule,
 )
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
 
 _DECLARED_ONLY = '''
 import torch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tdx.errors import did_you_mean
+from tdx.foundation.errors import did_you_mean
+from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.inspection.lint.context import LintContext
 from tdx.inspection.lint.rule import Violation, insert_stage, rule
-from tdx.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.pipeline.values import StageConfig
 
 _STATE = "recurrent_state"

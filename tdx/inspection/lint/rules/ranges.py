@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.rule import Violation, change_arguments, move_stage, remove_stage, rule
-from tdx.keys import NestedKey, format_key, normalize_key
 
 if TYPE_CHECKING:
     from tdx.specs import TensorSpec

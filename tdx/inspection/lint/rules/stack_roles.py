@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tdx.foundation.keys import NestedKey, split_key
 from tdx.inspection.lint.rule import Violation, stack_rule
 from tdx.inspection.lint.rules.stacks import EXAMPLE_IMPORTS, RECORDERS
 from tdx.inspection.lint.stack_context import StackContext
-from tdx.keys import NestedKey, split_key
 
 if TYPE_CHECKING:
     from tdx.stacks import StageInfo

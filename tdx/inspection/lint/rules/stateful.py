@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.rule import (
     Edit,
@@ -14,7 +15,6 @@ from tdx.inspection.lint.rule import (
     remove_stage,
     rule,
 )
-from tdx.keys import NestedKey, format_key
 
 _IMAGES = ("Resize", "CenterCrop", "GrayScale", "ToTensorImage")
 _NORMS = ("ObservationNorm", "VecNorm")

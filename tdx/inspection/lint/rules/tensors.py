@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from tdx.foundation.keys import NestedKey, format_key
 from tdx.inspection.lint.context import LintContext, LintStage
 from tdx.inspection.lint.rule import (
     Fix,
@@ -15,7 +16,6 @@ from tdx.inspection.lint.rule import (
     remove_stage,
     rule,
 )
-from tdx.keys import NestedKey, format_key
 from tdx.pipeline.values import StageConfig
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tdx.confined_files import open_below, open_folder, write_below
-from tdx.errors import StorageError
+from tdx.foundation.confined_files import open_below, open_folder, write_below
+from tdx.foundation.errors import StorageError
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc/passwd", "a/../../b", "", "a//b", ".", "a\0b"])

@@ -15,7 +15,7 @@ import torch
 from tensordict import LazyStackedTensorDict, TensorDict, TensorDictBase
 from torch import Tensor
 
-from tdx.keys import NestedKey, normalize_key
+from tdx.foundation.keys import NestedKey, normalize_key
 
 TensorDictFactory = Callable[[dict[str, Any]], TensorDict]
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 import pytest
 
-from tdx.errors import ArgumentError
-from tdx.keys import NestedKey
-from tdx.serialization import Entries, Entry, Result, key_entry, keys_entry, to_plain
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.keys import NestedKey
+from tdx.foundation.serialization import Entries, Entry, Result, key_entry, keys_entry, to_plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdx.errors import StorageError
-from tdx.untrusted import (
+from tdx.foundation.errors import StorageError
+from tdx.foundation.untrusted import (
     MAX_NESTING,
     check_claimed_bytes,
     json_depth,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from tdx.serialization import from_plain, json_field, to_plain
+from tdx.foundation.serialization import from_plain, json_field, to_plain
 
 
 @dataclass(frozen=True)

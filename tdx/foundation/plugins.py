@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tdx.errors import PluginError, TdxError, summarize_error
+from tdx.foundation.errors import PluginError, TdxError, summarize_error
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

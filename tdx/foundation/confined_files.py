@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tdx.errors import StorageError
-from tdx.files import NEW_FILE_FLAGS, temporary_name
+from tdx.foundation.errors import StorageError
+from tdx.foundation.files import NEW_FILE_FLAGS, temporary_name
 
 _UNTRUSTED = "tdx did not write this file; do not use files from a source that you do not trust"
 

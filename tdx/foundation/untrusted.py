@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tdx.errors import StorageError
+from tdx.foundation.errors import StorageError
 
 MAX_NESTING = 100
 """Levels of nesting in YAML and JSON."""

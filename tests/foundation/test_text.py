@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdx.text import escape_control_characters
+from tdx.foundation.text import escape_control_characters
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from tdx.errors import ArgumentError, OutputError, TdxError
+from tdx.foundation.errors import ArgumentError, OutputError, TdxError
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a disk, a quota or a file that is full."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from tdx.errors import ArgumentError, UnknownNameError, Where, did_you_mean
-from tdx.serialization import Entries, Entry, Result
-from tdx.untrusted import MAX_PIPELINE_BYTES, read_limited
+from tdx.foundation.errors import ArgumentError, UnknownNameError, Where, did_you_mean
+from tdx.foundation.serialization import Entries, Entry, Result
+from tdx.foundation.untrusted import MAX_PIPELINE_BYTES, read_limited
 
 _MAX_DIGITS = 30
 _TOML_VALUE = r"""(?:"[^"\n]*"|'[^'\n]*'|[^#\n]*?)"""

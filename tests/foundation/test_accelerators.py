@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tdx import accelerators
+from tdx.foundation import accelerators
 from tdx.profiling.interleaved import wait_for_device
 
 CALLS = ("synchronize", "current_stream", "memory_stats", "reset_peak_memory_stats")

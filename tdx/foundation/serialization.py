@@ -17,8 +17,8 @@ from operator import attrgetter
 from pathlib import PurePath
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from tdx.html_repr import repr_html
-from tdx.keys import NestedKey, format_key
+from tdx.foundation.html_repr import repr_html
+from tdx.foundation.keys import NestedKey, format_key
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ def keys_entry(name: str, attribute: str | None = None) -> Entry:
 
 
 def format_keys(keys: Iterable[NestedKey]) -> list[str]:
-    """Format several keys; see :func:`~tdx.keys.format_key`."""
+    """Format several keys; see :func:`~tdx.foundation.keys.format_key`."""
     return [format_key(key) for key in keys]
 
 

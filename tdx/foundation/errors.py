@@ -1,7 +1,7 @@
 """Errors that tdx raises: a one-line message, a hint with the next step, and the location.
 
 Example:
-    >>> from tdx.errors import ArgumentError, Where
+    >>> from tdx.foundation.errors import ArgumentError, Where
     >>> where = Where(stage=2, transform="CatFrames")
     >>> print(ArgumentError("N must be at least 1, got 0", where=where))
     stage 2 (CatFrames): N must be at least 1, got 0
@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, ClassVar, Self, TypedDict, overload
 
-from tdx.keys import NestedKey, format_key
+from tdx.foundation.keys import NestedKey, format_key
 
 
 class ExitCode(IntEnum):

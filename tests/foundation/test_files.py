@@ -12,8 +12,8 @@ from typing import IO
 
 import pytest
 
-from tdx.errors import ArgumentError
-from tdx.files import (
+from tdx.foundation.errors import ArgumentError
+from tdx.foundation.files import (
     atomic_folder,
     atomic_write,
     check_replaceable,
@@ -42,7 +42,7 @@ def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "a"
     target.write_text("old")
     code = (
-        "import os, sys\nfrom tdx.files import atomic_write\n"
+        "import os, sys\nfrom tdx.foundation.files import atomic_write\n"
         "with atomic_write(sys.argv[1]) as file:\n"
         "    file.write(b'new'); file.flush(); os.kill(os.getpid(), 9)\n"
     )
@@ -54,7 +54,7 @@ def test_killed_write_keeps_the_old_file(tmp_path: Path) -> None:
 def test_temporary_file_of_a_killed_write_goes_with_the_next_write(tmp_path: Path) -> None:
     target = tmp_path / "a"
     code = (
-        "import os, sys\nfrom tdx.files import atomic_write\n"
+        "import os, sys\nfrom tdx.foundation.files import atomic_write\n"
         "with atomic_write(sys.argv[1]) as file:\n"
         "    os.kill(os.getpid(), 9)\n"
     )
@@ -174,7 +174,7 @@ def test_name_exists_at_every_moment_of_an_exchange(tmp_path: Path) -> None:
     with atomic_folder(target) as folder:
         (folder / "a").touch()
     code = (
-        "import sys\nfrom tdx.files import atomic_folder\n"
+        "import sys\nfrom tdx.foundation.files import atomic_folder\n"
         "for _ in range(300):\n"
         "    with atomic_folder(sys.argv[1]) as folder: (folder / 'a').touch()\n"
     )

@@ -62,7 +62,7 @@ def test_functions_of_tensordict_compile_after_imports_in_any_order(imports: str
 def test_compile_needs_the_marks() -> None:
     code = (
         "import sys, tdx, tensordict\n"
-        "from tdx.compiler_import import CompilerImport\n"
+        "from tdx.foundation.compiler_import import CompilerImport\n"
         "hook = next(each for each in sys.meta_path if isinstance(each, CompilerImport))\n"
         "assert hook._waiting, 'TensorDict marks no functions any more: remove the hook'\n"
         "hook._waiting.clear()\n"

@@ -1,0 +1,1 @@
+"""Errors, keys, text, settings, serialization, files, processes: what everything else builds on."""
