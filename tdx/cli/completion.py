@@ -233,11 +233,11 @@ def complete_dump_keys(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names(folder: Any) -> list[str]:
-    from tdx.foundation.confined_files import open_below, open_folder
+    from tdx.foundation.container import Container
     from tdx.foundation.untrusted import parse_json
 
     try:
-        with open_folder(folder) as root, os.fdopen(open_below(root, "chunks.jsonl"), "rb") as file:
+        with Container.open(folder) as root, root.open_file("chunks.jsonl") as file:
             first = parse_json(file.readline(_MAX_LINE), "chunks.jsonl")
         keys = [list(map(str, leaf["key"])) for leaf in first["tracks"]["data"]["leaves"]]
     except (OSError, TdxError, ValueError, KeyError, TypeError):

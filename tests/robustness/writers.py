@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensordict import TensorDict, TensorDictBase
 
 from tdx import GymEnv, LazyTensorStorage, Pipeline, ReplayBuffer, open_dump
-from tdx.data.saved_manifest import MANIFEST
+from tdx.data.saved import MANIFEST
 from tdx.foundation.errors import StorageError, TdxError
 from tdx.foundation.untrusted import parse_json
 from tdx.inspection.watch import WatchWarning, watch

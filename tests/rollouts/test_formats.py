@@ -19,6 +19,7 @@ import torch
 from gymnasium import spaces
 
 from tdx import Dump, export_dump, import_dump, open_dump
+from tdx.foundation.container import Container
 from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
@@ -378,7 +379,8 @@ def test_unfinished_dump_is_exported_with_a_note(dumps: Path, tmp_path: Path) ->
     record(tmp_path / "cut")
     manifest = Manifest.load(tmp_path / "cut")
     manifest.complete, manifest.goal = False, Goal(steps=900)
-    manifest.save(tmp_path / "cut")
+    with Container.open(tmp_path / "cut") as root:
+        manifest.save(root)
     exported = export_dump(tmp_path / "cut", to="npz")
     assert any("unfinished" in note for note in exported.notes)
     imported = import_dump(exported.path, tmp_path / "again")

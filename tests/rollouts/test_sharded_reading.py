@@ -29,7 +29,7 @@ from tdx import (
     import_dump,
     open_dump,
 )
-from tdx.foundation.confined_files import open_folder
+from tdx.foundation.container import Container
 from tdx.pipeline import parse_stage
 from tdx.rollouts import (
     DumpRequest,
@@ -305,9 +305,9 @@ def thousands() -> Iterator[Path]:
             for shard in range(count):
                 target, manifest = folder / "shards" / f"{shard:05}", plan.shard_manifest(shard)
                 target.mkdir()
-                with open_folder(target) as root:
+                with Container.open(target) as root:
                     manifest.save_header(root, manifest.start())
-                    with DumpWriter(root, target, manifest, manifest.start()) as writer:
+                    with DumpWriter(root, manifest, manifest.start()) as writer:
                         writer.append(chunk, None, None)
                         writer.finish()
         complete_shards(folder)

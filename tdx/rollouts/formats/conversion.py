@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from tdx.engines import map_in_processes
-from tdx.foundation.confined_files import open_folder
+from tdx.foundation.container import Container, replaced_error
 from tdx.foundation.errors import (
     ArgumentError,
     MissingPackageError,
@@ -23,7 +23,6 @@ from tdx.foundation.errors import (
     install_extra,
 )
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.rollouts.dump.folder import replaced_dump
 from tdx.rollouts.dump.index import Chunk
 from tdx.rollouts.dump.reading import Dump, DumpSummary, open_dump, summarize
 from tdx.rollouts.dump.remote import is_url
@@ -279,7 +278,7 @@ class _ShardExport:
     ) -> Exported:
         dump, kind = open_dump(self.shard), find_format(self.format)
         if dump.manifest.chunks[-1] != self.last:
-            raise replaced_dump(self.shard)
+            raise replaced_error(self.shard)
         source = ExportSource(dump, keys, raw=kind.holds_raw, on_rows=on_rows)
         return _export(source, dump, kind, self.target, self.options, dry_run)
 
@@ -373,14 +372,14 @@ def import_dump(
         check_columns(reader.columns(), source, folder)
         if reader.note is not None and env is not None:
             raise ArgumentError(f"{source} already names its env", hint="leave --env out")
-        with open_folder(part) as root:
+        with Container.open(part) as root:
             if reader.note is None:
                 manifest, notes = ForeignImport(reader, source, env).write(root, on_rows)
             else:
                 manifest, notes = OwnImport(reader, reader.note, source).write(root, on_rows)
             for track, steps in manifest.tracks:
                 track.write_descriptions(root, steps)
-            manifest.save(part)
+            manifest.save(root)
     return Imported(str(source), kind.name, str(folder), summarize(str(folder), manifest), notes)
 
 

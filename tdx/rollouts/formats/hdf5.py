@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tdx.foundation.container import write_all
 from tdx.foundation.errors import StorageError
 from tdx.foundation.untrusted import MAX_NESTING
-from tdx.rollouts.dump.folder import write_all
 from tdx.rollouts.formats.export_source import ExportSource
 from tdx.rollouts.formats.files import (
     DEFLATE_RATIO,

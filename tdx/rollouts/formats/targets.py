@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tdx.foundation.container import make_folders
 from tdx.foundation.errors import ArgumentError, OutputError, TdxError
-from tdx.foundation.files import FULL, atomic_folder, atomic_path, check_replaceable, make_folders
+from tdx.foundation.files import FULL, atomic_folder, atomic_path, check_replaceable
 from tdx.rollouts.formats.interface import Format
 
 _FULL_TEXT = {os.strerror(number).lower(): number for number in FULL}
