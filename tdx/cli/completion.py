@@ -87,9 +87,9 @@ def complete_name(incomplete: str) -> list[Completion]:
 def complete_export(incomplete: str) -> list[Completion]:
     """Complete the formats of ``tdx export``, without loading those of plugins."""
     from tdx.foundation.plugins import find_plugins
-    from tdx.rollouts.formats.interface import BUILTIN_FORMATS
+    from tdx.rollouts.formats.interface import builtin_formats
 
-    known = [(each.name, each.title) for each in BUILTIN_FORMATS]
+    known = [(name, kind.title) for name, (kind, _) in builtin_formats().items()]
     known += [(each.name, f"of {each.package}") for each in find_plugins("tdx.exporters")]
     return _matching(incomplete, known)
 

@@ -30,7 +30,7 @@ from tdx.pipeline.editing.draft import Draft
 from tdx.pipeline.editing.sessions import Session, SessionStore
 from tdx.profiling.saved import profile_from_json
 from tdx.rollouts import DumpRequest, Goal, Manifest, Progress, roll_out, verify
-from tdx.rollouts.formats.rerun import check_complete
+from tdx.rollouts.formats.rerun import check as check_complete
 from tests.cli.processes import call_main
 from tests.robustness.power_loss import Tree
 

@@ -44,7 +44,7 @@ from tdx.rollouts import (
 from tdx.rollouts.dump import writing
 from tdx.rollouts.dump.sharded import ShardedFolder
 from tdx.rollouts.dump.writing import DumpWriter, ignore_progress
-from tdx.rollouts.formats.conversion import export_lines
+from tdx.rollouts.formats.jsonl import export_lines
 from tdx.rollouts.recording.shards import complete_shards, open_shards
 from tests.rollouts.recordings import in_memory, request, same
 
