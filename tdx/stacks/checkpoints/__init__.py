@@ -1,0 +1,25 @@
+"""Policy checkpoints: the processors around a policy, read as data.
+
+No code of a checkpoint runs, no library of it is imported, and weights are not read.
+"""
+
+from tdx.stacks.checkpoints.folder import is_checkpoint, read_checkpoint
+from tdx.stacks.checkpoints.model import (
+    Checkpoint,
+    Feature,
+    PolicyConfig,
+    Processor,
+    Step,
+    Trace,
+)
+
+__all__ = [
+    "Checkpoint",
+    "Feature",
+    "PolicyConfig",
+    "Processor",
+    "Step",
+    "Trace",
+    "is_checkpoint",
+    "read_checkpoint",
+]
