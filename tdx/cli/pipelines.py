@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tdx.envs import EnvBase
     from tdx.pipeline import EnvConfig, Pipeline, PipelineFile, StageConfig
     from tdx.stacks import Stack
+    from tdx.stacks.checkpoints import Checkpoint
 
 
 _CONFIGURABLE = ("seed", "num_envs", "device")
@@ -62,6 +63,25 @@ def read_pipeline(options: PipelineOptions, *, tolerant: bool = False) -> Pipeli
         PipelineError: The file or a stage is invalid.
     """
     return read_source(options, tolerant=tolerant)[0]
+
+
+def find_checkpoint(options: TargetOptions) -> Checkpoint | None:
+    """Read the policy checkpoint that a target names; ``None`` if it names something else.
+
+    Raises:
+        ArgumentError: Stages are added to a checkpoint.
+        StorageError: The checkpoint cannot be read.
+    """
+    from tdx.stacks.checkpoints import is_checkpoint, read_checkpoint
+
+    target = options.target or options.pipeline
+    if target is None or not is_checkpoint(target):
+        return None
+    if options.transforms:
+        raise ArgumentError(
+            "-t does not apply to a policy checkpoint", hint="its processors are its stages"
+        )
+    return read_checkpoint(target)
 
 
 def read_source(

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from tdx.foundation.errors import Where
 from tdx.inspection.check_report import CheckReport, Finding
 from tdx.inspection.lint.rule import Severity
-from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, Step, read_checkpoint
+from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, Step
 from tdx.stacks.checkpoints.steps import (
     ACTION,
     DEFINITIONS,
@@ -78,24 +78,21 @@ class Violation:
     key: str | None = None
 
 
-def check_checkpoint(path: str | Path, codes: Sequence[str] | None = None) -> CheckReport:
-    """Check a checkpoint folder of LeRobot; no code of it runs, and its weights are not read.
+def check_checkpoint(
+    checkpoint: Checkpoint, select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> CheckReport:
+    """Check the processors of a checkpoint against its configuration and against themselves.
 
     Args:
-        path: Folder, a processor file in it, or ``lerobot:org/name``.
-        codes: Prefixes of the rules to apply. Defaults to all rules.
-
-    Raises:
-        StorageError: The checkpoint cannot be read.
+        checkpoint: As :func:`~tdx.stacks.checkpoints.read_checkpoint` returns it.
+        select: Prefixes of the rules to apply. Empty: all rules.
+        ignore: Prefixes of rules to leave out.
     """
-    checkpoint = read_checkpoint(path)
-    findings = []
+    findings: list[Finding] = []
     for rule in CHECKPOINT_RULES:
-        if codes is not None and not any(rule.code.startswith(prefix) for prefix in codes):
-            continue
-        findings += [
-            _to_finding(rule, violation, checkpoint) for violation in rule.find(checkpoint)
-        ]
+        is_selected = not select or rule.code.startswith(tuple(select))
+        if is_selected and not rule.code.startswith(tuple(ignore)):
+            findings += map(partial(_to_finding, rule, checkpoint), rule.find(checkpoint))
     findings.sort(key=lambda finding: (finding.where.file or "", finding.where.stage or 0))
     stages = sum(len(processor.steps) for processor in checkpoint.processors)
     opaque = [
@@ -105,7 +102,7 @@ def check_checkpoint(path: str | Path, codes: Sequence[str] | None = None) -> Ch
         if step.name not in DEFINITIONS
     ]
     return CheckReport(
-        str(path),
+        str(checkpoint.path),
         stages,
         ("specs", "lints"),
         tuple(findings),

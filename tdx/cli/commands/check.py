@@ -152,7 +152,7 @@ def check(
 
     tdx check pendulum.yaml --diff --unsafe-fixes
     """
-    from tdx.cli.pipelines import read_source, with_target
+    from tdx.cli.pipelines import find_checkpoint, read_source, with_target
     from tdx.cli.runtime import third_party_code
     from tdx.inspection.check_report import check_pipeline
 
@@ -166,6 +166,15 @@ def check(
                 f"{option} does not apply to a contract", hint=f"leave out {option} or --against"
             )
         return check_against(pipeline, against, output.output, evaluation=evaluation)
+    if (checkpoint := find_checkpoint(pipeline)) is not None:
+        from tdx.inspection.checkpoint_check import check_checkpoint
+
+        given = {"--policy": policy, "--diff": diff, "--fix": fix, "--eval": evaluation}
+        for option in (name for name, value in given.items() if value):
+            raise ArgumentError(f"{option} does not apply to a policy checkpoint")
+        checked = check_checkpoint(checkpoint, split_list(select), split_list(ignore))
+        _write_report(checked, (), output, None, None, verbose=verbose)
+        return checked.exit_code(strict=strict)
     options = with_target(pipeline)
     config, source = read_source(options)
     rules = _rules(config, select, ignore)
