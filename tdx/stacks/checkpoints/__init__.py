@@ -6,6 +6,7 @@ No code of a checkpoint runs, no library of it is imported, and weights are not 
 from tdx.stacks.checkpoints.folder import is_checkpoint, read_checkpoint
 from tdx.stacks.checkpoints.model import (
     Checkpoint,
+    Entries,
     Feature,
     PolicyConfig,
     Processor,
@@ -15,6 +16,7 @@ from tdx.stacks.checkpoints.model import (
 
 __all__ = [
     "Checkpoint",
+    "Entries",
     "Feature",
     "PolicyConfig",
     "Processor",
