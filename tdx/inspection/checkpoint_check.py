@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -43,7 +42,7 @@ class CheckpointRule:
         title: What is wrong, in a few words.
         severity: ``error`` (cannot work), ``warning`` or ``suggestion``.
         why: Why it matters, and what to do.
-        find: Yields the violations.
+        find: Yields the violations; ``None`` for a rule that needs a dataset.
     """
 
     code: str
@@ -51,7 +50,7 @@ class CheckpointRule:
     title: str
     severity: Severity
     why: str
-    find: Callable[[Checkpoint], Iterator[Violation]]
+    find: Callable[[Checkpoint], Iterator[Violation]] | None = None
 
     @property
     def paragraphs(self) -> list[str]:
@@ -88,11 +87,25 @@ def check_checkpoint(
         select: Prefixes of the rules to apply. Empty: all rules.
         ignore: Prefixes of rules to leave out.
     """
+    return checkpoint_report(checkpoint, (), select, ignore)
+
+
+def checkpoint_report(
+    checkpoint: Checkpoint,
+    further: Sequence[tuple[CheckpointRule, Violation]],
+    select: Sequence[str],
+    ignore: Sequence[str],
+) -> CheckReport:
+    """Return the report of the rules about checkpoints, and of further violations."""
     findings: list[Finding] = []
-    for rule in CHECKPOINT_RULES:
+    found = [
+        *((rule, v) for rule in CHECKPOINT_RULES if rule.find for v in rule.find(checkpoint)),
+        *further,
+    ]
+    for rule, violation in found:
         is_selected = not select or rule.code.startswith(tuple(select))
         if is_selected and not rule.code.startswith(tuple(ignore)):
-            findings += map(partial(_to_finding, rule, checkpoint), rule.find(checkpoint))
+            findings.append(to_finding(rule, checkpoint, violation))
     findings.sort(key=lambda finding: (finding.where.file or "", finding.where.stage or 0))
     stages = sum(len(processor.steps) for processor in checkpoint.processors)
     opaque = [
@@ -110,13 +123,18 @@ def check_checkpoint(
     )
 
 
-def _to_finding(rule: CheckpointRule, checkpoint: Checkpoint, violation: Violation) -> Finding:
+def to_finding(
+    rule: CheckpointRule, checkpoint: Checkpoint | None, violation: Violation
+) -> Finding:
+    """Return a violation of a rule as a finding."""
     step, processor = violation.step, violation.processor
     where = Where(
         None if step is None else step.index,
         None if step is None else step.short_name,
         violation.key,
-        file=None if processor is None else str(checkpoint.path / processor.file),
+        file=None
+        if processor is None or checkpoint is None
+        else str(checkpoint.path / processor.file),
     )
     return Finding(
         "lints",
@@ -134,14 +152,15 @@ def _to_finding(rule: CheckpointRule, checkpoint: Checkpoint, violation: Violati
 # ------------------------------------------------------------------------------------ helpers
 
 
-def _normalizers(checkpoint: Checkpoint) -> Iterator[tuple[Processor, Step]]:
+def normalizers(checkpoint: Checkpoint) -> Iterator[tuple[Processor, Step]]:
+    """Yield the steps that normalize or unnormalize."""
     for processor in checkpoint.processors:
         for step in processor.steps:
             if step.name in NORMALIZERS:
                 yield processor, step
 
 
-def _normalized(step: Step) -> Iterator[tuple[str, Feature, str]]:
+def normalized_features(step: Step) -> Iterator[tuple[str, Feature, str]]:
     """Yield the features that a normalizer is meant to normalize: key, feature and mode."""
     chosen = step.config.get("normalize_observation_keys")
     for key, feature in step.features.items():
@@ -152,7 +171,8 @@ def _normalized(step: Step) -> Iterator[tuple[str, Feature, str]]:
         yield (ACTION if is_action else key), feature, mode
 
 
-def _label(processor: Processor, step: Step) -> str:
+def step_label(processor: Processor, step: Step) -> str:
+    """Return a step as messages name it."""
     return f"step {step.index} ({step.short_name}) of the {processor.role}"
 
 
@@ -171,9 +191,9 @@ def _indices(mask: Array) -> str:
 
 
 def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in _normalizers(checkpoint):
+    for processor, step in normalizers(checkpoint):
         known = list(step.statistics)
-        for key, _, mode in _normalized(step):
+        for key, _, mode in normalized_features(step):
             if key in known:
                 continue
             others = [name for name in known if name not in step.features]
@@ -186,21 +206,21 @@ def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
             else:
                 hint = "pass the statistics of the dataset: dataset_stats=dataset.meta.stats"
             yield Violation(
-                f"{_label(processor, step)} passes {key!r} on unchanged: {mode} has no statistics "
-                "for it",
+                f"{step_label(processor, step)} passes {key!r} on unchanged: {mode} has no "
+                f"statistics for it",
                 *(hint, processor, step, key),
             )
 
 
 def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in _normalizers(checkpoint):
-        for key, _, mode in _normalized(step):
+    for processor, step in normalizers(checkpoint):
+        for key, _, mode in normalized_features(step):
             statistics = step.statistics.get(key)
             if statistics is None:
                 continue
             if mode not in STATISTICS:
                 yield Violation(
-                    f"{_label(processor, step)} has the unknown mode {mode!r} for {key!r}",
+                    f"{step_label(processor, step)} has the unknown mode {mode!r} for {key!r}",
                     f"the modes are {', '.join((IDENTITY, *STATISTICS))}",
                     *(processor, step, key),
                 )
@@ -208,16 +228,16 @@ def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
             missing = [name for name in STATISTICS[mode] if name not in statistics]
             if missing:
                 yield Violation(
-                    f"{_label(processor, step)} needs {_names(missing)} of {key!r} for {mode}, and "
-                    f"has {_names(list(statistics))}",
+                    f"{step_label(processor, step)} needs {_names(missing)} of {key!r} for "
+                    f"{mode}, and has {_names(list(statistics))}",
                     "compute the statistics of the dataset again",
                     *(processor, step, key),
                 )
 
 
 def _other_shape(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in _normalizers(checkpoint):
-        for key, feature, mode in _normalized(step):
+    for processor, step in normalizers(checkpoint):
+        for key, feature, mode in normalized_features(step):
             statistics = step.statistics.get(key, {})
             for name in STATISTICS.get(mode, ()):
                 array = statistics.get(name)
@@ -225,7 +245,7 @@ def _other_shape(checkpoint: Checkpoint) -> Iterator[Violation]:
                     continue
                 yield Violation(
                     f"{name!r} of {key!r} has shape {list(array.shape)} in "
-                    f"{_label(processor, step)}, and the feature has {list(feature.shape)}",
+                    f"{step_label(processor, step)}, and the feature has {list(feature.shape)}",
                     None,
                     *(processor, step, key),
                 )
@@ -240,10 +260,10 @@ def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in _normalizers(checkpoint):
+    for processor, step in normalizers(checkpoint):
         if processor.role != "preprocessor":
             continue
-        for key, feature, mode in _normalized(step):
+        for key, feature, mode in normalized_features(step):
             statistics = step.statistics.get(key, {})
             arrays = [statistics.get(name) for name in STATISTICS.get(mode, ())]
             low, high = arrays if len(arrays) == 2 else (None, None)
@@ -258,7 +278,7 @@ def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
                 smallest = float(np.abs(width).min())
                 yield Violation(
                     f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: "
-                    f"{_label(processor, step)} amplifies what differs from training by "
+                    f"{step_label(processor, step)} amplifies what differs from training by "
                     f"{1 / max(smallest, 1e-8):.3g}",
                     "record data in which this feature moves, or leave it out",
                     *(processor, step, key),
@@ -266,13 +286,13 @@ def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
 
 
 def _contradicting(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in _normalizers(checkpoint):
+    for processor, step in normalizers(checkpoint):
         for key, statistics in step.statistics.items():
             reason = why_impossible(statistics)
             if reason is not None:
                 yield Violation(
-                    f"the statistics of {key!r} in {_label(processor, step)} cannot be those of "
-                    f"one dataset: {reason}",
+                    f"the statistics of {key!r} in {step_label(processor, step)} cannot be those "
+                    f"of one dataset: {reason}",
                     "compute them again from the data: statistics of parts were merged wrongly, or "
                     "are stale",
                     *(processor, step, key),
@@ -327,8 +347,8 @@ def why_impossible(statistics: Mapping[str, Array]) -> str | None:
 
 
 def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
-    for processor, step in _normalizers(checkpoint):
-        for key, feature, mode in _normalized(step):
+    for processor, step in normalizers(checkpoint):
+        for key, feature, mode in normalized_features(step):
             if feature.kind != "VISUAL":
                 continue
             names = STATISTICS.get(mode, ())
@@ -336,7 +356,7 @@ def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
             largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
             if largest > 2:
                 yield Violation(
-                    f"the statistics of {key!r} in {_label(processor, step)} are of pixels in "
+                    f"the statistics of {key!r} in {step_label(processor, step)} are of pixels in "
                     f"0 … 255 (up to {largest:.4g}), and the policy reads images in 0 … 1",
                     "divide them by 255, or compute them on images that are scaled",
                     *(processor, step, key),
@@ -351,7 +371,7 @@ def _twice(checkpoint: Checkpoint) -> Iterator[Violation]:
                 if key in seen:
                     yield Violation(
                         f"{key!r} is normalized twice: by step {seen[key].index} "
-                        f"({seen[key].short_name}) and by {_label(processor, step)}",
+                        f"({seen[key].short_name}) and by {step_label(processor, step)}",
                         "remove one of them, or set its mode to IDENTITY",
                         *(processor, step, key),
                     )
@@ -360,7 +380,7 @@ def _twice(checkpoint: Checkpoint) -> Iterator[Violation]:
 
 def _scaled_keys(step: Step, processor: Processor, checkpoint: Checkpoint) -> Iterator[str]:
     if step.name in NORMALIZERS:
-        for key, _, _ in _normalized(step):
+        for key, _, _ in normalized_features(step):
             if key in step.statistics:
                 yield key
     elif step.name == "xvla_imagenet_normalize":
@@ -377,14 +397,14 @@ def _other_mode(checkpoint: Checkpoint) -> Iterator[Violation]:
     config = checkpoint.config
     if config is None or not config.modes:
         return
-    for processor, step in _normalizers(checkpoint):
+    for processor, step in normalizers(checkpoint):
         kinds = {feature.kind for feature in step.features.values()}
         for kind in sorted(kinds):
             declared, used = config.modes.get(kind, IDENTITY), step.modes.get(kind, IDENTITY)
             if declared != used:
                 yield Violation(
-                    f"{_label(processor, step)} uses {used} for {kind}, and config.json declares "
-                    f"{declared}",
+                    f"{step_label(processor, step)} uses {used} for {kind}, and config.json "
+                    f"declares {declared}",
                     "the policy was trained with one of them: save the processors of the training",
                     *(processor, step),
                 )
@@ -394,7 +414,7 @@ def _other_features(checkpoint: Checkpoint) -> Iterator[Violation]:
     config = checkpoint.config
     if config is None:
         return
-    for processor, step in _normalizers(checkpoint):
+    for processor, step in normalizers(checkpoint):
         inputs, outputs = config.inputs, config.outputs
         declared = outputs if processor.role == "postprocessor" else {**inputs, **outputs}
         if not declared or not step.features:
@@ -406,14 +426,14 @@ def _other_features(checkpoint: Checkpoint) -> Iterator[Violation]:
                 unknown = [name for name in step.features if name not in declared]
                 near = get_close_matches(key, unknown, 1) or unknown[:1]
                 yield Violation(
-                    f"{_label(processor, step)} does not know {key!r}, which config.json declares "
-                    f"as {feature}: it is passed on unchanged",
+                    f"{step_label(processor, step)} does not know {key!r}, which config.json "
+                    f"declares as {feature}: it is passed on unchanged",
                     f"it knows {near[0]!r}: rename one of them (rename_map)" if near else None,
                     *(processor, step, key),
                 )
             elif other is not None and other.shape != feature.shape:
                 yield Violation(
-                    f"{key!r} has shape {list(other.shape)} in {_label(processor, step)}, and "
+                    f"{key!r} has shape {list(other.shape)} in {step_label(processor, step)}, and "
                     f"{list(feature.shape)} in config.json",
                     None,
                     *(processor, step, key),
@@ -435,8 +455,8 @@ def _lost_rename(checkpoint: Checkpoint) -> Iterator[Violation]:
             if known and isinstance(new, str) and new not in known:
                 near = get_close_matches(new, known, 1)
                 yield Violation(
-                    f"{_label(processor, step)} renames {old!r} to {new!r}, which neither a later "
-                    "step nor the policy reads",
+                    f"{step_label(processor, step)} renames {old!r} to {new!r}, which neither a "
+                    f"later step nor the policy reads",
                     f"did you mean {near[0]!r}?" if near else None,
                     *(processor, step, old),
                 )
@@ -444,7 +464,7 @@ def _lost_rename(checkpoint: Checkpoint) -> Iterator[Violation]:
     for step in processor.steps:
         if step.name == "normalizer_processor" and positions and step.index < positions[0]:
             yield Violation(
-                f"{_label(processor, step)} runs before the observations are renamed by step "
+                f"{step_label(processor, step)} runs before the observations are renamed by step "
                 f"{positions[0]}: it does not see the new names",
                 "move the normalizer behind the rename step",
                 *(processor, step),
@@ -459,7 +479,7 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
     inverse = [step for step in after.steps if step.name == "unnormalizer_processor"]
     if not forward:
         return
-    entry = next((item for item in _normalized(forward[-1]) if item[0] == ACTION), None)
+    entry = next((item for item in normalized_features(forward[-1]) if item[0] == ACTION), None)
     if entry is None or ACTION not in forward[-1].statistics:
         return
     mode = entry[2]
@@ -478,7 +498,8 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
     used = step.modes.get("ACTION", IDENTITY)
     if used != mode:
         yield Violation(
-            f"{_label(after, step)} undoes {used} for the action, and the preprocessor has {mode}",
+            f"{step_label(after, step)} undoes {used} for the action, and the preprocessor has "
+            f"{mode}",
             None,
             *(after, step, ACTION),
         )
@@ -499,7 +520,7 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
                     f"has {float(one.flat[at]):.4g} instead of {float(other.flat[at]):.4g} at {at}"
                 )
             yield Violation(
-                f"{_label(after, step)} does not invert the normalizer: {name!r} of the action "
+                f"{step_label(after, step)} does not invert the normalizer: {name!r} of the action "
                 f"{how}",
                 "save both processors with the statistics of the training",
                 *(after, step, ACTION),

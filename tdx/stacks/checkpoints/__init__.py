@@ -3,6 +3,7 @@
 No code of a checkpoint runs, no library of it is imported, and weights are not read.
 """
 
+from tdx.stacks.checkpoints.dataset import Dataset, is_dataset, read_dataset
 from tdx.stacks.checkpoints.folder import is_checkpoint, read_checkpoint
 from tdx.stacks.checkpoints.model import (
     Checkpoint,
@@ -16,6 +17,7 @@ from tdx.stacks.checkpoints.model import (
 
 __all__ = [
     "Checkpoint",
+    "Dataset",
     "Entries",
     "Feature",
     "PolicyConfig",
@@ -23,5 +25,7 @@ __all__ = [
     "Step",
     "Trace",
     "is_checkpoint",
+    "is_dataset",
     "read_checkpoint",
+    "read_dataset",
 ]
