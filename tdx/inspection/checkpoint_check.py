@@ -171,11 +171,6 @@ def normalized_features(step: Step) -> Iterator[tuple[str, Feature, str]]:
         yield (ACTION if is_action else key), feature, mode
 
 
-def step_label(processor: Processor, step: Step) -> str:
-    """Return a step as messages name it."""
-    return f"step {step.index} ({step.short_name}) of the {processor.role}"
-
-
 def _names(keys: Sequence[str]) -> str:
     return ", ".join(map(repr, keys))
 
@@ -206,8 +201,7 @@ def _without_statistics(checkpoint: Checkpoint) -> Iterator[Violation]:
             else:
                 hint = "pass the statistics of the dataset: dataset_stats=dataset.meta.stats"
             yield Violation(
-                f"{step_label(processor, step)} passes {key!r} on unchanged: {mode} has no "
-                f"statistics for it",
+                f"{key!r} passes unchanged: {mode} has no statistics of it",
                 *(hint, processor, step, key),
             )
 
@@ -220,7 +214,7 @@ def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
                 continue
             if mode not in STATISTICS:
                 yield Violation(
-                    f"{step_label(processor, step)} has the unknown mode {mode!r} for {key!r}",
+                    f"{key!r} has the unknown mode {mode!r}",
                     f"the modes are {', '.join((IDENTITY, *STATISTICS))}",
                     *(processor, step, key),
                 )
@@ -228,8 +222,8 @@ def _missing_statistic(checkpoint: Checkpoint) -> Iterator[Violation]:
             missing = [name for name in STATISTICS[mode] if name not in statistics]
             if missing:
                 yield Violation(
-                    f"{step_label(processor, step)} needs {_names(missing)} of {key!r} for "
-                    f"{mode}, and has {_names(list(statistics))}",
+                    f"{mode} needs {_names(missing)} of {key!r}, and there are "
+                    f"{_names(list(statistics))}",
                     "compute the statistics of the dataset again",
                     *(processor, step, key),
                 )
@@ -244,8 +238,8 @@ def _other_shape(checkpoint: Checkpoint) -> Iterator[Violation]:
                 if array is None or _broadcasts(array.shape, feature.shape):
                     continue
                 yield Violation(
-                    f"{name!r} of {key!r} has shape {list(array.shape)} in "
-                    f"{step_label(processor, step)}, and the feature has {list(feature.shape)}",
+                    f"{name!r} of {key!r} has shape {list(array.shape)}, and the feature has "
+                    f"{list(feature.shape)}",
                     None,
                     *(processor, step, key),
                 )
@@ -277,9 +271,8 @@ def _tiny_width(checkpoint: Checkpoint) -> Iterator[Violation]:
                 what = "a standard deviation" if is_std else "a range"
                 smallest = float(np.abs(width).min())
                 yield Violation(
-                    f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: "
-                    f"{step_label(processor, step)} amplifies what differs from training by "
-                    f"{1 / max(smallest, 1e-8):.3g}",
+                    f"{key!r} has {what} of {smallest:.3g} at {_indices(mask)}: what differs from "
+                    f"training is amplified by {1 / max(smallest, 1e-8):.3g}",
                     "record data in which this feature moves, or leave it out",
                     *(processor, step, key),
                 )
@@ -291,8 +284,7 @@ def _contradicting(checkpoint: Checkpoint) -> Iterator[Violation]:
             reason = why_impossible(statistics)
             if reason is not None:
                 yield Violation(
-                    f"the statistics of {key!r} in {step_label(processor, step)} cannot be those "
-                    f"of one dataset: {reason}",
+                    f"the statistics of {key!r} cannot be those of one dataset: {reason}",
                     "compute them again from the data: statistics of parts were merged wrongly, or "
                     "are stale",
                     *(processor, step, key),
@@ -356,8 +348,7 @@ def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
             largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
             if largest > 2:
                 yield Violation(
-                    f"the statistics of {key!r} in {step_label(processor, step)} are of pixels in "
-                    f"0 … 255 (up to {largest:.4g}), and the policy reads images in 0 … 1",
+                    f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), and the policy reads images in 0 … 1",
                     "divide them by 255, or compute them on images that are scaled",
                     *(processor, step, key),
                 )
@@ -370,8 +361,8 @@ def _twice(checkpoint: Checkpoint) -> Iterator[Violation]:
             for key in _scaled_keys(step, processor, checkpoint):
                 if key in seen:
                     yield Violation(
-                        f"{key!r} is normalized twice: by step {seen[key].index} "
-                        f"({seen[key].short_name}) and by {step_label(processor, step)}",
+                        f"{key!r} is normalized by step {seen[key].index} "
+                        f"({seen[key].short_name}) already",
                         "remove one of them, or set its mode to IDENTITY",
                         *(processor, step, key),
                     )
@@ -403,8 +394,7 @@ def _other_mode(checkpoint: Checkpoint) -> Iterator[Violation]:
             declared, used = config.modes.get(kind, IDENTITY), step.modes.get(kind, IDENTITY)
             if declared != used:
                 yield Violation(
-                    f"{step_label(processor, step)} uses {used} for {kind}, and config.json "
-                    f"declares {declared}",
+                    f"{kind} is normalized by {used}, and config.json declares {declared}",
                     "the policy was trained with one of them: save the processors of the training",
                     *(processor, step),
                 )
@@ -426,15 +416,14 @@ def _other_features(checkpoint: Checkpoint) -> Iterator[Violation]:
                 unknown = [name for name in step.features if name not in declared]
                 near = get_close_matches(key, unknown, 1) or unknown[:1]
                 yield Violation(
-                    f"{step_label(processor, step)} does not know {key!r}, which config.json "
-                    f"declares as {feature}: it is passed on unchanged",
+                    f"{key!r}, which config.json declares as {feature}, is not one of its "
+                    "features: it passes unchanged",
                     f"it knows {near[0]!r}: rename one of them (rename_map)" if near else None,
                     *(processor, step, key),
                 )
             elif other is not None and other.shape != feature.shape:
                 yield Violation(
-                    f"{key!r} has shape {list(other.shape)} in {step_label(processor, step)}, and "
-                    f"{list(feature.shape)} in config.json",
+                    f"{key!r} has shape {list(other.shape)}, and {list(feature.shape)} in config.json",
                     None,
                     *(processor, step, key),
                 )
@@ -455,8 +444,7 @@ def _lost_rename(checkpoint: Checkpoint) -> Iterator[Violation]:
             if known and isinstance(new, str) and new not in known:
                 near = get_close_matches(new, known, 1)
                 yield Violation(
-                    f"{step_label(processor, step)} renames {old!r} to {new!r}, which neither a "
-                    f"later step nor the policy reads",
+                    f"{old!r} becomes {new!r}, which neither a later step nor the policy reads",
                     f"did you mean {near[0]!r}?" if near else None,
                     *(processor, step, old),
                 )
@@ -464,8 +452,8 @@ def _lost_rename(checkpoint: Checkpoint) -> Iterator[Violation]:
     for step in processor.steps:
         if step.name == "normalizer_processor" and positions and step.index < positions[0]:
             yield Violation(
-                f"{step_label(processor, step)} runs before the observations are renamed by step "
-                f"{positions[0]}: it does not see the new names",
+                f"it runs before step {positions[0]} renames the observations: it does not see the "
+                "new names",
                 "move the normalizer behind the rename step",
                 *(processor, step),
             )
@@ -498,8 +486,7 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
     used = step.modes.get("ACTION", IDENTITY)
     if used != mode:
         yield Violation(
-            f"{step_label(after, step)} undoes {used} for the action, and the preprocessor has "
-            f"{mode}",
+            f"it undoes {used} for the action, and the preprocessor normalizes by {mode}",
             None,
             *(after, step, ACTION),
         )
@@ -520,8 +507,7 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
                     f"has {float(one.flat[at]):.4g} instead of {float(other.flat[at]):.4g} at {at}"
                 )
             yield Violation(
-                f"{step_label(after, step)} does not invert the normalizer: {name!r} of the action "
-                f"{how}",
+                f"it does not invert the normalizer: {name!r} of the action {how}",
                 "save both processors with the statistics of the training",
                 *(after, step, ACTION),
             )

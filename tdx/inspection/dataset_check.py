@@ -17,7 +17,6 @@ from tdx.inspection.checkpoint_check import (
     checkpoint_report,
     normalized_features,
     normalizers,
-    step_label,
     to_finding,
     why_impossible,
 )
@@ -109,8 +108,7 @@ def _other_data(checkpoint: Checkpoint, facts: DatasetFacts) -> Iterator[Violati
                 how = _describe_stored(used, stored)
             if how is not None:
                 yield Violation(
-                    f"the statistics of {key!r} in {step_label(processor, step)} are not those of "
-                    f"the dataset: {how}",
+                    f"the statistics of {key!r} are not those of the dataset: {how}",
                     "normalize with the statistics that the policy was trained with",
                     *(processor, step, key),
                 )
