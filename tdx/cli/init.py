@@ -18,7 +18,6 @@ from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
 from tdx.foundation.text import escape_control_characters
 from tdx.inspection.envs import Suggestion, get_env_leaves, suggest_stages
-from tdx.inspection.leaf import INPUT_PARTS, LeafSpec, SpecText
 from tdx.inspection.spec_report import inspect_spec
 from tdx.pipeline import (
     EnvConfig,
@@ -31,6 +30,7 @@ from tdx.pipeline import (
     write_pipeline,
 )
 from tdx.pipeline.transform_info import strip_markup
+from tdx.specs.leaf import INPUT_PARTS, LeafSpec, SpecText
 
 if TYPE_CHECKING:
     from tdx.inspection.stack_import import StackImport

@@ -26,13 +26,13 @@ from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
 from tdx.contracts.states import is_of_episode, is_statistic
 from tdx.contracts.values import Values, compare, digest
 from tdx.foundation.errors import ArgumentError, TdxError
-from tdx.inspection.leaf import domain_text
+from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.inspection.leaf import LeafSpec
+    from tdx.specs.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
     from tdx.stacks.observe import Recording
 

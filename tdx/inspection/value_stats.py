@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tdx.foundation.keys import NestedKey
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry, keys_entry
-from tdx.inspection.leaf import LeafSpec
+from tdx.specs.leaf import LeafSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,6 @@ import math
 import pytest
 import torch
 
-from tdx.inspection.leaf import MAX_LISTED_BOUNDS, Domain, composite_leaves, leaf_spec
 from tdx.specs import (
     Binary,
     Bounded,
@@ -21,6 +20,7 @@ from tdx.specs import (
     TensorSpec,
     Unbounded,
 )
+from tdx.specs.leaf import MAX_LISTED_BOUNDS, Domain, composite_leaves, leaf_spec
 
 
 @pytest.mark.parametrize(
