@@ -32,7 +32,6 @@ from tdx.core.envs.spec_attributes import (
     SpecsAttribute,
     UnbatchedSpec,
 )
-from tdx.core.envs.spec_violations import SpecViolation
 from tdx.core.envs.step_mdp import advance, step_anywhere
 from tdx.foundation.errors import ArgumentError, EnvError
 from tdx.foundation.tensordicts import (
@@ -43,6 +42,7 @@ from tdx.foundation.tensordicts import (
     read,
     update_entries,
 )
+from tdx.specs.violations import SpecViolation
 
 
 class EnvBase(nn.Module, EnvCapabilities, metaclass=EnvMeta):

@@ -1,8 +1,8 @@
-"""Violations of a spec: values, dtypes, shapes or keys that differ from what is declared."""
+"""Violations of a spec: keys, shapes, dtypes, devices or numbers other than the declared ones."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,17 +13,10 @@ from torch import Tensor
 from tdx.foundation.errors import CheckError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 from tdx.foundation.tensordicts import tensor_keys
-from tdx.specs import (
-    Bounded,
-    BoundedContinuous,
-    BoundedDiscrete,
-    Composite,
-    NonTensor,
-    TensorSpec,
-    Unbounded,
-    UnboundedContinuous,
-    UnboundedDiscrete,
-)
+from tdx.specs.bounded import Bounded
+from tdx.specs.composite import Composite
+from tdx.specs.non_tensor import NonTensor
+from tdx.specs.spec import TensorSpec
 
 ViolationCode = Literal[
     "action",
@@ -41,7 +34,9 @@ ViolationCode = Literal[
     "undeclared",
     "unstackable",
 ]
-Phase = Literal["specs", "fake_tensordict", "reset", "step", "rollout", "partial reset", "inverse"]
+Phase = Literal[
+    "specs", "fake_tensordict", "reset", "step", "rollout", "partial reset", "inverse", "recording"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +52,9 @@ class SpecViolation:
         stage: Index of the stage that violates its spec, from 0. ``None``: the env before the
             chain, or unknown.
         transform: Class name of the transform at that stage.
+        value: First element outside the space, for the codes ``bounds`` and ``nan``.
+        index: Index of that element in the entry ``[*B, ...]``.
+        count: Number of elements outside the space.
     """
 
     code: ViolationCode
@@ -66,6 +64,9 @@ class SpecViolation:
     hint: str | None = None
     stage: int | None = None
     transform: str | None = None
+    value: float | None = None
+    index: tuple[int, ...] | None = None
+    count: int = 0
 
     @property
     def identity(self) -> tuple[ViolationCode, NestedKey | None]:
@@ -93,82 +94,58 @@ def spec_leaves(spec: Composite) -> dict[NestedKey, TensorSpec]:
     return {normalize_key(key): leaf for key, leaf in spec.items(True, True)}
 
 
-def spec_identity(spec: TensorSpec) -> object | None:
-    """Return a key that specs with the same numbers share, if they share their memory.
-
-    Copies of a spec share the memory of its bounds, so this is faster than a comparison. A key is
-    valid as long as the specs live.
-
-    Returns:
-        The key; ``None`` for kinds of specs other than ``Unbounded`` and ``Bounded``.
-    """
-    kind = type(spec)
-    if kind not in _PLAIN:
-        return None
-    if isinstance(spec, Bounded):
-        low, high = spec._low, spec._high
-        bounds = low.data_ptr(), low.stride(), high.data_ptr(), high.stride()
-        return kind, low.shape, high.shape, spec.dtype, spec.device, bounds
-    return kind, spec.shape, spec.dtype, spec.device
-
-
-_PLAIN = (
-    *(Unbounded, UnboundedContinuous, UnboundedDiscrete),
-    *(Bounded, BoundedContinuous, BoundedDiscrete),
-)
-
-
 def entry_keys(tensordict: TensorDictBase) -> list[NestedKey]:
     """Return the keys of the leaves of a TensorDict."""
     keys = tensor_keys(tensordict)
     return [normalize_key(key) for key in tensordict.keys(True, True)] if keys is None else keys
 
 
-def check_entries(
-    tensordict: TensorDictBase,
-    declared: dict[NestedKey, TensorSpec],
+def find_violations(
+    entries: TensorDictBase | Mapping[NestedKey, object],
+    declared: Mapping[NestedKey, TensorSpec],
     phase: Phase,
     *,
     check_dtype: bool = True,
     allowed: Collection[NestedKey] | None = (),
 ) -> Iterator[SpecViolation]:
-    """Check the entries of a TensorDict against their specs.
+    """Check entries against their specs.
 
     Args:
-        tensordict: The data, ``[*B]``.
+        entries: The data, ``[*B]``, or values by key.
         declared: Leaf specs by key, ``[*B, ...]``.
-        phase: Where the TensorDict comes from.
+        phase: Where the data comes from.
         check_dtype: If True, compare dtypes.
         allowed: Undeclared keys that may exist. ``None``: any.
     """
+    is_tensordict = isinstance(entries, TensorDictBase)
     for key, leaf in declared.items():
-        value = get_entry(tensordict, key)
+        value = get_entry(entries, key) if is_tensordict else entries.get(key)
         if value is None:
             yield SpecViolation(
                 "missing",
                 key,
                 phase,
-                f"the spec declares it, but it is missing after {_phrase(phase)}",
+                f"the spec declares it, but it is missing{_after(phase)}",
                 hint=f"write {format_key(key)!r}, or remove it from the spec",
             )
         elif not isinstance(leaf, NonTensor):
-            yield from check_value(key, leaf, value, phase, check_dtype)
+            yield from _check_value(key, leaf, value, phase, check_dtype)
     if allowed is None:
         return
-    for key in entry_keys(tensordict):
+    for key in entry_keys(entries) if is_tensordict else entries:
         if key not in declared and key not in allowed:
             yield SpecViolation(
                 "undeclared",
                 key,
                 phase,
-                f"it exists after {_phrase(phase)}, but no spec declares it",
+                f"it exists{_after(phase)}, but no spec declares it",
                 hint=f"declare {format_key(key)!r}, or do not write it",
             )
 
 
-def _phrase(phase: Phase) -> str:
-    phrases = {"inverse": "the inverse", "fake_tensordict": "fake_tensordict()"}
-    return phrases.get(phase, f"a {phase}")
+def _after(phase: Phase) -> str:
+    names = {"inverse": "the inverse", "fake_tensordict": "fake_tensordict()"}
+    return "" if phase == "recording" else f" after {names.get(phase, f'a {phase}')}"
 
 
 def get_entry(tensordict: TensorDictBase, key: NestedKey) -> Any:
@@ -179,80 +156,116 @@ def get_entry(tensordict: TensorDictBase, key: NestedKey) -> Any:
         return tensordict.get(key, None, as_list=True)
 
 
-def check_value(
-    key: NestedKey, leaf: TensorSpec, value: Any, phase: Phase, check_dtype: bool = True
+def _check_value(
+    key: NestedKey, leaf: TensorSpec, value: object, phase: Phase, check_dtype: bool
 ) -> Iterator[SpecViolation]:
-    """Check one value ``[*B, ...]`` against its spec.
-
-    Args:
-        key: Key of the entry.
-        leaf: Its spec.
-        value: A tensor, or a list of rows if they differ in shape.
-        phase: Where the value comes from.
-        check_dtype: If True, compare dtypes.
-    """
-    if isinstance(value, list):
+    if isinstance(value, list):  # rows that differ in shape
         for row, part in zip(leaf.unbind(getattr(leaf, "stack_dim", 0)), value, strict=True):
-            yield from check_value(key, row, part, phase, check_dtype)
+            yield from _check_value(key, row, part, phase, check_dtype)
         return
+    after = _after(phase)
     if not isinstance(value, Tensor):
-        message = f"it is a {type(value).__name__} after {_phrase(phase)}, its spec is a tensor"
+        message = f"it is a {type(value).__name__}{after}, its spec is a tensor"
         yield SpecViolation("dtype", key, phase, message, hint="declare it as NonTensor")
         return
     code: ViolationCode
     fits = True
-    for code, actual, expected, matches in (
-        ("shape", tuple(value.shape), tuple(leaf.shape), _same_shape(value.shape, leaf.shape)),
-        ("dtype", value.dtype, leaf.dtype, not check_dtype or value.dtype == leaf.dtype),
-        ("device", value.device, leaf.device, same_device(value.device, leaf.device)),
+    for code, actual, expected, matches, hint in (
+        (
+            "shape",
+            tuple(value.shape),
+            tuple(leaf.shape),
+            _same_shape(value.shape, leaf.shape),
+            "correct the shape of the spec, or reshape the value",
+        ),
+        (
+            "dtype",
+            value.dtype,
+            leaf.dtype,
+            not check_dtype or value.dtype == leaf.dtype,
+            "correct the dtype of the spec, or cast the value",
+        ),
+        (
+            "device",
+            value.device,
+            leaf.device,
+            same_device(value.device, leaf.device),
+            "create the tensor on the device of the env, or move the env",
+        ),
     ):
         if not matches:
             fits = False
-            message = f"its {code} is {actual} after {_phrase(phase)}, its spec says {expected}"
-            yield SpecViolation(code, key, phase, message, hint=_HINTS[code])
-    if fits and value.device.type != "meta":
-        yield from _out_of_bounds(key, leaf, value.to(leaf.dtype), phase)
-
-
-_HINTS: dict[ViolationCode, str] = {
-    "shape": "correct the shape of the spec, or reshape the value",
-    "dtype": "correct the dtype of the spec, or cast the value",
-    "device": "create the tensor on the device of the env, or move the env",
-}
-
-
-def _out_of_bounds(
-    key: NestedKey, leaf: TensorSpec, value: Tensor, phase: Phase
-) -> Iterator[SpecViolation]:
-    reason = leaf.why_not_in(value)
+            message = f"its {code} is {actual}{after}, its spec says {expected}"
+            yield SpecViolation(code, key, phase, message, hint=hint)
+    if not fits or value.device.type == "meta":
+        return
+    reason = leaf.why_not_in(value if value.dtype == leaf.dtype else value.to(leaf.dtype))
     if reason is None:
-        if value.is_floating_point() and bool(value.isnan().any()):
+        # A spec without bounds contains NaN.
+        if value.is_floating_point() and bool((is_nan := value.isnan()).any()):
             hint = "correct what writes it; a spec without bounds allows it"
+            place = tuple(is_nan.nonzero()[0].tolist())
+            message = f"it holds nan{after}"
             yield SpecViolation(
-                "nan", key, phase, f"it holds nan after {_phrase(phase)}", hint=hint
+                "nan",
+                key,
+                phase,
+                message,
+                hint,
+                value=float("nan"),
+                index=place,
+                count=int(is_nan.sum()),
             )
         return
-    message = f"after {_phrase(phase)} {reason}"
-    low, high = getattr(leaf, "low", None), getattr(leaf, "high", None)
-    if isinstance(low, Tensor) and isinstance(high, Tensor):
-        beyond = outside(value, low, high)
-        if not bool(beyond.any()):
-            return
-        found, least, most = (
-            side.expand_as(value)[beyond][0].item() for side in (value, low, high)
+    outside = elements_outside(leaf, value)
+    if outside is None:
+        yield SpecViolation("bounds", key, phase, f"{reason}{after}", hint=_WIDEN)
+    elif bool(outside.any()):
+        place = tuple(outside.nonzero()[0].tolist())
+        number = value[place].item()
+        message = f"{reason}{after}"
+        if isinstance(leaf, Bounded):
+            low, high = (bound.expand_as(value)[place].item() for bound in (leaf.low, leaf.high))
+            message = f"it holds {number:g}{after}, outside [{low:g}, {high:g}]"
+        yield SpecViolation(
+            "bounds",
+            key,
+            phase,
+            message,
+            _WIDEN,
+            value=number,
+            index=place,
+            count=int(outside.sum()),
         )
-        message = f"it holds {found:g} after {_phrase(phase)}, outside [{least:g}, {most:g}]"
-    yield SpecViolation("bounds", key, phase, message, hint="widen the spec, or clamp the value")
 
 
-def outside(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return a mask of the numbers that are out of bounds by more than rounding errors."""
-    if not value.is_floating_point():
-        return (value < low) | (value > high)
-    slack = 16 * torch.finfo(value.dtype).eps
-    below = value < low - slack * low.abs().nan_to_num(posinf=0.0)
-    above = value > high + slack * high.abs().nan_to_num(posinf=0.0)
-    return below | above | value.isnan()
+_WIDEN = "widen the spec, or clamp the value"
+
+
+def elements_outside(leaf: TensorSpec, value: object) -> Tensor | None:
+    """Return a mask of the elements that are outside a spec by more than rounding errors.
+
+    Args:
+        leaf: Spec, ``[*B, ...]``.
+        value: Value, ``[*B, ...]``.
+
+    Returns:
+        Bools of the value's shape. If a spec constrains several elements together, such as a
+        one-hot vector, all of them are outside. ``None`` if the shape or the dtype differs, and if
+        value or spec is not one tensor.
+    """
+    if not isinstance(value, Tensor) or value.is_nested or value.dtype != leaf.dtype:
+        return None
+    inside = leaf.elements_in(value) if _same_shape(value.shape, leaf.shape) else None
+    if inside is None:
+        return None
+    outside = ~inside
+    if value.is_floating_point() and isinstance(leaf, Bounded) and bool(outside.any()):
+        slack = 16 * torch.finfo(value.dtype).eps
+        below = value < leaf.low - slack * leaf.low.abs().nan_to_num(posinf=0.0)
+        above = value > leaf.high + slack * leaf.high.abs().nan_to_num(posinf=0.0)
+        return below | above | value.isnan()
+    return outside
 
 
 def check_batch_size(
@@ -280,7 +293,7 @@ def same_device(actual: torch.device | None, expected: torch.device | None) -> b
 
 
 def unique_violations(
-    violations: Iterator[SpecViolation] | list[SpecViolation],
+    violations: Iterable[SpecViolation],
 ) -> list[SpecViolation]:
     """Return each violation once: the first one found, preferably one with a stage."""
     found: dict[tuple[ViolationCode, NestedKey | None], SpecViolation] = {}
