@@ -385,16 +385,6 @@ def has_step_dict(kind: type) -> bool:
     return implements_together(kind, "_step_dict", ("_step", "_call"))
 
 
-def step_form_inplace(planned: PlannedStage) -> DictStep | None:
-    """Return the function over dicts for a loop that alone holds the entries of its dicts."""
-    kind: type = type(planned.stage)
-    if planned.step_form is not None and implements_together(
-        kind, "_step_dict_inplace", ("_step_dict",)
-    ):
-        return planned.stage._step_dict_inplace()
-    return planned.step_form
-
-
 @cache
 def _overrides(kind: type, hook: str) -> bool:
     return owner(kind, hook) is not Transform

@@ -13,7 +13,7 @@ from torch import Tensor
 from tdx.core.envs.done_flags import expand_mask, mask_for_entry
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.rollout import stack_steps
-from tdx.core.transforms.kernels import Chunk, Columns, new_output_column, shift_column
+from tdx.core.transforms.kernels import Chunk, Columns, new_column
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey, normalize_key, split_key
 from tdx.foundation.tensordicts import new_tensordict, read
@@ -254,12 +254,11 @@ def _below_next(columns: Columns) -> Columns:
 
 def _time_last(columns: Columns, lead: int) -> Columns:
     """Move time behind the batch dims; columns that share memory get their own copies."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[int] = set()
     result: Columns = {}
     for key, value in columns.items():
         moved = value.movedim(0, lead).contiguous() if lead else value
-        # Not its address: reading that ends the sharing of memory with another column.
-        place = moved.untyped_storage()._cdata, int(moved.storage_offset())
+        place = moved.data_ptr()
         if place in seen and moved.numel():
             moved = moved.clone()
         seen.add(place)
@@ -285,12 +284,10 @@ def _root_column(chunk: Chunk, key: NestedKey) -> Tensor:
     """Return the root column of an entry that every step writes."""
     values = chunk.steps[key]
     first = chunk.first[key]
-    if not chunk.times and (shifted := shift_column(values, first)) is not None:
-        return shifted
     if values.requires_grad:
         root = torch.cat((first.unsqueeze(0), values[:-1]))
     else:
-        root = new_output_column(tuple(values.shape), values, len(chunk.batch_size))
+        root = new_column(tuple(values.shape), values, len(chunk.batch_size))
         root[0] = first
         root[1:] = values[:-1]
     if chunk.times:
