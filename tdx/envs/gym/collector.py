@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
-from gymnasium.error import ResetNeeded
 from torch import Tensor
 
 from tdx.core.planned.actions import ActionSource, OpenLoopActions, PolicyActions
@@ -76,7 +74,7 @@ class GymRows:
                 replace(
                     env,
                     reset=meter.timed(reset, env.reset),
-                    clock=partial(env.clock, measured=partial(meter.timed, step)),
+                    step=meter.timed(step, env.step),
                 )
                 for env in envs
             )
@@ -119,7 +117,6 @@ class GymCollector:
         try:
             return self._recorded(recorder, inputs, first, length)
         finally:
-            recorder.settle()
             settings.immediate.finish()
 
     def _recorded(
@@ -136,7 +133,6 @@ class GymCollector:
                 step_env(recorder, settings.envs[0].decode(block.inner))
             elif block.length:
                 step_envs(recorder, self._decode(block.inner))
-            recorder.settle()
             recorder.convert()
             block.keep(recorder.tried)
             if block.error is not None and recorder.error is None and not recorder.stopped:
@@ -147,7 +143,6 @@ class GymCollector:
             (step_env_with_policy if settings.single else step_envs_with_policy)(
                 recorder, inputs, first
             )
-            recorder.settle()
             recorder.convert()
             recorder.inputs = {
                 key: value[: recorder.count] for key, value in recorder.inputs.items()
@@ -181,46 +176,29 @@ class GymCollector:
 def step_env(recorder: ChunkRecorder, actions: Sequence[Any]) -> None:
     """Step one env with given actions."""
     env, limit = recorder.settings.envs[0], recorder.limits[0]
-    step, put = recorder.clocks[0].step, recorder.store.putter()
-    add_reward = recorder.rewards.append
+    step, put = env.step_with_first_reset(), recorder.store.putter()
+    next_step, add_reward = env.step, recorder.rewards.append
     index = -1
     try:
         for index, action in enumerate(actions):
             observation, reward, terminated, truncated, _ = step(action)
+            step = next_step
             put(index, observation)
             add_reward(reward)
             if terminated or truncated or index >= limit:
-                if recorder.end_rows(index, [recorder.ended(index, 0, terminated, truncated)]):
+                if recorder.end_rows(index, [(0, terminated, truncated)]):
                     break
                 limit = recorder.limits[0]
         recorder.count = recorder.tried = index + 1
-    except ResetNeeded as error:
-        if index or recorder.has_reset_first:
-            recorder.tried = index + 1
-            recorder.fail(env.failure("step", error), error)
-        else:
-            _reset_first(recorder, env, actions)
     except Exception as error:
         recorder.tried = index + 1
         recorder.fail(env.failure("step", error), error)
 
 
-def _reset_first(recorder: ChunkRecorder, env: RawEnv, actions: Sequence[Any]) -> None:
-    """Reset an env that was never reset, as a single step does."""
-    recorder.has_reset_first = True
-    try:
-        env.reset()
-    except Exception as error:
-        recorder.tried = 1
-        recorder.fail(env.failure("reset", error), error)
-    else:
-        step_env(recorder, actions)
-
-
 def step_envs(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None:
     """Step several envs in turns with given actions."""
     envs, limits = recorder.settings.envs, recorder.limits
-    steps = recorder.steps_with_first_reset()
+    steps = [env.step_with_first_reset() for env in envs]
     put, add_reward, position = recorder.store.putter(), recorder.rewards.append, -1
     index, row, env = -1, 0, envs[0]
     try:
@@ -232,7 +210,7 @@ def step_envs(recorder: ChunkRecorder, actions: Sequence[Sequence[Any]]) -> None
                 put(position := position + 1, observation)
                 add_reward(reward)
                 if terminated or truncated or index >= limits[row]:
-                    ended_rows.append(recorder.ended(index, row, terminated, truncated))
+                    ended_rows.append((row, terminated, truncated))
             if ended_rows and recorder.end_rows(index, ended_rows):
                 break
         recorder.count = recorder.tried = index + 1
