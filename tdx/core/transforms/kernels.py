@@ -121,14 +121,6 @@ class Chunk:
         if value is not None:
             self.resets[out_key] = function(value)
 
-    def cut(self, length: int) -> None:
-        """Keep the first ``length`` steps and the resets between them."""
-        self.length = length
-        self.times = tuple(time for time in self.times if time < length)
-        self.steps = {key: value[:length] for key, value in self.steps.items()}
-        self.resets = {key: value[: len(self.times)] for key, value in self.resets.items()}
-        self.masks = {key: value[: len(self.times)] for key, value in self.masks.items()}
-
     def reset_rows(self, key: NestedKey, like: Tensor) -> Tensor:
         """Return the rows of each reset as a mask that broadcasts to ``like``, ``[R, *B, ...]``.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,15 +74,14 @@ class ChunkRecorder:
     def convert(self) -> None:
         """Convert the values of the loop; a wrong value ends the chunk before its step."""
         env_count = len(self.settings.envs)
-        self._reward_rows = self._convert_or_cut(lambda: reward_rows(self.rewards))
-        self.observations = self._convert_or_cut(lambda: self.store.rows(self.count * env_count))
-
-    def _convert_or_cut(self, convert: Callable[[], Any]) -> Any:
         while True:
+            size = self.count * env_count
             try:
-                return convert()
+                self._reward_rows = reward_rows(self.rewards[:size])
+                self.observations = self.store.rows(size)
+                return
             except WrongValueError as wrong:
-                step, row = divmod(wrong.index or 0, len(self.settings.envs))
+                step, row = divmod(wrong.index or 0, env_count)
                 self.fail(self._with_row(wrong, row), wrong, count=step)
 
     def _with_row(self, wrong: WrongValueError, row: int) -> Exception:
@@ -152,17 +151,9 @@ class ChunkRecorder:
         self, error: Exception, cause: Exception | None = None, count: int | None = None
     ) -> None:
         """Keep only the complete steps, and store the error that follows them."""
-        env_count = len(self.settings.envs)
         if isinstance(error, WrongValueError):
             error = self._with_row(error, error.index or 0)
-        self.count = len(self.rewards) // env_count if count is None else count
-        complete = self.count * env_count
-        self.observations = self.observations[:complete]
-        del self.rewards[complete:]
-        self.ends = [end for end in self.ends if end[0] < self.count]
-        while self.times and self.times[-1] >= self.count:
-            # The reset belongs to an incomplete step.
-            self._undo_reset()
+        self.count = len(self.rewards) // len(self.settings.envs) if count is None else count
         self.stopped = False
         if cause is not None and cause is not error:
             error.__cause__ = cause
@@ -182,16 +173,31 @@ class ChunkRecorder:
             observed[row] = self.reset_observations[start + offset]
         return observed
 
-    def result(self) -> CollectedSteps:
-        """Return the recorded steps as columns."""
+    def result(self, first: Mapping[NestedKey, Tensor]) -> CollectedSteps:
+        """Return the complete steps as columns.
+
+        Args:
+            first: Root entries before the first step, ``[*B, ...]``.
+        """
         settings, count, env_count = self.settings, self.count, len(self.settings.envs)
-        result = CollectedSteps(count, stopped=self.stopped, error=self.error, inputs=self.inputs)
+        result = CollectedSteps(
+            count,
+            settings.batch_size,
+            first,
+            stopped=self.stopped,
+            error=self.error,
+            inputs={key: value[:count] for key, value in self.inputs.items()},
+        )
         if not count:
             return result
+        while self.times and self.times[-1] >= count:
+            # The reset belongs to an incomplete step.
+            self._undo_reset()
         raw, shape = settings.envs[0], (count, *settings.batch_size)
         flags = np.zeros((2, count, env_count, 1), np.bool_)
         for index, row, terminated, truncated in self.ends:
-            flags[:, index, row, 0] = terminated, truncated
+            if index < count:
+                flags[:, index, row, 0] = terminated, truncated
         flags = flags.reshape(2, *shape, 1)
         result.steps = {
             **unflatten(stack_observations(raw, self.observations[: count * env_count]), shape),

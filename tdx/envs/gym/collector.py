@@ -113,52 +113,31 @@ class GymCollector:
         """See :class:`~tdx.core.planned.collectors.Collector`."""
         settings = self.settings
         recorder = ChunkRecorder(settings, self._first_limits(first), stop, length)
-        settings.immediate.begin(self._array_forms(recorder), length)
+        lead, forms = tuple(settings.batch_size), recorder.store.forms
+        forms = {key: ArrayForm((*lead, *form.shape), form.dtype) for key, form in forms.items()}
+        settings.immediate.begin(forms, length)
         try:
-            return self._recorded(recorder, inputs, first, length)
+            if isinstance(inputs, OpenLoopActions):
+                block = inputs.draw(length)
+                if block.length and settings.single:
+                    step_env(recorder, settings.envs[0].decode(block.inner))
+                elif block.length:
+                    pairs = zip(settings.envs, block.inner.unbind(1), strict=True)
+                    by_env = [env.decode(rows) for env, rows in pairs]
+                    step_envs(recorder, list(zip(*by_env, strict=True)))
+                recorder.convert()
+                block.keep(recorder.tried)
+                if block.error is not None and recorder.error is None and not recorder.stopped:
+                    recorder.fail(block.error)
+                recorder.inputs = block.columns
+            else:
+                assert isinstance(inputs, PolicyActions)
+                step = step_env_with_policy if settings.single else step_envs_with_policy
+                step(recorder, inputs, first)
+                recorder.convert()
+            return recorder.result(first)
         finally:
             settings.immediate.finish()
-
-    def _recorded(
-        self,
-        recorder: ChunkRecorder,
-        inputs: ActionSource,
-        first: Mapping[NestedKey, Tensor],
-        length: int,
-    ) -> CollectedSteps:
-        settings = self.settings
-        if isinstance(inputs, OpenLoopActions):
-            block = inputs.draw(length)
-            if block.length and settings.single:
-                step_env(recorder, settings.envs[0].decode(block.inner))
-            elif block.length:
-                step_envs(recorder, self._decode(block.inner))
-            recorder.convert()
-            block.keep(recorder.tried)
-            if block.error is not None and recorder.error is None and not recorder.stopped:
-                recorder.fail(block.error)
-            recorder.inputs = {key: value[: recorder.count] for key, value in block.columns.items()}
-        else:
-            assert isinstance(inputs, PolicyActions)
-            (step_env_with_policy if settings.single else step_envs_with_policy)(
-                recorder, inputs, first
-            )
-            recorder.convert()
-            recorder.inputs = {
-                key: value[: recorder.count] for key, value in recorder.inputs.items()
-            }
-        return recorder.result()
-
-    def _array_forms(self, recorder: ChunkRecorder) -> Mapping[NestedKey, ArrayForm]:
-        """Return the form of each entry of a step that is an array, ``[*B, ...]``."""
-        lead, forms = tuple(self.settings.batch_size), recorder.store.forms
-        return {key: ArrayForm((*lead, *form.shape), form.dtype) for key, form in forms.items()}
-
-    def _decode(self, inner: Any) -> Sequence[Sequence[Any]]:
-        """Return the actions of each step, one for each env."""
-        envs = self.settings.envs
-        by_env = [env.decode(inner[:, index]) for index, env in enumerate(envs)]
-        return list(zip(*by_env, strict=True))
 
     def _first_limits(self, first: Mapping[NestedKey, Tensor]) -> list[int]:
         """Return the step at which the current episode of each env is truncated by the chain."""
