@@ -17,9 +17,8 @@ from tdx.core.envs import EnvBase
 from tdx.core.meter import CHUNKS, Part
 from tdx.core.transforms import Transform
 from tdx.foundation.errors import TdxError
-from tdx.profiling.clock import ClockMeter, make_rows
+from tdx.profiling.clock import CallTimes, ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
-from tdx.profiling.parallel import CallTimes
 from tdx.profiling.processor import (
     ProcessorReading,
     ProcessorUse,
@@ -238,9 +237,7 @@ def profile_stack(stack: Stack, plan: ProfilePlan | None = None) -> Profile:
         plan.seed,
         False,
     )
-    mode = replace(
-        result.modes[0], notes=(STACK_NOTE, *stack.timing_notes, *stack.notes), error=error
-    )
+    mode = replace(result.modes[0], notes=(STACK_NOTE, *stack.notes), error=error)
     return replace(result, subject=plan.subject or result.subject, settings=settings, modes=(mode,))
 
 

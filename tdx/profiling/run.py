@@ -15,9 +15,8 @@ from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import ArgumentError, TdxError
-from tdx.profiling.clock import Clock, ClockMeter, make_rows
+from tdx.profiling.clock import CallTimes, Clock, ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
-from tdx.profiling.parallel import CallTimes
 from tdx.profiling.passes.accelerator import NO_SYNC_NOTE, SYNC_NOTE, synchronized_clock
 from tdx.profiling.passes.choice import (
     MAX_HOST_STEPS,

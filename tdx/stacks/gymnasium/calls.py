@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from tdx.foundation.keys import NestedKey
 from tdx.stacks.gymnasium.capture import (
@@ -45,7 +45,6 @@ class Call:
         error: What it raised.
         shared: Where its observation is in the memory of the previous one.
         previous: Copy of the previous observation, if they share memory.
-        reported: Class and message of an error that another process raised.
         action: The action as tensors by key.
         result: The result as tensors by key.
         overwritten: Keys of the observation that it wrote into the memory of the previous one.
@@ -61,7 +60,6 @@ class Call:
     error: Exception | None = None
     shared: SharedPaths = ()
     previous: Any = None
-    reported: tuple[str, str] | None = None
     action: Entries = field(default_factory=dict)
     result: Entries = field(default_factory=dict)
     overwritten: tuple[NestedKey, ...] = ()
@@ -121,13 +119,11 @@ class Details:
         error: What it raised.
         shared: See :class:`Call`.
         previous: See :class:`Call`.
-        remote: Calls in worker processes that it waited for.
     """
 
     error: Exception | None = None
     shared: SharedPaths = ()
     previous: Any = None
-    remote: Callable[[Call], int] | None = None
 
 
 Event = tuple[Site, int, Any, Any, Details | None, int, int, int]
@@ -156,36 +152,8 @@ def read_calls(events: Events) -> list[Call]:
         if details is not None:
             call.error, call.shared = details.error, details.shared
             call.previous = details.previous
-            if details.remote is not None:
-                # A worker may have started before its parent waited.
-                call.own_ns = max(call.own_ns - details.remote(call), 0)
         complete.append((place, call, left - start))
     return [call for _, call, _ in complete]
-
-
-class RemoteCalls(Protocol):
-    """Records the calls in other processes that the calls of one level wait for."""
-
-    @property
-    def core_index(self) -> int:
-        """Index of the level whose calls wait."""
-        ...
-
-    def recording(self) -> AbstractContextManager[None]:
-        """Record the calls in a block."""
-        ...
-
-    def take_calls(self, method: Method) -> Callable[[Call], int]:
-        """Collect the calls of the last request.
-
-        Returns:
-            A function that adds them to a call as children, and returns the ns that they took.
-        """
-        ...
-
-    def take_failed_call(self, error: Exception) -> Callable[[Call], int]:
-        """Collect the call that made a request fail, as :meth:`take_calls`."""
-        ...
 
 
 class _Thread(threading.local):
@@ -204,17 +172,15 @@ class CallRecorder:
 
     Args:
         on_events: Receives each complete call; called by one thread at a time.
-        remote: Calls in worker processes. ``None``: there are none.
         last: Last results of an earlier recorder, which this one updates. ``None``: there are none.
     """
 
     def __init__(
         self,
         on_events: OnEvents,
-        remote: RemoteCalls | None = None,
         last: LastResults | None = None,
     ) -> None:
-        self._on_events, self._remote = on_events, remote
+        self._on_events = on_events
         self._lock = threading.Lock()
         self._thread = _Thread()
         self._failure: Exception | None = None
@@ -229,18 +195,12 @@ class CallRecorder:
         """
         owners: dict[int, tuple[Any, Wrap]] = {}
         for level in levels:
-            if level.in_workers:
-                continue
             for row, owner in enumerate(level.owners):
                 owners.setdefault(id(owner), (owner, self._wrap_for(level.index, row)))
-        with replaced_methods(owners.values()), self.recorded_remotely():
+        with replaced_methods(owners.values()):
             yield
         if self._failure is not None:
             raise self._failure
-
-    def recorded_remotely(self) -> AbstractContextManager[None]:
-        """Record the calls in worker processes in a block."""
-        return nullcontext() if self._remote is None else self._remote.recording()
 
     def _wrap_for(self, level: int, row: int) -> Wrap:
         def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -257,7 +217,6 @@ class CallRecorder:
         """
         thread, clock, finish = self._thread, time.perf_counter_ns, self._finish
         takes_action, is_step, freeze = site.takes_action, site.method == "step", site.freeze
-        waits = self._waits(site)
         last = self._last.setdefault((site.level, site.row), _Last())
 
         def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -275,14 +234,12 @@ class CallRecorder:
                 if not isinstance(error, Exception):
                     del events[place:]
                     raise
-                details = self._failed(error, waits=waits)
+                details = Details(error)
                 events.append((site, place, given, None, details, start, end, clock()))
                 if not place:
                     finish(thread)
                 raise
             end = clock()
-            if waits:
-                details = self._take_remote(site)
             if freeze is not None:
                 returned = freeze(result, thread)
             if returned is not None:
@@ -297,32 +254,6 @@ class CallRecorder:
             return result
 
         return recorded
-
-    def _waits(self, site: Site) -> bool:
-        """Return True if the calls of a method wait for worker processes."""
-        return self._remote is not None and site.level == self._remote.core_index
-
-    def _failed(self, error: Exception, *, waits: bool) -> Details:
-        remote = None
-        if waits and self._remote is not None:
-            # The error of the env must not be replaced.
-            with suppress(Exception):
-                remote = self._remote.take_failed_call(error)
-        return Details(error, remote=remote)
-
-    def _take_remote(self, site: Site) -> Details:
-        """Collect what workers recorded for a call that waited for them."""
-        assert self._remote is not None
-        try:
-            return Details(remote=self._remote.take_calls(site.method))
-        except Exception as error:
-            failure = self._failure = self._failure or error
-
-            def fail(call: Call) -> int:
-                raise failure
-
-            # The trace without these calls would be wrong.
-            return Details(remote=fail)
 
     def _finish(self, thread: _Thread) -> None:
         """Pass on a complete call of a thread."""

@@ -12,7 +12,6 @@ from tdx.core.meter import Lane, Meter, Part, Work
 from tdx.foundation.errors import EnvError
 from tdx.stacks.gymnasium.hooks import Wrap, replaced_methods
 from tdx.stacks.gymnasium.levels import Level
-from tdx.stacks.gymnasium.workers import Workers
 
 LANES: Mapping[str, Lane] = {"reset": "reset", "step": "step"}
 """Methods of a Gymnasium env, and the lane that each is measured in."""
@@ -29,7 +28,6 @@ def measured_levels(
     env_name: str,
     meter: Meter,
     lanes: Callable[[Level, Any], Mapping[str, Lane]] = lanes_of,
-    workers: Workers | None = None,
 ) -> Iterator[None]:
     """Measure the resets and steps of every level in a block.
 
@@ -38,7 +36,6 @@ def measured_levels(
         env_name: Name of the env inside.
         meter: Measures the calls.
         lanes: Returns the methods of an object that are measured, with their lanes.
-        workers: Sub-envs in worker processes, which measure their own calls.
 
     Raises:
         EnvError: Several threads stepped the env, so the times are not those of its stages.
@@ -52,8 +49,6 @@ def measured_levels(
         names[level.index] = name if counts[name] == 1 else f"{name} ({counts[name]})"
     with ExitStack() as stack:
         for level in levels:
-            if level.in_workers:
-                continue
             shown = names[level.index]
             # The same object may be several sub-envs.
             for owner in {id(owner): owner for owner in level.owners}.values():
@@ -62,8 +57,6 @@ def measured_levels(
                 if level is levels[-1]:
                     wrap = _noting_threads(wrap, threads)
                 stack.enter_context(replaced_methods([(owner, wrap)], tuple(measured)))
-        if workers is not None:
-            stack.enter_context(workers.measuring(names, meter))
         yield
     if len(threads) > 1:
         raise several_threads_error(len(threads), env_name)

@@ -45,7 +45,7 @@ class ObservedLevels:
         vec_methods: Callable[[Any], Sequence[str]] | None = None,
     ) -> None:
         self._target, self._vec_methods = target, vec_methods
-        self._levels = {level.index: level for level in levels if not level.in_workers}
+        self._levels = {level.index: level for level in levels}
         self._known_spaces: dict[int, tuple[Any, Any]] = {}
         self.num_rows = levels[-1].num_envs or 1
         self.top = self._form(levels[-1])

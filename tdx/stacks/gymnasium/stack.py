@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tdx.core.meter import Meter
 from tdx.envs.gym.autoreset import RESETS_ROWS, AutoresetMode
-from tdx.foundation.errors import ArgumentError
+from tdx.foundation.errors import ArgumentError, EnvError, get_first_line
 from tdx.stacks.gymnasium.level_stack import LevelDriver, LevelStack, policy_name
 from tdx.stacks.gymnasium.levels import (
     THIN_WRAPPERS,
@@ -22,11 +22,14 @@ from tdx.stacks.gymnasium.levels import (
     core_of,
     has_different_rows,
     hidden_envs,
+    inner_name,
     list_levels,
+    list_wrappers,
+    worker_sentence,
 )
 from tdx.stacks.gymnasium.measuring import measured_levels
 from tdx.stacks.gymnasium.snapshots import FLAGS, level_state
-from tdx.stacks.gymnasium.workers import workers_of_vector_env
+from tdx.stacks.replay import replaced_attributes
 from tdx.stacks.sources import attributes_of
 
 if TYPE_CHECKING:
@@ -56,17 +59,21 @@ class GymnasiumStack(LevelStack):
     done_keys = ("done", *FLAGS)
 
     def __init__(self, target: Any) -> None:
-        core = core_of(target)
-        workers = workers_of_vector_env(core) if isinstance(core, AsyncVectorEnv) else None
-        in_workers = () if workers is None else workers.levels()
-        super().__init__(target, list_levels(target, in_workers), workers)
+        super().__init__(target, list_levels(target))
+        self._notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """See :class:`~tdx.stacks.Stack`."""
+        return (*self._notes, *self.hidden)
 
     @cached_property
     def hidden(self) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
-        if self.workers is not None and self.workers.reason is not None:
-            return (self.workers.reason,)
-        if has_different_rows(core_of(self.target)):
+        core = core_of(self.target)
+        if isinstance(core, AsyncVectorEnv):
+            return (worker_sentence(core, "SyncVectorEnv"),)
+        if has_different_rows(core):
             return ("the sub-envs have different wrappers, which are not shown",)
         return hidden_envs(self.levels)
 
@@ -78,12 +85,42 @@ class GymnasiumStack(LevelStack):
         """Return copies of the numbers that a level keeps."""
         return level_state(level)
 
-    def copy_core(self, env_fns: list[Callable[[], Any]]) -> SyncVectorEnv:
-        """Return a ``SyncVectorEnv`` like the ``AsyncVectorEnv`` of the stack."""
+    @contextmanager
+    def in_this_process(self) -> Iterator[GymnasiumStack]:
+        """See :class:`~tdx.stacks.Stack`.
+
+        The factories that an ``AsyncVectorEnv`` keeps create its sub-envs again, in a
+        ``SyncVectorEnv``. The wrappers around it are the same objects.
+
+        Raises:
+            EnvError: A factory raises.
+        """
         core = core_of(self.target)
+        env_fns = attributes_of(core).get("env_fns")
+        if not isinstance(core, AsyncVectorEnv) or not env_fns:
+            yield self
+            return
         mode = attributes_of(core).get("observation_mode", "same")
         kwargs = {"autoreset_mode": core.metadata["autoreset_mode"]} if RESETS_ROWS else {}
-        return SyncVectorEnv(env_fns, observation_mode=mode, **kwargs)
+        try:
+            rebuilt = SyncVectorEnv(env_fns, observation_mode=mode, **kwargs)
+        except Exception as error:
+            raise EnvError(
+                f"its sub-envs cannot be created in this process: {get_first_line(error)}",
+                hint="use a SyncVectorEnv with the same wrappers",
+            ) from error
+        outer = list_wrappers(self.target)
+        changes = [(outer[-1], inner_name(outer[-1], core), rebuilt)] if outer else []
+        try:
+            with replaced_attributes(changes):
+                stack = GymnasiumStack(self.target if outer else rebuilt)
+                stack._notes = (
+                    f"the sub-envs of {type(core).__name__} run in worker processes; those that "
+                    "its env_fns create in this process are shown, without the workers' state",
+                )
+                yield stack
+        finally:
+            rebuilt.close()
 
     def driver(self, policy: Any = None) -> GymnasiumDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes an observation."""
@@ -95,7 +132,7 @@ class GymnasiumStack(LevelStack):
         levels: Sequence[Level] = self.levels
         if not all_stages and all(type(each.owner) in THIN_WRAPPERS for each in levels[1:]):
             levels = [replace(levels[-1], index=-1)]
-        with measured_levels(levels, self.name, meter, workers=self.workers):
+        with measured_levels(levels, self.name, meter):
             yield
 
     @property

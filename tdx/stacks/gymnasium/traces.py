@@ -317,7 +317,7 @@ class TraceBuilder:
         """Return an error that names the level whose call raised."""
         error = failed.error
         assert error is not None
-        name, message = failed.reported or (type(error).__name__, get_first_line(error))
+        name, message = type(error).__name__, get_first_line(error)
         what = f"raised {name} in a {failed.method}: {message}"
         row = f" of sub-env {failed.row}" if self._levels[failed.level].in_rows else ""
         if failed.level < 0:

@@ -27,13 +27,11 @@ from tdx.stacks.gymnasium.snapshots import level_state as row_state
 from tdx.stacks.sb3.levels import (
     arguments_of,
     close_vec_env,
-    core_of,
     list_hidden,
     list_levels,
     list_notes,
     passes_actions_on,
     vec_methods,
-    workers_of_vec_env,
 )
 from tdx.stacks.sb3.traces import DONE, VecCallRecorder, VecTraceBuilder
 from tdx.stacks.sources import attributes_of
@@ -200,10 +198,7 @@ class StableBaselines3Stack(LevelStack):
                 f"the {type(target).__name__} has no env",
                 hint="pass env= to its constructor or load(), or call set_env(env)",
             )
-        workers = workers_of_vec_env(core_of(env))
-        super().__init__(
-            env, list_levels(env, () if workers is None else workers.levels()), workers
-        )
+        super().__init__(env, list_levels(env))
 
     @cached_property
     def notes(self) -> Sequence[str]:
@@ -213,7 +208,7 @@ class StableBaselines3Stack(LevelStack):
     @cached_property
     def hidden(self) -> Sequence[str]:
         """See :class:`~tdx.stacks.Stack`."""
-        return list_hidden(self.levels, None if self.workers is None else self.workers.reason)
+        return list_hidden(self.levels)
 
     def level_flags(self, level: Level) -> Sequence[str]:
         """Return the names of the flags that a level returns."""
@@ -222,12 +217,6 @@ class StableBaselines3Stack(LevelStack):
     def level_state(self, level: Level) -> dict[str, Tensor]:
         """Return copies of the numbers that a level keeps."""
         return level_state(level)
-
-    def copy_core(self, env_fns: list[Callable[[], Any]]) -> Any:
-        """Return a ``DummyVecEnv`` like the ``SubprocVecEnv`` of the stack."""
-        from stable_baselines3.common.vec_env import DummyVecEnv
-
-        return DummyVecEnv(env_fns)
 
     def driver(self, policy: Any = None) -> VecEnvDriver:
         """See :class:`~tdx.stacks.Stack`; the policy takes observations, or is an algorithm."""
@@ -240,7 +229,7 @@ class StableBaselines3Stack(LevelStack):
     @contextmanager
     def measure(self, meter: Meter, *, all_stages: bool = False) -> Iterator[None]:
         """See :class:`~tdx.stacks.Stack`."""
-        with measured_levels(self.levels, self.name, meter, _lanes_of, self.workers):
+        with measured_levels(self.levels, self.name, meter, _lanes_of):
             yield
 
     def close(self) -> None:

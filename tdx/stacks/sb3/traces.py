@@ -21,7 +21,6 @@ from tdx.stacks.gymnasium.calls import (
     Events,
     LastResults,
     OnEvents,
-    RemoteCalls,
     Site,
     outermost_site,
     read_calls,
@@ -64,17 +63,15 @@ class VecCallRecorder(CallRecorder):
 
     Args:
         on_events: Receives each complete call; called by one thread at a time.
-        remote: Calls in worker processes. ``None``: there are none.
         last: See :class:`CallRecorder`.
     """
 
     def __init__(
         self,
         on_events: OnEvents,
-        remote: RemoteCalls | None = None,
         last: LastResults | None = None,
     ) -> None:
-        super().__init__(self._join, remote, last)
+        super().__init__(self._join, last)
         self._on_step = on_events
         self._sent: Events = []
 
@@ -90,10 +87,6 @@ class VecCallRecorder(CallRecorder):
                     stack.enter_context(replaced_methods(wraps, vec_methods(owner)))
             stack.enter_context(super().attached(tuple(each for each in levels if each.in_rows)))
             yield
-
-    def _waits(self, site: Site) -> bool:
-        # The workers answer to `step_async` in `step_wait`.
-        return super()._waits(site) and site.freeze is not None
 
     def _vec_wrap(self, level: VecLevel) -> Wrap:
         def wrap(owner: Any, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
