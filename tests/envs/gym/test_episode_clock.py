@@ -16,7 +16,7 @@ from tensordict.nn import TensorDictModule
 import tdx
 from tdx.envs.gym.single_env import EpisodeClock
 from tdx.profiling.clock import ClockMeter
-from tdx.stacks.native_meter import attach_meter
+from tdx.stacks.native_times import measured_env
 
 ENV = "CartPole-v1"
 
@@ -127,7 +127,7 @@ def test_a_measured_step_is_below_the_wrappers_too() -> None:
     env.reset()
     limit = time_limits(env)[0]
     expected = EpisodeClock(limit).last
-    with attach_meter(env, meter):
+    with measured_env(env, meter):
         clock = EpisodeClock(limit)
         clock.step(0)
         clock.settle(1)
