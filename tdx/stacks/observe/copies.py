@@ -1,17 +1,16 @@
 """Copies of what a call received and returned, taken while the env runs.
 
-A step only takes the copies; they become tensors when a trace is read. This module
-imports no torch, so that a worker process that records stays small.
+A step only takes the copies; they become tensors when a trace is read.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from tdx.foundation.keys import NestedKey
 
@@ -35,6 +34,10 @@ class Below(Protocol):
     copied: Any
 
 
+CopyResult = Callable[[Any, Below], tuple[Any, ...] | None]
+"""Copies what a method returned, observation first; ``None`` if it has another form."""
+
+
 def freeze(value: Any) -> Any:
     """Copy what later code could change in place; other objects stay as they are.
 
@@ -53,7 +56,7 @@ def freeze(value: Any) -> Any:
     if kind is dict:
         if _IMMUTABLE.issuperset(map(type, value.values())):
             return value.copy()
-        return {name: freeze(each) for name, each in value.items()}
+        return {name: freeze(item) for name, item in value.items()}
     return _freeze_other(value, kind)
 
 
@@ -61,7 +64,7 @@ def _freeze_other(value: Any, kind: type) -> Any:
     if issubclass(kind, list | tuple):
         if _IMMUTABLE.issuperset(map(type, value)) and kind in (list, tuple):
             return value[:]
-        parts = [freeze(each) for each in value]
+        parts = [freeze(item) for item in value]
         if kind is list:
             return parts
         return value._make(parts) if hasattr(kind, "_make") else tuple(parts)
@@ -69,8 +72,7 @@ def _freeze_other(value: Any, kind: type) -> Any:
         return {name: freeze(value[name]) for name in value}
     if isinstance(value, str | bytes):
         return value
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value.detach().clone()
     try:
         array = np.array(value)
@@ -79,7 +81,7 @@ def _freeze_other(value: Any, kind: type) -> Any:
     return array if array.dtype.kind in _NUMBERS else value
 
 
-def freeze_action(value: Any) -> Any:
+def copy_action(value: Any) -> Any:
     """Copy an action; ``None`` if that fails, which must not fail in the code of the user."""
     if type(value) is np.ndarray:
         return value.copy()
@@ -89,7 +91,7 @@ def freeze_action(value: Any) -> Any:
         return None
 
 
-def freeze_result(result: Any, below: Below) -> tuple[Any, ...] | None:
+def copy_result(result: Any, below: Below) -> tuple[Any, ...] | None:
     """Copy a result, a tuple whose first part is the observation.
 
     Args:
@@ -105,7 +107,7 @@ def freeze_result(result: Any, below: Below) -> tuple[Any, ...] | None:
             observation, reward, terminated, truncated, info = result
             is_small = type(observation) is np.ndarray and observation.nbytes <= _LARGE
             return (
-                observation.copy() if is_small else _freeze_observation(observation, below),
+                observation.copy() if is_small else _copy_observation(observation, below),
                 reward if type(reward) in _IMMUTABLE else freeze(reward),
                 terminated if type(terminated) in _IMMUTABLE else freeze(terminated),
                 truncated if type(truncated) in _IMMUTABLE else freeze(truncated),
@@ -113,12 +115,12 @@ def freeze_result(result: Any, below: Below) -> tuple[Any, ...] | None:
             )
         if not isinstance(result, tuple) or not result:
             return None
-        return (_freeze_observation(result[0], below), *map(freeze, result[1:]))
+        return (_copy_observation(result[0], below), *map(freeze, result[1:]))
     except Exception:
         return None
 
 
-def _freeze_observation(value: Any, below: Below) -> Any:
+def _copy_observation(value: Any, below: Below) -> Any:
     if type(value) is not np.ndarray:
         return freeze(value)
     if value.nbytes <= _LARGE:
@@ -177,17 +179,19 @@ def _shared_parts(before: Any, after: Any, path: tuple[str, ...]) -> SharedPaths
         if before is after:
             return (path,)
         return tuple(
-            found
+            shared
             for name, value in after.items()
             if name in before
-            for found in shared_paths(before[name], value, (*path, str(name)))
+            for shared in shared_paths(before[name], value, (*path, str(name)))
         )
-    torch = sys.modules.get("torch")
-    if torch is None or not all(isinstance(each, torch.Tensor) for each in (before, after)):
-        return ()
-    return (path,) if before.data_ptr() == after.data_ptr() else ()
+    is_shared = (
+        isinstance(before, Tensor)
+        and isinstance(after, Tensor)
+        and before.data_ptr() == after.data_ptr()
+    )
+    return (path,) if is_shared else ()
 
 
 def _address(array: Any) -> int:
-    found: int = array.__array_interface__["data"][0]
-    return found
+    address: int = array.__array_interface__["data"][0]
+    return address

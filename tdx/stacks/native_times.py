@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from threading import get_ident
 from typing import Any
@@ -32,50 +32,15 @@ from tdx.envs.batched.serial import SerialEnv
 from tdx.envs.gym.gym_wrapper import GymWrapper
 from tdx.foundation.errors import ArgumentError
 from tdx.foundation.keys import NestedKey
+from tdx.foundation.patches import Patches, instance_dict
 from tdx.stacks.gymnasium.levels import THIN_WRAPPERS, core_of, list_wrappers
-from tdx.stacks.gymnasium.measuring import several_threads_error
-from tdx.stacks.sources import instance_dict
-from tdx.stacks.stack import is_stack
-
-_NOTING = "noting_threads"
-"""Method of an env of another library that notes the threads that step it."""
-_NO_VALUE: Any = object()
-
-
-class AttributePatches:
-    """Replaces attributes of objects temporarily."""
-
-    def __init__(self) -> None:
-        self._before: list[tuple[dict[str, Any], str, Any]] = []
-
-    def put(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of one object."""
-        own = owner.__dict__
-        self._before.append((own, name, own.get(name, _NO_VALUE)))
-        own[name] = value
-
-    def keep(self, owner: Any) -> None:
-        """Save all attributes of one object for :meth:`undo`."""
-        own = owner.__dict__
-        self._before += [(own, name, value) for name, value in own.items()]
-
-    def undo(self) -> None:
-        """Restore all attributes, last one first."""
-        for own, name, before in reversed(self._before):
-            if before is _NO_VALUE:
-                own.pop(name, None)
-            else:
-                own[name] = before
-        self._before.clear()
-
+from tdx.stacks.observe.times import check_threads
 
 UNWRAPPED_SUFFIX = " unwrapped"
 """Distinguishes the row of the Gymnasium env from the row of the tdx env around it."""
 
 
-def attach_to_wrappers(
-    env: EnvBase, meter: Meter, patches: AttributePatches, *, thin: bool = False
-) -> None:
+def attach_to_wrappers(env: EnvBase, meter: Meter, patches: Patches, *, thin: bool = False) -> None:
     """Measure the calls of the Gymnasium envs and wrappers inside an env, without tdx's conversion.
 
     Args:
@@ -128,7 +93,7 @@ def _is_thin(stack: list[Any]) -> bool:
     return all(type(each) in THIN_WRAPPERS for each in stack)
 
 
-def _attach_to_stack(env: Any, meter: Meter, patches: AttributePatches, suffix: str) -> None:
+def _attach_to_stack(env: Any, meter: Meter, patches: Patches, suffix: str) -> None:
     """Measure the wrappers around an env, and the env itself.
 
     Args:
@@ -148,7 +113,7 @@ def _attach_to_stack(env: Any, meter: Meter, patches: AttributePatches, suffix: 
     _attach_to_calls(core, Part("env", -1, format_gym_name(core) + suffix, "step"), meter, patches)
 
 
-def _attach_to_calls(owner: Any, part: Part, meter: Meter, patches: AttributePatches) -> None:
+def _attach_to_calls(owner: Any, part: Part, meter: Meter, patches: Patches) -> None:
     for lane in ("step", "reset"):
         timed = meter.timed(replace(part, lane=lane), getattr(owner, lane))
         # The outermost wrapper is measured again, as a part of the env around it.
@@ -160,7 +125,7 @@ def _forwarding(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: function(*args, **kwargs)
 
 
-def attach_to_transfers(base: EnvBase, meter: Meter, patches: AttributePatches) -> None:
+def attach_to_transfers(base: EnvBase, meter: Meter, patches: Patches) -> None:
     """Measure the copies that tdx makes of the results of a Gymnasium env on the host.
 
     There are none if the results stay on the host.
@@ -186,58 +151,55 @@ CHAIN_PART = engine_part("chain")
 
 
 @contextmanager
-def attach_meter(
-    target: Any,
-    meter: Meter,
-    *,
-    all_wrappers: bool = False,
-) -> Iterator[None]:
-    """Measure every call of an env or a chain in a block; nothing remains attached afterwards.
+def measured_env(env: EnvBase, meter: Meter, *, all_wrappers: bool = False) -> Iterator[None]:
+    """Measure every call of an env and its chain in a block.
 
     Args:
-        target: Env with its chain, transform that maps stored data, or a stack of another library.
+        env: Env with its chain.
         meter: Meter that measures the calls.
         all_wrappers: Include the thin Gymnasium wrappers that ``gymnasium.make`` adds if there are
             no others.
 
     Raises:
-        ArgumentError: ``target`` has another type, or is being measured already.
+        ArgumentError: The env is being measured already.
         EnvError: Several threads stepped the env, so the times are not those of its stages.
     """
-    patches = AttributePatches()
+    if env._meter is not None:
+        raise ArgumentError("this env is being profiled already", hint="profile it once at a time")
     threads: set[int] = set()
-    if isinstance(target, EnvBase):
-        if target._meter is not None:
-            raise ArgumentError(
-                "this env is being profiled already", hint="profile it once at a time"
-            )
-        place: Callable[[], None] = lambda: _attach_to_env(  # noqa: E731
-            target, meter, patches, all_wrappers, threads
-        )
-        levels = _list_levels(target)
-    elif isinstance(target, Transform):
-        place = lambda: _attach_to_chain(target, meter, patches)  # noqa: E731
-        levels = []
-    elif is_stack(target):
-        with target.measure(meter, all_stages=all_wrappers):
-            yield
-        return
-    else:
-        raise ArgumentError(
-            f"cannot profile an object of type {type(target).__name__}",
-            hint="pass tdx.open_stack(env) for an env of another library",
-        )
-    base: Any = levels[-1].base_env if levels else target
+    levels = _list_levels(env)
+    base = levels[-1].base_env if levels else env
     try:
-        place()
-        with base.noting_threads(threads) if hasattr(type(base), _NOTING) else nullcontext():
-            yield
+        with Patches() as patches:
+            _attach_to_env(env, meter, patches, all_wrappers, threads)
+            with base._noting_threads(threads):
+                yield
     finally:
-        patches.undo()
         for level in levels:
             level._measure_with(None)
-    if len(threads) > 1:
-        raise several_threads_error(len(threads), base_parts(base)[0].name)
+    check_threads(threads, base_parts(base)[0].name)
+
+
+@contextmanager
+def measured_chain(chain: Transform, meter: Meter) -> Iterator[None]:
+    """Measure ``forward`` and the inverse of a chain that maps stored data, and of each stage.
+
+    Args:
+        chain: The chain.
+        meter: Meter that measures the calls.
+    """
+    with Patches() as patches:
+        for index, stage in enumerate(iterate_stages(chain)):
+            name = type(stage).__name__
+            forward = Part("stage", index, name, "forward")
+            patches.put(stage, "forward", meter.timed(forward, stage.forward))
+            if stage.invertible:
+                inverse = Part("stage", index, name, "inverse")
+                patches.put(stage, "_inv_call", meter.timed(inverse, stage._inv_call))
+        if isinstance(chain, Compose):
+            patches.put(chain, "forward", meter.timed(CHAIN_PART, chain.forward))
+            patches.put(chain, "_inv_call", meter.timed(CHAIN_PART, chain._inv_call))
+        yield
 
 
 def _list_levels(env: EnvBase) -> list[TransformedEnv]:
@@ -252,7 +214,7 @@ def _list_levels(env: EnvBase) -> list[TransformedEnv]:
 def _attach_to_env(
     env: EnvBase,
     meter: Meter,
-    patches: AttributePatches,
+    patches: Patches,
     all_wrappers: bool,
     threads: set[int],
 ) -> None:
@@ -284,7 +246,7 @@ def _attach_to_env(
         _note_threads(each, patches, threads)
 
 
-def _note_threads(env: EnvBase, patches: AttributePatches, threads: set[int]) -> None:
+def _note_threads(env: EnvBase, patches: Patches, threads: set[int]) -> None:
     step, rollout = env.step, env.rollout
 
     def noted_step(tensordict: TensorDictBase) -> TensorDictBase:
@@ -325,7 +287,7 @@ def _timed_iter_rollout(
 
 
 def _attach_to_stage(
-    index: int, stage: Transform, meter: Meter, patches: AttributePatches, batch_dims: int
+    index: int, stage: Transform, meter: Meter, patches: Patches, batch_dims: int
 ) -> None:
     name = type(stage).__name__
     forward = Part("stage", index, name, "forward")
@@ -369,21 +331,6 @@ def _attach_to_stage(
 
 def _chunk_length(chunk: Chunk) -> int:
     return chunk.length
-
-
-def _attach_to_chain(chain: Transform, meter: Meter, patches: AttributePatches) -> None:
-    """Measure ``forward`` of a chain that maps stored data, and of each of its stages."""
-    for index, stage in enumerate(iterate_stages(chain)):
-        name = type(stage).__name__
-        patches.put(
-            stage, "forward", meter.timed(Part("stage", index, name, "forward"), stage.forward)
-        )
-        if stage.invertible:
-            inverse = Part("stage", index, name, "inverse")
-            patches.put(stage, "_inv_call", meter.timed(inverse, stage._inv_call))
-    if isinstance(chain, Compose):
-        patches.put(chain, "forward", meter.timed(CHAIN_PART, chain.forward))
-        patches.put(chain, "_inv_call", meter.timed(CHAIN_PART, chain._inv_call))
 
 
 def iterate_stages(chain: nn.Module) -> Iterator[Transform]:
