@@ -25,7 +25,7 @@ from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, restored, 
 from tdx.contracts.recorded import record, replay
 from tdx.contracts.roles import PASSIVE, plain_arguments, role_of, tolerance_of
 from tdx.contracts.states import is_of_episode, is_statistic
-from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.errors import ArgumentError
 from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 
