@@ -348,7 +348,8 @@ def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
             largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
             if largest > 2:
                 yield Violation(
-                    f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), and the policy reads images in 0 … 1",
+                    f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), and "
+                    "the policy reads images in 0 … 1",
                     "divide them by 255, or compute them on images that are scaled",
                     *(processor, step, key),
                 )
@@ -423,7 +424,8 @@ def _other_features(checkpoint: Checkpoint) -> Iterator[Violation]:
                 )
             elif other is not None and other.shape != feature.shape:
                 yield Violation(
-                    f"{key!r} has shape {list(other.shape)}, and {list(feature.shape)} in config.json",
+                    f"{key!r} has shape {list(other.shape)}, and {list(feature.shape)} in "
+                    "config.json",
                     None,
                     *(processor, step, key),
                 )

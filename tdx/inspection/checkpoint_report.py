@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tdx.inspection.leaf import Domain, LeafSpec, Part
 from tdx.inspection.spec_report import (
     EnvFacts,
     SpecReport,
@@ -14,6 +13,7 @@ from tdx.inspection.spec_report import (
     attribute_changes,
     compare_leaves,
 )
+from tdx.specs.leaf import Domain, LeafSpec, Part
 from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, Step
 from tdx.stacks.checkpoints.steps import DEFINITIONS, IDENTITY, why_unchanged
 
