@@ -348,8 +348,8 @@ def _pixel_range(checkpoint: Checkpoint) -> Iterator[Violation]:
             largest = max((float(np.max(a)) for a in arrays if a is not None and a.size), default=0)
             if largest > 2:
                 yield Violation(
-                    f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), and "
-                    "the policy reads images in 0 … 1",
+                    f"the statistics of {key!r} are of pixels in 0 … 255 (up to {largest:.4g}), "
+                    "and the policy reads images in 0 … 1",
                     "divide them by 255, or compute them on images that are scaled",
                     *(processor, step, key),
                 )
@@ -502,7 +502,7 @@ def _not_inverted(checkpoint: Checkpoint) -> Iterator[Violation]:
             continue
         if not np.allclose(one, other, rtol=1e-5, atol=1e-8):
             if np.allclose(np.sort(one.ravel()), np.sort(other.ravel()), rtol=1e-5):
-                how = "has them in another order"
+                how = "is in another order"
             else:
                 at = int(np.argmax(np.abs(one.astype(float) - other.astype(float))))
                 how = (
