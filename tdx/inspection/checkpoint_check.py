@@ -12,7 +12,7 @@ import numpy as np
 
 from tdx.foundation.errors import Where
 from tdx.inspection.check_report import CheckReport, Finding
-from tdx.inspection.lint.rule import Severity
+from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, CheckpointRule
 from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, Step
 from tdx.stacks.checkpoints.steps import (
     ACTION,
@@ -30,32 +30,6 @@ TINY_STD = 1e-4
 """A standard deviation below it amplifies noise; features are of the order of 1."""
 TINY_IMAGE_STD = 0.02
 """Of an image in 0 … 1: the deviation of a camera's pixels is about 0.2."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointRule:
-    """A rule about checkpoints.
-
-    Args:
-        code: Code of its findings.
-        name: Name in ``tdx explain``.
-        title: What is wrong, in a few words.
-        severity: ``error`` (cannot work), ``warning`` or ``suggestion``.
-        why: Why it matters, and what to do.
-        find: Yields the violations; ``None`` for a rule that needs a dataset.
-    """
-
-    code: str
-    name: str
-    title: str
-    severity: Severity
-    why: str
-    find: Callable[[Checkpoint], Iterator[Violation]] | None = None
-
-    @property
-    def paragraphs(self) -> list[str]:
-        """Why it matters, one line per paragraph."""
-        return [" ".join(part.split()) for part in self.why.strip().split("\n\n")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +73,7 @@ def checkpoint_report(
     """Return the report of the rules about checkpoints, and of further violations."""
     findings: list[Finding] = []
     found = [
-        *((rule, v) for rule in CHECKPOINT_RULES if rule.find for v in rule.find(checkpoint)),
+        *((rule, v) for rule in CHECKPOINT_RULES for v in _FINDERS[rule.code](checkpoint)),
         *further,
     ]
     for rule, violation in found:
@@ -605,153 +579,19 @@ DEFAULT_STEPS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """Steps that LeRobot 0.4.4 gives a policy of each type; the device step changes no values."""
 
-CHECKPOINT_RULES: tuple[CheckpointRule, ...] = (
-    CheckpointRule(
-        "TDX601",
-        "statistics-missing",
-        "a normalizer has no statistics of a feature",
-        "error",
-        """
-        A normalizer passes a feature on unchanged if it has no statistics of it, without an error:
-        the policy reads raw values. It happens if the statistics were saved under other names, or
-        if the processors were built without those of the dataset.
-
-        Save the processors with the statistics of the training, under the names of the features.
-        """,
-        _without_statistics,
-    ),
-    CheckpointRule(
-        "TDX602",
-        "statistic-missing",
-        "a statistic of the normalization mode is missing",
-        "error",
-        """
-        A mode reads two statistics: a mean and a standard deviation, a minimum and a maximum, or
-        two quantiles. Older datasets have no quantiles.
-        """,
-        _missing_statistic,
-    ),
-    CheckpointRule(
-        "TDX603",
-        "statistics-shape",
-        "statistics have another shape than their feature",
-        "error",
-        """
-        Statistics are broadcast against the feature. Those of another robot or camera have another
-        number of values, and either fail or are broadcast along the wrong dimension.
-        """,
-        _other_shape,
-    ),
-    CheckpointRule(
-        "TDX604",
-        "statistics-width",
-        "a normalizer amplifies a feature that hardly moves",
-        "warning",
-        """
-        A feature that was constant in the data has a standard deviation or a range of about zero.
-        Any deviation from it, also noise, becomes a large number that the policy has never seen.
-        """,
-        _tiny_width,
-    ),
-    CheckpointRule(
-        "TDX605",
-        "statistics-impossible",
-        "statistics contradict one another",
-        "error",
-        """
-        Quantiles increase from the minimum to the maximum, the mean lies between both, and a
-        standard deviation is at most half of the range. Statistics that break this are not those
-        of one dataset: parts were averaged or merged, or some are older than others.
-        """,
-        _contradicting,
-    ),
-    CheckpointRule(
-        "TDX606",
-        "image-range",
-        "statistics of images are of pixels in 0 … 255",
-        "error",
-        """
-        LeRobot scales images to 0 … 1 before they are normalized. Statistics of pixels in 0 … 255
-        make all images nearly equal to one another.
-        """,
-        _pixel_range,
-    ),
-    CheckpointRule(
-        "TDX607",
-        "normalized-twice",
-        "a feature is normalized twice",
-        "error",
-        """
-        Two steps normalize the same feature, such as an ImageNet normalization in front of a
-        normalizer with a mode for images.
-        """,
-        _twice,
-    ),
-    CheckpointRule(
-        "TDX608",
-        "mode-differs",
-        "a normalizer and config.json have different modes",
-        "error",
-        """
-        The configuration of the policy declares how each kind of feature is normalized, and the
-        saved processor does it in another way.
-        """,
-        _other_mode,
-    ),
-    CheckpointRule(
-        "TDX609",
-        "features-differ",
-        "a normalizer and config.json have different features",
-        "error",
-        """
-        A feature of the policy is not one of the normalizer, or has another shape there. Features
-        that a normalizer does not know pass it unchanged.
-        """,
-        _other_features,
-    ),
-    CheckpointRule(
-        "TDX610",
-        "rename-lost",
-        "renamed observations do not reach the policy",
-        "error",
-        """
-        A rename map gives an observation a name that nothing reads, or it runs behind a step that
-        needs the new name.
-        """,
-        _lost_rename,
-    ),
-    CheckpointRule(
-        "TDX611",
-        "not-inverted",
-        "the postprocessor does not invert the normalization of actions",
-        "error",
-        """
-        Actions are normalized for the training, and the output of the policy must be unnormalized
-        with the same mode and statistics. Otherwise the robot moves by other amounts.
-        """,
-        _not_inverted,
-    ),
-    CheckpointRule(
-        "TDX612",
-        "step-missing",
-        "a step of this type of policy is missing",
-        "error",
-        """
-        Each type of policy has default steps. A processor that was saved without one of them runs
-        without an error.
-        """,
-        _missing_step,
-    ),
-    CheckpointRule(
-        "TDX613",
-        "action-steps",
-        "more actions are executed than the policy returns",
-        "error",
-        """
-        A policy returns a chunk of actions, of which `n_action_steps` are executed before it is
-        asked again.
-        """,
-        _action_steps,
-    ),
-)
-"""The rules about checkpoints, sorted by code."""
+_FINDERS: Mapping[str, Callable[[Checkpoint], Iterator[Violation]]] = {
+    "TDX601": _without_statistics,
+    "TDX602": _missing_statistic,
+    "TDX603": _other_shape,
+    "TDX604": _tiny_width,
+    "TDX605": _contradicting,
+    "TDX606": _pixel_range,
+    "TDX607": _twice,
+    "TDX608": _other_mode,
+    "TDX609": _other_features,
+    "TDX610": _lost_rename,
+    "TDX611": _not_inverted,
+    "TDX612": _missing_step,
+    "TDX613": _action_steps,
+}
+"""What finds the violations of each rule that needs no data."""

@@ -12,13 +12,21 @@ from tdx.inspection.check_report import CheckReport
 from tdx.inspection.checkpoint_check import (
     TINY_IMAGE_STD,
     TINY_STD,
-    CheckpointRule,
     Violation,
     checkpoint_report,
     normalized_features,
     normalizers,
     to_finding,
     why_impossible,
+)
+from tdx.inspection.checkpoint_codes import (
+    CONSTANT,
+    NOT_FINITE,
+    NOT_IN_DATA,
+    OTHER_DATA,
+    PIXELS,
+    STALE,
+    CheckpointRule,
 )
 from tdx.stacks.checkpoints import Checkpoint, Dataset
 from tdx.stacks.checkpoints.dataset import QUANTILES, STATS, RunningStatistics
@@ -317,66 +325,3 @@ def _suspicious(facts: DatasetFacts) -> Iterator[Found]:
                     key=key,
                 ),
             )
-
-
-OTHER_DATA = CheckpointRule(
-    "TDX621",
-    "statistics-of-other-data",
-    "a normalizer has statistics of another dataset",
-    "error",
-    """
-    The statistics of a normalizer are not those of the data: they belong to another dataset, to a
-    part of it, or to its features in another order. The policy reads values of another scale.
-    """,
-)
-NOT_IN_DATA = CheckpointRule(
-    "TDX622",
-    "feature-not-in-data",
-    "a feature of the policy is not in the dataset",
-    "error",
-    """
-    The policy reads a feature that the dataset does not have under this name, or has with another
-    number of values.
-    """,
-)
-STALE = CheckpointRule(
-    "TDX623",
-    "statistics-stale",
-    "stored statistics are not those of the data",
-    "error",
-    """
-    The statistics that a dataset stores differ from its data: episodes were added or removed
-    without computing them again, or quantiles of episodes were averaged, which are not the
-    quantiles of all steps.
-    """,
-)
-NOT_FINITE = CheckpointRule(
-    "TDX624",
-    "data-not-finite",
-    "data has values that are not finite",
-    "error",
-    """
-    A NaN or an infinity in the data makes the loss NaN, and the statistics too.
-    """,
-)
-CONSTANT = CheckpointRule(
-    "TDX625",
-    "data-constant",
-    "a feature of the data hardly moves",
-    "warning",
-    """
-    A feature that is constant in the data has a standard deviation of about zero, by which a
-    normalizer divides.
-    """,
-)
-PIXELS = CheckpointRule(
-    "TDX626",
-    "data-image-range",
-    "stored statistics of images are of pixels in 0 … 255",
-    "error",
-    """
-    LeRobot scales images to 0 … 1 before they are normalized, and stores statistics of that range.
-    """,
-)
-DATASET_RULES = (OTHER_DATA, NOT_IN_DATA, STALE, NOT_FINITE, CONSTANT, PIXELS)
-"""The rules about data, sorted by code."""

@@ -10,9 +10,8 @@ from typing import ClassVar, Literal
 from tdx.foundation import errors
 from tdx.foundation.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result
-from tdx.inspection.checkpoint_check import CHECKPOINT_RULES, CheckpointRule
+from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, DATASET_RULES, CheckpointRule
 from tdx.inspection.contract_codes import DIFFERENCE_CODES, DifferenceCode
-from tdx.inspection.dataset_check import DATASET_RULES
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.lint.rule import Rule, Severity
 
