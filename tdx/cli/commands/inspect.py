@@ -109,16 +109,22 @@ def inspect_spec(
     tdx inspect spec pendulum.yaml --changes
     """
     from tdx.cli.output import write_view
-    from tdx.cli.pipelines import open_stack, read_pipeline
+    from tdx.cli.pipelines import find_checkpoint, open_stack, read_pipeline
     from tdx.cli.views.specs import spec_view
     from tdx.inspection.spec_report import compare_specs
 
     if stages and changes:
         raise ArgumentError("--stages and --changes cannot be combined", hint="remove one of them")
+    if (checkpoint := find_checkpoint(pipeline)) is not None:
+        from tdx.inspection.checkpoint_report import checkpoint_calls, inspect_checkpoint
+
+        report, calls = inspect_checkpoint(checkpoint), checkpoint_calls(checkpoint)
+        write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
+        return
     config = read_pipeline(pipeline)
     with open_stack(config, pipeline) as stack:
         report = compare_specs(stack, config.env.id)
-        calls = stack.calls
+        calls = tuple(stack.calls)
     write_view(spec_view(report, calls, stages=stages, changes=changes, key=key), output)
 
 
