@@ -16,9 +16,9 @@ from tdx.inspection.rollout_summary import EpisodeSummary, ImagePair, RewardPlot
 from tdx.profiling.result import Profile
 
 if TYPE_CHECKING:
+    from tdx.compare.model import StageRecord
+    from tdx.compare.report import StageRow
     from tdx.contracts import ContractReport
-    from tdx.contracts.model import Contract, StageRecord
-    from tdx.contracts.side_by_side import StageRow
 
 
 def report_page(report: PipelineReport, profile: Profile, command: str) -> str:
@@ -167,17 +167,13 @@ def _dot(x: float, y: float, kind: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" class="{kind}"/>'
 
 
-def contract_page(a: Contract, b: Contract | None, report: ContractReport) -> str:
+def contract_page(report: ContractReport) -> str:
     """Return the HTML report of a comparison.
 
     Args:
-        a: The contract.
-        b: The target. ``None``: it failed.
         report: What differs.
     """
-    from tdx.contracts.side_by_side import side_by_side
-
-    rows = [] if b is None else [_describe_row(each) for each in side_by_side(a, b, report)]
+    rows = [_describe_row(row) for row in report.rows]
     return render_page("contract.html.j2", "report.css", report=report, rows=rows)
 
 
