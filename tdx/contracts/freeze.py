@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -25,14 +25,14 @@ from tdx.compare.stacks import compare_contracts
 from tdx.compare.states import is_of_episode, is_statistic
 from tdx.compare.values import Values, digest, explain_change, float_tolerance
 from tdx.contracts.observe import STEPS, Layout, Run, collect_inputs, run_inputs
-from tdx.foundation.errors import ArgumentError, TdxError
-from tdx.inspection.leaf import domain_text
+from tdx.foundation.errors import ArgumentError
+from tdx.specs.leaf import domain_text
 from tdx.stacks import open_stack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tdx.inspection.leaf import LeafSpec
+    from tdx.specs.leaf import LeafSpec
     from tdx.stacks import Stack, StageInfo
     from tdx.stacks.observe import Recording
 
@@ -169,34 +169,19 @@ def _random_stages(stack: Stack, recording: Recording) -> dict[int, str]:
 
 @contextmanager
 def stack_in_this_process(stack: Stack) -> Iterator[tuple[Stack, tuple[str, ...]]]:
-    """Yield a stack whose stages that change values are in this process, and notes about it.
+    """Yield a stack with as many of its stages in this process as possible, and notes about it.
 
     Raises:
-        ArgumentError: A stage in a worker process cannot be copied, or the stack has no env that
-            can be replaced.
+        ArgumentError: The stack has no env that can be replaced.
+        EnvError: Its sub-envs cannot be created again.
     """
     if not hasattr(stack, "replaced_env"):
         raise ArgumentError(
             f"the env inside a stack of the kind {stack.kind!r} cannot be replaced",
             hint="derive its stack from tdx.Stack, and define replaced_env",
         )
-    names = {stage.index: stage.name for stage in stack.stages}
-    remote = [names[index] for index in getattr(stack, "remote_stages", ())]
-    listed = ", ".join(remote)
-    if all(role_of(name) in PASSIVE for name in remote):
-        note = f"{listed} run in worker processes and are not compared"
-        yield stack, (note,) if remote else ()
-        return
-    with ExitStack() as opened:
-        try:
-            local = opened.enter_context(stack.in_this_process())
-        except TdxError as error:
-            raise ArgumentError(
-                f"{listed} run in worker processes, and cannot be copied into this one: "
-                f"{error.message}",
-                hint="use a DummyVecEnv or SyncVectorEnv with the same wrappers",
-            ) from error
-        yield local, (f"copies of {listed} were compared: they run in worker processes",)
+    with stack.in_this_process() as local:
+        yield local, tuple(stack.hidden if local is stack else local.notes)
 
 
 def _find_random(

@@ -17,7 +17,7 @@ from tdx.compare.replay import MAX_ROWS
 from tdx.compare.values import Values
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey
-from tdx.inspection.leaf import LeafSpec, composite_leaves
+from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.observe import preserved_generators
 from tdx.stacks.replay import Entries, base_key, to_rows
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 from tdx.compare.alignment import match_stages
 from tdx.foundation.keys import format_key, normalize_key
 from tdx.foundation.serialization import Entries, Result
-from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.inspection.spec_report import KeyChange, compare_leaves, unwrap_env
 from tdx.pipeline import EnvConfig, Pipeline, RolloutConfig, StageConfig, format_stage, format_value
 from tdx.pipeline.arguments import name_arguments
 from tdx.pipeline.values import Value
+from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.native import seed_run
 from tdx.stacks.stack import StageInfo, format_argument
 

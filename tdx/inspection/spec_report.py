@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from tdx.foundation.errors import KeyNotFoundError, did_you_mean
 from tdx.foundation.keys import NestedKey, format_key
 from tdx.foundation.serialization import Entries, Entry, Result, key_entry
-from tdx.inspection.leaf import PARTS, Field, KnownLeaves, LeafSpec, Part, composite_leaves
+from tdx.specs.leaf import PARTS, Field, KnownLeaves, LeafSpec, Part, composite_leaves
 
 if TYPE_CHECKING:
     from tdx.core import StageSpecs

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from tdx.compare.values import Tolerance, compare_entries, element_gaps
 from tdx.foundation.errors import ArgumentError, TdxError
 from tdx.foundation.keys import format_key
-from tdx.inspection.leaf import LeafSpec, composite_leaves
 from tdx.pipeline import EnvConfig, Pipeline, StageConfig, build_env
+from tdx.specs.leaf import LeafSpec, composite_leaves
 from tdx.stacks.conversion import (
     ConvertedStack,
     ConvertedStage,

@@ -22,11 +22,11 @@ from tdx.specs.intervals import (
     cast,
     clamp,
     clip,
-    contains,
     extremes,
     is_continuous,
     make_sampler,
     ordered,
+    within,
 )
 from tdx.specs.multi_categorical import Binary
 from tdx.specs.spec import TensorSpec
@@ -113,6 +113,9 @@ class Unbounded(TensorSpec):
 
     def _contains(self, val: Tensor) -> bool:
         return True
+
+    def elements_in(self, val: Tensor) -> Tensor:
+        return torch.ones_like(val, dtype=torch.bool)
 
     def _project(self, val: Tensor) -> Tensor:
         return val
@@ -275,8 +278,8 @@ class Bounded(TensorSpec):
             self._sampler = make_sampler(self._low, self._high)
         return self._sampler(self._full_shape(shape))
 
-    def _contains(self, val: Tensor) -> bool:
-        return contains(self._low, self._high, val)
+    def elements_in(self, val: Tensor) -> Tensor:
+        return within(self._low, self._high, val)
 
     def _project(self, val: Tensor) -> Tensor:
         return clamp(self._low, self._high, val)

@@ -20,10 +20,12 @@ from tdx.specs.arguments import (
     to_array,
     to_tensor,
 )
-from tdx.specs.intervals import extremes, ordered
+from tdx.specs.intervals import extremes
 from tdx.specs.spaces import (
     CategoricalBox,
     as_mask,
+    in_range,
+    is_allowed,
     is_same_mask,
     nearest_allowed,
     sample_categories,
@@ -114,19 +116,11 @@ class Categorical(TensorSpec):
         full = self._full_shape(shape)
         return sample_categories(self.n, self._mask, full, self._device).to(self._dtype)
 
-    def _contains(self, val: Tensor) -> bool:
-        value = val if val.dtype is torch.int64 else ordered(val)
-        if val.dtype.is_floating_point and not bool((value == value.floor()).all()):
-            return False
-        if val.dtype is torch.uint64:
-            value = val.view(torch.int64)
-        in_range = (value >= 0) & (value < self.n)
-        if not bool(in_range.all()):
-            return False
-        if self._mask is None:
-            return True
-        mask = self._mask.expand(*val.shape, self.n)
-        return bool(mask.gather(-1, value.long().unsqueeze(-1)).all())
+    def elements_in(self, val: Tensor) -> Tensor:
+        inside, index = in_range(val, self.n)
+        if self._mask is None or not self.n:
+            return inside
+        return inside & is_allowed(self._mask, index)
 
     def _project(self, val: Tensor) -> Tensor:
         value = torch.nan_to_num(val.double(), 0.0) if val.dtype.is_floating_point else val
@@ -284,12 +278,13 @@ class OneHot(TensorSpec):
         categories = torch.arange(self.n, device=index.device)
         return (categories == index.unsqueeze(-1)).to(self._dtype)
 
-    def _contains(self, val: Tensor) -> bool:
+    def elements_in(self, val: Tensor) -> Tensor:
         ones = val == 1
-        is_one_hot = bool((ones.sum(-1) == 1).all()) and bool((ones | (val == 0)).all())
-        if not is_one_hot or self._mask is None:
-            return is_one_hot
-        return bool((self._mask | ~ones).all())
+        allowed = ones | (val == 0)
+        if self._mask is not None:
+            allowed = allowed & (self._mask | ~ones)
+        vectors = (ones.sum(-1, keepdim=True) == 1) & allowed.all(-1, keepdim=True)
+        return vectors.expand(val.shape)
 
     def _project(self, val: Tensor) -> Tensor:
         weight = torch.nan_to_num(val.double(), nan=0.0)

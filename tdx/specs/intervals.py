@@ -257,10 +257,10 @@ def adapt_bound(bound: Any, current: Tensor, shape: torch.Size) -> Any:
     return first if bool((ordered(current) == ordered(first)).all()) else current
 
 
-def contains(low: Tensor, high: Tensor, value: Tensor) -> bool:
-    """Return True if every value is within its interval. NaN is in none."""
+def within(low: Tensor, high: Tensor, value: Tensor) -> Tensor:
+    """Return which values are within their interval. NaN is in none."""
     value = ordered(value)
-    return bool(((ordered(low) <= value) & (value <= ordered(high))).all())
+    return (ordered(low) <= value) & (value <= ordered(high))
 
 
 def clip(value: Tensor, low: float | None, high: float | None) -> Tensor:

@@ -23,11 +23,12 @@ from tdx.specs.arguments import (
     to_tensor,
 )
 from tdx.specs.categorical import Categorical, OneHot
-from tdx.specs.intervals import ordered
 from tdx.specs.spaces import (
     BoxList,
     CategoricalBox,
     as_mask,
+    in_range,
+    is_allowed,
     is_same_mask,
     nearest_allowed,
     sample_categories,
@@ -147,20 +148,12 @@ class MultiCategorical(Categorical):
             sample = torch.stack(samples).reshape(sizes)
         return sample.permute((*range(own, sample.ndim), *reversed(range(own))))
 
-    def _contains(self, val: Tensor) -> bool:
-        value = val.view(torch.int64) if val.dtype is torch.uint64 else ordered(val)
-        if val.dtype.is_floating_point and not bool((value == value.floor()).all()):
-            return False
-        in_range = (value >= 0) & (value < self._nvec.to(val.device))
-        if not bool(in_range.all()):
-            return False
+    def elements_in(self, val: Tensor) -> Tensor:
+        inside, index = in_range(val, self._nvec.to(val.device))
         if self._mask is None:
-            return True
-        masks, columns = self._split_mask(self._mask), value.long().unbind(-1)
-        return all(
-            bool(mask.expand(*column.shape, -1).gather(-1, column.unsqueeze(-1)).all())
-            for mask, column in zip(masks, columns, strict=True)
-        )
+            return inside
+        pairs = zip(self._split_mask(self._mask), index.unbind(-1), strict=True)
+        return inside & torch.stack([is_allowed(mask, column) for mask, column in pairs], -1)
 
     def _project(self, val: Tensor) -> Tensor:
         value = torch.nan_to_num(val.double(), 0.0) if val.dtype.is_floating_point else val
@@ -317,9 +310,9 @@ class MultiOneHot(OneHot):
         """Sample uniformly among the allowed categories."""
         return torch.cat([spec.rand(shape) for spec in self._variable_specs()], -1)
 
-    def _contains(self, val: Tensor) -> bool:
+    def elements_in(self, val: Tensor) -> Tensor:
         pairs = zip(self._variable_specs(), self._split(val), strict=True)
-        return all(spec._contains(vector) for spec, vector in pairs)
+        return torch.cat([spec.elements_in(vector) for spec, vector in pairs], -1)
 
     def _project(self, val: Tensor) -> Tensor:
         pairs = zip(self._variable_specs(), self._split(val), strict=True)

@@ -136,6 +136,20 @@ def sample_categories(
     return torch.multinomial(weights.float(), 1).reshape(shape)
 
 
+def in_range(value: Tensor, n: int | Tensor) -> tuple[Tensor, Tensor]:
+    """Return which values are integers from 0 to ``n - 1``, and these as valid indices."""
+    index = value.view(torch.int64) if value.dtype is torch.uint64 else value.long()
+    inside = (index >= 0) & (index < n)
+    if value.dtype.is_floating_point:
+        inside &= value == index
+    return inside, torch.where(inside, index, 0)
+
+
+def is_allowed(mask: Tensor, index: Tensor) -> Tensor:
+    """Return which categories ``[*A, *B]`` a mask ``[*B, n]`` allows."""
+    return mask.expand(*index.shape, -1).gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+
 def nearest_allowed(mask: Tensor, index: Tensor) -> Tensor:
     """Return the allowed category nearest to each index; the smaller one in a tie.
 

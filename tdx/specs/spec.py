@@ -227,7 +227,20 @@ class TensorSpec:
 
     def _contains(self, val: Tensor) -> bool:
         """Return True if a tensor of the right shape and dtype is in the space."""
-        raise NotImplementedError
+        inside = self.elements_in(val)
+        return inside is not None and bool(inside.all())
+
+    def elements_in(self, val: Tensor) -> Tensor | None:
+        """Return which elements of a tensor of the right shape and dtype are in the space.
+
+        Args:
+            val: Value, ``[*B, ...]``.
+
+        Returns:
+            Bools of the value's shape; elements that the space constrains together, such as a
+            one-hot vector, are all in it or all outside. ``None`` if values are not one tensor.
+        """
+        return None
 
     def _project(self, val: Tensor) -> Tensor:
         """Return the value in the space nearest to a tensor of the right shape and dtype."""

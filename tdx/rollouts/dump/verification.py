@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tdx.compare.values import Tolerance, compare_tensors
+from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.rollouts.dump.entries import Parts, describe_violation
@@ -305,7 +306,7 @@ def _value_problems(root: int, manifest: Manifest, track: Track, leaf: Parts) ->
                 yield Problem("checksum", file, index, message, f"{INDEX}[{index}].crc32[{place}]")
             elif violation:
                 is_reported = True
-                message = f"{format_key(leaf)!r} {violation} in chunk {index}"
+                message = f"{format_key(leaf)!r}: {violation}, in chunk {index}"
                 where = f"{MANIFEST}.specs[{manifest.specs.index(spec or {})}]"
                 yield Problem("spec", file, index, message, where)
             first += steps
@@ -382,5 +383,5 @@ def _spec_of(manifest: Manifest, leaf: Parts) -> dict[str, Any] | None:
 def _find_violation(values: Tensor, spec: dict[str, Any], start: int) -> str | None:
     try:
         return describe_violation(values, spec, start)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        return "cannot be compared with the bounds of its spec"
+    except (TdxError, TypeError, ValueError, RuntimeError, OverflowError):
+        return "it cannot be compared with the bounds of its spec"
