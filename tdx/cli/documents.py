@@ -95,7 +95,7 @@ def _codes() -> Document:
 
 
 def _contract() -> Document:
-    from tdx.contracts.report import ContractReport
+    from tdx.compare.report import ContractReport
 
     return Document(ContractReport)
 

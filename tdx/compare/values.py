@@ -95,9 +95,8 @@ def differing_elements(a: Tensor, b: Tensor, tolerance: Tolerance = EXACT) -> Te
     if tolerance == EXACT or not bool(differing.any()):
         return differing
     one, other = _to_widest(a), _to_widest(b)
-    limit = tolerance.atol
-    if is_rounded:
-        limit = limit + tolerance.rtol * torch.maximum(one.abs(), other.abs())
+    rtol = tolerance.rtol if is_rounded else 0.0
+    limit = tolerance.atol + rtol * torch.maximum(one.abs(), other.abs())
     # An infinite limit allows nothing: infinity equals only itself.
     return differing & ~(((one - other).abs() <= limit) & one.isfinite() & other.isfinite())
 
