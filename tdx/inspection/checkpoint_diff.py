@@ -68,8 +68,8 @@ _STATUS: Mapping[str, StageStatus] = {"missing": "removed", "extra": "added", "m
 def _compare_steps(a: Checkpoint, b: Checkpoint) -> Iterator[StageChange]:
     steps = stage_steps(a), stage_steps(b)
     calls = checkpoint_calls(a), checkpoint_calls(b)
-    names = [[(role, step.name) for role, step in side] for side in steps]
-    for match in match_stages(*names, lambda one, other: ()):
+    one_side, other_side = ([(role, step.name) for role, step in side] for side in steps)
+    for match in match_stages(one_side, other_side, lambda one, other: ()):
         one = None if match.a is None else steps[0][match.a][1]
         other = None if match.b is None else steps[1][match.b][1]
         arguments = tuple(_compare_arguments(one, other)) if one and other else ()

@@ -348,7 +348,7 @@ def diff(
     from tdx.contracts.storage import is_contract
     from tdx.inspection.diff import compare_pipelines
 
-    if (sides := _checkpoints(a, b)) is not None:
+    if (checkpoints := _checkpoints(a, b)) is not None:
         from tdx.inspection.checkpoint_diff import compare_checkpoints
 
         if steps is not None or seed is not None or html is not None:
@@ -356,7 +356,7 @@ def diff(
                 "--steps, --seed and --html do not apply to policy checkpoints",
                 hint="leave them out: both run on one drawn sample",
             )
-        report = compare_checkpoints(*sides)
+        report = compare_checkpoints(*checkpoints)
         write_view(diff_view(report), output)
         return ExitCode.OK if report.same else ExitCode.FINDINGS
     if a == b == "-":
