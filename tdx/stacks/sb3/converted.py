@@ -27,16 +27,10 @@ from tdx.stacks.conversion import (
     Entries,
     action_entries,
 )
-from tdx.stacks.gymnasium.converted import (
-    convert_wrappers,
-    root_key,
-    stack_error,
-    with_observation_key,
-)
-from tdx.stacks.gymnasium.counterparts import Place, find_statistics
+from tdx.stacks.counterparts import MADE, Place, convert_stages, record_statistics, root_key
+from tdx.stacks.gymnasium.converted import convert_wrappers, stack_error, with_observation_key
 from tdx.stacks.gymnasium.levels import Level
 from tdx.stacks.gymnasium.levels import list_levels as list_row_levels
-from tdx.stacks.sb3.counterparts import find_counterpart, find_row_counterpart
 from tdx.stacks.sb3.levels import VecLevel, sub_envs
 
 
@@ -55,28 +49,31 @@ def convert_levels(levels: Sequence[Level]) -> ConvertedStack:
         converted, place = _convert_workers(vec_levels[0].owner, levels[0], rows)
         env = replace(converted.env, batching="parallel")
     else:
-        converted, place = convert_wrappers(levels[0].owner, rows, find_row_counterpart)
+        converted, place = convert_wrappers(levels[0].owner, rows)
         env = converted.env
-    stages = list(converted.stages)
-    for level in vec_levels:
-        info = level.info()
-        if level.inside is None:
-            result: Any = Counterpart(comment="num_envs of the env", observable=True)
-        else:
-            result = find_counterpart(level.owner, place, level.inside.observation_space)
-        place.key = getattr(result, "key", None) or _key_after(level, place.key)
-        stages.append(ConvertedStage(info.index, info.name, info.call, result, place.key))
+    of_vec_env = Counterpart(comment="num_envs of the env", observable=True)
+    stages = convert_stages(
+        (
+            (level.info(), of_vec_env, None, level.observation_space)
+            if level.inside is None
+            else (
+                level.info(),
+                level.owner,
+                level.inside.observation_space,
+                level.observation_space,
+            )
+            for level in vec_levels
+        ),
+        place,
+    )
     env = replace(env, num_envs=levels[0].num_envs)
-    return ConvertedStack(env, tuple(stages), converted.key)
+    return ConvertedStack(env, (*converted.stages, *stages), converted.key)
 
 
 def level_at(levels: Sequence[Level], last: int) -> VecLevel:
     """Return the level of a stage in this process; the VecEnv for the stages in its workers."""
     local = [level for level in levels if isinstance(level, VecLevel)]
     return next(level for level in local if level.index >= last)
-
-
-_MADE_AGAIN = ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
 
 
 def _convert_workers(
@@ -87,7 +84,7 @@ def _convert_workers(
         raise ArgumentError(
             "the sub-envs have different wrappers", hint="import each of them as an env of its own"
         )
-    known = (*_MADE_AGAIN, "Monitor")
+    known = (*MADE, "Monitor")
     other = [level.name for level in wrappers if level.name not in known]
     if other or not base.in_workers:
         problem = f"has the wrapper {other[0]}" if other else "cannot be read"
@@ -106,17 +103,12 @@ def _convert_workers(
     stages = []
     for level in wrappers:
         info = level.info()
-        result = results.get(level.name) or find_statistics(place, "episode")
+        result = results.get(level.name) or record_statistics(None, place)
         if isinstance(result, Counterpart):
             # The values are those of the whole worker, which the VecEnv returns.
             result = replace(result, observable=False)
         stages.append(ConvertedStage(info.index, info.name, info.call, result, converted.key))
     return replace(converted, stages=tuple(stages)), place
-
-
-def _key_after(level: VecLevel, key: str | None) -> str | None:
-    found = root_key(level.observation_space)
-    return None if found is None else key or found
 
 
 class SteppedRows:
