@@ -351,7 +351,7 @@ def conversion_comments(found: StackImport) -> list[str]:
 
 
 def _missing_lines(stage: ConvertedStage) -> Iterator[str]:
-    from tdx.pipeline.file.stage_lines import format_disabled_stage
+    from tdx.pipeline.file.pipeline_text import format_disabled_stage
     from tdx.stacks.conversion import Missing
 
     assert isinstance(stage.result, Missing)
@@ -363,7 +363,7 @@ def _missing_lines(stage: ConvertedStage) -> Iterator[str]:
         yield escape_control_characters(line)
     if stage.result.suggestion is not None:
         # A disabled stage, which the app can enable.
-        yield format_disabled_stage(stage.result.suggestion, 0).removeprefix("# ")
+        yield format_disabled_stage(stage.result.suggestion).removeprefix("# ")
 
 
 def _describe(stage: ConvertedStage) -> str:

@@ -11,7 +11,7 @@ import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tdx.cli.options import Format, OutputOptions
 from tdx.cli.runtime import SCHEMA_VERSION, json_text
@@ -24,8 +24,9 @@ from tdx.cli.views import (
     Paragraph,
     Style,
     Table,
+    TextBlock,
     View,
-    escape_blocks,
+    text_blocks,
 )
 from tdx.foundation.files import (
     check_replaceable,
@@ -197,30 +198,30 @@ def terminal_text(blocks: Sequence[Block], width: int, *, color: bool = False) -
     Returns:
         Complete lines without trailing spaces.
     """
-    blocks = escape_blocks(blocks)
+    shown = text_blocks(blocks)
     lines: list[str] = []
-    for position, block in enumerate(blocks):
-        if position and _needs_blank_line(block, blocks[position - 1]):
+    for position, block in enumerate(shown):
+        if position and _needs_blank_line(block, shown[position - 1]):
             lines.append("")
         lines += _lines(block, width, color=color)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def _needs_blank_line(block: Block, previous: Block) -> bool:
+def _needs_blank_line(block: TextBlock, previous: TextBlock) -> bool:
     if isinstance(block, Table):
         return not (isinstance(previous, Heading) and previous.level > 1)
     is_excerpt = isinstance(previous, Code) and previous.excerpt
     return isinstance(block, Heading) or (isinstance(previous, Table | Code) and not is_excerpt)
 
 
-def _lines(block: Block, width: int, *, color: bool) -> Iterator[str]:
+def _lines(block: TextBlock, width: int, *, color: bool) -> Iterator[str]:
     if isinstance(block, Code):
         yield from (f"  {line}" for line in block.text.splitlines())
         return
     if isinstance(block, Table):
         rows = [_titles(block), *block.rows] if _has_titles(block) else block.rows
         if table_width(block) <= width:
-            yield from _aligned_rows(rows, _column_widths(block), color=color)
+            yield from _aligned_rows(rows, block, color=color)
         else:
             cells = [[_color_cell(cell, color=color) for cell in row] for row in rows]
             yield from _wrapped_table(cells, block.columns, width)
@@ -240,14 +241,14 @@ def _running_text(block: Heading | Paragraph) -> tuple[Sequence[Cell], int]:
     return [title, Cell(f"  {block.aside}", "dim")] if block.aside else [title], 0
 
 
-def _aligned_rows(
-    rows: Sequence[Sequence[Cell]], widths: Sequence[int], *, color: bool
-) -> Iterator[str]:
+def _aligned_rows(rows: Sequence[Sequence[Cell]], table: Table, *, color: bool) -> Iterator[str]:
+    widths = _column_widths(table)
     for row in rows:
-        yield (" " * _GAP).join(
-            _color_cell(cell, color=color) + " " * (width - _text_width(cell.text))
-            for cell, width in zip(row, widths, strict=True)
-        )
+        cells = []
+        for cell, column, width in zip(row, table.columns, widths, strict=True):
+            text, space = _color_cell(cell, color=color), " " * (width - _text_width(cell.text))
+            cells.append(f"{space}{text}" if column.is_number else f"{text}{space}")
+        yield (" " * _GAP).join(cells)
 
 
 def _color_cell(cell: Cell, *, color: bool) -> str:
@@ -304,7 +305,8 @@ def _wrapped_table(
 
     table = RichTable(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
     for column in columns:
-        table.add_column(no_wrap=column.fixed, overflow="fold")
+        justify: Literal["left", "right"] = "right" if column.is_number else "left"
+        table.add_column(no_wrap=column.fixed, overflow="fold", justify=justify)
     for row in rows:
         table.add_row(*(Text.from_ansi(cell) for cell in row))
     return _render(table, width)
@@ -339,10 +341,10 @@ def markdown(blocks: Sequence[Block]) -> str:
     Returns:
         Complete lines.
     """
-    return "\n\n".join(_block(block) for block in escape_blocks(blocks)) + "\n"
+    return "\n\n".join(_block(block) for block in text_blocks(blocks)) + "\n"
 
 
-def _block(block: Block) -> str:
+def _block(block: TextBlock) -> str:
     match block:
         case Heading():
             aside = f" {_escape(block.aside)}" if block.aside else ""
@@ -359,7 +361,7 @@ def _block(block: Block) -> str:
 
 def _table(table: Table) -> str:
     titles = [_cell(Cell(column.title)) for column in table.columns]
-    lines = [_row(titles), _row(["---"] * len(titles))]
+    lines = [_row(titles), _row(["--:" if each.is_number else "---" for each in table.columns])]
     lines += [_row([_cell(cell) for cell in row]) for row in table.rows]
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -282,7 +282,9 @@ def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
 
 
 @contextmanager
-def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
+def open_stack(
+    pipeline: Pipeline, options: PipelineOptions, *, is_measured: bool = False
+) -> Iterator[Stack]:
     """Open the env of a pipeline with its stages, and close it at the end.
 
     A factory without further stages may return an env of any library that tdx supports; its own
@@ -293,9 +295,11 @@ def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
     with third_party_code():
         stack = build_stack(pipeline, options.allow_code)
         try:
-            for note in stack.notes:
-                print(f"note: {note}", file=sys.stderr)
-            yield stack
+            # Only in one process all stages are seen, and only in its own ones the time is true.
+            with nullcontext(stack) if is_measured else stack.in_this_process() as shown:
+                for note in shown.notes:
+                    print(f"note: {note}", file=sys.stderr)
+                yield shown
         finally:
             stack.close()
 

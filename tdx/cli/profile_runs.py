@@ -88,7 +88,10 @@ def measure(
 
     if request.as_stack:
         options, config = request.options, request.config
-        with activity_on(sys.stderr) as on_progress, open_stack(config, options) as stack:
+        with (
+            activity_on(sys.stderr) as on_progress,
+            open_stack(config, options, is_measured=True) as stack,
+        ):
             policy = load_stack_policy(
                 request.policy, config, stack, request.plan.steps, allow_code=options.allow_code
             )
@@ -280,9 +283,11 @@ def _speedscope(profile: Profile, extras: Extras) -> str:
 
 
 def _page(profile: Profile, extras: Extras) -> str:
-    from tdx.cli.html.profile import profile_page
+    from tdx.cli.html import html_page
+    from tdx.cli.output import UNLIMITED
+    from tdx.cli.views.profile import profile_view
 
-    return profile_page(profile, extras)
+    return html_page(profile_view(profile, extras=extras).blocks(UNLIMITED))
 
 
 def _note_cut(profile: Profile, option: str) -> None:

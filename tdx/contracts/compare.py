@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tdx.compare.values import Change, Tolerance, explain_change
 from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord, display_key
 from tdx.contracts.recorded import Replayed, coverage_of, effect_of
 from tdx.contracts.report import (
@@ -19,7 +20,6 @@ from tdx.contracts.report import (
 )
 from tdx.contracts.roles import PASSIVE, STACK, TRAINING, Pair, align, part_of, relevant_stages
 from tdx.contracts.states import compare_states
-from tdx.contracts.values import Change, Tolerance, compare
 from tdx.foundation.errors import summarize_error
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
@@ -581,7 +581,7 @@ class _Comparison:
         widest = tolerance.widened(used)
         if not self.is_same_kind:
             widest = widest.widened(_CROSS_LIBRARY)
-        return compare(one, other, widest, exact_dtype=self.is_same_kind)
+        return explain_change(one, other, widest, exact_dtype=self.is_same_kind)
 
     def _stage_change(self, a: StageRecord, b: StageRecord, key: str | None) -> Change | None:
         """Return how a key differs after two stages."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from tdx.contracts.values import EXACT, Tolerance, Values
+from tdx.compare.values import EXACT, Tolerance, Values
 from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from tdx.compare.values import Values
 from tdx.contracts.model import DONE_KEYS, Lane, Place, Segment, key_name
-from tdx.contracts.values import Values
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.foundation.keys import NestedKey
 from tdx.specs.leaf import LeafSpec, composite_leaves

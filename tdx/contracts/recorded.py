@@ -11,12 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.compare.values import (
+    Change,
+    Tolerance,
+    Values,
+    differing_elements,
+    dtype_name,
+    explain_change,
+)
 from tdx.contracts.model import Contract, Lane, Place, display_key, key_name
 from tdx.contracts.observe import MAX_ROWS, restored
 from tdx.contracts.report import Coverage
 from tdx.contracts.roles import PASSIVE, align, is_relevant, relevant_stages, role_of
 from tdx.contracts.states import is_statistic
-from tdx.contracts.values import Change, Tolerance, Values, compare, differing_elements
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.stacks.observe import (
     Event,
@@ -227,12 +234,10 @@ def compare_records(
             torch.stack([one for _, one, _ in group]),
             torch.stack([other for _, _, other in group]),
         )
-        ours, theirs = (
-            Values(side, tuple(shape[1:]), str(side.dtype).removeprefix("torch.")) for side in sides
-        )
-        change = change or compare(ours, theirs, tolerance, exact_dtype=exact_dtype)
+        ours, theirs = (Values(side, tuple(shape[1:]), dtype_name(side)) for side in sides)
+        change = change or explain_change(ours, theirs, tolerance, exact_dtype=exact_dtype)
         if change is not None and change.step is not None:
-            differing = differing_elements(sides[0].double(), sides[1].double(), tolerance)
+            differing = differing_elements(*sides, tolerance)
             count = int(differing.flatten(1).any(1).sum())
             return replace(change, text=f"{change.text}, in {count} of {len(group)} calls")
     return change

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from typing import Any, Literal
+from typing import Any
 
+from tdx.compare.alignment import Status, match_stages
+from tdx.compare.values import EXACT, Tolerance, float_tolerance
 from tdx.contracts.model import Contract, StageRecord
-from tdx.contracts.values import Tolerance
 
 PASSIVE = ("plumbing", "monitor", "limit")
 """Roles of stages that do not change what a policy reads or does."""
@@ -109,12 +109,6 @@ def plain_argument(value: object, depth: int = 0) -> Any:
 
 
 _EXACT = {STACK, "flatten", "transpose", "cast", "clip action", "skip frames", *PASSIVE}
-_FLOAT_TOLERANCES = {
-    "float64": Tolerance(1e-7, 1e-9),
-    "float32": Tolerance(1e-5, 1e-6),
-    "bfloat16": Tolerance(2e-2, 1e-2),
-    "float16": Tolerance(2e-3, 1e-3),
-}
 
 
 def tolerance_of(role: str, dtypes: Sequence[str], *, first: bool = False) -> Tolerance:
@@ -129,13 +123,12 @@ def tolerance_of(role: str, dtypes: Sequence[str], *, first: bool = False) -> To
         >>> tolerance_of("normalize", ["float32"])
         Tolerance(rtol=0.0001, atol=1e-05)
     """
-    known = [_FLOAT_TOLERANCES[name] for name in dtypes if name in _FLOAT_TOLERANCES]
-    if role in ("resize", "grayscale") and not known:
+    widest = float_tolerance(dtypes)
+    if role in ("resize", "grayscale") and widest == EXACT:
         # Libraries round the same pixel up or down.
         return Tolerance(0.0, 1.0)
-    if not known or (first and role in _EXACT):
-        return Tolerance()
-    widest = max(known, key=lambda each: each.rtol)
+    if first and role in _EXACT:
+        return EXACT
     if role == NORMALIZE:
         return _scaled(widest, 10, 10)
     if role in ("resize", "grayscale"):
@@ -146,9 +139,6 @@ def tolerance_of(role: str, dtypes: Sequence[str], *, first: bool = False) -> To
 def _scaled(tolerance: Tolerance, rtol: float, atol: float) -> Tolerance:
     """Multiply both parts; as short decimal numbers."""
     return Tolerance(float(f"{tolerance.rtol * rtol:.3g}"), float(f"{tolerance.atol * atol:.3g}"))
-
-
-Status = Literal["paired", "missing", "extra", "moved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,18 +167,26 @@ def align(a: Contract, b: Contract) -> list[Pair]:
         The pairs in the order of the target; a missing stage is where the contract has it.
     """
     ours, theirs = relevant_stages(a), relevant_stages(b)
-    pairs: list[Pair] = []
-    names = [_identity(each, a, b) for each in ours], [_identity(each, a, b) for each in theirs]
-    matcher = SequenceMatcher(None, *names, autojunk=False)
-    for tag, i1, i2, j1, j2 in matcher.get_opcodes():
-        block = list(zip(ours[i1:i2], theirs[j1:j2], strict=False))
-        is_renamed = i2 - i1 == j2 - j1 and all(_is_renamed(a, b, *both) for both in block)
-        if tag == "equal" or is_renamed:
-            pairs += [Pair("paired", one, other) for one, other in block]
-        else:
-            pairs += [Pair("missing", each, None) for each in ours[i1:i2]]
-            pairs += [Pair("extra", None, each) for each in theirs[j1:j2]]
-    return _merge_moved(pairs, a, b)
+
+    def identity(stage: StageRecord) -> str:
+        return stage.name if a.kind == b.kind and stage.role == stage.name else stage.role
+
+    def pair_renamed(a_range: range, b_range: range) -> list[tuple[int, int]]:
+        pairs = list(zip(a_range, b_range, strict=False))
+        is_renamed = len(a_range) == len(b_range) and all(
+            _is_renamed(a, ours[i], theirs[j]) for i, j in pairs
+        )
+        return pairs if is_renamed else []
+
+    matches = match_stages(list(map(identity, ours)), list(map(identity, theirs)), pair_renamed)
+    return [
+        Pair(
+            match.status,
+            None if match.a is None else ours[match.a],
+            None if match.b is None else theirs[match.b],
+        )
+        for match in matches
+    ]
 
 
 def relevant_stages(contract: Contract) -> list[StageRecord]:
@@ -231,7 +229,7 @@ def part_of(contract: Contract, key: str) -> str:
     return "reward" if key.rpartition(".")[2] == "reward" else "observation"
 
 
-def _is_renamed(a: Contract, b: Contract, one: StageRecord, other: StageRecord) -> bool:
+def _is_renamed(a: Contract, one: StageRecord, other: StageRecord) -> bool:
     """Return True for stages at the same position that write the same, under other class names."""
     if one.role != one.name and other.role != other.name and one.role != other.role:
         return False
@@ -241,22 +239,3 @@ def _is_renamed(a: Contract, b: Contract, one: StageRecord, other: StageRecord) 
     )
     writes, other_writes = set(one.writes), set(other.writes)
     return shapes == other_shapes and (writes <= other_writes or writes >= other_writes)
-
-
-def _identity(stage: StageRecord, a: Contract, b: Contract) -> str:
-    return stage.name if a.kind == b.kind and stage.role == stage.name else stage.role
-
-
-def _merge_moved(pairs: Sequence[Pair], a: Contract, b: Contract) -> list[Pair]:
-    """Join a missing and an extra stage that do the same at different positions."""
-    found = list(pairs)
-    for missing in [each for each in found if each.status == "missing"]:
-        assert missing.a is not None
-        for extra in found:
-            if extra.status != "extra" or extra.b is None:
-                continue
-            if _identity(missing.a, a, b) == _identity(extra.b, a, b):
-                found[found.index(extra)] = Pair("moved", missing.a, extra.b)
-                found.remove(missing)
-                break
-    return found

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from tdx.compare.values import Tolerance, Values
 from tdx.contracts.model import Contract, Lane, StageRecord
 from tdx.contracts.report import ContractReport, Difference
 from tdx.contracts.roles import Pair, align, is_relevant, part_of
-from tdx.contracts.values import Tolerance, Values
 
 RowStatus = Literal["same", "differs", "follows", "not compared"]
 

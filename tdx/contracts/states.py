@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tdx.compare.values import Tolerance, compare_tensors, digest, format_number
 from tdx.contracts.decoding import parse_tensors, tensors_to_bytes
 from tdx.contracts.model import StageRecord, StateRecord
 from tdx.contracts.report import Difference
 from tdx.contracts.roles import PASSIVE, role_of
-from tdx.contracts.values import digest, format_number
 from tdx.foundation.errors import ArgumentError, StorageError, Where
 from tdx.foundation.files import check_replaceable, report_write_errors, write_atomically
 from tdx.foundation.untrusted import MAX_POLICY_BYTES, read_limited
@@ -82,7 +82,7 @@ def read_counts(state: Mapping[str, Any]) -> dict[str, float]:
     return counts
 
 
-_RTOL = 1e-6
+_TOLERANCE = Tolerance(1e-6, 1e-12)
 
 
 def compare_states(
@@ -218,21 +218,14 @@ def _other_values(
             return Difference("spec", b.index, a.index, b.name, key, text)
         if one.digest == other.digest or one.value is None or other.value is None:
             continue
-        size = _distance(one.value, other.value)
-        if size is not None:
-            text = f"{name} differs by up to {format_number(size)}"
+        change = compare_tensors(one.value.double(), other.value.double(), _TOLERANCE)
+        if change is not None and change.size is not None:
+            text = f"{name} differs by up to {format_number(change.size)}"
             hint = f"load the state of the training into {b.name}"
             if not one.changes:
                 hint = f"give {b.name} the {name} of the training, or load its state"
-            return Difference("value", b.index, a.index, b.name, name, text, size, hint)
+            return Difference("value", b.index, a.index, b.name, name, text, change.size, hint)
     return None
-
-
-def _distance(one: Any, other: Any) -> float | None:
-    """Return the largest difference; ``None`` if the values agree."""
-    a, b = one.double(), other.double()
-    apart = (a - b).abs() > _RTOL * a.abs().maximum(b.abs()) + 1e-12
-    return float((a - b).abs().max()) if bool(apart.any()) else None
 
 
 State = dict[int, dict[str, "Tensor"]]

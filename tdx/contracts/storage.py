@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tdx.compare.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
 from tdx.contracts.calls_file import decode_recording, encode_recording
 from tdx.contracts.decoding import Fields, damaged, parse_tensors, tensors_to_bytes
 from tdx.contracts.model import (
@@ -30,7 +31,6 @@ from tdx.contracts.model import (
     key_name,
     parse_key_name,
 )
-from tdx.contracts.values import MAX_NUMBERS, Tolerance, Values, digest, thumbnail
 from tdx.foundation.confined_files import open_below, open_folder
 from tdx.foundation.errors import ArgumentError, PipelineError, StorageError
 from tdx.foundation.files import atomic_folder, report_write_errors

@@ -112,7 +112,7 @@ def find_counterpart(stage: Any, place: Place) -> Counterpart | Missing:
     return Missing("it is a class of its own, which may compute anything", _CUSTOM)
 
 
-MADE = ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
+_MADE = ("PassiveEnvChecker", "OrderEnforcing", "TimeLimit")
 """Wrappers that ``gymnasium.make`` puts around each env."""
 
 
@@ -129,7 +129,7 @@ def convert_stages(
     stages = []
     for info, owner, place.inside, outside in levels:
         result = owner if isinstance(owner, Counterpart) else find_counterpart(owner, place)
-        is_default = info.name in MADE and not getattr(result, "stages", ())
+        is_default = info.name in _MADE and not getattr(result, "stages", ())
         place.only_defaults = place.only_defaults and is_default
         # A transform keeps the key that it reads.
         key = None if outside is None else root_key(outside)
@@ -331,13 +331,7 @@ def _time_limit(wrapper: Any, place: Place) -> Counterpart:
     return Counterpart(comment=comment, env={"kwargs": {"max_episode_steps": setting}})
 
 
-def record_statistics(wrapper: Any, place: Place) -> Counterpart:
-    """Return the counterpart of a wrapper that writes return and length of an episode.
-
-    Args:
-        wrapper: The wrapper; ``None`` for a ``Monitor`` in another process.
-        place: Where it is in the chain.
-    """
+def _record_statistics(wrapper: Any, place: Place) -> Counterpart:
     path = getattr(wrapper, "_stats_key", "episode")
     total, count = place.new_key("episode_reward"), place.new_key("step_count")
     kwargs: dict[str, Value] = {} if count == "step_count" else {"step_count_key": count}
@@ -877,7 +871,7 @@ _LEFT_OUT = Row(
     values="left out: it changes no values",
 )
 _EPISODES = Row(
-    record_statistics, "`RewardSum`, `StepCounter`", '`info["episode"]` within 1e-4; no time'
+    _record_statistics, "`RewardSum`, `StepCounter`", '`info["episode"]` within 1e-4; no time'
 )
 _CLOSE = "within 1e-5"
 _ANYTHING = Row(Missing("its function can be anything", _CUSTOM))

@@ -344,7 +344,7 @@ class Fixes:
         original_text = "" if file is None else file.text
         if file is not None:
             for _, fix in result.fixes:
-                fix.apply(file)
+                file.write(fix.apply(file.draft))
         return cls(result, file, original_text)
 
     def write(self) -> Pipeline:

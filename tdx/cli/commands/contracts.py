@@ -142,15 +142,16 @@ def diff_stacks(
     Returns:
         The exit code.
     """
-    from tdx.cli.html.report import contract_page
+    from tdx.cli.html import html_page
     from tdx.cli.output import check_target, write_file, write_view
-    from tdx.cli.views.comparisons import contract_view
+    from tdx.cli.views.comparisons import contract_view, side_by_side_blocks
 
     if html is not None:
         check_target(html, force=force)
     contract, target, report = _compare_sides(a, b, seed, allow_code=allow_code)
     if html is not None:
-        write_file(html, contract_page(contract, target, report), force=force)
+        blocks = side_by_side_blocks(report, contract, target)
+        write_file(html, html_page(blocks), force=force)
         print(f"wrote {html}", file=sys.stderr)
     write_view(contract_view(report), output)
     return report.exit_code

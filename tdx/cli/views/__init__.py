@@ -31,10 +31,12 @@ class Column:
     Args:
         title: Heading.
         fixed: If True, its cells are not wrapped in a narrow terminal.
+        is_number: If True, its cells are right-aligned.
     """
 
     title: str = ""
     fixed: bool = False
+    is_number: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,12 @@ class Heading:
     Args:
         text: Heading.
         aside: Dimmed text after it.
-        level: 1 for the title of the page, 2 for a section.
+        level: 1 for the title of the page, 2 for a section, 3 for a part of a section.
     """
 
     text: str
     aside: str = ""
-    level: Literal[1, 2] = 2
+    level: Literal[1, 2, 3] = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,50 @@ class Code:
     excerpt: bool = False
 
 
-Block = Table | Heading | Paragraph | Code
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks that HTML shows on demand; the other formats show them below their summary.
+
+    Args:
+        summary: Title of the blocks.
+        blocks: Tables, texts and code.
+    """
+
+    summary: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture of a :class:`Gallery`.
+
+    Args:
+        source: Content of a PNG file, or a function that draws an SVG image; it returns an empty
+            string if there is nothing to draw.
+        caption: Text below the picture.
+    """
+
+    source: bytes | Callable[[], str]
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """Pictures, which only HTML shows.
+
+    Args:
+        pictures: Pictures, side by side if there is space. Without any, the gallery is not shown.
+        heading: Heading above them.
+        text: Text above them.
+    """
+
+    pictures: Sequence[Picture]
+    heading: Heading | None = None
+    text: str = ""
+
+
+Block = Table | Heading | Paragraph | Code | Fold | Gallery
+TextBlock = Table | Heading | Paragraph | Code
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,31 +159,38 @@ class View:
     names: Sequence[str] = ()
 
 
-def escape_blocks(blocks: Sequence[Block]) -> list[Block]:
-    """Return blocks with control and bidirectional characters escaped.
+def text_blocks(blocks: Sequence[Block]) -> list[TextBlock]:
+    """Return what a terminal and Markdown show of blocks.
+
+    Control and bidirectional characters are escaped.
 
     Args:
         blocks: Blocks with untrusted text: env ids, keys, messages of libraries.
     """
-    return [_escape_block(block) for block in blocks]
-
-
-def _escape_block(block: Block) -> Block:
-    match block:
-        case Heading():
-            aside = escape_control_characters(block.aside)
-            return replace(block, text=escape_control_characters(block.text), aside=aside)
-        case Paragraph():
-            return replace(block, cells=_escape_cells(block.cells))
-        case Code():
-            return replace(block, text=escape_control_characters(block.text, keep="\n\t"))
-        case Table():
-            titles = [escape_control_characters(column.title) for column in block.columns]
-            columns = [
-                replace(column, title=title)
-                for column, title in zip(block.columns, titles, strict=True)
-            ]
-            return Table(columns, [_escape_cells(row) for row in block.rows])
+    shown: list[TextBlock] = []
+    for block in blocks:
+        match block:
+            case Heading():
+                text, aside = map(escape_control_characters, (block.text, block.aside))
+                shown.append(replace(block, text=text, aside=aside))
+            case Paragraph():
+                shown.append(replace(block, cells=_escape_cells(block.cells)))
+            case Code():
+                text = escape_control_characters(block.text, keep="\n\t")
+                shown.append(replace(block, text=text))
+            case Table():
+                columns = [
+                    replace(column, title=escape_control_characters(column.title))
+                    for column in block.columns
+                ]
+                shown.append(Table(columns, [_escape_cells(row) for row in block.rows]))
+            case Fold():
+                if inner := text_blocks(block.blocks):
+                    summary = escape_control_characters(block.summary)
+                    shown += [Paragraph([Cell(f"{summary}:", "dim")]), *inner]
+            case Gallery():
+                pass
+    return shown
 
 
 def _escape_cells(cells: Sequence[Cell]) -> list[Cell]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdx.cli.views import (
@@ -10,6 +10,7 @@ from tdx.cli.views import (
     Block,
     Cell,
     Column,
+    Fold,
     Heading,
     Paragraph,
     Style,
@@ -20,7 +21,8 @@ from tdx.cli.views import (
 from tdx.cli.views.specs import comparison_table
 
 if TYPE_CHECKING:
-    from tdx.contracts import ContractReport, Difference
+    from tdx.contracts import Contract, ContractReport, Difference
+    from tdx.contracts.model import StageRecord
     from tdx.inspection.diff import DiffReport, SettingChange, StageChange, ValueChange
     from tdx.inspection.spec_report import KeyChange
 
@@ -218,6 +220,51 @@ def contract_view(report: ContractReport) -> View:
             yield from ({"root": is_root, **each.to_dict()} for each in part)
 
     return View("contract", report.to_dict, records, blocks, _COLUMNS)
+
+
+_STATUS_STYLES: Mapping[str, Style] = {"differs": "gone", "follows": "changed"}
+
+
+def side_by_side_blocks(report: ContractReport, a: Contract, b: Contract | None) -> list[Block]:
+    """Return what differs, then the stages of both sides next to each other.
+
+    Args:
+        report: Report to show.
+        a: The contract.
+        b: The target. ``None``: it failed.
+    """
+    from tdx.cli.output import UNLIMITED
+    from tdx.contracts.side_by_side import side_by_side
+
+    rows = [
+        [
+            Cell(row.status, _STATUS_STYLES.get(row.status, "dim")),
+            Cell(_stage_text(row.a)),
+            Cell(_stage_text(row.b)),
+            Cell("\n".join(f"{each.kind} {each.key or ''}".rstrip() for each in row.differences)),
+        ]
+        for row in ([] if b is None else side_by_side(a, b, report))
+    ]
+    titles = ("", report.reference, report.target, "difference")
+    blocks = list(contract_view(report).blocks(UNLIMITED))
+    if report.follows:
+        follows = [Paragraph([Cell(f"{each.kind}: {each.sentence}")]) for each in report.follows]
+        blocks.append(Fold(f"{count_text(len(follows), 'difference')} that follow", follows))
+    return [*blocks, Heading("stages"), Table([Column(title) for title in titles], rows)]
+
+
+def _stage_text(stage: StageRecord | None) -> str:
+    """Return the name, arguments and specs of a stage, one per line."""
+    if stage is None:
+        return NONE
+    arguments = [f"{name}={value!r:.40}" for name, value in stage.arguments.items()]
+    specs = [
+        f"{spec.key} {list(spec.shape)} {spec.dtype} {spec.domain}"
+        for spec in stage.specs
+        if spec.part in ("observation", "action")
+    ]
+    title = f"{stage.index} {stage.name}" if stage.index >= 0 else stage.name
+    return "\n".join([title, *([", ".join(arguments)] if arguments else []), *specs])
 
 
 def _difference(each: Difference) -> Iterator[Block]:

@@ -6,7 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tdx.cli.views import NONE, Block, Cell, Heading, Paragraph, View, duration_text
+from tdx.cli.charts import growth_plot
+from tdx.cli.views import (
+    NONE,
+    Block,
+    Cell,
+    Gallery,
+    Heading,
+    Paragraph,
+    Picture,
+    View,
+    duration_text,
+)
 from tdx.cli.views.profile_table import micros, number_table, sparkline, whole_number
 from tdx.profiling.result import ModeProfile
 from tdx.profiling.run import Estimate, ProfilePlan
@@ -16,6 +27,9 @@ from tdx.profiling.sweep import SweepCell as Setting
 from tdx.profiling.sweep_axes import format_setting
 
 _OPTIONAL_COLUMNS = ("noise", "µs/frame")
+_PLOT_TEXT = (
+    "Both axes are logarithmic: a slope of 0 is a constant cost, a slope of 1 a proportional one."
+)
 
 
 def sweep_view(subject: str, sweep: SweepResult) -> View:
@@ -146,6 +160,15 @@ def growth_blocks(group: Sequence[CostGrowth], width: int) -> Iterator[Block]:
     titles = ("part", "lane", *values, "slope", "growth")
     optional = ("growth", "lane", *values[1:-1])
     yield number_table(titles, lines, width, ("part", "lane", "growth"), optional)
+    yield Gallery([Picture(lambda: _plot(group))], text=_PLOT_TEXT)
+
+
+def _plot(group: Sequence[CostGrowth]) -> str:
+    values = sorted({value for growth in group for value in growth.values})
+    costs = [dict(zip(growth.values, growth.step_us, strict=True)) for growth in group]
+    by_cost = sorted(zip(group, costs, strict=True), key=lambda pair: -max(pair[1].values()))
+    lines = [(part_name(growth), [cost.get(value) for value in values]) for growth, cost in by_cost]
+    return growth_plot(group[0].axis, values, lines)
 
 
 def _point(cell: Setting) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.compare.values import Tolerance, compare_tensors
 from tdx.foundation.errors import TdxError
 from tdx.foundation.keys import format_key, split_key
 from tdx.foundation.serialization import Entries, Entry, Result
@@ -37,6 +37,8 @@ from tdx.rollouts.dump.track import Track
 
 BLOCK = 2**23
 """Number of bytes that are read at a time."""
+_ROUNDING = Tolerance(1e-6, 1e-6)
+"""Difference of sums that were added in another order."""
 NO_BYTES = "00000000"
 """Checksum of an empty block."""
 Kind = Literal["missing", "short", "checksum", "spec", "episodes"]
@@ -355,15 +357,16 @@ def _differences(found: EpisodeIndex, stated: EpisodeIndex, has_rewards: bool) -
         return
     for name in ("row", "start", "length", "terminated", *(["return"] if has_rewards else [])):
         one, other = found.column(name), stated.column(name)
-        odd = ~np.isclose(one, other, rtol=1e-6, atol=1e-6, equal_nan=True)
-        if odd.any():
-            place = int(odd.argmax())
+        change = compare_tensors(torch.from_numpy(one), torch.from_numpy(other), _ROUNDING)
+        if change is not None:
+            place = change.step or 0
             yield problem(
                 f"the {name} of episode {place} is {other[place]} in the index, "
                 f"{one[place]} in the data",
                 f"episodes.{name}",
             )
-    if has_rewards and not np.allclose(found.sums, stated.sums, 1e-6, 1e-6, equal_nan=True):
+    sums = torch.from_numpy(found.sums), torch.from_numpy(stated.sums)
+    if has_rewards and compare_tensors(*sums, _ROUNDING) is not None:
         yield problem("the returns of the running episodes differ from the data", "running")
 
 

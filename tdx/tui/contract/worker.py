@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tdx.compare.values import Values, differing_elements, format_number
 from tdx.contracts import ContractReport, Difference, freeze, load_contract, save_contract
 from tdx.contracts.check import compare_target
 from tdx.contracts.model import Contract, Segment, StageRecord
 from tdx.contracts.side_by_side import KeyRow, StageRow, side_by_side
 from tdx.contracts.storage import check_target, is_contract
-from tdx.contracts.values import Values, differing_elements, format_number
 from tdx.foundation.errors import ArgumentError, StorageError, TdxError
 from tdx.foundation.text import escape_control_characters
 from tdx.pipeline.file.pipeline_file import PipelineFile
