@@ -18,7 +18,7 @@ from tdx.inspection.overview import (
     inspect_overview,
 )
 from tdx.inspection.spec_report import EnvFacts, compare_leaves
-from tdx.pipeline.editing.stack_draft import StackFacts, Wrapper
+from tdx.pipeline.stack_facts import StackFacts, Wrapper
 from tdx.stacks.stack import Stack, StageInfo, format_argument
 
 if TYPE_CHECKING:
