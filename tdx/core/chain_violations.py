@@ -28,6 +28,7 @@ from tdx.core.transforms import Compose, Transform
 from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, split_key
 from tdx.foundation.tensordicts import logged_reads, new_tensordict, read
+from tdx.foundation.torch_internals import in_place_count
 from tdx.specs import Composite, TensorSpec
 
 
@@ -213,10 +214,11 @@ class _Walk:
                 value = read(result, key)
             except RuntimeError:  # entries of unlike agents, which have no common shape
                 value = None
-            if identity is None or not isinstance(value, Tensor) or value.is_inference():
+            count = in_place_count(value) if isinstance(value, Tensor) else None
+            if identity is None or count is None:
                 changed[key] = leaf
                 continue
-            now = value._version, identity
+            now = count, identity
             if known is None or known[0] is not value or known[1] != now:
                 changed[key] = leaf
                 checked[key] = value, now
