@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -75,7 +76,7 @@ def test_plain_modules_are_recognized() -> None:
 
 
 def test_hooks_of_modules() -> None:
-    hooks = (
+    hooks: tuple[Callable[[Any], Any], ...] = (
         lambda module: module.register_forward_hook(lambda *args: None),
         lambda module: module.register_forward_pre_hook(lambda *args: None),
         lambda module: module.register_full_backward_hook(lambda *args: None),
