@@ -69,7 +69,8 @@ class EagerProgram:
         self._make: TensorDictFactory = make_tensordict_factory(inner.batch_size, inner.device)
         if self._fields_of is not None:
             for stage in stages:
-                step = stage._step_dict() if has_step_dict(type(stage)) else None
+                kind: type = type(stage)
+                step = stage._step_dict() if has_step_dict(kind) else None
                 if step is None:
                     break
                 self._on_dicts.append((stage, step))
