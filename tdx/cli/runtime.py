@@ -311,25 +311,12 @@ class InterruptWatch:
 
 
 def kill_worker_processes() -> None:
-    """Kill the worker processes of this process and the fork server that starts them."""
+    """Kill the worker processes of this process; their fork server ends with this process."""
     children = sys.modules.get("multiprocessing.process")
     for child in children.active_children() if children is not None else ():
         with contextlib.suppress(OSError, ValueError, AssertionError):
             child.kill()
             child.join(1.0)
-    server = sys.modules.get("multiprocessing.forkserver")
-    pid = None if server is None else getattr(server._forkserver, "_forkserver_pid", None)
-    if pid is not None:
-        with contextlib.suppress(OSError):
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        server._forkserver._forkserver_pid = None  # type: ignore[union-attr]
-    tracker = sys.modules.get("multiprocessing.resource_tracker")
-    stop = None if tracker is None else getattr(tracker._resource_tracker, "_stop", None)
-    if stop is not None:
-        # It removes the shared memory that the workers left, and ends.
-        with contextlib.suppress(Exception):
-            stop()
 
 
 @contextmanager
