@@ -301,12 +301,9 @@ def _attach_to_stage(
             return None
         return replace(form, run=meter.timed(forward, form.run, steps=_chunk_length))
 
-    def timed_row(make: Callable[[], Any]) -> Callable[[], Any]:
-        def row_step() -> Any:
-            function = make()
-            return None if function is None else meter.timed(forward, function)
-
-        return row_step
+    def timed_row() -> Any:
+        function = make_row()
+        return None if function is None else meter.timed(forward, function)
 
     make_kernel = stage._array_kernel
 
@@ -318,13 +315,10 @@ def _attach_to_stage(
         # The inverse path maps the actions of many steps as one block.
         return int(tensordict.shape[0]) if tensordict.ndim > batch_dims else 1
 
-    own_row = type(stage)._step_dict_inplace is not Transform._step_dict_inplace
-    row, owned_row = stage._step_dict, stage._step_dict_inplace
+    make_row = stage._step_dict
     patches.put(stage, "_chunk_kernel", timed_form)
     patches.put(stage, "_array_kernel", timed_kernel)
-    patches.put(stage, "_step_dict", timed_row(row))
-    if own_row:
-        patches.put(stage, "_step_dict_inplace", timed_row(owned_row))
+    patches.put(stage, "_step_dict", timed_row)
     patches.put(stage, "_step", meter.timed(forward, stage._step))
     patches.put(stage, "_reset", meter.timed(reset, stage._reset))
     if stage.invertible:

@@ -13,12 +13,13 @@ from tensordict import TensorDictBase
 from torch import nn
 
 from tdx.core.chain import StageSpecs, chain_stages, declares, stage_specs
+from tdx.core.eager_program import EagerProgram
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import is_public_class
 from tdx.core.envs.spec_violations import spec_leaves
 from tdx.core.tracing.recorder import Recorder
 from tdx.core.tracing.traces import Direction, Kind, Place
-from tdx.core.transformed_env import EagerProgram, TransformedEnv
+from tdx.core.transformed_env import TransformedEnv
 from tdx.core.transforms import Compose, Transform
 from tdx.foundation.errors import SpecError
 from tdx.foundation.keys import NestedKey, normalize_key

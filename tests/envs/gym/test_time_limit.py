@@ -1,10 +1,9 @@
-"""Rollouts step an env below the wrappers of ``gymnasium.make``, with the same results."""
+"""Rollouts step an env through the wrappers of ``gymnasium.make``, as single steps do."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import pytest
 import torch
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
@@ -14,9 +13,6 @@ from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 
 import tdx
-from tdx.envs.gym.single_env import EpisodeClock
-from tdx.profiling.clock import ClockMeter
-from tdx.stacks.native_times import measured_env
 
 ENV = "CartPole-v1"
 
@@ -40,20 +36,6 @@ def time_limits(env: Any) -> list[Any]:
 
 def elapsed(env: Any) -> list[int]:
     return [limit._elapsed_steps for limit in time_limits(env)]
-
-
-def test_private_parts_of_gymnasium_exist() -> None:
-    env = gymnasium.make(ENV, disable_env_checker=True)
-    message = "tdx.envs.gym.single_env relies on this part of Gymnasium, which has changed"
-    assert type(env) is TimeLimit, message
-    assert type(env.env) is OrderEnforcing, message
-    assert env._elapsed_steps is None, message
-    assert env._max_episode_steps == 500, message
-    assert env.env._has_reset is False, message
-    env.reset(seed=0)
-    assert env._elapsed_steps == 0, message
-    assert env.env._has_reset is True, message
-    assert EpisodeClock(env).last == 499, message
 
 
 @given(chunk=st.integers(1, 40), rows=st.sampled_from([0, 3]), seed=st.integers(0, 99))
@@ -119,17 +101,3 @@ def test_replaced_step_is_called(wrapper: type, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(wrapper, "step", step)
     env.rollout(5)
     assert len(calls) == 5
-
-
-def test_a_measured_step_is_below_the_wrappers_too() -> None:
-    env, meter = make(), ClockMeter()
-    env.set_seed(0)
-    env.reset()
-    limit = time_limits(env)[0]
-    expected = EpisodeClock(limit).last
-    with measured_env(env, meter):
-        clock = EpisodeClock(limit)
-        clock.step(0)
-        clock.settle(1)
-        steps = [len(each.own_ns) for each in meter.collect() if each.part.lane == "step"]
-    assert (clock.last, steps, limit._elapsed_steps) == (expected, [1], 1)
