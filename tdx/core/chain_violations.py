@@ -23,7 +23,7 @@ from tdx.core.envs.spec_violations import (
     spec_leaves,
     unique_violations,
 )
-from tdx.core.tracing.walk import is_plain
+from tdx.core.tracing.places import is_plain
 from tdx.core.transforms import Compose, Transform
 from tdx.foundation.errors import ChainError, TdxError, Where, get_first_line
 from tdx.foundation.keys import NestedKey, split_key

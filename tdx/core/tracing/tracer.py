@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Event, get_ident
 from typing import Any
@@ -18,6 +18,7 @@ from tdx.core.envs.done_flags import any_done
 from tdx.core.envs.env_base import EnvBase
 from tdx.core.envs.policies import as_policy
 from tdx.core.envs.rollout_request import Policy
+from tdx.core.tracing.places import GIVEN, KEPT, TracedChain, policy_place
 from tdx.core.tracing.recorder import (
     Clock,
     Copies,
@@ -29,12 +30,10 @@ from tdx.core.tracing.recorder import (
 from tdx.core.tracing.stop_parser import parse_stop
 from tdx.core.tracing.stops import AnyOf, Cancelled, Steps, Stop, StopReason
 from tdx.core.tracing.traces import DeferredTrace, Hook, Place, StepTrace, TraceHistory
-from tdx.core.tracing.walk import GIVEN, KEPT, TracedWalk, policy_place
 from tdx.foundation.errors import ArgumentError, EnvError, TdxError
 from tdx.foundation.tensordicts import new_tensordict, note_structure
 
 OnStep = Callable[[StepTrace], Any]
-_HOOKS = ("_completed_step", "_completed_reset")
 _MIN_LIVING = 100
 
 
@@ -101,14 +100,11 @@ class Tracer:
         self.clock, self.probe = clock, probe
         self.last: StepTrace | None = None
         self.steps = self.traces = self.resets = 0
-        self._walk = TracedWalk(env)
+        self._chain = TracedChain(env)
         self.follow(policy)
         self._result: TensorDictBase | None = None
         self._current: TensorDictBase | None = None
         self._cancel = Event()
-        self._thread = 0
-        self._other_threads: set[int] = set()
-        self._is_attached = False
         self._copies: Copies = {}
         # A list of references that is sometimes cleared is faster than a WeakSet.
         self._living: list[weakref.ref[StepTrace]] = []
@@ -188,7 +184,8 @@ class Tracer:
             policy = self._policy_for(action)
 
         def run() -> TensorDictBase:
-            acted = self._walk.record.call(place, "inverse", policy, current)
+            assert self._chain.record is not None
+            acted = self._chain.record.call(place, "inverse", policy, current)
             if not isinstance(acted, TensorDictBase):
                 wrong = TypeError(f"it returned {type(acted).__name__} instead of a TensorDict")
                 raise to_located_error(wrong, place, "inverse", f"step {self.steps}")
@@ -300,27 +297,21 @@ class Tracer:
         given: TensorDictBase | None,
         call: Callable[[], TensorDictBase],
     ) -> StepTrace:
-        walk, clock = self._walk, self.clock
+        chain, clock = self._chain, self.clock
         on_overwrite, earlier = self._on_overwrite, self._copies
         record = Recorder(clock, phase, doing, self.values, self.probe, on_overwrite, earlier)
         record.begin(given)
         error: TdxError | None = None
         result = given
         start = clock()
-        hooks = self.env.__dict__
-        replaced = {name: hooks[name] for name in _HOOKS if name in hooks}
-        self._thread = get_ident()
-        self._other_threads.clear()
+        chain.thread = get_ident()
+        chain.other_threads.clear()
         try:
-            walk.refresh()
-            walk.record = record
-            hooks["_completed_step"], hooks["_completed_reset"] = self._step_hook, self._reset_hook
-            if self._is_attached:
+            chain.refresh()
+            with nullcontext() if chain.is_attached else chain.attached():
+                chain.record = record
                 result = call()
-            else:
-                with self.attached():
-                    result = call()
-            if self._other_threads - {self._thread}:
+            if chain.other_threads - {chain.thread}:
                 raise EnvError(
                     f"another thread stepped the env during {doing}",
                     hint="let one thread step the env, or create an env for each thread",
@@ -331,10 +322,7 @@ class Tracer:
             error = to_located_error(raised, self._outside(), "forward", doing)
             error.__cause__ = raised
         finally:
-            for name in _HOOKS:
-                hooks.pop(name, None)
-            if replaced:
-                hooks.update(replaced)
+            chain.record = None
         took = clock() - start - record.overhead_ns
         trace = self._finish(phase, record, result, took, error)
         if error is not None:
@@ -343,36 +331,12 @@ class Tracer:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Note the threads that step an env of another library inside, for several steps at once.
+        """Stay attached to the hooks of the chain in a block of several resets and steps.
 
-        Otherwise each step does so for itself, which takes longer.
+        Otherwise each of them attaches for itself, which takes longer.
         """
-        if self._is_attached:
+        with nullcontext() if self._chain.is_attached else self._chain.attached():
             yield
-            return
-        self._is_attached = True
-        try:
-            with self._walk.inner._noting_threads(self._other_threads):
-                yield
-        finally:
-            self._is_attached = False
-
-    def _step_hook(
-        self, tensordict: TensorDictBase, preset: TensorDictBase | None = None
-    ) -> TensorDictBase:
-        """Step the env in its place while it is traced; calls of other threads are not recorded."""
-        if get_ident() == self._thread:
-            return self._walk.step(self.env, tensordict, preset)
-        self._other_threads.add(get_ident())
-        return type(self.env)._completed_step(self.env, tensordict, preset)
-
-    def _reset_hook(
-        self, tensordict: TensorDictBase | None = None, **kwargs: Any
-    ) -> TensorDictBase:
-        if get_ident() == self._thread:
-            return self._walk.reset(self.env, tensordict, **kwargs)
-        self._other_threads.add(get_ident())
-        return type(self.env)._completed_reset(self.env, tensordict, **kwargs)
 
     def _outside(self) -> Place:
         return policy_place(None, "env", type(self.env).__name__)
@@ -393,7 +357,7 @@ class Tracer:
             if not record.has_env:
                 # A batch of different envs resets itself, which is not traced.
                 after = result.get("next") if phase == "step" else result
-                record.settle(self._walk.env_place, "forward", after)
+                record.settle(self._chain.env_place, "forward", after)
             record.finish(KEPT, result)
         self._copies = record.copies
         trace = DeferredTrace.of(
