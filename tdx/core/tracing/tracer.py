@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Event, get_ident
 from typing import Any
@@ -54,7 +55,82 @@ class TraceRun:
     last: StepTrace | None
 
 
-class Tracer:
+class BaseTracer(ABC):
+    """Resets and steps an env until a condition is met: what the tracers of all libraries share.
+
+    Args:
+        history: Where to keep the traces; they are not kept by default.
+        clock: Returns nanoseconds.
+    """
+
+    def __init__(self, history: TraceHistory | None, clock: Clock) -> None:
+        self.history, self.clock = history, clock
+        self.last: StepTrace | None = None
+        self.steps = self.traces = self.resets = 0
+        self._cancel = Event()
+
+    @property
+    @abstractmethod
+    def env(self) -> Any:
+        """The env or stack, whose specs stop conditions read."""
+
+    @abstractmethod
+    def attached(self) -> AbstractContextManager[None]:
+        """Stay attached in a block of several resets and steps."""
+
+    @abstractmethod
+    def next(self) -> StepTrace:
+        """Make a reset if one is due, else a step; return its trace."""
+
+    def run(
+        self,
+        steps: int | None = None,
+        until: Stop | str | None = None,
+        on_step: OnStep | None = None,
+    ) -> TraceRun:
+        """Step until a condition is met; reset the env first if necessary.
+
+        Args:
+            steps: Maximum number of steps; unlimited by default.
+            until: Condition of :mod:`tdx.core.tracing.stops`, or its text, such as
+                ``"done or reward > 0.5"``. Without ``steps`` and ``until``, only :meth:`cancel`
+                or an error ends the run.
+            on_step: Called with the trace of each step and reset.
+
+        Raises:
+            ArgumentError: ``until`` is not a condition, or ``steps`` is below 1.
+            TdxError: The env, a stage or the policy raised; ``last`` and the history contain
+                everything before the error.
+
+        Example:
+            >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
+            >>> env = TransformedEnv(PendulumEnv(), StepCounter(5))
+            >>> run = Tracer(env).run(100, until="done")
+            >>> run.steps, run.reason.message
+            (5, 'done is set')
+        """
+        stops: list[Stop] = [Cancelled(self._cancel)]
+        if until is not None:
+            stops.append(parse_stop(until) if isinstance(until, str) else until)
+        stop = AnyOf(*stops, *([] if steps is None else [Steps(steps)]))
+        first_step, first_trace = self.steps, self.traces
+        stop.begin(self)
+        reason = None if self.last is None else stops[0].check(self.last)
+        with self.attached():
+            while reason is None:
+                trace = self.next()
+                if on_step is not None:
+                    on_step(trace)
+                reason = stop.check(trace)
+        self._cancel.clear()
+        return TraceRun(self.steps - first_step, self.traces - first_trace, reason, self.last)
+
+    def cancel(self) -> None:
+        """Stop a run after its current step; may be called from another thread."""
+        self._cancel.set()
+
+
+class Tracer(BaseTracer):
     """Resets and steps an env as ``env.reset`` and ``env.step`` do, and records the stages.
 
     Values, randomness and state are the same, bit for bit, as without it. The env belongs to the
@@ -96,19 +172,21 @@ class Tracer:
                 f"env must be an env, got {type(env).__name__}",
                 hint="pass an env of tdx, such as GymEnv(...)",
             )
-        self.env, self.values, self.history = env, values, history
-        self.clock, self.probe = clock, probe
-        self.last: StepTrace | None = None
-        self.steps = self.traces = self.resets = 0
+        super().__init__(history, clock)
+        self._env, self.values, self.probe = env, values, probe
         self._chain = TracedChain(env)
         self.follow(policy)
         self._result: TensorDictBase | None = None
         self._current: TensorDictBase | None = None
-        self._cancel = Event()
         self._copies: Copies = {}
         # A list of references that is sometimes cleared is faster than a WeakSet.
         self._living: list[weakref.ref[StepTrace]] = []
         self._next_clearing = _MIN_LIVING
+
+    @property
+    def env(self) -> EnvBase:
+        """The env."""
+        return self._env
 
     def follow(self, policy: Policy | None) -> None:
         """Replace the policy. ``None``: random actions."""
@@ -211,65 +289,11 @@ class Tracer:
 
         return give
 
-    def run(
-        self,
-        steps: int | None = None,
-        until: Stop | str | None = None,
-        on_step: OnStep | None = None,
-    ) -> TraceRun:
-        """Step until a condition is met; reset the env first if necessary.
-
-        Args:
-            steps: Maximum number of steps; unlimited by default.
-            until: Condition of :mod:`tdx.core.tracing.stops`, or its text, such as
-                ``"done or reward > 0.5"``. Without ``steps`` and ``until``, only :meth:`cancel`
-                or an error ends the run.
-            on_step: Called with the trace of each step and reset.
-
-        Raises:
-            ArgumentError: ``until`` is not a condition, or ``steps`` is below 1.
-            TdxError: The env, a stage or the policy raised; ``last`` and the history contain
-                everything before the error.
-
-        Example:
-            >>> from tdx import PendulumEnv, StepCounter, Tracer, TransformedEnv
-            >>> env = TransformedEnv(PendulumEnv(), StepCounter(5))
-            >>> run = Tracer(env).run(100, until="done")
-            >>> run.steps, run.reason.message
-            (5, 'done is set')
-        """
-        stops: list[Stop] = [Cancelled(self._cancel)]
-        if until is not None:
-            stops.append(parse_stop(until) if isinstance(until, str) else until)
-        stop = AnyOf(*stops, *([] if steps is None else [Steps(steps)]))
-        first_step, traces = self.steps, 0
-        stop.begin(self)
-        reason = None if self.last is None else stops[0].check(self.last)
-        if reason is None:
-            with self.attached():
-                for trace in self._iter_traces():
-                    traces += 1
-                    if on_step is not None:
-                        on_step(trace)
-                    reason = stop.check(trace)
-                    if reason is not None:
-                        break
-        assert reason is not None
-        self._cancel.clear()
-        return TraceRun(self.steps - first_step, traces, reason, self.last)
-
-    def _iter_traces(self) -> Iterator[StepTrace]:
+    def next(self) -> StepTrace:
+        """Make a reset if one is due, else a step; return its trace."""
         if self.current is None:
-            yield self.reset()
-        while True:
-            reset = self.reset_done()
-            if reset is not None:
-                yield reset
-            yield self.step()
-
-    def cancel(self) -> None:
-        """Stop a run after its current step; may be called from another thread."""
-        self._cancel.set()
+            return self.reset()
+        return self.reset_done() or self.step()
 
     def record(
         self, phase: Hook, given: TensorDictBase | None, call: Callable[[], TensorDictBase]
@@ -308,7 +332,7 @@ class Tracer:
         chain.other_threads.clear()
         try:
             chain.refresh()
-            with nullcontext() if chain.is_attached else chain.attached():
+            with self.attached():
                 chain.record = record
                 result = call()
             if chain.other_threads - {chain.thread}:
@@ -329,14 +353,12 @@ class Tracer:
             raise error
         return trace
 
-    @contextmanager
-    def attached(self) -> Iterator[None]:
+    def attached(self) -> AbstractContextManager[None]:
         """Stay attached to the hooks of the chain in a block of several resets and steps.
 
         Otherwise each of them attaches for itself, which takes longer.
         """
-        with nullcontext() if self._chain.is_attached else self._chain.attached():
-            yield
+        return nullcontext() if self._chain.is_attached else self._chain.attached()
 
     def _outside(self) -> Place:
         return policy_place(None, "env", type(self.env).__name__)
