@@ -15,6 +15,7 @@ from tdx.core.chain import flatten_chain
 from tdx.core.envs import EnvBase
 from tdx.core.transformed_env import TransformedEnv
 from tdx.foundation.errors import ArgumentError, TdxError
+from tdx.foundation.serialization import Result
 from tdx.profiling.clock import Clock, ClockMeter, make_rows
 from tdx.profiling.machine import detect_machine, quiet_environment
 from tdx.profiling.parallel import CallTimes
@@ -334,7 +335,7 @@ _SAMPLE_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Result):
     """Estimated duration of one mode.
 
     Args:
