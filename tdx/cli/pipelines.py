@@ -271,12 +271,14 @@ def _override(env: EnvConfig, options: PipelineOptions, *, tolerant: bool) -> En
 @contextmanager
 def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
     """Build the env of a pipeline with its chain, and close it at the end."""
+    from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_env
 
     with third_party_code():
         env = build_env(pipeline, allow_code=options.allow_code)
         try:
-            yield env
+            with log_mujoco_warnings():
+                yield env
         finally:
             env.close()
 
@@ -288,6 +290,7 @@ def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
     A factory without further stages may return an env of any library that tdx supports; its own
     wrappers are then the stages. Otherwise the env is built as a chain of tdx.
     """
+    from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_stack
 
     with third_party_code():
@@ -295,7 +298,8 @@ def open_stack(pipeline: Pipeline, options: PipelineOptions) -> Iterator[Stack]:
         try:
             for note in stack.notes:
                 print(f"note: {note}", file=sys.stderr)
-            yield stack
+            with log_mujoco_warnings():
+                yield stack
         finally:
             stack.close()
 
