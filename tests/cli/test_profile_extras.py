@@ -165,7 +165,7 @@ def test_output_of_marginal_costs_and_advice(
         )
         for saving in (GAIN, NO_GAIN)
     ]
-    advice = Suggestions((tried[0],), (tried[1],), ("swap them: the values change",))
+    advice = Suggestions("eager", (tried[0],), (tried[1],), ("swap them: the values change",))
     stand_ins("suggestions.try_changes", advice)
     arguments = (*PENDULUM, "--mode", "eager", "--marginal", "--advice", "--top", "1")
     shown = tdx(*arguments, columns=columns)

@@ -66,13 +66,8 @@ def diff_view(report: DiffReport) -> View:
             *_values(report),
         ]
 
-    return View(
-        "diff",
-        report.to_dict,
-        lambda: _diff_records(report),
-        blocks,
-        list(_diff_record("", "", "")),
-    )
+    names = list(_diff_record("", "", ""))
+    return View("diff", report, blocks, lambda: _diff_records(report), names=names)
 
 
 def _settings(changes: Sequence[SettingChange]) -> Iterator[Block]:
@@ -219,7 +214,7 @@ def contract_view(report: ContractReport) -> View:
         for is_root, part in ((True, causes), (False, report.follows)):
             yield from ({"root": is_root, **each.to_dict()} for each in part)
 
-    return View("contract", report.to_dict, records, blocks, _COLUMNS)
+    return View("contract", report, blocks, records, names=_COLUMNS)
 
 
 _STATUS_STYLES: Mapping[str, Style] = {"differs": "gone", "follows": "changed"}
