@@ -291,12 +291,14 @@ def _override(env: EnvConfig, options: PipelineOptions, *, tolerant: bool) -> En
 @contextmanager
 def open_env(pipeline: Pipeline, options: PipelineOptions) -> Iterator[EnvBase]:
     """Build the env of a pipeline with its chain, and close it at the end."""
+    from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_env
 
     with third_party_code():
         env = build_env(pipeline, allow_code=options.allow_code)
         try:
-            yield env
+            with log_mujoco_warnings():
+                yield env
         finally:
             env.close()
 
@@ -310,6 +312,7 @@ def open_stack(
     A factory without further stages may return an env of any library that tdx supports; its own
     wrappers are then the stages. Otherwise the env is built as a chain of tdx.
     """
+    from tdx.envs.gym.gym_env import log_mujoco_warnings
     from tdx.stacks.building import build_stack
 
     with third_party_code():
@@ -319,7 +322,8 @@ def open_stack(
             with nullcontext(stack) if is_measured else stack.in_this_process() as shown:
                 for note in shown.notes:
                     print(f"note: {note}", file=sys.stderr)
-                yield shown
+                with log_mujoco_warnings():
+                    yield shown
         finally:
             stack.close()
 

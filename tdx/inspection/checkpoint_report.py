@@ -15,6 +15,7 @@ from tdx.inspection.spec_report import (
 )
 from tdx.specs.leaf import Domain, LeafSpec, Part
 from tdx.stacks.checkpoints import Checkpoint, Feature, Processor, Step
+from tdx.stacks.checkpoints.model import Role
 from tdx.stacks.checkpoints.steps import DEFINITIONS, IDENTITY, why_unchanged
 
 Leaves = Mapping[str, LeafSpec]
@@ -60,12 +61,17 @@ def inspect_checkpoint(checkpoint: Checkpoint, name: str | None = None) -> SpecR
     return SpecReport(name or str(checkpoint.path), *facts, changes, stages)
 
 
+def stage_steps(checkpoint: Checkpoint) -> tuple[tuple[Role, Step], ...]:
+    """Return all steps, those of the preprocessor first, in the order of their stages."""
+    return tuple(
+        (processor.role, step) for processor in checkpoint.processors for step in processor.steps
+    )
+
+
 def checkpoint_calls(checkpoint: Checkpoint) -> tuple[str, ...]:
     """Return each step as a call, in the order of :func:`inspect_checkpoint`."""
     return tuple(
-        f"{step.short_name}({', '.join(_arguments(step))})"
-        for processor in checkpoint.processors
-        for step in processor.steps
+        f"{step.short_name}({', '.join(_arguments(step))})" for _, step in stage_steps(checkpoint)
     )
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
 
+from tdx.compare.codes import DIFFERENCE_CODES, DifferenceCode
 from tdx.foundation import errors
 from tdx.foundation.errors import TdxError, UnknownNameError, did_you_mean
 from tdx.foundation.serialization import Entries, Entry, Result
 from tdx.inspection.checkpoint_codes import CHECKPOINT_RULES, DATASET_RULES, CheckpointRule
-from tdx.inspection.contract_codes import DIFFERENCE_CODES, DifferenceCode
 from tdx.inspection.lint.linter import all_rules
 from tdx.inspection.lint.rule import Rule, Severity
 

@@ -13,11 +13,4 @@ from __future__ import annotations
 
 import lazy_loader
 
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-
-
-def __getattr__(name: str) -> object:
-    # Connects torch.stack to all specs.
-    import tdx.specs.stacked  # noqa: F401
-
-    return _load(name)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

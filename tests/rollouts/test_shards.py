@@ -22,9 +22,9 @@ import pytest
 from torch import nn
 
 from tdx import ArgumentError, StorageError, TdxError, open_dump, save_mlp_policy
-from tdx.envs.batched.worker import delay_interrupts
 from tdx.foundation.container import Container
 from tdx.foundation.errors import OutputError
+from tdx.foundation.processes import delay_interrupts
 from tdx.rollouts import DumpRequest, Goal, roll_out, roll_out_shard, roll_out_shards, verify
 from tdx.rollouts.dump.folder import lock_for_writing
 from tdx.rollouts.dump.progress import read_progress

@@ -26,7 +26,6 @@ from tdx.pipeline.values import FileArguments, StageConfig
 SCHEMA_VERSION = 1
 """Increased when old documents can no longer be read."""
 KIND = "session"
-_OTHER = "remove the file; the app begins a new session"
 _NO_ENV = "none"
 
 
@@ -53,7 +52,7 @@ class Session:
         """Return the current session of an editor; cheap, as drafts are immutable."""
         return cls(editor.draft, editor.saved, tuple(editor.done), tuple(editor.undone), base)
 
-    def give(self, editor: Editor) -> None:
+    def restore_into(self, editor: Editor) -> None:
         """Restore the session in an editor."""
         editor.load(self.draft)
         editor.restore(self.saved, self.done, self.undone)

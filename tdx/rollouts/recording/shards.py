@@ -239,8 +239,6 @@ class ShardJob:
     """
 
     noun: ClassVar[str] = "shard"
-    is_exclusive: ClassVar[bool] = False
-    gpus: ClassVar[int] = 0
     folder: str
     allow_code: bool = False
 

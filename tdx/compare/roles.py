@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tdx.compare.alignment import Status, match_stages
+from tdx.compare.model import Contract, StageRecord
 from tdx.compare.values import EXACT, Tolerance, float_tolerance
-from tdx.contracts.model import Contract, StageRecord
 
 PASSIVE = ("plumbing", "monitor", "limit")
 """Roles of stages that do not change what a policy reads or does."""
@@ -149,11 +149,13 @@ class Pair:
         status: ``missing`` if only the contract has it, ``extra`` if only the target has it.
         a: Stage of the contract.
         b: Stage of the target.
+        is_passive: True if it does not change what a policy reads or does.
     """
 
     status: Status
     a: StageRecord | None
     b: StageRecord | None
+    is_passive: bool = False
 
 
 def align(a: Contract, b: Contract) -> list[Pair]:
@@ -187,6 +189,51 @@ def align(a: Contract, b: Contract) -> list[Pair]:
         )
         for match in matches
     ]
+
+
+def align_all(a: Contract, b: Contract) -> list[Pair]:
+    """Pair the envs inside, the stages of :func:`align`, and the passive stages between them."""
+    pairs = align(a, b)
+    ours, theirs = (
+        [stage for stage in side.stages[1:] if not is_relevant(side, stage)] for side in (a, b)
+    )
+    passive: list[Pair] = []
+    anchors = [(pair.a, pair.b) for pair in pairs if pair.status == "paired"]
+    for limits in (*anchors, (None, None)):
+        passive += _pair_passive(*map(_take_before, (ours, theirs), limits))
+    result = [Pair("paired", a.stage(-1), b.stage(-1))]
+    for pair in pairs:
+        while passive and _is_before(passive[0], pair):
+            result.append(passive.pop(0))
+        result.append(pair)
+    return result + passive
+
+
+def _is_before(one: Pair, other: Pair) -> bool:
+    sides = ((one.a, other.a), (one.b, other.b))
+    return any(a is not None and b is not None and a.index < b.index for a, b in sides)
+
+
+def _take_before(stages: list[StageRecord], limit: StageRecord | None) -> list[StageRecord]:
+    """Remove the stages before another one, and return them; all if there is none."""
+    taken = [stage for stage in stages if limit is None or stage.index < limit.index]
+    del stages[: len(taken)]
+    return taken
+
+
+def _pair_passive(ours: list[StageRecord], theirs: list[StageRecord]) -> Iterator[Pair]:
+    one, other = (
+        [stage.name if stage.role == "plumbing" else stage.role for stage in side]
+        for side in (ours, theirs)
+    )
+    for match in match_stages(one, other, lambda *_: ()):
+        a = None if match.a is None else ours[match.a]
+        b = None if match.b is None else theirs[match.b]
+        if match.status == "moved":
+            yield Pair("missing", a, None, is_passive=True)
+            yield Pair("extra", None, b, is_passive=True)
+        else:
+            yield Pair(match.status, a, b, is_passive=True)
 
 
 def relevant_stages(contract: Contract) -> list[StageRecord]:

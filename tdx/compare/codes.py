@@ -1,8 +1,24 @@
-"""Codes of the differences between a contract and a target, with their explanations."""
+"""Kinds of differences between a contract and a target, with their codes and explanations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+DifferenceKind = Literal[
+    "missing stage",
+    "order",
+    "argument",
+    "spec",
+    "feature order",
+    "scale",
+    "dtype",
+    "state missing",
+    "state fresh",
+    "state still learning",
+    "value",
+    "inner calls",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,12 +27,14 @@ class DifferenceCode:
 
     Args:
         code: Stable code.
+        kind: The kind; ``None`` for a special case of others.
         name: Name, such as ``"missing-stage"``.
         title: What is wrong, in a few words.
         why: Consequence and solution, as prose.
     """
 
     code: str
+    kind: DifferenceKind | None
     name: str
     title: str
     why: str
@@ -30,6 +48,7 @@ class DifferenceCode:
 DIFFERENCE_CODES = (
     DifferenceCode(
         "TDX501",
+        "missing stage",
         "missing-stage",
         "a stage is missing, or there is one too many",
         """
@@ -42,6 +61,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX502",
+        "order",
         "stage-order",
         "stages are in another order",
         """
@@ -51,6 +71,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX503",
+        "argument",
         "stage-argument",
         "an argument of a stage differs",
         """
@@ -60,6 +81,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX504",
+        "spec",
         "stage-spec",
         "shape, bounds or keys differ",
         """
@@ -70,6 +92,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX505",
+        "feature order",
         "feature-order",
         "features are in another order",
         """
@@ -79,6 +102,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX506",
+        "scale",
         "value-scale",
         "values are scaled or shifted",
         """
@@ -88,6 +112,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX507",
+        "dtype",
         "value-dtype",
         "the dtype differs",
         """
@@ -97,6 +122,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX508",
+        "state missing",
         "state-missing",
         "a state of the training is missing",
         """
@@ -109,6 +135,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX509",
+        "state fresh",
         "state-fresh",
         "statistics are fresh",
         """
@@ -121,6 +148,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX510",
+        "state still learning",
         "state-learning",
         "statistics still change",
         """
@@ -132,6 +160,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX511",
+        "value",
         "other-value",
         "values differ",
         """
@@ -141,6 +170,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX512",
+        None,
         "frame-stack",
         "frames are stacked in another way",
         """
@@ -150,6 +180,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX513",
+        None,
         "frame-shape",
         "images have another shape than in training",
         """
@@ -159,6 +190,7 @@ DIFFERENCE_CODES = (
     ),
     DifferenceCode(
         "TDX514",
+        "inner calls",
         "inner-calls",
         "a stage makes another number of inner calls",
         """
@@ -169,3 +201,7 @@ DIFFERENCE_CODES = (
     ),
 )
 """All codes, in order."""
+
+CODES = {known.kind: known.code for known in DIFFERENCE_CODES if known.kind is not None}
+"""Code of each kind."""
+FRAME_STACK, FRAME_SHAPE = "TDX512", "TDX513"

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
 
+from tdx.compare.codes import CODES, DifferenceKind
 from tdx.foundation.errors import ExitCode
 from tdx.foundation.serialization import Entries, Result
 
-Kind = Literal[
-    "missing stage",
-    "order",
-    "argument",
-    "spec",
-    "feature order",
-    "scale",
-    "dtype",
-    "state missing",
-    "state fresh",
-    "state still learning",
-    "value",
-    "inner calls",
-]
-
-CODES: dict[Kind, str] = {
-    "missing stage": "TDX501",
-    "order": "TDX502",
-    "argument": "TDX503",
-    "spec": "TDX504",
-    "feature order": "TDX505",
-    "scale": "TDX506",
-    "dtype": "TDX507",
-    "state missing": "TDX508",
-    "state fresh": "TDX509",
-    "state still learning": "TDX510",
-    "value": "TDX511",
-    "inner calls": "TDX514",
-}
-"""Code of each kind of difference; see :mod:`tdx.inspection.contract_codes`."""
-FRAME_STACK, FRAME_SHAPE = "TDX512", "TDX513"
+if TYPE_CHECKING:
+    from tdx.compare.model import Lane, StageRecord
+    from tdx.compare.values import Tolerance, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +29,14 @@ class Difference(Result):
         size: Largest absolute difference of the values of the key; ``None`` if it is not known.
         hint: How to correct it.
         special_code: Code of a special case of the kind. ``None``: there is none.
+        step: First step that differs, from 0. ``None``: the reset before it, or unknown.
     """
 
     json_entries: ClassVar[Entries] = (
         *("code", "kind", "stage", "reference_stage", "name", "key", "message", "size", "hint"),
     )
 
-    kind: Kind
+    kind: DifferenceKind
     stage: int | None
     reference_stage: int | None
     name: str
@@ -71,6 +45,7 @@ class Difference(Result):
     size: float | None = None
     hint: str | None = None
     special_code: str | None = None
+    step: int | None = None
 
     @property
     def code(self) -> str:
@@ -123,6 +98,49 @@ class Coverage(Result):
         )
 
 
+RowStatus = Literal["same", "differs", "follows", "not compared"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """A key that a stage writes, on both sides.
+
+    Args:
+        lane: Direction.
+        key: Name of the key.
+        a: Its values after the stage of the contract. ``None``: it has none.
+        b: Its values after the stage of the target. ``None``: it has none.
+        tolerance: Largest difference of the stages so far.
+    """
+
+    lane: Lane
+    key: str
+    a: Values | None
+    b: Values | None
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A stage of both sides, or of one.
+
+    Args:
+        a: Stage of the contract. ``None``: it does not have it.
+        b: Stage of the target. ``None``: it does not have it.
+        status: ``differs`` if a difference has its cause here, ``follows`` if all follow from
+            earlier ones, ``not compared`` for stages that change nothing that a policy reads, and
+            for those of training only that an evaluation does not have.
+        differences: What differs here.
+        keys: Keys that are compared after the stage.
+    """
+
+    a: StageRecord | None
+    b: StageRecord | None
+    status: RowStatus
+    differences: tuple[Difference, ...]
+    keys: tuple[KeyRow, ...]
+
+
 Verdict = Literal["same", "different", "not comparable"]
 
 
@@ -143,6 +161,7 @@ class ContractReport(Result):
         training_only: Stages that belong to a training, and that the target does not have.
         evaluation: True if the target is used for evaluation, where they are not missed.
         compare: Parts that were compared, such as ``observation``.
+        rows: The env and all stages of both sides, in the order of the data flow.
     """
 
     json_entries: ClassVar[Entries] = (
@@ -162,6 +181,7 @@ class ContractReport(Result):
     training_only: tuple[Difference, ...] = ()
     evaluation: bool = False
     compare: tuple[str, ...] = ()
+    rows: tuple[StageRow, ...] = field(default=(), repr=False)
 
     @property
     def verdict(self) -> Verdict:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tdx.compare.values import Change, Tolerance, explain_change
-from tdx.contracts.model import Contract, Lane, SpecRecord, StageRecord, display_key
-from tdx.contracts.recorded import Replayed, coverage_of, effect_of
-from tdx.contracts.report import (
-    FRAME_SHAPE,
-    FRAME_STACK,
-    ContractReport,
-    Coverage,
-    Difference,
-    Kind,
-)
-from tdx.contracts.roles import PASSIVE, STACK, TRAINING, Pair, align, part_of, relevant_stages
-from tdx.contracts.states import compare_states
+from tdx.compare.codes import FRAME_SHAPE, FRAME_STACK, DifferenceKind
+from tdx.compare.model import Contract, Lane, StageRecord, display_key
+from tdx.compare.replay import Replayed, coverage_of, effect_of
+from tdx.compare.report import ContractReport, Coverage, Difference, KeyRow, RowStatus, StageRow
+from tdx.compare.roles import PASSIVE, STACK, TRAINING, Pair, align_all, part_of, relevant_stages
+from tdx.compare.states import compare_states
+from tdx.compare.values import EXACT, Change, Tolerance, explain_change
 from tdx.foundation.errors import summarize_error
 
 _LANES: tuple[Lane, Lane] = ("forward", "inverse")
@@ -53,9 +47,9 @@ def compare_contracts(
     def shown(differences: list[Difference]) -> tuple[Difference, ...]:
         return tuple(comparison.displayed(difference) for difference in differences)
 
-    of_training = [each for each in comparison.roots if comparison.is_of_training(each)]
-    causes = [each for each in comparison.roots if each not in of_training]
-    return ContractReport(
+    of_training = [cause for cause in comparison.roots if comparison.is_of_training(cause)]
+    causes = [cause for cause in comparison.roots if cause not in of_training]
+    report = ContractReport(
         *names,
         stages=len(b.stages) - 1,
         steps=a.steps,
@@ -68,6 +62,7 @@ def compare_contracts(
         evaluation=evaluation,
         compare=a.compare,
     )
+    return replace(report, rows=tuple(comparison.rows(report)))
 
 
 def _bookkeeping(a: Contract, b: Contract) -> Iterator[str]:
@@ -96,40 +91,39 @@ class _Comparison:
 
     def __post_init__(self) -> None:
         self.is_same_kind = self.a.kind == self.b.kind
-        self._compared_stages: set[int] = set()
-        self._values = self._all_values = 0
+        self.pairs = align_all(self.a, self.b)
+        self.lanes = _LANES if "action" in self.a.compare else _LANES[:1]
+        self._compared: set[tuple[Lane, int]] = set()
+        self._compared_ends: set[Lane] = set()
 
     def run(self) -> None:
         """Compare the env inside, and then all stages in the order of the data flow."""
-        pairs = align(self.a, self.b)
-        order = sorted(pairs, key=_position)
+        pairs = sorted((pair for pair in self.pairs[1:] if not pair.is_passive), key=_position)
         self._compare_env()
-        self._note_renamed(order)
-        found = [(pair, list(self._compare_pair(pair))) for pair in order]
-        flat = [(each, pair) for pair, differences in found for each in differences]
-        if self.replayed is not None:
-            self._add_of_pairs(flat)
-            self._compare_replayed(self.replayed)
+        self._note_renamed(pairs)
+        differences = [
+            (difference, pair) for pair in pairs for difference in self._compare_pair(pair)
+        ]
+        ends = [] if self.replayed is not None else list(self._compare_ends())
+        if self.replayed is not None or self.is_same_kind or ends:
+            # A stage that has moved explains others.
+            for difference, pair in sorted(differences, key=lambda item: item[0].kind != "order"):
+                self._add_of_pair(difference, pair)
         else:
-            ends = self._compare_ends()
-            if self.is_same_kind or ends:
-                self._add_of_pairs(flat)
-                self._compare_values(order)
-            else:
-                for each, _ in flat:
-                    if each.kind.startswith("state"):
-                        self._add(each)
-                    elif each.kind != "argument":
-                        self.notes.append(f"{each.sentence}; the values agree")
-                self._compare_values(order)
-            if ends and not self.roots and not self._is_open():
-                for each in ends:
-                    self._add(each)
-        self._sort()
-
-    def _add_of_pairs(self, differences: list[tuple[Difference, Pair]]) -> None:
-        for difference, pair in sorted(differences, key=lambda item: item[0].kind != "order"):
-            self._add_of_pair(difference, pair)
+            # Libraries reach the same values in other ways.
+            for difference, _ in differences:
+                if difference.kind.startswith("state"):
+                    self._add(difference)
+                elif difference.kind != "argument":
+                    self.notes.append(f"{difference.sentence}; the values agree")
+        self._compare_values(pairs)
+        if self.replayed is not None:
+            self._add_calls_and_failures(self.replayed)
+            self._note_env(self.replayed)
+        elif not self.roots and not any(self.excluded()):
+            for difference in ends:
+                self._add(difference)
+        self.roots.sort(key=_stage_order)
 
     def _note_renamed(self, pairs: list[Pair]) -> None:
         """Note the stages that do the same under another class name."""
@@ -151,9 +145,27 @@ class _Comparison:
                 and each.reference_stage is not None
             }
             return coverage_of(self.a, self.a.recording, self.replayed, lacking)
-        relevant = {stage.index for stage in relevant_stages(self.a)}
+        stages = relevant_stages(self.a)
+        places = [
+            ((lane, stage.index, key), (lane, stage.index) in self._compared)
+            for lane in self.lanes
+            for stage in stages
+            for key in self._written(lane, stage)
+        ]
+        for lane, end, _ in self._ends():
+            keys = self._end_keys(lane, end.index)
+            places += [((lane, end.index, key), lane in self._compared_ends) for key in keys]
+        counts = [
+            (0 if values is None else len(values.numbers), is_compared)
+            for place, is_compared in places
+            for values in [self.a.value_at(*place)[0]]
+        ]
+        indices = {index for _, index in self._compared}
         return Coverage(
-            len(relevant & self._compared_stages), len(relevant), self._values, self._all_values
+            sum(stage.index in indices for stage in stages),
+            len(stages),
+            sum(count for count, is_compared in counts if is_compared),
+            sum(count for count, _ in counts),
         )
 
     def excluded(self) -> Iterator[str]:
@@ -166,13 +178,6 @@ class _Comparison:
     def _random(self, contract: Contract, stage: StageRecord) -> str | None:
         """Return whether a stage repeats itself in the kind of replay that is compared."""
         return stage.random if self.replayed else contract.golden_random.get(stage.index)
-
-    def _is_open(self) -> bool:
-        """Return True if a stage of one side is random, so that what follows it is not compared."""
-        sides = (self.a, self.b)
-        return any(
-            self._random(side, stage) == "excluded" for side in sides for stage in side.stages
-        )
 
     # Differences
 
@@ -218,25 +223,19 @@ class _Comparison:
             return replace(difference, special_code=FRAME_SHAPE)
         return difference
 
-    def _sort(self) -> None:
-        """Order the causes by the stage in which they occur."""
-        self.roots.sort(key=lambda each: _stage_order(each))
-
     # Env and ends
 
-    def _compare_ends(self) -> list[Difference]:
+    def _compare_ends(self) -> Iterator[Difference]:
         """Compare what the policy reads, and what the env gets."""
-        found: list[Difference] = []
-        for lane, at_a, at_b in (
-            ("forward", self.a.last, self.b.last),
-            ("inverse", -1, -1),
-        ):
-            for key in self._end_keys(lane, at_a):
-                change = self._change_at(lane, key, at_a, at_b, Tolerance())  # type: ignore[arg-type]
+        for lane, a, b in self._ends():
+            for key in self._end_keys(lane, a.index):
+                change = self._change_at(lane, key, a, b, EXACT)
                 if change is not None:
-                    stage = self.b.stage(at_b)
-                    found.append(self._from_change(change, stage, self.a.stage(at_a), key))
-        return found
+                    yield self._from_change(change, b, a, key)
+
+    def _ends(self) -> tuple[tuple[Lane, StageRecord, StageRecord], ...]:
+        ends = self.a.stage(self.a.last), self.b.stage(self.b.last)
+        return ("forward", *ends), ("inverse", self.a.stage(-1), self.b.stage(-1))
 
     def _end_keys(self, lane: str, at: int) -> list[str]:
         if lane == "inverse":
@@ -253,7 +252,7 @@ class _Comparison:
     def _compare_env(self) -> None:
         """Compare the specs of the envs inside."""
         a, b = self.a.stage(-1), self.b.stage(-1)
-        for key, kind, message in self._spec_changes(a, b, env=True):
+        for key, kind, message in self._spec_changes(a, b):
             self._add(Difference(kind, -1, -1, b.name, key, message, None, _SAME_ENV))
 
     # Stages
@@ -273,7 +272,7 @@ class _Comparison:
             in_rows = self._is_in_rows(a), b.index in self.in_rows
             yield from compare_states(a, b, evaluation=self.evaluation, in_rows=in_rows)
             if self.is_same_kind and pair.status == "paired":
-                for key, kind, message in self._spec_changes(a, b, env=False):
+                for key, kind, message in self._spec_changes(a, b):
                     yield Difference(kind, b.index, a.index, b.name, key, message)
 
     def _is_in_rows(self, a: StageRecord) -> bool:
@@ -330,7 +329,7 @@ class _Comparison:
             text = f"{name} is {_text(other)} instead of {_text(one)}"
             hint = f"pass {name}={_text(one)} to {b.name}"
             change = self._stage_change(a, b, key)
-            kind: Kind = "argument"
+            kind: DifferenceKind = "argument"
             if change is not None and change.kind in ("dtype", "feature order"):
                 kind = change.kind
                 text = f"{change.text}, for {text}"
@@ -342,15 +341,15 @@ class _Comparison:
     # Specs
 
     def _spec_changes(
-        self, a: StageRecord, b: StageRecord, *, env: bool
-    ) -> Iterator[tuple[str, Kind, str]]:
+        self, a: StageRecord, b: StageRecord
+    ) -> Iterator[tuple[str, DifferenceKind, str]]:
         """Yield what differs between the specs after two stages: key, kind and message."""
         ignored = _passive_keys(self.a) | _passive_keys(self.b)
         ours, theirs = (
             {
-                each.key: each
-                for each in stage.specs
-                if each.part in self.a.compare and each.key not in ignored
+                spec.key: spec
+                for spec in stage.specs
+                if spec.part in self.a.compare and spec.key not in ignored
             }
             for stage in (a, b)
         )
@@ -359,101 +358,64 @@ class _Comparison:
             if other is None:
                 known = ", ".join(map(display_key, theirs))
                 yield key, "spec", f"the target has no such key; it has {known}"
+            elif one.part == "action" and not self.is_same_kind:
                 continue
-            yield from ((key, *each) for each in self._spec_change(one, other, env=env))
+            elif one.shape != other.shape:
+                text = f"the shape is {list(other.shape)} instead of {list(one.shape)}"
+                yield key, "spec", text
+            elif one.dtype != other.dtype and (
+                self.is_same_kind
+                or one.dtype.startswith("float") != other.dtype.startswith("float")
+            ):
+                yield key, "dtype", f"the dtype is {other.dtype} instead of {one.dtype}"
+            elif one.domain != other.domain and self.is_same_kind:
+                yield key, "spec", f"the bounds are {other.domain} instead of {one.domain}"
         if self.is_same_kind:
             for key in theirs.keys() - ours.keys():
                 yield key, "spec", "the contract has no such key"
-            if list(ours) != list(theirs) and ours.keys() == theirs.keys():
-                names = [each for each in theirs if theirs[each].part == "observation"]
-                if names != [each for each in ours if ours[each].part == "observation"]:
-                    text = f"the keys are in the order {', '.join(map(display_key, names))}"
-                    yield names[0], "feature order", text
-
-    def _spec_change(
-        self, one: SpecRecord, other: SpecRecord, *, env: bool
-    ) -> Iterator[tuple[Kind, str]]:
-        if one.part == "action" and not self.is_same_kind:
-            return
-        if one.shape != other.shape:
-            yield "spec", f"the shape is {list(other.shape)} instead of {list(one.shape)}"
-        elif one.dtype != other.dtype and (self.is_same_kind or _is_other_dtype(one, other)):
-            yield "dtype", f"the dtype is {other.dtype} instead of {one.dtype}"
-        elif one.domain != other.domain and self.is_same_kind:
-            text = f"the bounds are {other.domain} instead of {one.domain}"
-            yield "spec", text
+            names, expected = (
+                [key for key, spec in side.items() if spec.part == "observation"]
+                for side in (theirs, ours)
+            )
+            if ours.keys() == theirs.keys() and names != expected:
+                text = f"the keys are in the order {', '.join(map(display_key, names))}"
+                yield names[0], "feature order", text
 
     # Values
 
     def _compare_values(self, pairs: list[Pair]) -> None:
         """Compare the values after each pair of stages: forward outwards, inverse inwards."""
-        both = [pair for pair in pairs if pair.a is not None and pair.b is not None]
-        for lane in _LANES:
-            if lane == "inverse" and "action" not in self.a.compare:
-                continue
-            ordered = both if lane == "forward" else list(reversed(both))
+        if self.replayed is not None:
+            paired = sorted(self.replayed.pairs.items())
+            sides = [(self.a.stage(i), self.b.stage(j)) for j, i in paired if j >= 0]
+        else:
+            sides = [(p.a, p.b) for p in pairs if p.a is not None and p.b is not None]
+        for lane in self.lanes:
             is_open = False
-            for pair in ordered:
-                a, b = pair.a, pair.b
-                assert a is not None
-                assert b is not None
-                if "excluded" in (self._random(self.a, a), self._random(self.b, b)):
-                    is_open = True
+            for a, b in sides if lane == "forward" else reversed(sides):
+                is_random = "excluded" in (self._random(self.a, a), self._random(self.b, b))
+                # Without recorded calls, a stage gets what the stages before it made.
+                is_open = is_random or (is_open and self.replayed is None)
                 if is_open:
                     continue
-                self._compared_stages.add(a.index)
+                self._compared.add((lane, a.index))
                 for key in self._keys_of(lane, a, b):
-                    values, _ = self.a.value_at(lane, a.index, key)
-                    self._values += 0 if values is None else values.numbers.shape[0]
-                    change = self._change_at(lane, key, a.index, b.index, a.tolerance)
-                    if (change is not None and self.is_same_kind) or (
-                        change is not None and self.roots
-                    ):
+                    change = self._change_at(lane, key, a, b, a.tolerance)
+                    if change is not None and (self.is_same_kind or self.roots):
                         self._add_change(lane, key, change, a, b)
-            self._count_values(lane, both, is_open=is_open)
+            if not is_open:
+                self._compared_ends.add(lane)
 
-    def _count_values(self, lane: Lane, pairs: list[Pair], *, is_open: bool) -> None:
-        """Count the values of the contract in a lane, and those at its end."""
-        end = self.a.last if lane == "forward" else -1
-        for key in self._end_keys(lane, end):
-            values, _ = self.a.value_at(lane, end, key)
-            count = 0 if values is None else values.numbers.shape[0]
-            self._all_values += count
-            self._values += 0 if is_open else count
-        for stage in relevant_stages(self.a):
-            for name in stage.writes:
-                key = name.partition(" ")[2]
-                is_compared = lane == "inverse" or part_of(self.a, key) in self.a.compare
-                if name.startswith(f"{lane} ") and is_compared:
-                    values, _ = self.a.value_at(lane, stage.index, key)
-                    self._all_values += 0 if values is None else values.numbers.shape[0]
-
-    def _compare_replayed(self, replayed: Replayed) -> None:
-        """Compare what each stage of the target did with its recorded inputs."""
-        assert self.a.recording is not None
-        excluded = self.a.recording.unrepeatable
-        for index, recorded in sorted(replayed.pairs.items()):
-            a, b = self.a.stage(recorded), self.b.stage(index)
-            if index < 0 or recorded in excluded:
-                continue
-            for lane in _LANES:
-                for key in replayed.keys(lane, index):
-                    part = "action" if lane == "inverse" else part_of(self.a, key)
-                    if part in self.a.compare:
-                        change = replayed.change((lane, index, key), a.tolerance)
-                        if change is None:
-                            continue
-                        difference = self._from_change(change, b, a, key)
-                        of_spec = change.kind in ("dtype", "spec")
-                        if of_spec and self._is_declared_otherwise(a, b, key):
-                            self.follows.append(difference)
-                        else:
-                            self._add_own(difference)
-            if index in replayed.call_counts:
-                theirs, own, count = replayed.call_counts[index]
+    def _add_calls_and_failures(self, replayed: Replayed) -> None:
+        """Add the stages that made another number of inner calls, and those that failed."""
+        excluded = () if self.a.recording is None else self.a.recording.unrepeatable
+        for index, (theirs, own, count) in sorted(replayed.call_counts.items()):
+            recorded = replayed.pairs.get(index)
+            if index >= 0 and recorded is not None and recorded not in excluded:
                 text = f"it makes {own} instead of {theirs} inner calls"
                 text += f", in {count} calls" if count > 1 else ""
-                self._add_own(Difference("inner calls", index, recorded, b.name, None, text))
+                name = self.b.stage(index).name
+                self._add_own(Difference("inner calls", index, recorded, name, None, text), ())
         for index, error in sorted(replayed.failures.items()):
             b = self.b.stage(index)
             text = f"it fails with the inputs of the contract: {summarize_error(error)}"
@@ -466,7 +428,6 @@ class _Comparison:
                 for cause in self.roots
             )
             (self.follows if is_caused else self.roots).append(failure)
-        self._note_env(replayed)
 
     def _is_declared_otherwise(self, a: StageRecord, b: StageRecord, key: str) -> bool:
         """Return True if a stage writes the spec that a difference before it has made its own.
@@ -511,42 +472,29 @@ class _Comparison:
         has_state = any(cause.key == each.name for each in self.b.stage(cause.stage).state)
         return len(names) == 1 and not has_state and not cause.kind.startswith("state")
 
-    def _add_own(self, difference: Difference) -> None:
-        """Add a difference of a stage that got its recorded inputs: it follows from no other."""
-        own = next(
-            (
-                cause
-                for cause in self.roots
-                if cause.stage == difference.stage and cause.stage is not None
-            ),
-            None,
-        )
-        if own is None:
-            self.roots.append(difference)
-            return
-        if own.size is None or own.key is None:
-            place = self.roots.index(own)
-            self.roots[place] = replace(
-                own, size=own.size or difference.size, key=own.key or difference.key
-            )
-        if own.kind != difference.kind:
-            self.follows.append(difference)
-
     def _add_change(
         self, lane: Lane, key: str, change: Change, a: StageRecord, b: StageRecord
     ) -> None:
         """Add a difference of values as a cause, or as what follows from one before it."""
-        found = self._from_change(change, b, a, key)
-        causes = [each for each in self.roots if self._explains(each, lane, a, b)]
-        if not causes:
-            self.roots.append(found)
+        causes: list[Difference] = []
+        # A stage that got its recorded inputs follows from no other.
+        is_declared = change.kind in ("dtype", "spec") and self._is_declared_otherwise(a, b, key)
+        if self.replayed is None or is_declared:
+            causes = [cause for cause in self.roots if self._explains(cause, lane, a, b)]
+        self._add_own(self._from_change(change, b, a, key), causes)
+
+    def _add_own(self, difference: Difference, causes: Sequence[Difference]) -> None:
+        """Add a difference of a stage, which may have another one or follow from causes."""
+        own = next((cause for cause in self.roots if cause.stage == difference.stage), None)
+        if own is None:
+            (self.follows if causes else self.roots).append(difference)
             return
-        own = next((each for each in causes if each.stage == b.index), None)
-        if own is not None and (own.size is None or own.key is None):
-            place = self.roots.index(own)
-            self.roots[place] = replace(own, size=change.size, key=own.key or key)
-        if own is None or own.kind != found.kind:
-            self.follows.append(found)
+        if own.size is None or own.key is None:
+            self.roots[self.roots.index(own)] = replace(
+                own, size=own.size or difference.size, key=own.key or difference.key
+            )
+        if own.kind != difference.kind:
+            self.follows.append(difference)
 
     def _explains(self, cause: Difference, lane: Lane, a: StageRecord, b: StageRecord) -> bool:
         """Return True if a difference at a stage can follow from a cause."""
@@ -561,22 +509,31 @@ class _Comparison:
         return cause.reference_stage is not None and cause.reference_stage >= a.index
 
     def _keys_of(self, lane: Lane, a: StageRecord, b: StageRecord) -> list[str]:
-        written = dict.fromkeys(
-            name.partition(" ")[2] for name in (*a.writes, *b.writes) if name.startswith(f"{lane} ")
-        )
-        if lane == "inverse":
-            return list(written)
-        return [key for key in written if part_of(self.a, key) in self.a.compare]
+        """Return the compared keys that one of two stages writes."""
+        if self.replayed is not None:
+            keys = self.replayed.keys(lane, b.index)
+            return [key for key in keys if self._is_compared(lane, key)]
+        return list(dict.fromkeys((*self._written(lane, a), *self._written(lane, b))))
+
+    def _written(self, lane: Lane, stage: StageRecord) -> list[str]:
+        """Return the compared keys that a stage writes."""
+        written = (name.partition(" ") for name in stage.writes)
+        return [key for at, _, key in written if at == lane and self._is_compared(lane, key)]
+
+    def _is_compared(self, lane: Lane, key: str) -> bool:
+        return lane in self.lanes and (lane == "inverse" or part_of(self.a, key) in self.a.compare)
 
     def _change_at(
-        self, lane: Lane, key: str, at_a: int, at_b: int, tolerance: Tolerance
+        self, lane: Lane, key: str, a: StageRecord, b: StageRecord, tolerance: Tolerance
     ) -> Change | None:
-        """Compare the current values of a key after two stages."""
-        one, used = self.a.value_at(lane, at_a, key)
-        other, _ = self.b.value_at(lane, at_b, key)
-        if one is None or other is None:
-            if one is None:
-                return None
+        """Compare what both sides have for a key after two stages."""
+        if self.replayed is not None:
+            return self.replayed.change((lane, b.index, key), tolerance)
+        one, used = self.a.value_at(lane, a.index, key)
+        other, _ = self.b.value_at(lane, b.index, key)
+        if one is None:
+            return None
+        if other is None:
             return Change("spec", "the target does not write it")
         widest = tolerance.widened(used)
         if not self.is_same_kind:
@@ -585,37 +542,82 @@ class _Comparison:
 
     def _stage_change(self, a: StageRecord, b: StageRecord, key: str | None) -> Change | None:
         """Return how a key differs after two stages."""
-        for lane in _LANES:
-            if key is None:
-                continue
-            if self.replayed is not None:
-                has_values = (lane, b.index, key) in self.replayed.values
-                change = (
-                    self.replayed.change((lane, b.index, key), a.tolerance) if has_values else None
-                )
-            else:
-                change = self._change_at(lane, key, a.index, b.index, a.tolerance)
-            if change is not None:
-                return change
-        return None
+        if key is None:
+            return None
+        changes = (self._change_at(lane, key, a, b, a.tolerance) for lane in _LANES)
+        return next((change for change in changes if change is not None), None)
 
     def _end_size(self, key: str | None) -> float | None:
         """Return how much a key differs at the end, if the values flow that far."""
         if key is None or self.replayed is not None:
             return None
-        for lane, at_a, at_b in (("forward", self.a.last, self.b.last), ("inverse", -1, -1)):
-            change = self._change_at(lane, key, at_a, at_b, Tolerance())  # type: ignore[arg-type]
-            if change is not None:
-                return change.size
-        return None
+        changes = (self._change_at(lane, key, a, b, EXACT) for lane, a, b in self._ends())
+        return next((change.size for change in changes if change is not None), None)
 
     def _from_change(self, change: Change, b: StageRecord, a: StageRecord, key: str) -> Difference:
-        text, kind = change.text, change.kind
+        text = change.text
+        kind: DifferenceKind = "spec"
+        if change.kind != "missing" and change.kind != "extra":
+            kind = change.kind
         if kind == "feature order" and b.role == STACK:
             text = f"the frames are stacked in another order: {text}"
         elif kind in ("scale", "value") and change.step == 0 and b.role == STACK:
             text = f"the history at the start of an episode differs: {text}"
         return Difference(kind, b.index, a.index, b.name, key, text, change.size)
+
+    # Both sides
+
+    def rows(self, report: ContractReport) -> Iterator[StageRow]:
+        """Yield the env and all stages of both sides, with what differs at each of them."""
+        # An evaluation does not miss the stages of a training.
+        lacking = [self.a.stage(each.reference_stage or 0) for each in report.training_only]
+        for pair in self.pairs:
+            a, b = pair.a, pair.b
+            if pair.is_passive:
+                yield StageRow(a, b, "not compared", (), ())
+                continue
+            differences = tuple(
+                difference
+                for difference in (*report.causes, *report.follows)
+                if (b is not None and difference.stage == b.index)
+                or (b is None and a is not None and difference.reference_stage == a.index)
+            )
+            status: RowStatus = "same"
+            if differences:
+                is_cause = any(difference in report.causes for difference in differences)
+                status = "differs" if is_cause else "follows"
+            elif b is None and a in lacking:
+                status = "not compared"
+            yield StageRow(a, b, status, differences, tuple(self._key_rows(a, b)))
+
+    def _key_rows(self, a: StageRecord | None, b: StageRecord | None) -> Iterator[KeyRow]:
+        writes = {name for side in (a, b) if side is not None for name in side.writes}
+        for name in sorted(writes):
+            lane: Lane = "inverse" if name.startswith("inverse ") else "forward"
+            key = name.partition(" ")[2]
+            if not self._is_compared(lane, key):
+                continue
+            one, tolerance = (None, EXACT)
+            if a is not None:
+                one, tolerance = self.a.value_at(lane, a.index, key)
+                tolerance = tolerance.widened(a.tolerance)
+            other = None if b is None else self.b.value_at(lane, b.index, key)[0]
+            if self.replayed is not None and b is not None:
+                one, other = self.replayed.sides((lane, b.index, key))
+            yield KeyRow(lane, key, one, other, tolerance)
+
+
+def rows_of_failure(a: Contract, differences: Sequence[Difference]) -> Iterator[StageRow]:
+    """Yield the stages of a contract whose target failed, so that it has no values."""
+    for stage in a.stages:
+        places = (None, -1) if stage.index < 0 else (stage.index,)
+        here = tuple(each for each in differences if each.reference_stage in places)
+        keys = tuple(
+            KeyRow(lane, key, values, None, stage.tolerance)
+            for (lane, index, key), values in a.values.items()
+            if index == stage.index
+        )
+        yield StageRow(stage, None, "differs" if here else "not compared", here, keys)
 
 
 def _position(pair: Pair) -> tuple[int, int]:
@@ -646,10 +648,6 @@ def _passive_keys(contract: Contract) -> set[str]:
             before = {each.key for each in contract.stage(stage.index - 1).specs}
             found |= {each.key for each in stage.specs if each.key not in before}
     return found
-
-
-def _is_other_dtype(a: SpecRecord, b: SpecRecord) -> bool:
-    return a.dtype.startswith("float") != b.dtype.startswith("float")
 
 
 def _same_argument(a: Any, b: Any) -> bool:

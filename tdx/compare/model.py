@@ -11,6 +11,8 @@ from tdx.foundation.html_repr import repr_html
 from tdx.foundation.keys import NestedKey, format_key, normalize_key
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tdx.stacks.observe import Recording
 
 VERSION = 2
@@ -81,7 +83,7 @@ class StateRecord:
         dtype: Such as ``float64``.
         digest: Hash of its values.
         changes: True if steps change it.
-        value: The tensor.
+        value: The tensor. ``None`` if the first step creates it, or if it is not stored.
     """
 
     name: str
@@ -89,7 +91,7 @@ class StateRecord:
     dtype: str
     digest: str
     changes: bool
-    value: Any = field(compare=False, repr=False, default=None)
+    value: Tensor | None = field(compare=False, repr=False, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class StageRecord:
 
     def spec(self, key: str) -> SpecRecord | None:
         """Return the spec of a key after the stage."""
-        return next((each for each in self.specs if each.key == key), None)
+        return next((spec for spec in self.specs if spec.key == key), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +141,13 @@ class Segment:
         actions: Actions of the policy by key, ``[T, R, ...]``.
     """
 
-    calls: Mapping[NestedKey, Any]
-    actions: Mapping[NestedKey, Any]
+    calls: Mapping[NestedKey, Tensor]
+    actions: Mapping[NestedKey, Tensor]
 
     @property
     def steps(self) -> int:
         """Number of steps."""
-        return min((len(each) for each in self.actions.values()), default=0)
+        return min(map(len, self.actions.values()), default=0)
 
     @property
     def rows(self) -> int:
@@ -171,7 +173,6 @@ class Contract:
             kind of stack cannot be observed, or the contract has version 1.
         golden_random: Stages whose golden values other runs do not repeat, by index: ``excluded``
             or ``seeded``.
-        reference: Of a target that replayed a recording, the recorded counterpart of ``values``.
     """
 
     _repr_html_ = repr_html
@@ -187,7 +188,6 @@ class Contract:
     notes: tuple[str, ...] = ()
     recording: Recording | None = field(default=None, repr=False)
     golden_random: Mapping[int, str] = field(default_factory=dict)
-    reference: Mapping[Place, Values] | None = field(default=None, repr=False)
 
     def stage(self, index: int) -> StageRecord:
         """Return a stage by its index; -1 is the env inside."""
@@ -215,12 +215,12 @@ class Contract:
         """
         forward = lane == "forward"
         indices = range(-1, index + 1) if forward else range(self.last + 1, index - 1, -1)
-        found: Values | None = None
-        tolerance = Tolerance()
+        current: Values | None = None
+        tolerance = EXACT
         for at in indices:
             value = self.values.get((lane, at, key))
-            found = found if value is None else value
+            current = current if value is None else value
             stage = self.stage(at) if 0 <= at <= self.last else None
             if stage is not None and (value is not None or not stage.writes):
                 tolerance = tolerance.widened(stage.tolerance)
-        return found, tolerance
+        return current, tolerance

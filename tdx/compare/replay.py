@@ -11,6 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tdx.compare.model import Contract, Lane, Place, display_key, key_name
+from tdx.compare.report import Coverage
+from tdx.compare.roles import PASSIVE, align_all, relevant_stages, role_of
+from tdx.compare.states import is_statistic
 from tdx.compare.values import (
     Change,
     Tolerance,
@@ -19,11 +23,6 @@ from tdx.compare.values import (
     dtype_name,
     explain_change,
 )
-from tdx.contracts.model import Contract, Lane, Place, display_key, key_name
-from tdx.contracts.observe import MAX_ROWS, restored
-from tdx.contracts.report import Coverage
-from tdx.contracts.roles import PASSIVE, align, is_relevant, relevant_stages, role_of
-from tdx.contracts.states import is_statistic
 from tdx.foundation.errors import EnvError, TdxError, summarize_error
 from tdx.stacks.observe import (
     Event,
@@ -34,13 +33,30 @@ from tdx.stacks.observe import (
     is_same_plain,
     preserved_generators,
 )
-from tdx.stacks.replay import base_key
+from tdx.stacks.replay import StateKeeper, base_key
 
 if TYPE_CHECKING:
     from tdx.stacks import Stack
 
+MAX_ROWS = 2
+"""Sub-envs of a vector env whose values are recorded."""
 _EXACT = Tolerance(1e-6, 1e-9)
 """What a level that repeats itself may differ by, from one run to the next."""
+
+
+@contextmanager
+def restored(stack: Stack, *, generators: bool = True) -> Iterator[None]:
+    """Restore the state of the stages of a stack after a block.
+
+    Args:
+        stack: The stack.
+        generators: True to restore their random generators as well.
+    """
+    keeper = StateKeeper(stack.state_owners(), generators=generators)
+    try:
+        yield
+    finally:
+        keeper.restore()
 
 
 def record(stack: Stack, seed: int, steps: int) -> tuple[Recording, Replayed] | None:
@@ -198,15 +214,13 @@ class Replayed:
                     return f"{display_key(key)}: {change.text}"
         return None
 
-    def sides(self) -> tuple[dict[Place, Values], dict[Place, Values]]:
-        """Return the recorded and the own values of each place, by the index of the stack."""
-        recorded: dict[Place, Values] = {}
-        own: dict[Place, Values] = {}
-        for place, records in self.values.items():
-            sides = [one for _, one, _ in records], [other for _, _, other in records]
-            for tensors, found in zip(sides, (recorded, own), strict=True):
-                if len({(each.shape, each.dtype) for each in tensors}) == 1:
-                    found[place] = Values.of(tensors)
+    def sides(self, place: Place) -> tuple[Values | None, Values | None]:
+        """Return the recorded and the own values of a level."""
+        records = self.values.get(place, ())
+        recorded, own = (
+            Values.of(side) if len({(value.shape, value.dtype) for value in side}) == 1 else None
+            for side in ([one for _, one, _ in records], [other for _, _, other in records])
+        )
         return recorded, own
 
 
@@ -318,36 +332,15 @@ def pair_levels(
     if levels is None:
         return None
     forms = levels.forms()
-    pairs: dict[int, int] = {-1: -1}
-    for pair in align(contract, target):
+    pairs: dict[int, int] = {}
+    for pair in align_all(contract, target):
         if pair.status == "paired" and pair.a is not None and pair.b is not None:
             own, recorded = forms.get(pair.b.index), recording.forms.get(pair.a.index)
-            if own is None or recorded is None or own.protocol != recorded.protocol:
+            if own is not None and recorded is not None and own.protocol == recorded.protocol:
+                pairs[pair.b.index] = pair.a.index
+            elif pair.b.index >= 0 and not pair.is_passive:
                 return None
-            pairs[pair.b.index] = pair.a.index
-    # Stages that do nothing are paired between the others.
-    last = -1
-    for stage in target.stages[1:]:
-        if stage.index in pairs:
-            last = pairs[stage.index]
-            continue
-        if is_relevant(target, stage):
-            continue
-        limit = min((pairs[index] for index in pairs if index > stage.index), default=None)
-        for other in contract.stages[last + 2 : None if limit is None else limit + 1]:
-            is_same = other.role == stage.role
-            if stage.role == "plumbing":
-                is_same = other.name == stage.name
-            if is_same and not is_relevant(contract, other):
-                pairs[stage.index] = last = other.index
-                break
-    return {
-        index: other
-        for index, other in pairs.items()
-        if index in forms
-        and other in recording.forms
-        and forms[index].protocol == recording.forms[other].protocol
-    }
+    return pairs
 
 
 @dataclass
