@@ -16,7 +16,7 @@ from tdx.foundation.errors import ArgumentError, Where
 from tdx.foundation.keys import NestedKey, format_key, normalize_key, split_key
 from tdx.foundation.serialization import to_plain
 from tdx.foundation.tensordicts import new_tensordict
-from tdx.rollouts.dump.encoding import Fields
+from tdx.foundation.untrusted import Fields
 from tdx.specs import Binary, Bounded, Composite, NonTensor, OneHot, TensorSpec, Unbounded
 from tdx.specs.arguments import as_dtype
 from tdx.specs.violations import Phase, find_violations

@@ -22,8 +22,8 @@ from tdx.data.layout import Layout, Leaves
 from tdx.foundation.container import Container
 from tdx.foundation.errors import ArgumentError, StorageError, Where, get_first_line
 from tdx.foundation.keys import format_key, normalize_key
-from tdx.foundation.untrusted import MAX_NESTING
-from tdx.rollouts.dump.encoding import DAMAGED, DTYPES, MAX_COUNT, Fields
+from tdx.foundation.untrusted import MAX_COUNT, MAX_NESTING, Fields
+from tdx.rollouts.dump.encoding import DAMAGED, DTYPES
 from tdx.rollouts.dump.entries import LEAVE_OUT, Parts, flatten_tensors, unflatten_tensors
 
 _DESCRIPTION = "meta.json"
@@ -83,7 +83,7 @@ class Track:
         Raises:
             StorageError: A field is invalid, or fields contradict each other.
         """
-        fields = Fields(data, f"track {name!r}")
+        fields = Fields(data, f"track {name!r}", DAMAGED)
         leaves, groups = {}, {}
         for each in fields.objects("leaves"):
             dtype = each.text("dtype")
